@@ -27,7 +27,7 @@ from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
-from tokentape.replay.cxl_ndp.setting import gaussian_errors, stand_in_losses
+from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import Requests, arrivals
@@ -248,7 +248,7 @@ def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
     tape = Store(uri).open(trace_id)
     if tape.has("losses"):
         return loss_table(tape)
-    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts, gaussian_errors(), 0)
+    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts)
 
 
 # ------------------------------------------------------------------------------------------------ side by side

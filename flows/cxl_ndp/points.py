@@ -18,7 +18,7 @@ from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
 from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Setting, compared, gaussian_errors, run, stand_in_losses
+from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, system_of
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
@@ -91,7 +91,7 @@ class Options:
             system_of(name, made)
         routing = routing_of()
         spread, g = Settings.shipped().losses.spread, made.geometry
-        losses = stand_in_losses(len(g.moe_layers), g.n_experts, gaussian_errors(), self.seed, spread)
+        losses = stand_in_losses(len(g.moe_layers), g.n_experts, self.seed, spread)
         decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
         metrics = {name: of for name, of in compared(decoded).items() if name in systems}
         title = (

@@ -57,13 +57,16 @@ def gaussian_errors() -> tuple[float, ...]:
     return tuple(float(np.square(levels(weights, bits).nearest(weights) - weights).mean()) / power for bits in WIDTHS)
 
 
-def stand_in_losses(n_layers: int, n_experts: int, errors: Sequence[float], seed: int, spread: float = 0.2) -> Floats:
-    """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, times a lognormal of an expert's own.
+def stand_in_losses(
+    n_layers: int, n_experts: int, seed: int = 0, spread: float = 0.2, errors: Sequence[float] | None = None
+) -> Floats:
+    """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, by default of Gaussian weights, times a lognormal of an
+    expert's own.
 
     An expert's share of its batch's prompts is left to `widths` (specification 4.4).
     """
     own = np.random.default_rng(seed).lognormal(0.0, spread, (n_layers, n_experts, 1))
-    return np.asarray(own * np.asarray(errors, np.float64))
+    return np.asarray(own * np.asarray(errors or gaussian_errors(), np.float64))
 
 
 def widths(

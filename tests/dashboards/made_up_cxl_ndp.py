@@ -109,7 +109,8 @@ def add_lanes(rows: Rows) -> None:
     segments = {
         "OURS-2": (
             ("gpu", "attention and KV", 0.0, 0.1, None), ("gpu", "expert", 0.1, 0.1, 3),
-            ("pcie", "activations out", 0.1, 0.05, None), ("ndp", "expert", 0.15, 0.2, 0), ("ndp", "expert", 0.35, 0.1, 5), ("pcie", "activations back", 0.45, 0.05, None),
+            ("pcie", "activations out", 0.1, 0.05, None), ("ndp", "expert", 0.15, 0.2, 0),
+            ("ndp", "expert", 0.35, 0.1, 5), ("pcie", "activations back", 0.45, 0.05, None),
         ),
         "MoNDE": (("gpu", "attention and KV", 0.0, 0.1, None), ("pcie", "expert", 0.1, 3.0, 7), ("ndp", "expert", 3.1, 0.9, 5)),
     }  # fmt: skip

@@ -14,7 +14,7 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed, setup
 from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.checks import HEADLINE
-from tokentape.replay.cxl_ndp.fit import Constants, calibrate, ratios_of
+from tokentape.replay.cxl_ndp.fit import Constants, calibrate
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import (
     COMPARED,
@@ -24,12 +24,10 @@ from tokentape.replay.cxl_ndp.setting import (
     Variation,
     compared,
     decoded,
-    gaussian_errors,
     metric_rows,
     stand_in_losses,
 )
 from tokentape.replay.cxl_ndp.system import Setup
-from tokentape.warehouse.load import claims as every_claim
 
 Row = dict[str, Any]
 DRAWN = "context"  # source of drawn routing, in every table
@@ -64,13 +62,24 @@ def _variation(study: Settings, made: Setup, model: Model, series: str, fields: 
 
 def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
     """(L, E, 4) stand-in of a model's losses."""
-    return stand_in_losses(len(made.geometry.moe_layers), made.geometry.n_experts, gaussian_errors(), seed, study.losses.spread)
+    return stand_in_losses(len(made.geometry.moe_layers), made.geometry.n_experts, seed, study.losses.spread)
+
+
+def ratios_of(study: Settings, role: str | None = None) -> dict[str, tuple[str, str]]:
+    """System and metric of the headline's ratios that the paper prints, by claim: of one role or of all."""
+    found = {
+        claim: (one.where["system"].format(**named), one.where["metric"])
+        for one in study.answers
+        if one.where.get("metric") in GAINS.values()
+        for claim, named in one.claims(PAPER).items()
+    }
+    claims = stated(PAPER)
+    return {claim: of for claim, of in found.items() if claims[claim]["value"] and role in (None, claims[claim]["role"])}
 
 
 def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:
     """Of a model. tapes: by seed. Constants are fitted on the study's first model."""
-    claims = ratios_of(stated(PAPER).values(), "calibrate") if model == study.models[0] else ()
-    fitted = {(f"OURS-{one.bits}", GAINS[one.over]) for one in claims}
+    fitted = set(ratios_of(study, "calibrate").values()) if model == study.models[0] else ()
     losses = {seed: losses_of(study, made, seed) for seed in tapes}
     for of in variations(study, made, model):
         by_seed = [compared(decoded(tape, seed, of, losses[seed])) for seed, tape in tapes.items()]
@@ -82,34 +91,30 @@ def drawn(study: Settings, made: Setup, model: Model) -> dict[int, CXLNDPRouting
     return {seed: cxl_ndp_routing.drawn(made.geometry, study.sequences, seed) for seed in model.seeds}
 
 
-def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[tuple[int, str], float]:
-    """Decode ratios of the headline by bits and baseline, medians over seeds."""
+def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[str, float]:
+    """Decode ratios of the headline by claim, medians over seeds."""
     of = replace(headline(study, made, model), systems=COMPARED)
     by_seed = [compared(decoded(tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
-    return {
-        (bits, over): float(np.median([found[f"OURS-{bits}"][gain] for found in by_seed]))
-        for bits in (2, 3)
-        for over, gain in GAINS.items()
-    }
+    asked = ratios_of(study).items()
+    return {claim: float(np.median([found[system][metric] for found in by_seed])) for claim, (system, metric) in asked}
 
 
 def fitted(study: Settings) -> Fit[Constants]:
     """On claims of role calibrate alone. Under a minute; needs scipy."""
     model = study.models[0]
     tapes = drawn(study, setup(study, model.name), model)
-
-    def ratios(constants: Constants) -> Mapping[tuple[int, str], float]:
-        return gains(study, setup(study, model.name, constants), model, tapes)
-
-    return calibrate(every_claim().to_pylist(), ratios)
+    published = {claim: float(stated(PAPER)[claim]["value"]) for claim in ratios_of(study, "calibrate")}
+    return calibrate(published, lambda constants: gains(study, setup(study, model.name, constants), model, tapes))
 
 
 def compared_with_claims(study: Settings, constants: Constants) -> list[tuple[str, str, float, float]]:
     """Role, what, published and ours, of every decode ratio of the fitted model that the paper prints."""
-    model = study.models[0]
+    model, claims = study.models[0], stated(PAPER)
     made = setup(study, model.name, constants)
     ours = gains(study, made, model, drawn(study, made, model))
+    over = {gain: name for name, gain in GAINS.items()}
+    asked = ratios_of(study).items()
     return [
-        (one.role, f"OURS-{one.bits} over {one.over}", one.published, ours[one.bits, one.over])
-        for one in ratios_of(every_claim().to_pylist())
+        (claims[claim]["role"], f"{system} over {over[metric]}", claims[claim]["value"], ours[claim])
+        for claim, (system, metric) in asked
     ]
