@@ -60,12 +60,13 @@ TABLES = {
         facts=names("bin_steps"),
     ),
     "cxl_ndp_lanes": View(
-        names("study model_id system lane place label start_s seconds"),
+        names("study model_id system lane place operation expert start_s seconds"),
         names("study model_id system lane place"),
-        "a stretch of one layer-step in which GPU, NDP or link are busy",
+        "a stretch of one layer-step in which GPU, NDP or link are busy, with an expert where it is one's",
+        nullable=names("expert"),
         engine="cxl_ndp",
         values="busy",
-        at=places("lane=resource place label=operation start_s seconds"),
+        at=places("lane=resource place operation expert start_s seconds"),
     ),
     "cxl_ndp_loss_tables": View(
         names("study model_id source method layer expert bits mse"),

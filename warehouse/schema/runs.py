@@ -62,10 +62,10 @@ TABLES = {
         nullable=names("tbt_mean_s request_energy_j arrival_s finish_s n_restarts"),
     ),
     "busy": Table(
-        names("run_id resource place operation op_layer request_id start_s seconds bytes ops"),
+        names("run_id resource place operation op_layer expert request_id start_s seconds bytes ops"),
         names("run_id resource place request_id start_s"),
         "a stretch of time in which a resource of a run is busy, or a request in a state",
-        nullable=names("place operation op_layer request_id bytes ops"),
+        nullable=names("place operation op_layer expert request_id bytes ops"),
     ),
     "curves": Table(
         names("run_id metric x value low high"),
