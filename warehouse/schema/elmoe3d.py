@@ -68,13 +68,13 @@ TABLES = {
         at={"part": "part"},
     ),
     "elmoe3d_checks": View(
-        names("study block level fit hit_model value unit n bar_low bar_high"),
+        names("study block level fit hit_model value unit n bar_low bar_high how"),
         names("study block level fit hit_model"),
         "an error, a mean or a check over the paper's open rows, with the bar it is held to where there is one",
         nullable=names("bar_low bar_high"),
         engine="elmoe3d",
         values="checks",
-        at=places("block=check value unit n bar_low bar_high"),
+        at=places("block=check value unit n bar_low bar_high how"),
     ),
     "acceptance_points": View(
         names(
