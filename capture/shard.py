@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -202,33 +203,33 @@ class ShardRecorder:
         counts = np.concatenate([p.counts for p in self._passes])
         starts = np.repeat(np.concatenate([p.starts for p in self._passes]), counts)
         tokens = {
-            "request_id": np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts),
-            "position": starts + ranges(counts),
+            "request_id": np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts).astype(np.uint32),
+            "position": (starts + ranges(counts)).astype(np.int32),
             "pass_id": np.repeat(self._pass_ids(), [sum(p.counts) for p in self._passes]),
         }
-        found = self._routed(tokens)
+        found = self._routed(tokens, wanted)
         own = {} if found.natural is None else {"natural_ids": rows_of(found.natural)}
         made = {
             "routing": found.table(self.ROUTED, {"expert_ids": rows_of(found.ids), "gate_weights": rows_of(found.weights), **own})
         }
         return made | ({"scores": found.scored(self.SCORED)} if "scores" in wanted else {})
 
-    def _routed(self, tokens: dict[str, np.ndarray], kept: np.ndarray | None = None) -> Routed:
+    def _routed(self, tokens: dict[str, np.ndarray], wanted: Sequence[str], kept: np.ndarray | None = None) -> Routed:
         """Rows of the recorded routing. tokens: (tokens,) columns, pass by pass; kept: which of them, None: all.
 
         Raises ValueError where the model's router logits or weights hold NaN.
         """
         assert self.routing is not None
-        layers, steps = np.array(self.routing.layers), self._steps
+        layers, steps = np.array(self.routing.layers, np.uint16), self._steps
         per_pass = np.array([step.ids.shape[1] for step in steps])
         rows = np.repeat(per_pass, len(layers))  # of each (pass, layer)
         token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + ranges(rows)
-        chosen = np.arange(token.size) if kept is None else np.flatnonzero(kept[token])
+        chosen: Any = slice(None) if kept is None else np.flatnonzero(kept[token])  # all: nothing is copied
         keys = {name: of[token[chosen]] for name, of in tokens.items()}
         keys["layer"] = np.repeat(np.tile(layers, len(steps)), rows)[chosen]
         weights, scores = flat([s.weights for s in steps])[chosen], None
         refuse_nan(weights, "gate_weights", keys)
-        if self.routing.with_scores:
+        if "scores" in wanted:
             scores = flat([s.scores for s in steps if s.scores is not None])[chosen]
             refuse_nan(scores, "scores", keys)
         ids, weights = by_weight(flat([s.ids for s in steps])[chosen], weights)

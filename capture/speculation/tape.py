@@ -74,7 +74,7 @@ class RoundRecorder(ShardRecorder):
         ]
         names = ("request_id", "round", "phase", "node", "position", "pass_id", "width", "is_path")
         tokens = dict(zip(names, map(np.array, zip(*told, strict=True)), strict=True))
-        path, nodes = self._routed(tokens, tokens["is_path"]), self._routed(tokens, tokens["phase"] != "prefill")
+        path, nodes = (self._routed(tokens, wanted, kept) for kept in (tokens["is_path"], tokens["phase"] != "prefill"))
         k = nodes.ids.shape[1]
         real = np.arange(k) < nodes.keys["width"][:, None]
         lengths, is_own = real.sum(axis=1), (nodes.keys["phase"] == "draft") & (nodes.natural is not None)

@@ -132,7 +132,7 @@ from ({modes}) where series = 'measured' order by mode, hardware, model, scheme,
 -- checks: Errors and means of the fit that predicts against the paper's open rows, whether they hold their bars, and their panel.
 select block, level, hit_model as law, fit, value, unit, n, bar_low, bar_high, value between bar_low and bar_high as inside,
     map($law, $law_words)[hit_model] as law_words, map($law, $law_words)[hit_model] || ', ' || level as form,
-    case when contains(block, 'error') and not contains(block, 'share within') then $errors else $shares end as panel,
+    case how when 'relative error' then $errors else $shares end as panel,
     case panel when $errors then least(value, $most) else value end as shown
 from elmoe3d_checks where study = $study and fit = 'calibrate' and unit = '1' order by all
 

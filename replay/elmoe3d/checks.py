@@ -37,10 +37,13 @@ ERRORS: dict[str, Statistic] = {
     "median": pl.Expr.median,
     "90th percentile": lambda error: error.quantile(0.9, "linear"),
     "max": pl.Expr.max,
+}
+SHARES: dict[str, Statistic] = {
     "share within 5 %": lambda error: (error <= 0.05).mean(),
     "share within 20 %": lambda error: (error <= 0.2).mean(),
 }
-Check = dict[str, Any]  # block, value, unit, n: a number about n rows, under its name in table elmoe3d_checks
+ERROR = "relative error"
+Check = dict[str, Any]  # block, value, unit, n, how: a number about n rows, under its name in view elmoe3d_checks
 
 
 def checks(found: pl.DataFrame) -> list[Check]:
@@ -52,7 +55,8 @@ def checks(found: pl.DataFrame) -> list[Check]:
         told = {f"{name} error, open rows, {what}": (error, of) for what, of in ERRORS.items()}
         told[f"{name} error, predicted open rows, mean"] = (error.filter(pl.col(f"role_{mode}") != CALIBRATE), pl.Expr.mean)
         told |= {f"{name} error, {scheme}, mean": (error.filter(pl.col("scheme") == scheme), pl.Expr.mean) for scheme in SCHEMES}
-        made += _checks(opened, told)
+        made += _checks(opened, told, how=ERROR)
+        made += _checks(opened, {f"{name} error, open rows, {what}": (error, of) for what, of in SHARES.items()})
         right = opened.group_by(SCENARIO).agg(is_right=stated.get(ours.arg_max()) == stated.max())
         made += _checks(right, {f"{name} best scheme {words}": (pl.col("is_right"), pl.Expr.mean)})
     rank = opened.select(pl.corr("phi_sd", "published_sd", method="spearman")).item()
@@ -61,12 +65,12 @@ def checks(found: pl.DataFrame) -> list[Check]:
     mine = found.filter(pl.col("scheme") == ELASTIC)
     made += _checks(mine, {"Elastic AR-or-SD choice right": (is_right, pl.Expr.mean)})
     sizes = [(f"Elastic best mode over xPU, {gb} GB, mean", pl.col("hb_gb") == gb) for gb in sorted(set(mine["hb_gb"]))]
-    made += _checks(mine, {words: (BEST_MODE.filter(of), pl.Expr.mean) for words, of in sizes}, "x")
+    made += _checks(mine, {words: (BEST_MODE.filter(of), pl.Expr.mean) for words, of in sizes}, unit="x")
     over = {
         f"Elastic over EAGLE3 Phi_SD, batch {FAR_BATCH} and up, {of.__name__}": (pl.first(), of)
         for of in (pl.Expr.mean, pl.Expr.max)
     }
-    return [*made, *_checks(elastic_over_eagle(found).to_frame(), over, "x")]
+    return [*made, *_checks(elastic_over_eagle(found).to_frame(), over, unit="x")]
 
 
 def elastic_over_eagle(found: pl.DataFrame) -> pl.Series:
@@ -87,7 +91,7 @@ def held_out(table: pl.DataFrame, setup: Setup, fit: ELMoE3DConstants) -> Iterat
         speculation, _ = fit_speculation(opened.filter(kept), setup, fit.laws, fit.speculation)
         found = evaluated(points_of(opened.filter(~kept), replace(fit, speculation=speculation)), setup)
         error = (found["phi_sd"] / found["published_sd"] - 1.0).abs()
-        yield _check(f"Phi_SD error, {words}, mean", error.mean(), error.len())
+        yield _check(f"Phi_SD error, {words}, mean", error.mean(), error.len(), how=ERROR)
 
 
 def link_checks(table: pl.DataFrame, setup: Setup, fit: ELMoE3DConstants, verify_nodes: float) -> Iterator[Check]:
@@ -102,8 +106,10 @@ def link_checks(table: pl.DataFrame, setup: Setup, fit: ELMoE3DConstants, verify
             batch, machine = points["batch"][0], setup.machines[points["machine"][0]]
             hottest = float(-np.expm1(-as_points(points, setup).weights[0, 0])) * batch * verify_nodes
             carried = tokens_until_link_binds(geometry, machine, profiles.load(PAPER))
-            yield _check(f"Tokens in one expert a link carries during a slice's fetch, {model}", carried, 1, "tokens")
-            yield _check(f"Tokens in the hottest expert, batch {batch}, {verify_nodes:g} nodes, {model}", hottest, 1, "tokens")
+            yield _check(f"Tokens in one expert a link carries during a slice's fetch, {model}", carried, 1, "tokens", "tokens")
+            yield _check(
+                f"Tokens in the hottest expert, batch {batch}, {verify_nodes:g} nodes, {model}", hottest, 1, "tokens", "tokens"
+            )
 
 
 def check_rows(
@@ -134,14 +140,14 @@ def check_rows(
         yield {**check, **where}
 
 
-def _check(block: str, value: Any, n: int, unit: str = "1") -> Check:
-    return {"block": block, "value": float(value), "unit": unit, "n": n}
+def _check(block: str, value: Any, n: int, unit: str = "1", how: str = "share or ratio") -> Check:
+    return {"block": block, "value": float(value), "unit": unit, "n": n, "how": how}
 
 
-def _checks(rows: pl.DataFrame, told: Mapping[str, tuple[pl.Expr, Statistic]], unit: str = "1") -> list[Check]:
+def _checks(rows: pl.DataFrame, told: Mapping[str, tuple[pl.Expr, Statistic]], **more: str) -> list[Check]:
     """A statistic of values each, in one go."""
     of = rows.select(pl.struct(value=how(values), n=values.len()).alias(words) for words, (values, how) in told.items())
-    return [_check(words, check["value"], check["n"], unit) for words, check in of.row(0, named=True).items()]
+    return [_check(words, check["value"], check["n"], **more) for words, check in of.row(0, named=True).items()]
 
 
 def error_ends(scheme: str) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -26,6 +26,7 @@ __all__ = ["HONESTY", "answers"]
 
 MODES = {"paper_law": "paper", "physical": "physical"}  # of a hit model
 GIB, BILLION, TERA = 2**30, 1e9, 1e12
+OPS = "compute.ops_per_s.int8"
 
 # What follows from numbers of a machine's file, by metric, in the claim's unit.
 OF_MACHINE: dict[str, Callable[[HardwareSpec], float]] = {
@@ -33,6 +34,11 @@ OF_MACHINE: dict[str, Callable[[HardwareSpec], float]] = {
     "hb_bandwidth_loss_vs_roofline": lambda m: 100.0 * (1.0 - m.tiers["hb"].efficiency_frac.value),
     "ext_bandwidth_loss_vs_peak": lambda m: 100.0 * (1.0 - m.tiers["ext"].efficiency_frac.value),
     "hb_over_ext_energy_efficiency": lambda m: m.tiers["ext"].read_pj_per_bit.value / m.tiers["hb"].read_pj_per_bit.value,
+    "pim_internal_bandwidth_vs_ext": lambda m: told(m, "compute.memory_bytes_per_s") / told(m, "tiers.ext.peak_bytes_per_s"),
+    "logicpim_throughput_vs_pim": lambda m: told(m, OPS) / told(load_hardware("elmoe3d-xpu-pim"), OPS),
+    **dict.fromkeys(("pim_throughput", "nmp_throughput"), lambda m: told(m, OPS, TERA)),
+    "nmp_channels": lambda m: told(m, f"tiers.{m.compute.memory}.n_channels"),
+    "nmp_capacity": lambda m: told(m, f"tiers.{m.compute.memory}.capacity_bytes", GIB),
 }
 OF_MODEL: dict[str, Callable[[models.Model], float]] = {
     "total_params": lambda m: total_params(m.geometry) / BILLION,
@@ -104,7 +110,9 @@ def _inputs(study: Settings, table: pl.DataFrame) -> Iterator[Row]:
             model = models.load(claim["model"])
             yield answer(claim_id, float(OF_MODEL[metric](model)), "counted from the model's geometry")
         elif metric in OF_MACHINE or metric in study.inputs:
-            name = study.machines[next((gb for gb in study.machines if f"{gb}GB" in claim["setting"]), max(study.machines))]
+            setting = claim["setting"]
+            named = study.machines[next((gb for gb in study.machines if f"{gb}GB" in setting), max(study.machines))]
+            name = f"elmoe3d-{setting.lower()}" if setting.startswith("xPU-") else named
             machine = load_hardware(name)
             value = told(machine, *study.inputs[metric]) if metric in study.inputs else OF_MACHINE[metric](machine)
             yield answer(claim_id, value, f"from the file of {name}")
@@ -113,8 +121,6 @@ def _inputs(study: Settings, table: pl.DataFrame) -> Iterator[Row]:
             yield answer(claim_id, getattr(alphas, claim["statistic"])(), "over the rows of Table 3, inputs")
         elif metric in SCHEMES:
             yield from _of_slices(claim)
-        elif "xpu-" in claim_id and metric.startswith(("pim_", "logicpim_", "nmp_")):
-            yield from _of_baseline(claim)
 
 
 def _of_slices(claim: Mapping[str, Any]) -> Iterator[Row]:
@@ -123,25 +129,6 @@ def _of_slices(claim: Mapping[str, Any]) -> Iterator[Row]:
     fitting, every = error_ends(SCHEMES[claim["metric"]])
     yield answer(claim["claim_id"], fitting[end], "over all INT8 codes that rounding does not saturate")
     yield answer(claim["claim_id"], every[end], "over all INT8 codes", "physical")
-
-
-def _of_baseline(claim: Mapping[str, Any]) -> Iterator[Row]:
-    """Section 7's baselines, from their files."""
-    name = f"elmoe3d-{claim['setting'].lower()}"
-    machine, xpu = load_hardware(name), load_hardware("elmoe3d-xpu")
-    near, metric = machine.compute, claim["metric"]
-    tier = machine.tiers[near.memory]
-    if metric == "pim_internal_bandwidth_vs_ext" and near.memory_bytes_per_s is not None:
-        value = near.memory_bytes_per_s.value / xpu.tiers["ext"].peak_bytes_per_s.value
-    elif metric in ("pim_throughput", "nmp_throughput"):
-        value = near.ops_per_s["int8"].value / TERA
-    elif metric == "logicpim_throughput_vs_pim":
-        value = near.ops_per_s["int8"].value / load_hardware("elmoe3d-xpu-pim").compute.ops_per_s["int8"].value
-    elif metric == "nmp_channels":
-        value = told(machine, f"tiers.{near.memory}.n_channels")
-    else:
-        value = tier.capacity_bytes.value / GIB
-    yield answer(claim["claim_id"], float(value), f"from the file of {name}")
 
 
 def told(machine: HardwareSpec, path: str, unit: float = 1.0) -> float:
