@@ -516,7 +516,8 @@ class _Layers:
 
     def _collective(self, operator: str, name: str, blocks: NDArray[np.int64], n: int, sent: float, width: int) -> Rows:
         """So many values of every token among n devices, in every group of them, `sent` times over each link."""
-        tokens = self.dp * self.tokens
+        tokens, peer = self.dp * self.tokens, self.machine.roles.peer
+        link = self.machine.link(peer, peer)
         return Rows(
             kind="all_reduce",
             name=name,
@@ -527,7 +528,11 @@ class _Layers:
             count=1.0,
             times=self.turns,
             operator=operator,
-            shapes={"num_gpus": n, "message_size": np.maximum(1.0, tokens * width * n / self.d)},
+            shapes={
+                "num_gpus": n,
+                "message_size": np.maximum(1.0, tokens * width * n / self.d),
+                **({"link_bytes_per_s": link[1].peak_bytes_per_s.value} if link else {}),
+            },
         )
 
 
