@@ -37,9 +37,10 @@ class ByModel:
     pack: Floats = field(repr=False)
 
 
-def find(folder: Path, model: str, degree: int = 1) -> ByModel | None:
+def find(folder: Path, model: str, degree: int = 1, device: str | None = None, weight_format: str = "bf16") -> ByModel | None:
     """The tables of a model (as its hub names it, or as it ships) at a degree of tensor parallelism; None where the folder has no
-    tables by model at all. Raises ValueError naming the file that is missing or unreadable."""
+    tables by model at all. device, weight_format: that they must be of, where both are told. Raises ValueError naming the file
+    that is missing, unreadable or of something else."""
     metas = sorted({*folder.glob("meta.yaml"), *folder.glob("*/meta.yaml")})
     if not metas:
         return None
@@ -47,11 +48,15 @@ def find(folder: Path, model: str, degree: int = 1) -> ByModel | None:
     chosen = [meta for meta, of in told.items() if _same(of["model"], model)]
     if not chosen:
         raise ValueError(f"{folder}: no tables of {model}; there are {', '.join(of['model'] for of in told.values())}")
+    of = told[chosen[0]]
+    for name, wanted in (("gpu", device), ("variant", weight_format)):
+        if wanted and of.get(name, wanted) != wanted:
+            raise ValueError(f"{chosen[0]}: {name} is {of[name]}, not {wanted}; give tables of that, or leave --fits out")
     tables = chosen[0].parent / f"tp{degree}"
     if not tables.is_dir():
         raise ValueError(f"{tables}: no such folder; {chosen[0].parent} has no tables of {degree} GPUs that share a layer")
     alphas = re.findall(r"^ {4}(\d+):\n(?: {6}.*\n)*? {6}alpha_default: ([\d.]+)", chosen[0].read_text(encoding="utf-8"), re.M)
-    return _read(tables, told[chosen[0]], float(dict(alphas).get(str(degree), 0.0)))
+    return _read(tables, of, float(dict(alphas).get(str(degree), 0.0)))
 
 
 def _same(name: str, other: str) -> bool:

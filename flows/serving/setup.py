@@ -115,7 +115,8 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, fit.constants.prefill_correlation)
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
-    tables = by_model.find(Path(point.fits), point.model, machine.tensor_parallel) if point.fits else None
+    of_tables = (point.model, machine.tensor_parallel, machine.measured_as, point.expert_format)
+    tables = by_model.find(Path(point.fits), *of_tables) if point.fits else None
     fits = _fits(machine, geometry, point, tables)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
     kv_blocks, held_frac = _memory(point, geometry, machine)

@@ -75,7 +75,9 @@ def on_engine(
         )
     shared = replace(machine, data_parallel=engine.data_parallel, expert_parallel=engine.expert_parallel)
     shared = with_values(shared, {"host.step_s": step_s}) if step_s else shared
-    tables = by_model.find(fits, engine.model, engine.tensor_parallel) if fits else None
+    tables = (
+        by_model.find(fits, engine.model, engine.tensor_parallel, machine.measured_as, engine.weight_format) if fits else None
+    )
     cost = iteration_costs(
         geometry,
         shared,

@@ -71,3 +71,5 @@ def test_what_is_missing_is_named(folder, tmp_path):
         by_model.find(folder, "llama-3-8b")
     with pytest.raises(ValueError, match=r"tp2: no such folder"):
         by_model.find(folder, "qwen3-30b-a3b", 2)
+    with pytest.raises(ValueError, match=r"meta.yaml: gpu is none, not NVIDIA L40S"):
+        by_model.find(folder, "qwen3-30b-a3b", 1, "NVIDIA L40S")
