@@ -21,10 +21,10 @@ from bench.hardware import seconds_of
 from bench.memory import peak_bytes
 from tokentape.flows.running import run
 from tokentape.flows.systems.layered_prefill.study import Settings
-from tokentape.hw import serving_fits
+from tokentape.hw import calibrate, serving_fits
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked, Layered, Scheduler
-from tokentape.replay.serving.coverage import published_coverage
+from tokentape.replay.serving.coverage import IndependentCoverage, published_coverage
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests, synthetic
@@ -34,6 +34,7 @@ from tokentape.warehouse.tape import Store
 
 MACHINE, MODEL, RATE_PER_S, CHUNK = "h100x2", "qwen3-30b-a3b", 1.3, 512
 N_SEEDS, N_REPEATS, N_MANY = 40, 3, 1_000_000
+BUSY_PER_S, BUSY_CHUNK = 20.0, 2048  # more than the machine serves with its fitted operators, and vLLM's own budget
 SCHEDULERS: dict[str, Scheduler] = {"chunked": Chunked(CHUNK), "layered": Layered()}
 MANY = "many"
 
@@ -43,6 +44,12 @@ def costs() -> tuple[IterationCosts, float]:
     fit = serving_fits.load(MACHINE).constants
     coverage = published_coverage(claims().to_pylist(), fit.prefill_correlation)
     return iteration_costs(models.load(MODEL).geometry, load(MACHINE), coverage, fit.profile()), fit.length_scale
+
+
+def operator_costs(cost: IterationCosts) -> IterationCosts:
+    """The same model on the same machine, by its fitted operators."""
+    fits = calibrate.fits_of(cost.machine, calibrate.shipped())
+    return iteration_costs(cost.geometry, cost.machine, IndependentCoverage(), fits=fits)
 
 
 def peer(requests: Requests, cost: IterationCosts) -> list[float]:
@@ -119,6 +126,10 @@ def speed() -> dict[str, Any]:
         report[f"serving_{name}_requests_per_cpu_s"] = round(requests_per_s)
         report[f"serving_{name}_iterations_per_cpu_s"] = round(iterations_per_s)
         print(f"serving, {name:8s} {requests_per_s / 1e3:6.0f} k requests/s, {iterations_per_s / 1e6:5.2f} M iterations/s")
+    busy = [synthetic("sharegpt", BUSY_PER_S, seed) for seed in range(N_SEEDS)]
+    spent = cpu_s(busy, Chunked(BUSY_CHUNK), operator_costs(cost))
+    report["serving_operators_requests_per_cpu_s"] = round(sum(map(len, busy)) / spent)
+    print(f"serving, operators {report['serving_operators_requests_per_cpu_s'] / 1e3:.0f} k requests/s of ShareGPT at saturation")
     # The headline is the scheduler that most engines run.
     for what in ("requests_per_cpu_s", "iterations_per_cpu_s"):
         report[f"serving_{what}"] = report[f"serving_chunked_{what}"]

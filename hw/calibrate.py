@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw import reachable, spec
 from tokentape.hw.files import write_text
-from tokentape.hw.measured import Measurements, Setup
+from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
 from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
 from tokentape.hw.sourced import BadSpec, build
@@ -28,7 +28,6 @@ from tokentape.hw.spec import HardwareSpec
 FITS = Path(__file__).parent / "fits"
 POOLED = "any GPU"  # the device of constants that were fitted to several together
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
-DTYPES = {"bfloat16": "bf16", "float16": "fp16"}  # a measured table's name -> the key of an engine's ops_per_s
 Floats = NDArray[np.float64]
 
 
@@ -48,6 +47,12 @@ class Fit:
     n_rows: int
     sources: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The operator, and the format of weights, or of keys and values, that are not of 16 bits."""
+        of = OPERANDS_OF.get(self.setup.dtype)
+        return f"{self.operator} {of.form if of else self.setup.dtype}".strip()
 
     def seconds(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]], held_out: bool = False) -> Floats:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
@@ -71,7 +76,7 @@ class Fit:
 
 def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
     """The datasheet numbers that operator times follow from. Raises BadSpec naming what the machine's file lacks."""
-    engine, key = machine.compute, DTYPES.get(dtype, dtype)
+    engine, key = machine.compute, OPERANDS_OF[dtype].ops if dtype in OPERANDS_OF else dtype
     wanted = {
         f"engines.{machine.engine}.n_units": engine.n_units,
         f"engines.{machine.engine}.clock_hz": engine.clock_hz,
@@ -242,19 +247,21 @@ def _shipped_files() -> list[Path]:
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
-    """Of the known constants, those of this machine's device, by operator; of a GPU that was never measured those of all GPUs
-    together (`POOLED`); none where the machine is no GPU."""
+    """Of the known constants, those of this machine's device, by operator and format (`Fit.key`); of a GPU that was never
+    measured those of all GPUs together (`POOLED`); none where the machine is no GPU."""
+    return {fit.key: fit for fits in _of(machine, known) for fit in fits.values()}
+
+
+def _of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> list[dict[str, Fit]]:
     known = list(known)
-    found = [fits for fits in known if _is_of(_device(machine), fits)] or [
-        fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)
-    ]
-    return found[-1] if found else {}
+    found = [fits for fits in known if _is_of(_device(machine), fits)]
+    return found or [fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)]
 
 
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
     """Where the shipped constants of `fits_of` are kept."""
-    chosen = fits_of(machine, shipped())
-    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen and fits is chosen)
+    chosen = list(map(id, _of(machine, shipped())))
+    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if id(fits) in chosen)
 
 
 def is_gpu(machine: HardwareSpec) -> bool:

@@ -84,6 +84,7 @@ class Writer:
     first_column: int
     end: str = "value"
     keeps_ledger: bool = False
+    told: Mapping[str, str] = field(default_factory=dict)  # rows by name: code of their seconds, "" where another row's has them
 
     def __post_init__(self) -> None:
         self.rows = [
@@ -113,7 +114,7 @@ class Writer:
             joules_of_bytes=of_bytes,
             joules_of_ops=of_ops,
             expert_bytes=read,
-            operators=tuple(self.operators),
+            operators=tuple(dict.fromkeys(self.fits[name].operator for name in self.operators)),
             coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
             constants=np.array(self.constants),
             ledger=ledger,
@@ -221,7 +222,9 @@ class Writer:
     def _items(self, rows: Sequence[_Row]) -> Parts:
         parts: Parts = {}
         for row in rows:
-            if row.lane.operators and row.rows.operator in self.fits:
+            if row.rows.name in self.told:
+                text = self.told[row.rows.name]
+            elif row.lane.operators and row.rows.operator in self.fits:
                 text = self._operator(row)
             else:
                 terms = self._terms([row])
@@ -234,14 +237,15 @@ class Writer:
     def _operator(self, row: _Row) -> str:
         """A call of the fitted operator that times the row."""
         rows, name = row.rows, row.rows.operator
-        module = OPERATORS[name]
+        fit = self.fits[name]
+        module = OPERATORS[fit.operator]
         if name not in self.operators:
             at = len(self.constants)
             self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.parameters)))
-            self.constants += [self.fits[name].constants[parameter.name] for parameter in module.parameters]
+            self.constants += [fit.constants[parameter.name] for parameter in module.parameters]
         given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
         texts = [self._linear(self._of(row, np.asarray(values, np.float64))) or "0.0" for values in given]
-        call = f"{name}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
+        call = f"{fit.operator}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
         there = self.work.by_cell(replace(rows, times=1.0), 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)
         guards = [self._guard(rows), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]

@@ -13,7 +13,7 @@ import polars as pl
 
 from tokentape.hw import calibrate, measured
 from tokentape.hw.files import write_text
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import COLLECTIVES, OPERATORS
 from tokentape.hw.validate import compare, errors
 
 SPLITS = ("fitted", "held_out", "other_device")
@@ -27,7 +27,7 @@ def markdown(rows: pl.DataFrame) -> str:
     """One line per operator and device: mean (median, 95th percentile) in percent. rows: of table validation."""
     found = rows.rows_by_key(("operator", "device", "split"), named=True, unique=True)
     devices, lines = sorted(set(rows["device"])), list(HEAD)
-    for operator, module in OPERATORS.items():
+    for operator, module in ((name, of) for name, of in OPERATORS.items() if name not in COLLECTIVES):
         for device in devices:
             cells = [_cell(found[operator, device, split]) for split in SPLITS]
             n = found[operator, device, "fitted"]["n"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -16,13 +17,43 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators import OPERATORS
 
-OPERATOR_OF = {"gemm": "gemm", "moe": "moe", "context_attention": "prefill_attention", "generation_attention": "decode_attention"}
+OPERATOR_OF = {
+    "gemm": "gemm",
+    "moe": "moe",
+    "context_attention": "prefill_attention",
+    "generation_attention": "decode_attention",
+    "all_reduce": "all_reduce",
+    "all_gather": "gather",
+    "reduce_scatter": "gather",
+}
+OF_KERNEL = {"all_reduce": "custom_graph"}  # rows of kernels of this name alone: as CUDA graphs launch them
 COMMON = ("framework", "version", "device", "op_name", "latency")
 TEXTS = ("distribution",)  # a shape's columns that hold words
 MAY_BE_ZERO = ("step", "window_size")
 KERNEL = "kernel_source"  # optional: which kernel ran
 ROW = "row of its file"
-DTYPES = ("gemm_dtype", "moe_dtype", "attn_dtype")
+DTYPES = ("gemm_dtype", "moe_dtype", "attn_dtype", "allreduce_dtype", "nccl_dtype")
+
+
+class Operands(NamedTuple):
+    """What a table's dtype is: the key of an engine's ops_per_s, the number format ("": of 16 bits), and bits of a value."""
+
+    ops: str
+    form: str = ""
+    weight_bits: float = 16.0
+    value_bits: float = 16.0
+    kv_bits: float = 16.0
+
+
+OPERANDS_OF = {
+    "bfloat16": Operands("bf16"),
+    "float16": Operands("fp16"),
+    "half": Operands("fp16"),
+    "fp8": Operands("fp8", "fp8", 8.0, 8.0),
+    "int4_wo": Operands("bf16", "int4", 4.5),
+    "w4a16_mxfp4": Operands("bf16", "mxfp4", 4.25),
+    "bfloat16 with fp8 cache": Operands("bf16", "fp8", kv_bits=8.0),
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -98,7 +129,9 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
     _check_numbers(frame, "latency", file, pl.col("latency") > 0, "is not a time in ms")
     for (op_name,), rows in frame.group_by(["op_name"], maintain_order=True):
         operator = OPERATOR_OF.get(str(op_name))
-        if operator is None:
+        if operator in OF_KERNEL and KERNEL in rows.columns:
+            rows = rows.filter(pl.col(KERNEL).str.contains(OF_KERNEL[operator]))
+        if operator is None or not rows.height:
             continue
         dtype = _dtype(rows, operator, file)
         columns = OPERATORS[operator].columns
@@ -110,7 +143,8 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
             _check_numbers(rows, name, file, pl.col(name) >= least, f"is not a size of at least {least}")
         keys = ["device", "framework", "version", "dtype"]
         for values, part in rows.with_columns(dtype.alias("dtype")).group_by(keys, maintain_order=True):
-            setup = Setup(*map(str, values))
+            device, framework, version, operands = map(str, values)
+            setup = Setup(device, framework.upper(), version, operands)
             dtypes.add(setup.dtype)
             yield (operator, setup), part
 
@@ -147,6 +181,9 @@ def _joined(operator: str, setup: Setup, parts: list[tuple[pl.DataFrame, str]]) 
     kernel = pl.col(KERNEL).cast(pl.String)
     named = [rows.select(kernel if KERNEL in rows.columns else pl.repeat("", rows.height).alias(KERNEL)) for rows, _ in parts]
     shapes |= of.of_table(setup.version, pl.concat(named)[KERNEL].to_numpy().astype(np.str_), shapes)
+    operands = OPERANDS_OF.get(setup.dtype, Operands(""))._asdict()
+    n_rows = sum(rows.height for rows, _ in parts)
+    shapes |= {name: np.full(n_rows, operands[name]) for name in ("weight_bits", "value_bits", "kv_bits") if name in of.defaults}
     seconds = np.concatenate([rows["latency"].to_numpy() for rows, _ in parts]) * 1e-3
     rows = [np.stack([np.full(part.height, i), part[ROW].to_numpy()], axis=1) for i, (part, _) in enumerate(parts)]
     sources = tuple(source for _, source in parts)

@@ -52,7 +52,7 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
         each_s = 1.0 / at(engine.feed_values_per_s, OPPOSITE[end]) if engine.feed_values_per_s else 0.0
     s_per_op = j_per_op = 0.0
     if engine is not None:
-        s_per_op = 1.0 / (_ops_per_s(machine, engine, lane, end) * machine.n_devices)
+        s_per_op = 1.0 / (_ops_per_s(machine, engine, lane.dtype or rows.dtype, lane, end) * machine.n_devices)
         j_per_op = lane.j_per_op if lane.j_per_op is not None else 1e-12 * at(engine.energy_pj_per_op, end)
         if each_s is None and not rows.target:
             each_s = at(engine.launch_s.get(LAUNCH_CLASS.get(rows.kind, "gemm")), end)
@@ -119,8 +119,8 @@ def _link(machine: HardwareSpec, rows: Rows) -> tuple[str, Link] | None:
     return (f"links.{found[0]}", found[1]) if found else None
 
 
-def _ops_per_s(machine: HardwareSpec, engine: Engine, lane: Lane, end: str) -> float:
-    dtype = lane.dtype or machine.dtype
+def _ops_per_s(machine: HardwareSpec, engine: Engine, given: str, lane: Lane, end: str) -> float:
+    dtype = given or machine.dtype
     peak = at(engine.ops_per_s.get(dtype) or next(iter(engine.ops_per_s.values())), OPPOSITE[end])
     if lane.macs_only:
         peak = engine.mac_ops_per_s(dtype, OPPOSITE[end]) or peak

@@ -38,8 +38,8 @@ class Rows:
     len(blocks)) of the blocks named. tier: where the bytes lie; target: where they are moved to ("": read in place by the
     engine). activation_bytes: read and written there beside the bytes, by profiles that count them. count: launches, messages,
     queued reads. times: identical rows that one stands for. bits: width of the weights. streams: independent requests, of which
-    each can draw only so much bandwidth. operator, shapes: the fitted GPU operator that times a row, and its arguments, each
-    shaped as the values.
+    each can draw only so much bandwidth. dtype: of the operands, where it is not the machine's. operator, shapes: the fitted GPU
+    operator that times a row (hw/calibrate.py, `Fit.key`), and its arguments, each shaped as the values.
     """
 
     kind: str
@@ -57,6 +57,7 @@ class Rows:
     times: Values = 1.0
     bits: Values = 16.0
     streams: Values = 1.0
+    dtype: str = ""
     operator: str = ""
     shapes: Mapping[str, Values] = field(default_factory=dict)
 

@@ -74,10 +74,8 @@ def estimate(
     kv_format: str = ACTIVATION,
 ) -> Estimate:
     """One step. active_experts: distinct routed experts per MoE layer, from a tape or a closed form; not used by dense models.
-    fits: constants of this machine's operators, in bf16; without them the roofline. Raises ValueError for a format or geometry it
-    cannot cost."""
-    if fits and weight_format != ACTIVATION:
-        raise ValueError(f"operator constants are for {ACTIVATION} weights, not {weight_format}; leave them out for the roofline")
+    fits: constants of this machine's operators; without those of a format the roofline. Raises ValueError for a format or
+    geometry it cannot cost."""
     blocks, n_tokens = blocks_of(geometry, by_layer=True), np.array([[float(load.n_tokens)]])
     tokens = Tokens(decodes=load.batch, context=load.context_tokens, prompt=load.prompt_tokens)
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)

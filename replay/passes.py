@@ -14,7 +14,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Values, Work
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import PREFILL, Trace
-from tokentape.replay.transformer import ACTIVATION, Blocks, Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.transformer import Blocks, Tokens, blocks_of, experts_of, operator_of, steps_of
 
 Ints = NDArray[np.int64]
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
@@ -41,7 +41,9 @@ def pass_costs(
         prepared = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
         held[key] = prepared
-    experts = Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, blocks, found))
+    experts = Work(
+        n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, weight_format, blocks, found)
+    )
     cost = clock(experts, machine, costs, fits, on=prepared)
     others = prepared.work
     at = next((i for i, rows in enumerate(others.rows) if rows.kind in ("shared", "dense_ffn", "head")), len(others.rows))
@@ -49,8 +51,9 @@ def pass_costs(
 
 
 def fits_of(machine: HardwareSpec, weight_format: str) -> dict[str, calibrate.Fit]:
-    """The machine's fitted operators, where the weights are what they were measured with."""
-    return calibrate.fits_of(machine, calibrate.shipped()) if weight_format == ACTIVATION else {}
+    """The machine's fitted operators, where some of them were measured with such weights."""
+    fits = calibrate.fits_of(machine, calibrate.shipped())
+    return fits if any(operator_of(name, weight_format) in fits for name in ("gemm", "moe")) else {}
 
 
 def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:
@@ -109,13 +112,16 @@ def _format_of(weight_format: str) -> str:
     return "int8" if weight_format == "recorded" else weight_format
 
 
-def _experts(trace: Trace, machine: HardwareSpec, semantics: Semantics, blocks: Blocks, found: Ints) -> tuple[Rows, ...]:
+def _experts(
+    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks, found: Ints
+) -> tuple[Rows, ...]:
     """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
     n_lookups, _, looked_up, missed, n_fetches = found.astype(np.float64)
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
     at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
     chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
-    rows = experts_of(trace.geometry, machine, blocks, trace.pass_tokens[:, None], n_lookups, chosen, looked_up)
+    tokens, stored = trace.pass_tokens[:, None], _format_of(weight_format)
+    rows = experts_of(trace.geometry, machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
     return (*fetched(machine, blocks, missed, n_fetches, semantics.fetching == "overlapped"), *rows)
 
 

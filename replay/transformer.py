@@ -6,6 +6,7 @@ the router's choice, sampling) are rows of kind elementwise: each launches, and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tokentape.warehouse.geometry import Geometry
 ACTIVATION = "bf16"
 WEIGHTS = ("proj", "router", "shared", "dense_ffn", "head", "expert")  # kinds of rows that read them
 _VALUE = bytes_per_value(ACTIVATION)
+_SIXTEEN_BITS = ("bf16", "fp16")
 # Kernels between the products, as vLLM fuses them: in a layer two norms (each adds the residual), rotary embedding, and the
 # activation or the router's choice of experts; in a greedy sampler, the last norm with it (assumed: 30 us of a large vocabulary).
 _LAYER_KERNELS, _SAMPLER_KERNELS = 4.0, 13.0
@@ -83,7 +85,8 @@ class Sums:
     query-key pairs and `seen` keys and values; length: of whole prompts with as many pairs. held: keys and values in the cache;
     near_frac: share of them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are
     written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer.
-    turns, kv_frac, recomputed: as Tokens.
+    turns, kv_frac, recomputed: as Tokens. busiest, crowd: prompt tokens, and slices of prompts, of the replica that has the most,
+    for which the others wait; all of them where absent.
     """
 
     tokens: Floats
@@ -104,6 +107,8 @@ class Sums:
     kv_frac: Values = 1.0
     recomputed: Values = 0.0
     turns: Values = 1.0
+    busiest: Floats | None = None
+    crowd: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,11 +146,12 @@ def steps_of(
     tokens: Tokens | Sums,
     experts: tuple[Rows, ...],
     blocks: Blocks,
-    weight_format: str = ACTIVATION,
+    weight_format: str | Mapping[str, str] = ACTIVATION,
     kv_format: str = ACTIVATION,
 ) -> Work:
-    """The work of whole steps. experts: rows of the routed ones (`resident`), of these blocks. The machine's devices share every
-    layer; keys and values lie in its KV cache tier as far as they fit. Raises ValueError for a tape without widths."""
+    """The work of whole steps. experts: rows of the routed ones (`resident`), of these blocks. weight_format: of the others, or
+    by kind of row where they differ (16 bits where a kind is absent). The machine's devices share every layer; keys and values
+    lie in its KV cache tier as far as they fit. Raises ValueError for a tape without widths."""
     if not geometry.hidden:
         raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
     sums = tokens.sums(blocks.windows) if isinstance(tokens, Tokens) else tokens
@@ -167,6 +173,27 @@ def steps_of(
         *rows.marks(),
     )
     return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
+
+
+def operands(machine: HardwareSpec, weight_format: str) -> dict[str, float]:
+    """What fitted operators are told of products with such weights (hw/operators/operator.py); nothing of 16-bit ones. Without a
+    tensor rate of their own the weights are widened as they are loaded."""
+    if weight_format in _SIXTEEN_BITS:
+        return {}
+    weight_bits, peaks = 8.0 * bytes_per_value(weight_format), machine.compute.ops_per_s
+    is_native = bool(_dtype(machine, weight_format))
+    speedup = peaks[weight_format].value / peaks[machine.dtype].value if is_native else 1.0
+    return {"weight_bits": weight_bits, "value_bits": weight_bits if is_native else 16.0, "speedup": speedup}
+
+
+def _dtype(machine: HardwareSpec, weight_format: str) -> str:
+    """In which products are computed where it is not the machine's dtype: of FP8 weights, where an engine has a rate for them."""
+    return weight_format if weight_format == "fp8" and weight_format in machine.compute.ops_per_s else ""
+
+
+def operator_of(operator: str, number_format: str) -> str:
+    """The fitted operator of such weights, or keys and values (`Fit.key`)."""
+    return operator if number_format in _SIXTEEN_BITS else f"{operator} {number_format}"
 
 
 def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = ACTIVATION) -> float:
@@ -202,7 +229,9 @@ def resident(
     """Routed experts of steps, all of them where the engine reads them. n_tokens (S, 1): tokens of a step; active: distinct
     experts that they touch, broadcast to (S, MoE blocks). Nothing for a dense model."""
     weights = np.asarray(active) * geometry.expert_params * bytes_per_value(weight_format)
-    return experts_of(geometry, machine, blocks, n_tokens, active, np.asarray(n_tokens) * geometry.top_k, weights)
+    return experts_of(
+        geometry, machine, blocks, n_tokens, active, np.asarray(n_tokens) * geometry.top_k, weights, True, weight_format
+    )
 
 
 def experts_of(
@@ -214,6 +243,7 @@ def experts_of(
     chosen: Values,
     weights: Values,
     is_cached: bool = True,
+    weight_format: str = ACTIVATION,
 ) -> tuple[Rows, ...]:
     """Routed experts that the main engine computes: from the cache where the machine has one, else, or where they are not cached,
     from their home.
@@ -235,8 +265,10 @@ def experts_of(
             activation_bytes=selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE,
             ops=2.0 * selections * g.expert_params,
             count=1.0,
-            operator="moe",
+            dtype=_dtype(machine, weight_format),
+            operator=operator_of("moe", weight_format),
             shapes={
+                **operands(machine, weight_format),
                 "num_tokens": n_tokens,
                 "hidden_size": g.hidden,
                 "inter_size": g.expert_intermediate,
@@ -255,13 +287,20 @@ class _Layers:
     """Rows of everything but the routed experts; bytes and operations of all devices together, shapes of one."""
 
     def __init__(
-        self, geometry: Geometry, machine: HardwareSpec, sums: Sums, blocks: Blocks, weight_format: str, kv_format: str
+        self,
+        geometry: Geometry,
+        machine: HardwareSpec,
+        sums: Sums,
+        blocks: Blocks,
+        weight_format: str | Mapping[str, str],
+        kv_format: str,
     ) -> None:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
-        # Of the busiest replica, for which the others wait: its share of the decodes, and the prompts, which are all its own.
-        self.tokens = (sums.tokens + (self.dp - 1) * sums.prompt) / self.dp
-        self.weight, self.kv_value = bytes_per_value(weight_format), bytes_per_value(kv_format)
+        busiest = sums.prompt if sums.busiest is None else sums.busiest
+        self.tokens = sums.tokens if self.dp == 1 else (sums.tokens - sums.prompt) / self.dp + busiest
+        self.format_of = dict.fromkeys(WEIGHTS, weight_format) if isinstance(weight_format, str) else weight_format
+        self.kv_value, self.kv_key = bytes_per_value(kv_format), operator_of("", kv_format)
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
         self.all = np.arange(blocks.n - 1)
@@ -270,6 +309,7 @@ class _Layers:
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
         """Activations (m, k) times weights (k, n), on every device."""
+        weight_format = self.format_of.get(kind, ACTIVATION)
         return Rows(
             kind=kind,
             name=name,
@@ -277,13 +317,14 @@ class _Layers:
             engine="main",
             phase=self.phase,
             blocks=blocks,
-            bytes=self.d * n * k * self.weight,
+            bytes=self.d * n * k * bytes_per_value(weight_format),
             activation_bytes=self.d * m * (n + k) * _VALUE,
             ops=self.d * 2.0 * m * n * k,
             count=1.0,
             times=self.turns,
-            operator="gemm",
-            shapes={"m": m, "n": n, "k": k},
+            dtype=_dtype(self.machine, weight_format),
+            operator=operator_of("gemm", weight_format),
+            shapes={"m": m, "n": n, "k": k, **operands(self.machine, weight_format)},
         )
 
     def attention(self) -> tuple[Rows, ...]:
@@ -352,7 +393,11 @@ class _Layers:
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, sums = self.g, self.sums
-        shapes = self._heads(heads) | {"batch_size": sums.prompts, "isl": np.maximum(1.0, sums.length)}
+        shapes = self._heads(heads) | {
+            "batch_size": sums.prompts if sums.crowd is None else sums.crowd,
+            "isl": np.maximum(1.0, sums.length),
+        }
+        shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
             bytes=self.d * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
@@ -373,8 +418,8 @@ class _Layers:
             blocks=self.all,
             count=1.0,
             times=self.turns if is_there.all() else self.turns * is_there,
-            operator=operator if is_fitted else "",
-            shapes=shapes if is_fitted else {},
+            operator=operator + self.kv_key if is_fitted else "",
+            shapes=shapes | {"kv_bits": 8.0 * self.kv_value} if is_fitted else {},
         )
 
     def _kv_write(self) -> tuple[Rows, ...]:
@@ -459,25 +504,35 @@ class _Layers:
     def all_reduce(self) -> tuple[Rows, ...]:
         """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
         Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
-        return (self._collective("all-reduce", self.all, self.tp, 1.0, self.g.hidden),)
+        return (self._collective("all_reduce", "all-reduce", self.all, self.tp, 2.0, self.g.hidden),)
 
     def hand_over(self) -> tuple[Rows, ...]:
         """Tokens to their experts' devices and back: all-gathers of hidden states and router scores, a reduce-scatter of sums;
-        one of either moves half of what an all-reduce does."""
-        moe, width = self.blocks.moe, self.g.hidden + self.g.n_experts / 2.0
-        return (self._collective("tokens to their experts and back", moe, self.d, 3.0, width),) if moe.size else ()
+        one of either moves half of what an all-reduce does, as if every replica had as many tokens as the busiest, whose link is
+        the slowest (vLLM, pynccl.py: all_gatherv is a broadcast from every replica)."""
+        g, moe = self.g, self.blocks.moe
+        made = (("tokens to their experts", g.hidden), ("router scores", g.n_experts), ("sums of experts", g.hidden))
+        return tuple(self._collective("gather", name, moe, self.d, 1.0, n) for name, n in made) if moe.size else ()
 
-    def _collective(self, name: str, blocks: NDArray[np.int64], n: int, count: float, width: float) -> Rows:
-        """So many values of every token among n devices, in every group of them."""
+    def _collective(self, operator: str, name: str, blocks: NDArray[np.int64], n: int, sent: float, width: int) -> Rows:
+        """So many values of every token among n devices, in every group of them, `sent` times over each link."""
+        tokens, peer = self.dp * self.tokens, self.machine.roles.peer
+        link = self.machine.link(peer, peer)
         return Rows(
             kind="all_reduce",
             name=name,
             tier="peer",
             target="peer",
             blocks=blocks,
-            bytes=2.0 * (n - 1) * self.sums.tokens * width * _VALUE,
-            count=count,
+            bytes=sent * (n - 1) * tokens * width * _VALUE,
+            count=1.0,
             times=self.turns,
+            operator=operator,
+            shapes={
+                "num_gpus": n,
+                "message_size": np.maximum(1.0, tokens * width * n / self.d),
+                **({"link_bytes_per_s": link[1].peak_bytes_per_s.value} if link else {}),
+            },
         )
 
 

@@ -16,6 +16,7 @@ EXPERT_FORMATS: dict[str, float] = {
     "int8-g32": 1.0 + SCALE_BYTES / GROUP,
     "int4": 0.5 + SCALE_BYTES / GROUP,
     "mxfp4": 4.25 / 8,
+    "fp8": 1.0,
     "fp16": 2.0,
     "bf16": 2.0,
     "fp32": 4.0,

@@ -235,13 +235,15 @@ _WINDOW_IF_ASKED = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")  # `sliding_wind
 
 
 def _sliding_windows(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
-    window, model_type = _first(config, "sliding_window"), config.get("model_type")
+    window, model_type = _first(config, "sliding_window", "attention_chunk_size"), config.get("model_type")
     if not window or not config.get("use_sliding_window", model_type not in _WINDOW_IF_ASKED):
         return ()
     if config.get("layer_types"):
-        has_window = [kind == "sliding_attention" for kind in config["layer_types"]]
+        has_window = [kind in ("sliding_attention", "chunked_attention") for kind in config["layer_types"]]
     elif model_type in _ALTERNATING:
         has_window = [i % 2 == 0 for i in range(n_layers)]
+    elif model_type == "llama4_text":  # chunks where positions are rotary; a chunk holds half of itself on the mean
+        has_window = [(i + 1) % 4 != 0 for i in range(n_layers)]
     else:
         first = _first(config, "max_window_layers") if model_type in _WINDOW_IF_ASKED else 0
         has_window = [i >= first for i in range(n_layers)]
@@ -254,7 +256,7 @@ def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
     known = dict(FAMILIES.get(model_type, {})) | ({"is_glu": False} if model_type in _NO_GLU else {})
     if config.get("attention_bias"):
         known["attention_bias"] = "qkv" if model_type == "glm4_moe" else "qkvo"
-    if config.get("use_qk_norm"):
+    if config.get("use_qk_norm") and model_type != "llama4_text":  # whose norm has no weights
         known["qk_norm"] = "head"
     if config.get("mlp_bias"):
         known["has_ffn_bias"] = True

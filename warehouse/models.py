@@ -30,7 +30,8 @@ class Published(BaseModel):
 class Model(BaseModel):
     """A named geometry, where its config comes from, and what its publisher counts (None for a config of the user's own).
 
-    note: what to know before trusting the counts.
+    note: what to know before trusting the counts. kept_16_bit: kinds of weights (hw/work.py) that its quantised checkpoints leave
+    as they are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,6 +41,12 @@ class Model(BaseModel):
     source: str
     published: Published | None
     note: str = ""
+    kept_16_bit: tuple[str, ...] = ("router", "head")
+
+    def formats(self, weight_format: str) -> dict[str, str]:
+        """Of weights but routed experts by kind (hw/work.py), where the checkpoint is quantised to this format."""
+        kinds = ("proj", "router", "shared", "dense_ffn", "head")
+        return {kind: weight_format for kind in kinds if kind not in self.kept_16_bit}
 
     @property
     def deviation_frac(self) -> float | None:

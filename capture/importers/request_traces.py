@@ -2,6 +2,7 @@
 
     azure      CSV  TIMESTAMP,ContextTokens,GeneratedTokens     date and time: 7 decimals in 2023, a time zone in 2024
     mooncake   JSONL  timestamp (ms from the start), input_length, output_length, hash_ids     one id per 512 prompt tokens
+    vllm       JSONL  queued_ts or arrival_time (s), input_toks, output_toks     a request log of a served engine
     csv        any CSV; the caller names the columns of arrival (seconds, or a date and time), prompt and output tokens
 
 Rows come in any order; arrivals are counted from the earliest. Rows without a prompt or an output token cannot be served: they
@@ -25,6 +26,7 @@ from tokentape.warehouse.tape import Store
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
+VLLM = ("input_toks", "output_toks")
 MOONCAKE_BLOCK_TOKENS = 512
 # 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z
 _MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
@@ -91,6 +93,23 @@ def import_mooncake(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX
     frame = frame.with_columns(span(frame["arrival_s"], str(path)))
     settings = {"importer": "mooncake", "prefix_block_tokens": MOONCAKE_BLOCK_TOKENS}
     return _write(path, raw, store, frame, "mooncake", settings)
+
+
+def import_vllm_log(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
+    """Imports the request log of a vLLM engine and returns the trace id. Raises BadImport naming the line, OSError."""
+    path = Path(path)
+    raw, rows = read(path, max_bytes), []
+    for number, line in json_lines(text(raw, path), path):
+        where = f"{path}: line {number}"
+        stamp = next((name for name in ("queued_ts", "arrival_time") if isinstance(line, dict) and name in line), None)
+        if stamp is None or not set(VLLM) <= set(line):
+            raise BadImport(f"{where} is not an object of queued_ts or arrival_time, {', '.join(VLLM)}")
+        rows.append((finite(line[stamp], f"{where}: {stamp}"), *(whole(line[name], f"{where}: {name}") for name in VLLM)))
+    if not rows:
+        raise BadImport(f"{path}: no lines; give a request log")
+    frame = pl.DataFrame(rows, dict.fromkeys(("arrival_s", "n_prompt_tokens", "n_output_tokens"), pl.Float64), orient="row")
+    frame = frame.with_columns(span(frame["arrival_s"], str(path)), pl.exclude("arrival_s").cast(pl.Int64))
+    return _write(path, raw, store, frame, "vllm", {"importer": "vllm"})
 
 
 def _seconds(column: pl.Series, path: Path) -> pl.Series:

@@ -140,18 +140,20 @@ def import_acceptance(
 
 def import_requests(
     file: Annotated[Path, argument("FILE", "A CSV or JSONL, also packed (.gz).")],
-    form: Annotated[str | None, option("azure, mooncake or csv. [default: by the name and the columns of FILE]")] = None,
+    form: Annotated[str | None, option("azure, mooncake, vllm or csv. [default: by the name and the columns of FILE]")] = None,
     arrival: Annotated[str | None, option("Column of a CSV: seconds, or a date and time. [default: arrival_s]")] = None,
     prompt: Annotated[str | None, option("Column of a CSV: prompt tokens. [default: n_prompt_tokens]")] = None,
     output: Annotated[str | None, option("Column of a CSV: output tokens. [default: n_output_tokens]")] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import when requests came and how long they were: Azure (CSV), Mooncake (JSONL), or any CSV. Prints the trace id.
+    """Import when requests came and how long they were: Azure (CSV), Mooncake (JSONL), the request log of a vLLM engine
+    (JSONL), or any CSV. Prints the trace id.
 
     \b
     Examples:
       tokentape import requests AzureLLMInferenceTrace_code.csv
+      tokentape import requests requests.jsonl
       tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
       tokentape serving simulate --workload TRACE --scheduler layered --rate 2
     """
@@ -162,8 +164,8 @@ def import_requests(
     place = Store(store)
     named = {"--arrival": arrival, "--prompt": prompt, "--output": output}
     name = form or ("csv" if any(named.values()) else _form(file))
-    if name not in ("azure", "mooncake", "csv"):
-        raise unknown("form of requests", name, ("azure", "mooncake", "csv"))
+    if name not in ("azure", "mooncake", "vllm", "csv"):
+        raise unknown("form of requests", name, ("azure", "mooncake", "vllm", "csv"))
     for told, column in named.items():
         if column is not None and name != "csv":
             raise ValueError(f"{told} names a column of any CSV; {name} has its own")
@@ -171,6 +173,8 @@ def import_requests(
         trace_id = request_traces.import_azure(file, place, max_bytes)
     elif name == "mooncake":
         trace_id = request_traces.import_mooncake(file, place, max_bytes)
+    elif name == "vllm":
+        trace_id = request_traces.import_vllm_log(file, place, max_bytes)
     else:
         columns = (arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")
         trace_id = request_traces.import_request_csv(file, place, *columns, max_bytes=max_bytes)
@@ -182,16 +186,16 @@ def _form(file: Path) -> str:
     import gzip
     import zlib
 
-    from tokentape.capture.importers.request_traces import AZURE
+    from tokentape.capture.importers.request_traces import AZURE, VLLM
 
-    if ".jsonl" in file.suffixes:
-        return "mooncake"
     opener = gzip.open if file.suffix == ".gz" else open
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline(1 << 16)
     except (EOFError, gzip.BadGzipFile, zlib.error):  # the importer says what is wrong with it
-        return "csv"
+        return "mooncake" if ".jsonl" in file.suffixes else "csv"
+    if ".jsonl" in file.suffixes:
+        return "vllm" if VLLM[0] in header else "mooncake"
     return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
 
 

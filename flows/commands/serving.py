@@ -14,10 +14,12 @@ from tokentape.flows.serving.options import (
     CoverageOption,
     CvOption,
     DraftOption,
+    EngineOption,
     FitOption,
     MachineOption,
     MemoryOption,
     NodesOption,
+    OwnFitsOption,
     ParamOption,
     PrefixOption,
     RequestsOption,
@@ -27,6 +29,7 @@ from tokentape.flows.serving.options import (
     ServedOption,
     TbtOption,
     TimesOption,
+    TimesOutOption,
     TtftOption,
     WeightsOption,
     WorkloadOption,
@@ -71,6 +74,9 @@ def simulate(
     draft_ms: DraftOption = 0.0,
     profile: ProfileOption = None,
     fit: FitOption = "h100x2",
+    engine: EngineOption = None,
+    fits: OwnFitsOption = None,
+    out: TimesOutOption = None,
     store: StoreOption = None,
 ) -> None:
     """Serve requests with a scheduler on a machine, over many seeds: latencies, service levels, expert bytes, energy.
@@ -87,11 +93,12 @@ def simulate(
       tokentape serving simulate --scheduler layered --rate 1.3 --profile layered_prefill   as the paper's server ran
       tokentape serving simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
       tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
+      tokentape serving simulate --engine meta.json --hardware h100 --workload requests.csv --out times.csv
       tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
     from tokentape.flows.console import band, note, progress_bar, quantity, say
     from tokentape.flows.grid import load_trace
-    from tokentape.flows.serving.points import rows_of, served
+    from tokentape.flows.serving.points import request_times, rows_of, served, write_frame
     from tokentape.flows.serving.setup import COVERAGES, engine_of
     from tokentape.hw.profile import ENDS
     from tokentape.replay.serving.measure import measure
@@ -101,16 +108,22 @@ def simulate(
     place = Store(store)
     point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
-    with progress_bar(f"simulate {scheduler}") as show:
-        measured = measure(served(place, point), point.n_seeds, level, progress=show)
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"--out {out}: give a name that ends in .csv or .parquet")
+    with progress_bar(f"simulate {point.scheduler}") as show:
+        load = served(place, point)
+        measured = measure(load, point.n_seeds, level, progress=show)
     _print(point, measured, level)
     tables = rows_of(STUDY, STUDY, point, measured)
     write_together(place, tables, "serving_points", tables["serving_points"][0]["point_id"])
-    if coverage not in COVERAGES or coverage == "recorded":
+    if out is not None:
+        write_frame(request_times(load, point.n_seeds), out)
+        note(f"{out}: {point.n_seeds} seeds")
+    if point.coverage not in COVERAGES or point.coverage == "recorded":
         trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
         for sentence in _coverage_errors(trace, fit):
             say(sentence)
-    if not (coverage == "recorded" or verify_nodes):
+    if not (point.coverage == "recorded" or verify_nodes):
         step = [engine_of(place, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
         told = f"{quantity(step[0], 's')} ({band(step[1], step[2], lambda s: quantity(s, 's'))})"
         say(f"one decode at {CONTEXT_TOKENS:,} tokens of context, as `step` has it: {told}")
@@ -143,6 +156,8 @@ def capacity(
     draft_ms: DraftOption = 0.0,
     profile: ProfileOption = None,
     fit: FitOption = "h100x2",
+    engine: EngineOption = None,
+    fits: OwnFitsOption = None,
     store: StoreOption = None,
 ) -> None:
     """Find the highest rate at which enough requests meet a service level, within 1 %, by doubling and bisection.
@@ -172,8 +187,8 @@ def capacity(
     level = level_of(point, slo_ttft, slo_tbt)
     if level is None:
         raise ValueError(f"the paper has no limits for {model} on {workload}; give --slo-ttft and --slo-tbt")
-    engine, n_served = engine_of(place, point), 0
-    with progress_bar(f"capacity {scheduler}") as show:
+    on, n_served = engine_of(place, point), 0
+    with progress_bar(f"capacity {point.scheduler}") as show:
 
         def serve_at(rate: float, seed: int) -> ServingRun:
             nonlocal n_served
@@ -183,7 +198,7 @@ def capacity(
             if n_requests > MOST_REQUESTS:
                 raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
             chosen = point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests})
-            return served(place, chosen, engine).run(seed)
+            return served(place, chosen, on).run(seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
     columns = ("scheduler", "requests/s that meet both", "of the requests", "requests/s that do not")
@@ -192,8 +207,8 @@ def capacity(
     title = (
         f"{level.ttft_s:g} s to the first token, {1e3 * level.tbt_s:g} ms between tokens, for {percent(attained)} of the requests"
     )
-    print_table(title, columns, [(scheduler, *(row if is_met else ("no rate", "", "")))], numbers=columns[1:])
-    for sentence in engine.outside:
+    print_table(title, columns, [(point.scheduler, *(row if is_met else ("no rate", "", "")))], numbers=columns[1:])
+    for sentence in on.outside:
         note(f"outside the envelope: {sentence}")
 
 

@@ -7,18 +7,36 @@ from typing import Annotated, Any
 
 import typer
 
+from tokentape.flows.options import JsonOption
+
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
 PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
 FEWER = (16, 80)  # seeds of a search, where many searches are made
 
 
 def calibrate_serving(
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", help="File of the constants; simulate and capacity take it as --fit with --profile layered_prefill."
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...", help="Request logs or experiments of one's own; without, the published facts of Layered Prefill."
         ),
-    ] = Path("serving-h100x2.toml"),
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option("--hardware", help="With PATH: the GPU of its engines, or my.toml.", show_default=False)
+    ] = None,
+    fits: Annotated[
+        Path | None,
+        typer.Option("--fits", help="With PATH: folder of `calibrate gpu`, or of tables by model.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="File of the constants. Of PATH validate serving takes it as --host; else simulate and capacity as --fit with "
+            "--profile layered_prefill. [default: host.toml, or serving-h100x2.toml]",
+            show_default=False,
+        ),
+    ] = None,
     mode: Annotated[
         str,
         typer.Option("--mode", help="chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
@@ -30,11 +48,18 @@ def calibrate_serving(
     cross_validate: Annotated[
         bool,
         typer.Option(
-            "--cross-validate", help="Write nothing: leave out each group of facts in turn and predict it; most of an hour."
+            "--cross-validate",
+            help="Write nothing: leave out each model of PATH in turn and predict it; else each group of facts, most of an hour.",
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Fit the serving engine's constants to Layered Prefill's chunked runs and microbenchmarks, and print fact by fact.
+    """Fit what client and host take to one's own server, or the engine's constants to Layered Prefill's published facts.
+
+    With PATH: the time of client and server before the engine takes a request, and the host's time per iteration, on the mean
+    times of its stages; prints the rows it used, and predicted against measured.
+
+    Without: to Layered Prefill's chunked runs and microbenchmarks, fact by fact.
 
     Only claims of role `calibrate` are fitted on; every number of layered prefill is predicted. Minutes on one core. The
     constants are correlated, so each is pulled to a generic start; --cross-validate shows how well facts that are left out are
@@ -42,9 +67,19 @@ def calibrate_serving(
 
     \b
     Examples:
+      tokentape calibrate serving my-vllm-log/ --hardware h100 --out host.toml
+      tokentape calibrate serving experiments/ --hardware h100 --cross-validate --json
       tokentape calibrate serving --check h100x2              how the shipped constants do
       tokentape calibrate serving --out my.toml && tokentape serving simulate --rate 1.3 --profile layered_prefill --fit my.toml
     """
+    if paths:
+        if check is not None or hardware is None:
+            raise ValueError("PATH goes with --hardware, the GPU of its engines, and without --check")
+        _of_servers(paths, hardware, fits, out or Path("host.toml"), cross_validate, as_json)
+        return
+    if hardware is not None or fits is not None or as_json:
+        raise ValueError("--hardware, --fits and --json go with PATH, a log or experiments of one's own")
+    out = out or Path("serving-h100x2.toml")
     from tokentape.flows.console import note, progress_bar
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import serving_fits
@@ -77,6 +112,41 @@ def calibrate_serving(
         serving_fits.save(found, out)
         note(f"{out}: loss {found.residual:.3g} on {len(found.fitted_on)} claims")
     _print_facts(rows, found, mode)
+
+
+def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, cross_validate: bool, as_json: bool) -> None:
+    """Fits to logs and experiments, or to all models but one, and tells what that gives."""
+    import json
+    from dataclasses import asdict
+
+    from tokentape.flows.console import note, percent, progress_bar, say
+    from tokentape.flows.serving.held import runs_on, that_run
+    from tokentape.hw.fit_files import Fit
+    from tokentape.replay.serving.engine_logs import read
+    from tokentape.replay.serving.validation import FITTED_ON, HOST, compare, fit_host, fitted_rows, without_model
+
+    stages, run = [served for path in paths for served in read(path)], runs_on(hardware, None, fits)
+    with progress_bar("calibrate serving") as show:
+        able, reasons = that_run(stages, run, show)
+    for source, reason in reasons.items():
+        note(f"{source}: not run: {reason}")
+    rows = []
+    for model, others, own in without_model(able) if cross_validate else [("", able, able)]:
+        host = fit_host(others, run)
+        on = f"means of {', '.join(FITTED_ON)} of {', '.join(dict.fromkeys(served.source for served in others))}"
+        told = f"front end {1e3 * host.front_end_s:.2f} ms, host {1e6 * host.step_s:.0f} us per iteration, fitted on {on}"
+        note(f"without {model}: {told}" if model else told)
+        rows += [row for served in own for row in compare(served, run(served, host.step_s), host, on)]
+    errors = {name: [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (name, "mean")] for name in FITTED_ON}
+    if not cross_validate:
+        used = [error for of in errors.values() for error in of]
+        HOST.save(Fit(host, fitted_rows(able), sum(used) / len(used), hardware), out)
+        note(f"{out}: written")
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    for name, of in errors.items():
+        say(f"{name}, mean of {len(of)} stages: {percent(sum(of) / len(of))} off")
 
 
 def _print_left_out(searches: list[Any]) -> None:

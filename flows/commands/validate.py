@@ -18,9 +18,14 @@ def serving(
         str, option("The GPU, or my.toml. For an engine of N of them NAMExN is taken, where it ships.", "--hardware")
     ],
     model: Annotated[str | None, option("In place of the model that the log names: a shipped one or a config.json.")] = None,
-    front_end_ms: Annotated[float, option("Of client and server, before the engine takes a request.", "--front-end-ms")] = 0.0,
+    host: Annotated[Path | None, option("Constants of client and host that `calibrate serving PATH` wrote.", "--host")] = None,
     fit_front_end: Annotated[
-        str | None, option("The engine on whose time to first token that is fitted.", "--fit-front-end")
+        str | None,
+        option("The engine on whose time to first token the front end's is fitted.", "--fit-front-end"),
+    ] = None,
+    fits: Annotated[
+        Path | None,
+        option("Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.", "--fits"),
     ] = None,
     seed: Annotated[int, option("Of arrivals that are told by their rate.", "--seed")] = 0,
     as_json: JsonOption = False,
@@ -28,57 +33,45 @@ def serving(
     """Serve what a real engine served, with its settings, and print predicted against measured by metric and statistic.
 
     Chunked prefill within the token budget, KV blocks of the log or of the machine's memory, batches fixed one iteration ahead
-    where the version does so. Nothing is fitted to what is compared, unless --fit-front-end names an engine: rows say so.
+    where the version does so, FP8, MXFP4 and 4-bit weights as the log or the checkpoint's name says. Nothing is fitted to what is
+    compared, unless --host or --fit-front-end do: rows say so.
 
     \b
     Examples:
       tokentape validate serving my-vllm-log/ --hardware h100
       tokentape validate serving experiments/ --hardware h100 --json
       tokentape validate serving experiments/ --hardware h100 --fit-front-end 63
+      tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
     """
     import json
     from dataclasses import asdict
 
     from tokentape.flows.console import note, percent, progress_bar, say
-    from tokentape.flows.grid import load_hardware
-    from tokentape.hw import spec
-    from tokentape.replay.serving.engine_logs import METRICS, Served, read
-    from tokentape.replay.serving.run import ServingRun
-    from tokentape.replay.serving.validation import NOTHING, compare, front_end_s, served_by
-    from tokentape.warehouse import models
+    from tokentape.flows.serving.held import runs_on, that_run
+    from tokentape.replay.serving.engine_logs import METRICS, read
+    from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host
 
-    stages = [served for path in paths for served in read(path, seed)]
-    load_hardware(hardware)
-    runs, skipped = list[tuple[Served, ServingRun]](), dict[str, str]()
-
-    def run(served: Served) -> ServingRun:
-        n = served.tensor_parallel * served.data_parallel
-        machine = load_hardware(f"{hardware}x{n}" if n > 1 and f"{hardware}x{n}" in spec.shipped() else hardware)
-        geometry = models.load(model or models.like(served.model)).geometry
-        return served_by(served, geometry, machine)
-
+    if host is not None and fit_front_end is not None:
+        raise ValueError("--host has the front end already; leave --fit-front-end out")
+    stages, run = [served for path in paths for served in read(path, seed)], runs_on(hardware, model, fits)
     with progress_bar("validate") as show:
-        for i, served in enumerate(stages):
-            show(i, len(stages), f"{served.source}, stage {served.stage}")
-            try:
-                runs.append((served, run(served)))
-            except ValueError as error:
-                skipped[served.source] = str(error)
-    for source, reason in skipped.items():
+        able, reasons = that_run(stages, run, show)
+    for source, reason in reasons.items():
         note(f"{source}: not run: {reason}")
-    if not runs:
-        raise ValueError(f"nothing could be compared: {next(iter(skipped.values()))}")
-    front_s, fitted_on = front_end_ms / 1e3, NOTHING
+    for sentence in dict.fromkeys(filter(None, (run(served, 0.0).cost.outside for served in able))):
+        note(sentence)
+    constants, fitted_on = Host(), NOTHING
+    if host is not None:
+        fit = HOST.load(str(host))
+        constants, fitted_on = fit.constants, ", ".join(fit.fitted_on)
     if fit_front_end is not None:
-        if front_end_ms:
-            raise ValueError("--front-end-ms has no effect with --fit-front-end; leave one out")
-        of_engine = [(served, made) for served, made in runs if served.source == fit_front_end]
+        of_engine = [served for served in able if served.source == fit_front_end]
         if not of_engine:
-            ran = ", ".join(dict.fromkeys(served.source for served, _ in runs))
+            ran = ", ".join(dict.fromkeys(served.source for served in able))
             raise ValueError(f"--fit-front-end {fit_front_end}: no such engine ran; those that did: {ran}")
-        front_s, fitted_on = front_end_s(of_engine), f"ttft_s mean of {fit_front_end}"
-        note(f"front end: {1e3 * front_s:.2f} ms, fitted on {fitted_on}")
-    rows = [row for served, made in runs for row in compare(served, made, front_s, fitted_on)]
+        constants, fitted_on = fit_host(of_engine, run, ("ttft_s",)), f"ttft_s mean of {fit_front_end}"
+        note(f"front end: {1e3 * constants.front_end_s:.2f} ms, fitted on {fitted_on}")
+    rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on)]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -108,7 +109,70 @@ AcceptanceOption = Annotated[
     ),
 ]
 DraftOption = Annotated[float, typer.Option("--draft-ms", help="Milliseconds in which a round's drafts are made.", min=0)]
+EngineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--engine",
+        help="Settings of a vLLM engine (meta.json: vllm_version, engine_kwargs) in place of scheduler, limits and formats.",
+        show_default=False,
+    ),
+]
+OwnFitsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--fits",
+        help="Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.",
+        show_default=False,
+    ),
+]
+TimesOutOption = Annotated[
+    Path | None,
+    typer.Option("--out", help="Write when each request of every seed began and ended: .csv or .parquet.", show_default=False),
+]
 PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
+
+
+# Options that an engine's own settings decide.
+_OF_ENGINE = {
+    **dict.fromkeys(("scheduler", "param", "coverage", "profile")),
+    "kv_blocks": "--kv-blocks",
+    "memory_frac": "--memory-frac",
+    "max_seqs": "--max-seqs",
+    "expert_format": "--weights",
+    "expert_times": "--expert-times",
+    "verify_nodes": "--verify-nodes",
+}
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    """A person typed the option; of click's enumeration by name, since typer may bring a copy of it."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _of_engine(ctx: typer.Context, path: Path, model: str) -> dict[str, Any]:
+    """Fields of the point that an engine's meta.json says. Raises ValueError for an option that it decides."""
+    from dataclasses import asdict
+
+    from tokentape.replay.serving.engine_logs import engine_of
+    from tokentape.warehouse import models
+
+    given = [name for name in _OF_ENGINE if name in ctx.params and _is_given(ctx, name)]
+    if given:
+        option = _OF_ENGINE[given[0]] or f"--{given[0]}"
+        raise ValueError(f"{option} has no effect with --engine, whose settings decide it; leave one of them out")
+    engine = engine_of(path)
+    return {
+        "engine": asdict(engine),
+        "model": model if _is_given(ctx, "model") else models.like(engine.model),
+        "scheduler": "chunked",
+        "params": {"chunk_tokens": engine.budget_tokens},
+        "coverage": "independent",
+        "kv_blocks": engine.kv_blocks,
+        "memory_frac": engine.memory_frac,
+        "max_seqs": engine.max_seqs,
+        "expert_format": engine.weight_format,
+    }
 
 
 def point_of(ctx: typer.Context, default_seeds: int) -> Point:
@@ -144,7 +208,7 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
             raise ValueError(f"{option} has no effect with {said}: {why}")
     if kv_blocks is not None and memory_frac is not None:
         raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
-    return Point(
+    made = Point(
         model=of.model,
         hardware=of.hardware,
         profile=of.profile or PHYSICAL,
@@ -167,7 +231,9 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
         verify_nodes=of.verify_nodes,
         acceptance=of.acceptance,
         draft_s=of.draft_ms / 1e3,
+        fits=None if of.fits is None else str(of.fits),
     )
+    return made if of.engine is None else made.model_copy(update=_of_engine(ctx, of.engine, of.model))
 
 
 def _blocks(text: str | None) -> int | Literal["unbounded"] | None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import polars as pl
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.serving.setup import Point, engine_of, workload_of
@@ -28,6 +32,27 @@ def served(store: Store, point: Point, engine: Engine | None = None) -> Served:
     """The point's load on its engine, or on one that is there already. Raises ValueError for a point that cannot be run."""
     of = engine or engine_of(store, point)
     return Served(point.scheduled(), of, lambda seed: workload_of(store, point, of.length_scale, seed))
+
+
+def request_times(load: Served, n_seeds: int) -> pl.DataFrame:
+    """Of every request of every seed its lengths and times, in seconds."""
+    of_seeds = []
+    for seed in range(n_seeds):
+        run = load.run(seed)
+        of = {
+            name: getattr(run.requests, name) for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens")
+        }
+        of |= {name: getattr(run, name) for name in ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")}
+        of_seeds.append(pl.DataFrame({"seed": np.full(len(run.requests), seed), "request": np.arange(len(run.requests)), **of}))
+    return pl.concat(of_seeds)
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """As CSV or Parquet, by the name's end."""
+    if path.suffix == ".csv":
+        frame.write_csv(path)
+    else:
+        frame.write_parquet(path)
 
 
 def point_id(study: str, series: str, point: Point) -> str:

@@ -14,8 +14,9 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from tokentape.flows.grid import load_hardware, load_trace
+from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
-from tokentape.hw import calibrate, serving_fits
+from tokentape.hw import by_model, calibrate, serving_fits
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows
@@ -24,6 +25,7 @@ from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
+from tokentape.replay.serving.engine_logs import Engine as EngineSettings
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
@@ -51,7 +53,8 @@ class Point(BaseModel):
     workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed. coverage: one of COVERAGES, or a
     tape whose curves are taken. expert_times: of the paper's server, fitted or those of measured kernels. acceptance: of the
     verify_nodes drafts of a decode: chances by position, or a tape with rounds. kv_blocks: None for what memory_frac of the
-    machine's memory leaves beside the model.
+    machine's memory leaves beside the model. engine: settings of a vLLM engine, which decide all that it has; fits: folder of a
+    user's own constants, or of tables by model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,6 +82,8 @@ class Point(BaseModel):
     memory_frac: float = MEMORY_FRAC
     max_seqs: int = 256
     n_seeds: int = 40
+    engine: dict[str, Any] | None = None
+    fits: str | None = None
 
     def scheduled(self) -> AnyScheduler:
         """The scheduler. Raises ValueError naming what is wrong with it."""
@@ -100,18 +105,25 @@ class Point(BaseModel):
 def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     """Costs and limits of a point, at an end of the machine's ranges. Raises ValueError for names that do not exist or do not fit
     together."""
+    if point.engine is not None:
+        settings, own = EngineSettings(**point.engine), None if point.fits is None else Path(point.fits)
+        cost, limits = costs_of(settings, point.hardware, point.model, own, end)
+        return Engine(cost, limits, 1.0, None, tuple(filter(None, (cost.outside,))))
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = models.load(point.model).geometry
     _refuse_of_experts(point, geometry)
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, fit.constants.prefill_correlation)
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
-    fits = _fits(machine, geometry, point)
+    of_tables = (point.model, machine.tensor_parallel, machine.measured_as, point.expert_format)
+    tables = by_model.find(Path(point.fits), *of_tables) if point.fits else None
+    fits = _fits(machine, geometry, point, tables)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
     kv_blocks, held_frac = _memory(point, geometry, machine)
     if exact:
         _refuse_of_recorded(point, machine, held_frac)
-    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, drafts, held_frac, exact, end)
+    how = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
+    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, **how)
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
     outside = list(filter(None, (cost.outside, tape.gaps if tape else "")))
     if is_paper and machine.name != fit.machine:
@@ -172,10 +184,12 @@ def _refuse_of_recorded(point: Point, machine: HardwareSpec, held_frac: float) -
         )
 
 
-def _fits(machine: HardwareSpec, geometry: Geometry, point: Point) -> dict[str, calibrate.Fit]:
-    """Fitted operators of the machine; that of experts with the weights that it was measured with. Raises ValueError where
+def _fits(machine: HardwareSpec, geometry: Geometry, point: Point, tables: by_model.ByModel | None) -> dict[str, calibrate.Fit]:
+    """Fitted operators of the machine, or of the folder that is given. Raises ValueError where
     measured experts are asked for and there are none, or the profile takes whatever was measured."""
-    fits = calibrate.fits_of(machine, calibrate.known())
+    if point.fits and point.profile == serving_fits.PROFILE:
+        raise ValueError(f"--fits has no effect with --profile {point.profile}, whose numbers are --fit's; leave one of them out")
+    fits = calibrate.fits_of(machine, calibrate.known(Path(point.fits) if point.fits and not tables else None))
     if point.expert_times not in MEASURED:
         raise unknown("source of expert times", point.expert_times, MEASURED)
     if point.expert_times == "measured":
@@ -189,7 +203,7 @@ def _fits(machine: HardwareSpec, geometry: Geometry, point: Point) -> dict[str, 
             raise ValueError(f"{point.model} has no experts to time")
         if point.expert_format != "bf16":
             raise ValueError(f"measured kernels are those of bf16 weights, not of {point.expert_format}")
-    return {name: fit for name, fit in fits.items() if name != "moe" or point.expert_format == "bf16"}
+    return fits
 
 
 def _speculation(store: Store, point: Point) -> Speculation | None:

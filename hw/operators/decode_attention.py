@@ -8,8 +8,8 @@ One tile is one KV head of one sequence; the queries of its group fill a few of 
 nothing, so that an SM takes the same time over a block of keys whether 1 or 64 heads share it. Where tiles are few, the keys are
 split: a further kernel combines the parts, 32 at a time. FlashAttention 2 splits grouped heads only (multi-head attention walks
 the whole context on one SM per head) and transposes grouped queries in further kernels where there are several sequences and KV
-heads; with a window, or prompts in the same call
-(prompt_tokens), it does neither, and every query head is a tile. FlashAttention 3 splits everything. With a window it takes
+heads; with a window it does neither, and every query head is a tile. With prompts in the same call (prompt_tokens) it walks the
+decodes as it does prompts: their time is in prefill attention's. FlashAttention 3 splits everything. With a window it takes
 narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
 !is_local): all 192 cost time. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count
 as 3 (FlashAttention 2, transposes and combination) or 1.
@@ -17,7 +17,7 @@ as 3 (FlashAttention 2, transposes and combination) or 1.
 Fixed costs and blocks are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model the
 cache comes from memory (the default).
 
-Not covered: sequences of unequal length in a batch (splitting balances them, single tiles do not), fp8, cascades, more than one
+Not covered: sequences of unequal length in a batch (splitting balances them, single tiles do not), cascades, more than one
 query per sequence.
 """
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.flash_attention import (
     BYTES_PER_VALUE,
+    KV_BITS,
     NARROW_HEAD_DIM,
     SOFTMAX_DIMS,
     SPLIT_BELOW,
@@ -58,8 +59,8 @@ from tokentape.hw.operators.operator import (
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens")
-DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0}
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens", "kv_bits")
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0, **KV_BITS}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -89,13 +90,13 @@ def _whole(terms: Terms) -> Floats:
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """The keys and values in sight, read once for all heads that share them."""
-    batch, isl, step, heads, kv_heads, head_dim, window_size = columns(shapes, COLUMNS, DEFAULTS)
+    batch, isl, step, heads, kv_heads, head_dim, window_size, kv_bits = columns(shapes, (*COLUMNS, "kv_bits"), DEFAULTS)
     seen = np.minimum(isl + step, window(window_size))
-    return 4.0 * batch * heads * head_dim * seen, BYTES_PER_VALUE * 2.0 * batch * kv_heads * head_dim * seen
+    return 4.0 * batch * heads * head_dim * seen, kv_bits / 4.0 * batch * kv_heads * head_dim * seen
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens = arguments
+    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens, kv_bits = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
     launch_s, further_kernel_s = launch_s * slower(gpu), further_kernel_s * slower(gpu)
     tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
@@ -104,7 +105,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     keys = where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    packs = ((window_size == 0) & (prompt_tokens == 0)) | (not runs_fa2(gpu))
+    packs = (window_size == 0) | (not runs_fa2(gpu))
     tiles = batch * where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
     splits, places = _splits(gpu, tiles, blocks, group, packs)
 
@@ -114,7 +115,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * tiles_per_sm(gpu))) * tile_s
 
     read = where(cut & runs_fa2(gpu), blocks * block, keys)
-    cache_bytes = 2.0 * BYTES_PER_VALUE * batch * kv_heads * read * head_dim
+    cache_bytes = kv_bits / 4.0 * batch * kv_heads * read * head_dim
     partial_bytes = where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
     query_bytes = (2.0 * BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
     memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, where(is_warm > 0, cache_bytes, COLD))
@@ -123,7 +124,8 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     further = stored + combining * (0.0 if runs_trtllm(gpu) else 1.0 if runs_fa3(gpu) else 3.0) + 1.0 * runs_fa3(gpu)
     if runs_fa2(gpu):
         further = further + 3.0 * (packs & (group > 1) & (batch > 1) & (kv_heads > 1))
-    return Terms(launch_s + further * further_kernel_s, compute_s, memory_s)
+    own = where((prompt_tokens > 0) & runs_fa2(gpu), 0.0, 1.0)
+    return Terms(own * (launch_s + further * further_kernel_s), own * compute_s, own * memory_s)
 
 
 def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArray[np.bool_]) -> tuple[Floats, Floats]:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from tokentape.hw.operators.operator import Floats, Gpu, Shapes, release, where
 
 BYTES_PER_VALUE = 2  # bf16 and fp16
+KV_BITS = {"kv_bits": 16}  # of a cached value
 NARROW_HEAD_DIM = 64
 # Exponential, maximum and rescaling of one score take the SM as long as this many more head dimensions of multiply-adds.
 SOFTMAX_DIMS = 32

@@ -3,7 +3,7 @@
     seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5)
     tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
     waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
-    memory  = (m k + k n + m n) x 2 bytes at bandwidth_frac of the peak, or from the L2 cache
+    memory  = (m k + k n + m n), each by its bits, at bandwidth_frac of the peak, or from the L2 cache
 
 - Five tile shapes, 128x256 to 64x64, stand for the library's many; it is taken to choose the fastest, as its heuristics aim to.
   Small tiles fill waves and fit few rows better, but load more per multiply-add: one k of a tile costs rows x columns
@@ -31,6 +31,9 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.operator import (
     COLD,
+    OPERANDS,
+    OUTPUT_BITS,
+    PLAIN,
     Floats,
     Gpu,
     Operator,
@@ -45,8 +48,8 @@ from tokentape.hw.operators.operator import (
 )
 
 COLUMNS = ("m", "n", "k")
-ARGUMENTS = (*COLUMNS, "weight_copies")
-DEFAULTS = {"weight_copies": COLD}
+ARGUMENTS = (*COLUMNS, "weight_copies", *OPERANDS)
+DEFAULTS = {"weight_copies": COLD, **PLAIN}
 PARAMETERS = (
     Parameter("launch_s", "s", 2.5e-6, 5e-7, 1e-5, "start and end of a kernel with nothing to do"),
     Parameter("tensor_frac", "frac", 0.9, 0.3, 1.2, "share of the tensor peak inside the k loop of a 128x256 tile"),
@@ -61,7 +64,6 @@ _LOAD_MACS = 15.0
 _STEP_K = 64
 _STEPS_PER_PART = 2
 _L2_SPEEDUP = 3.0
-_BYTES_PER_VALUE = 2
 _BYTES_PER_PARTIAL = 4
 # Sharpness of max(tiles, memory): 1 would add them, infinity would take the larger.
 _OVERLAP_POWER = 2.5
@@ -84,15 +86,16 @@ def _whole(terms: Terms) -> Floats:
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operands read and the result written once."""
-    m, n, k = columns(shapes, COLUMNS)
-    return 2.0 * m * n * k, _BYTES_PER_VALUE * (m * k + k * n + m * n)
+    m, n, k, weight_bits, value_bits = columns(shapes, (*COLUMNS, *OPERANDS[:2]), DEFAULTS)
+    return 2.0 * m * n * k, (value_bits * m * k + weight_bits * k * n + OUTPUT_BITS * m * n) / 8.0
 
 
-def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats, weight_copies: Floats) -> Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
+    m, n, k, weight_copies, weight_bits, value_bits, speedup = arguments
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
     launch_s = launch_s * slower(gpu)
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
-    macs_per_s = gpu.peak_ops_per_s / 2.0 * tensor_frac / gpu.n_sms
+    macs_per_s = gpu.peak_ops_per_s * speedup / 2.0 * tensor_frac / gpu.n_sms
     steps = np.ceil(k / _STEP_K)
     overhead_steps = tile_overhead_k / _STEP_K
     partial_s = 2.0 * m * n * _BYTES_PER_PARTIAL / (bytes_per_s * _L2_SPEEDUP)  # written and read again, per part
@@ -105,7 +108,7 @@ def _terms(gpu: Gpu, constants: Floats, m: Floats, n: Floats, k: Floats, weight_
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
         split_s = where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
-    weights, others = _BYTES_PER_VALUE * k * n, _BYTES_PER_VALUE * m * (k + n)
+    weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
     memory_s = weights * s_per_byte(gpu, bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * s_per_byte(gpu, bandwidth_frac, weights + others)
     return Terms(launch_s + 0.0 * m, fastest_s, memory_s)

@@ -1,7 +1,7 @@
 """Time of a fused MoE layer (routed experts) on a GPU, as vLLM runs it: two grouped matrix products.
 
     seconds     = launch + (weights^2.5 + tiles^2.5)^(1/2.5) + activations
-    weights     = active experts x (2i (h + 64) + h (i + 64)) x 2 bytes at bandwidth_frac of the peak, or from the L2 cache
+    weights     = active experts x (2i (h + 64) + h (i + 64)) x its bytes at bandwidth_frac of the peak, or from the L2 cache
     tiles       = sum over gate-and-up (n = 2i, k = h) and down (n = h, k = i) of
                   wave quantisation x (2 x padded rows x n + tile_load_ops x elements loaded per k) x k / (tensor_frac x peak)
     activations = traffic of the selections / (bandwidth_frac x peak)
@@ -25,8 +25,7 @@
 
 Sources: vLLM, vllm/model_executor/layers/fused_moe/fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config);
 NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once
-for all devices with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks,
-quantised weights.
+for all devices with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks.
 """
 
 from __future__ import annotations
@@ -39,6 +38,9 @@ from numpy.typing import NDArray
 from tokentape.hw.operators.expert_load import BALANCED, POWER_LAW, ExpertLoad, even_load, expert_load
 from tokentape.hw.operators.operator import (
     COLD,
+    OPERANDS,
+    OUTPUT_BITS,
+    PLAIN,
     Floats,
     Gpu,
     Operator,
@@ -54,10 +56,17 @@ from tokentape.hw.operators.operator import (
 
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 COLUMNS = (*SIZES, "distribution")
-KINDS = ("matrices", "kernel", "is_warm")
+KINDS = ("matrices", "kernel", "is_warm", *OPERANDS)
 ARGUMENTS = (*SIZES, "active_experts", *KINDS)  # where the active experts are known, as a tape or a curve tells them
 TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM = range(1, 5)
-DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1, "matrices": 3, "kernel": 0, "is_warm": 0}  # kernel 0: today's vLLM's on this GPU
+DEFAULTS = {
+    "moe_tp_size": 1,
+    "moe_ep_size": 1,
+    "matrices": 3,
+    "kernel": 0,
+    "is_warm": 0,
+    **PLAIN,
+}  # kernel 0: today's vLLM's on this GPU
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
     Parameter("bandwidth_frac", "frac", 0.9, 0.3, 1.0, "share of the peak bandwidth when weights and activations stream"),
@@ -66,7 +75,6 @@ PARAMETERS = (
 )
 
 _COLUMN_OVERHEAD_K = 64.0
-_BYTES_PER_VALUE = 2
 # Nemotron's experts have no gate (relu2): hidden, inter, experts, top-k; the tables time them so from 0.24 on. As three matrices
 # they would read up to 1.4 times the peak bandwidth.
 _TWO_MATRICES, _TWO_MATRICES_FROM = ((2688, 1856, 128, 6), (2048, 5120, 512, 22)), (0, 24)
@@ -92,11 +100,14 @@ class _Layer(NamedTuple):
     hidden: Floats
     inter: Floats
     selections: Floats
+    block_rows: Floats
+    load: ExpertLoad
     matrices: Floats
     kernel: Floats
     is_warm: Floats
-    block_rows: Floats
-    load: ExpertLoad
+    weight_bits: Floats
+    value_bits: Floats
+    speedup: Floats
 
 
 def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
@@ -121,12 +132,14 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
 def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     """Seconds of layers whose active experts share the tokens evenly. With the number of tokens they may fall by some percent
     where the block height changes."""
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active, matrices, given, is_warm = arguments
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments[:8]
+    matrices, given, is_warm, weight_bits, value_bits, speedup = arguments[8:]
     kernel = _kernel(gpu, given)
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
-    layer = _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, matrices, kernel, is_warm, block_rows, load)
-    return _whole(_terms(gpu, constants, layer))
+    selections = n_tokens * top_k
+    of = (matrices, kernel, is_warm, weight_bits, value_bits, speedup)
+    return _whole(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, *of)))
 
 
 def _whole(terms: _Terms) -> Floats:
@@ -144,7 +157,8 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     experts = np.where(drawn, np.ceil(top_k / ep_size), layer.load.active_experts)
     weights = layer.matrices * layer.hidden * layer.inter
     ops = 2.0 * layer.selections / ep_size * weights
-    return ops, _BYTES_PER_VALUE * (experts * weights + layer.n_tokens / ep_size * layer.hidden)
+    n_bytes = layer.weight_bits * experts * weights + layer.value_bits * layer.n_tokens / ep_size * layer.hidden
+    return ops, n_bytes / 8.0
 
 
 def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
@@ -152,15 +166,15 @@ def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
     hidden, inter, load = layer.hidden, layer.inter, layer.load
     gates = layer.matrices - 1.0  # of an expert, the matrices in front of the down product
     weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
-    weights_bytes = weights * _BYTES_PER_VALUE
+    weights_bytes = weights * layer.weight_bits / 8.0
     ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
     written = where(layer.kernel >= CUTLASS, load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
         launch_s * slower(gpu) + 0.0 * hidden,
         weights_bytes * s_per_byte(gpu, bandwidth_frac, where(layer.is_warm > 0, weights_bytes, COLD)),
-        ops / (gpu.peak_ops_per_s * tensor_frac),
-        activations * _BYTES_PER_VALUE / (gpu.peak_bytes_per_s * bandwidth_frac),
+        ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac),
+        activations * OUTPUT_BITS / 8.0 / (gpu.peak_bytes_per_s * bandwidth_frac),
     )
 
 
@@ -170,7 +184,7 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     width = _block_columns(layer.kernel, layer.n_tokens, layer.block_rows)
     column_blocks = np.ceil(n / width)
     waves = blocks * column_blocks / gpu.n_sms
-    hidden_bytes = np.minimum(layer.n_tokens, rows) * layer.hidden * _BYTES_PER_VALUE
+    hidden_bytes = np.minimum(layer.n_tokens, rows) * layer.hidden * layer.value_bits / 8.0
     missed = np.maximum(0.0, 1.0 - gpu.l2_bytes / hidden_bytes)
     multiplied = 2.0 * blocks * layer.block_rows * column_blocks * width
     loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * width
@@ -181,7 +195,9 @@ def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
     """inter_size is of one expert. How tokens are spread over experts: active_experts of the rank, as a tape tells them, or
     distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent)."""
     given_as = (*SIZES, *KINDS)
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm = columns(shapes, given_as, DEFAULTS)
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm, *operands = columns(
+        shapes, given_as, DEFAULTS
+    )
     kernel = _kernel(gpu, given) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     if "active_experts" in shapes:
@@ -191,7 +207,7 @@ def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
         load = expert_load(np.asarray(shapes["distribution"]), n_tokens, top_k, n_experts, ep_size, block_rows, heaped)
     else:
         raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
-    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, matrices, kernel, is_warm, block_rows, load)
+    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
 
 
 def _kernel(gpu: Gpu, given: Floats) -> Floats:

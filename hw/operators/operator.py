@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 where = np.where
-MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens")
+MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens", "decodes", "context")
 
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]
@@ -25,6 +25,11 @@ REFERENCE_HZ = 1.755e9
 _L2_BYTES_PER_CYCLE = 12.8
 _L2_SHARPNESS = 6.0
 COLD = 1e18  # a footprint that no cache holds
+# What products of quantised weights are: bits of a weight (its share of the scales with it) and of the other operand, and the
+# tensor rate of the operands over that of 16-bit ones, where the GPU's peak is that of these.
+OPERANDS = ("weight_bits", "value_bits", "speedup")
+PLAIN = {"weight_bits": 16, "value_bits": 16, "speedup": 1}
+OUTPUT_BITS = 16.0
 
 
 class Gpu(NamedTuple):

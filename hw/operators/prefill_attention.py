@@ -10,12 +10,15 @@ FlashAttention 2 starts each head's shortest tile first and so ends on a longest
 packs the query heads of a group into one tile while the prompt fits in it, and splits the keys where tiles are too few for the
 SMs: that takes a second kernel. FlashAttention 2 transposes grouped single queries: again one more.
 
+Decodes in the same call (`decodes`, of `context` tokens each) are walked like prompts by FlashAttention 2: every query head of
+each is a tile of its own, so that the call is bound by them, or by reading their keys and values.
+
 Fixed costs are cycles. FlashAttention 3 plans its tiles in a kernel of its own. Where the call also stores K and V in the paged
 cache (stores_kv; without it the write is counted), that takes a kernel, and its bytes at the memory's rate or at 6 in a cycle of
 every SM, whichever is slower. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model operands
 come from memory (the default).
 
-Not covered: chunked prefill over an existing cache, prompts of unequal length in a batch, fp8.
+Not covered: chunked prefill over an existing cache, prompts of unequal length in a batch.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.flash_attention import (
     BYTES_PER_VALUE,
+    KV_BITS,
     NARROW_HEAD_DIM,
     SOFTMAX_DIMS,
     SPLIT_BELOW,
@@ -52,8 +56,8 @@ from tokentape.hw.operators.operator import (
 
 # Prompts of isl tokens; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm")
-DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0}
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "kv_bits", "decodes", "context")
+DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0, **KV_BITS, "decodes": 0, "context": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
@@ -87,17 +91,28 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm = arguments
+    batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm, kv_bits, decodes, context = arguments
     launch_s, tile_s, e_compute, e_memory = constants
     compute_s, further = _compute(
         gpu, tile_s * slower(gpu), e_compute, batch, isl, heads, kv_heads, head_dim, window(window_size)
     )
+    seen = np.minimum(context, window(window_size))
+    walked = np.ceil(seen / keys_per_block(gpu, head_dim))
+    beside_s = decodes * heads / gpu.n_sms * _tile_s(gpu, tile_s * slower(gpu), e_compute, walked, head_dim)
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 4.0 * kv_heads * stored
+    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * (2.0 + kv_bits / 8.0) * kv_heads * stored
     each_s = s_per_byte(gpu, e_memory, where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
     storing_s = stored_bytes * np.maximum(each_s, 1.0 / (_STORED_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz))
     kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * slower(gpu)
+    read_s = kv_bits / 4.0 * decodes * kv_heads * seen * head_dim * s_per_byte(gpu, e_memory, COLD + 0.0 * seen)
+    compute_s = compute_s + (np.maximum(beside_s, read_s) if runs_fa2(gpu) else 0.0)
     return Terms(kernels_s, compute_s, (1.0 - _OVERLAP) * moved_bytes * each_s + storing_s)
+
+
+def _tile_s(gpu: Gpu, tile_s: float, e_compute: float, blocks: Floats, head_dim: Floats) -> Floats:
+    """Seconds of an SM for a tile of 64 queries that walks so many blocks of keys."""
+    block_ops = 4.0 * 64.0 * keys_per_block(gpu, head_dim) * (head_dim + SOFTMAX_DIMS)
+    return tile_s / tiles_per_sm(gpu) + blocks * block_ops / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
 
 
 def _compute(

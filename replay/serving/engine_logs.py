@@ -16,33 +16,65 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
 from tokentape.replay.serving.workload import Requests
 
 Floats = NDArray[np.float64]
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 _STAMPS = ("queued_ts", "first_token_ts", "last_token_ts")
+# Words of a checkpoint's name or of its quantisation, and the format that they mean.
+_WEIGHTS = (
+    ("mxfp4", "mxfp4"),
+    ("gpt-oss", "mxfp4"),
+    ("w4a16", "int4"),
+    ("int4", "int4"),
+    ("awq", "int4"),
+    ("gptq", "int4"),
+    ("fp8", "fp8"),
+)
+_NOT_MODELLED = {
+    "pipeline_parallel_size": 1,
+    "enable_chunked_prefill": True,
+    "scheduling_policy": "fcfs",
+    "speculative_config": None,
+}
+GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, None where they follow from memory_frac;
+    budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
+
+    model: str
+    max_seqs: int
+    budget_tokens: int
+    kv_blocks: int | None = None
+    memory_frac: float = MEMORY_FRAC
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    schedules_ahead: bool = True
+    weight_format: str = "bf16"
+    kv_format: str = "bf16"
+    graph_tokens: int = 0
+
+    @property
+    def n_devices(self) -> int:
+        return self.tensor_parallel * self.data_parallel
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Served:
-    """One stage of one engine: settings, requests, and what was measured, by metric and statistic.
-
-    model: as its hub names it; kv_blocks: of 16 tokens, None where the log tells none.
-    """
+    """One stage of one engine: settings, requests, and what was measured, by metric and statistic. is_of_client: its times begin
+    where the client asks, not where the engine takes the request."""
 
     source: str
     stage: int
-    model: str
-    max_seqs: int
-    budget_tokens: int
-    kv_blocks: int | None
-    tensor_parallel: int
-    data_parallel: int
-    expert_parallel: bool
-    schedules_ahead: bool
-    weight_format: str
+    engine: Engine
+    is_of_client: bool
     requests: Requests = field(repr=False)
     measured: dict[tuple[str, str], float] = field(repr=False)
 
@@ -82,8 +114,7 @@ def _json(path: Path) -> Any:
 
 
 def _of_log(folder: Path) -> Served:
-    meta, path = _json(folder / "meta.json"), folder / "requests.jsonl"
-    settings = _field(meta, "engine_kwargs", folder / "meta.json")
+    engine, path = engine_of(folder / "meta.json"), folder / "requests.jsonl"
     try:
         rows = pl.read_ndjson(path).sort("queued_ts")
         prompt, output = (rows[name].cast(pl.Int64).to_numpy() for name in ("input_toks", "output_toks"))
@@ -97,22 +128,50 @@ def _of_log(folder: Path) -> Served:
     bad = ~((queued <= first) & (first <= last))
     if bad.any():
         raise ValueError(f"{path}: request {int(np.argmax(bad))}: its first token is not between its queueing and its last")
-    version = tuple(int(part) for part in str(meta.get("vllm_version", "0.0")).split(".")[:2])
     return Served(
         source=folder.name,
         stage=0,
-        model=_field(meta, "model", folder / "meta.json"),
-        max_seqs=_field(settings, "max_num_seqs", folder / "meta.json"),
-        budget_tokens=_field(settings, "max_num_batched_tokens", folder / "meta.json"),
-        kv_blocks=None,
-        tensor_parallel=settings.get("tensor_parallel_size", 1),
-        data_parallel=settings.get("data_parallel_size", 1),
-        expert_parallel=settings.get("enable_expert_parallel", False),
-        schedules_ahead=version >= _ASYNC_FROM,
-        weight_format="bf16",
+        engine=engine,
+        is_of_client=False,
         requests=requests,
         measured=latencies(queued, first, last, output),
     )
+
+
+def engine_of(path: Path) -> Engine:
+    """The settings of a meta.json: vllm_version, and engine_kwargs with vLLM's names and defaults. Raises ValueError naming the
+    field that is missing, or that asks for what is not modelled."""
+    meta = _json(path)
+    kwargs = _field(meta, "engine_kwargs", path)
+    version = tuple(int(part) for part in str(meta.get("vllm_version", "0.0")).split(".")[:2])
+    told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
+    for name, value in told.items():
+        raise ValueError(f"{path}: {name} {value} is not modelled; only {_NOT_MODELLED[name]} is")
+    model, max_seqs = meta.get("model") or _field(kwargs, "model", path), _field(kwargs, "max_num_seqs", path)
+    n_blocks = kwargs.get("num_gpu_blocks_override") or meta.get("num_gpu_blocks")
+    return Engine(
+        model=model,
+        max_seqs=max_seqs,
+        budget_tokens=_field(kwargs, "max_num_batched_tokens", path),
+        kv_blocks=n_blocks and n_blocks * kwargs.get("block_size", BLOCK_TOKENS) // BLOCK_TOKENS,
+        memory_frac=kwargs.get("gpu_memory_utilization", MEMORY_FRAC),
+        tensor_parallel=kwargs.get("tensor_parallel_size", 1),
+        data_parallel=kwargs.get("data_parallel_size", 1),
+        expert_parallel=bool(kwargs.get("enable_expert_parallel", False)),
+        schedules_ahead=kwargs.get("async_scheduling", version >= _ASYNC_FROM),
+        weight_format=_weights(kwargs.get("quantization"), kwargs.get("dtype"), model),
+        kv_format="fp8" if "fp8" in str(kwargs.get("kv_cache_dtype", "auto")) else "bf16",
+        graph_tokens=0 if kwargs.get("enforce_eager") else min(GRAPH_TOKENS, 2 * max_seqs),
+    )
+
+
+def _weights(quantization: str | None, dtype: str | None, model: str) -> str:
+    """The format of quantised weights, by what the engine was told or else by the checkpoint's name; else 16 bits."""
+    words = f"{quantization or model}".lower()
+    for told, found in _WEIGHTS:
+        if told in words:
+            return found
+    return "fp16" if dtype in ("float16", "half") else "bf16"
 
 
 def _of_experiments(folder: Path, seed: int) -> list[Served]:
@@ -133,6 +192,18 @@ def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, 
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path)
+    max_seqs, precision = _field(experiment, "max_num_seqs", path), str(experiment.get("precision", "")).lower()
+    engine = Engine(
+        model=_field(experiment, "model", path),
+        max_seqs=max_seqs,
+        budget_tokens=_field(experiment, "max_num_batched_tokens", path),
+        kv_blocks=experiment.get("kv_blocks_of_16_tokens"),
+        tensor_parallel=experiment.get("tensor_parallel", 1),
+        data_parallel=experiment.get("data_parallel", 1),
+        expert_parallel=experiment.get("expert_parallel", False),
+        weight_format=_weights(precision, None, ""),
+        graph_tokens=min(GRAPH_TOKENS, 2 * max_seqs),
+    )
     name, n_output = str(experiment["id"]), int(load["output_tokens"])
     n_prompts = load["system_prompts"] * load["users_per_system_prompt"]
     length = load["system_prompt_tokens"] + load["question_tokens"]
@@ -157,15 +228,8 @@ def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, 
             Served(
                 source=name,
                 stage=stage,
-                model=_field(experiment, "model", path),
-                max_seqs=_field(experiment, "max_num_seqs", path),
-                budget_tokens=_field(experiment, "max_num_batched_tokens", path),
-                kv_blocks=experiment.get("kv_blocks_of_16_tokens"),
-                tensor_parallel=experiment.get("tensor_parallel", 1),
-                data_parallel=1,
-                expert_parallel=False,
-                schedules_ahead=True,
-                weight_format="fp8" if experiment.get("precision") == "FP8" else "bf16",
+                engine=engine,
+                is_of_client=True,
                 requests=requests,
                 measured=told,
             )

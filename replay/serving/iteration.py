@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
+from tokentape.hw.by_model import ByModel
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
@@ -27,7 +28,18 @@ from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, of_source, uint64, void
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
-from tokentape.replay.transformer import ACTIVATION, Blocks, Sums, blocks_of, experts_of, kv_token_bytes, rebuilt_of, steps_of
+from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
+from tokentape.replay.transformer import (
+    ACTIVATION,
+    Blocks,
+    Sums,
+    blocks_of,
+    experts_of,
+    kv_token_bytes,
+    operator_of,
+    rebuilt_of,
+    steps_of,
+)
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
@@ -36,9 +48,10 @@ PARTS = ("moe", "dense", "attention", "communication", "other")
 EXPERT_BYTES, J_OF_BYTES, J_OF_OPS = range(len(PARTS), len(PARTS) + 3)
 N_COST = len(PARTS) + 3
 # Entries of what an iteration carries. Of the prompts' slices: tokens, how many, query-key pairs, keys and values that they
-# attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values. _W: cut by the window.
-PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W = range(12)
-N_CARRIED = 12
+# attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values; the longest of their
+# contexts, -1 where nobody asks for it. _W: cut by the window.
+PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST = range(13)
+N_CARRIED = 13
 # The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
 # (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
 # shares of their experts that are touched without and with them; the window, 0 for none.
@@ -77,7 +90,7 @@ OBJECTS = {
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
-    "share",
+    "busiest", "crowd", "share",
 )  # fmt: skip
 # Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
 EVENT = (
@@ -98,6 +111,7 @@ def {name}(t):
     context = t[carried, {KEYS}] / max(n_decodes, 1.0)
     carries_prompt = 1.0 if n_prompt > 0.0 else 0.0
     logits = verified + prompts * carries_prompt
+    crowd = {crowd}
     {start}
     for kind in range(n_kinds):
         k = np.uint64(kind)
@@ -113,6 +127,7 @@ def {name}(t):
             else:
                 count, share = t[k, {OTHERS}], t[k, {SHARE}]
             tokens = verified + prompt
+            busiest = prompt * crowd / max(prompts, 1.0)
             if count == 0.0 or tokens == 0.0:
                 continue
             {layer}
@@ -223,7 +238,10 @@ def iteration_costs(
     tracks: bool = False,
     kv_frac: float = 1.0,
     keeps_ledger: bool = False,
-    dense_format: str = ACTIVATION,
+    dense_format: str | Mapping[str, str] = ACTIVATION,
+    kv_format: str = ACTIVATION,
+    by_model: ByModel | None = None,
+    graph_tokens: int = 0,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
@@ -231,7 +249,9 @@ def iteration_costs(
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
     replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
     kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
-    dense_format: of weights but experts. Raises ValueError for windows of several sizes.
+    dense_format: of weights but experts, or by kind of row; kv_format: of keys and values. by_model: measured times of
+    this model's layers, in place of operators. graph_tokens: of the largest CUDA graph; decodes are padded to
+    the sizes of graphs, and what pads them chooses experts too. Raises ValueError for windows of several sizes.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -240,6 +260,7 @@ def iteration_costs(
     prefill, decode = coverage.tables(geometry) if geometry.moe_layers else (np.zeros((2, 1)), np.zeros((2, 1)))
     if speculation is not None and speculation.n_nodes:
         decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
+    decode = decode[_padded(np.arange(len(decode)), graph_tokens, machine.data_parallel)]
     by_layer = events or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     windows = geometry.sliding_windows or (0,) * geometry.n_layers
@@ -258,23 +279,31 @@ def iteration_costs(
     columns = [moe % prefill.shape[1] if is_moe else -1 for moe, is_moe, _ in kinds]
     near_tokens = 0.0
     if machine.roles.kv_cache:
-        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * kv_token_bytes(geometry, machine))
+        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (
+            kv_frac * kv_token_bytes(geometry, machine, kv_format)
+        )
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
-    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, keeps_ledger)
+    told = seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, _ranks(machine)) if by_model else {}
+    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told)
+    pack = by_model.pack if by_model else np.zeros(0)
+    outside = [coverage.outside(geometry)] if geometry.moe_layers else []
+    if fits and not by_model and any(lane.operators for lane in made.lanes):
+        outside.append(_untimed(fits, geometry, expert_format, dense_format, kv_format))
     return IterationCosts(
         geometry,
         machine,
         made,
         expert_format,
-        coverage.outside(geometry) if geometry.moe_layers else "",
+        "; ".join(filter(None, outside)),
         of_source(
-            _source(generated, bool(machine.roles.kv_cache), events, tracks),
+            _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel),
             ITERATION,
             Gpu=Gpu,
+            **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
             **{name: of_formula(OPERATORS[name].time) for name in generated.operators},
         ),
-        _table(generated, blocks, near_tokens, first_column),
+        _table(generated, blocks, near_tokens, first_column, pack),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
         _of_kinds(prefill, columns),
@@ -304,13 +333,39 @@ def _of_kinds(table: Floats, columns: list[int]) -> Floats:
     return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
 
 
-def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int) -> Floats:
-    constants = np.append(made.constants, near_tokens)
+def _untimed(
+    fits: Mapping[str, Fit], geometry: Geometry, expert_format: str, dense_format: str | Mapping[str, str], kv_format: str
+) -> str:
+    """Which operators of a machine that has some are taken from the roofline, for want of a table of their format."""
+    dense = {dense_format} if isinstance(dense_format, str) else {ACTIVATION, *dense_format.values()}
+    wanted = {operator_of("gemm", of) for of in dense} | {operator_of("decode_attention", kv_format)}
+    wanted |= {operator_of("moe", expert_format)} if geometry.moe_layers else set()
+    missing = sorted(wanted - set(fits))
+    return f"no table of this GPU has {', '.join(missing)}: from the roofline" if missing else ""
+
+
+def _padded(n_tokens: NDArray[np.int64], most: int, n_replicas: int) -> NDArray[np.int64]:
+    """Tokens as CUDA graphs of up to `most` tokens compute them: vLLM captures 1, 2, 4, multiples of 8 to 256, and of 16."""
+    of_one = -(-n_tokens // n_replicas)
+    few = 2 ** np.ceil(np.log2(np.maximum(of_one, 1))).astype(np.int64)
+    step = np.where(of_one <= 256, 8, 16)
+    sizes = np.where(of_one <= 8, few, -(-of_one // step) * step)
+    return np.asarray(np.where((of_one > 0) & (sizes <= most), np.minimum(n_replicas * sizes, n_tokens[-1]), n_tokens))
+
+
+def _ranks(machine: HardwareSpec) -> int:
+    """Devices among which experts are shared whole."""
+    return machine.n_devices if machine.expert_parallel else 1
+
+
+def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats) -> Floats:
+    constants = np.concatenate([made.constants, [near_tokens], pack])
     width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
     table[CONSTANTS, : constants.size] = constants
+    table[CARRIED, LONGEST] = 0.0 if pack.size else -1.0
     return table
 
 
@@ -321,8 +376,10 @@ def _generated(
     end: str,
     tracks: bool,
     kv_frac: float,
-    dense_format: str,
+    dense_format: str | Mapping[str, str],
+    kv_format: str,
     keeps_ledger: bool,
+    told: Mapping[str, str],
 ) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
@@ -338,7 +395,7 @@ def _generated(
     apart = () if profile.activations else _activations(geometry, at, blocks)
     if tracks:
         apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
-    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format)
+    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format, kv_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
@@ -348,7 +405,7 @@ def _generated(
         of_place = OBJECTS.get(f"{rows.kind}.{rows.engine}.{rows.tier}", OBJECTS.get(rows.kind, rows.kind))
         return _PART_OF[rows.kind], of_place if keeps_ledger else ""
 
-    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger)
+    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told)
     return writer.generated()
 
 
@@ -405,8 +462,9 @@ class _Experts:
     def _read(self, tokens: Floats, active: Floats, chosen: Floats, weights: Floats, is_cached: bool) -> tuple[Rows, ...]:
         """weights: in whole experts."""
         return experts_of(
-            self.geometry, self.machine, self.blocks, tokens, active, chosen, weights * self.expert_bytes, is_cached
-        )
+            self.geometry, self.machine, self.blocks, tokens, active, chosen, weights * self.expert_bytes, is_cached,
+            self.expert_format,
+        )  # fmt: skip
 
     def _moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
         of = {"tier": "expert_home", "target": "expert_cache", "blocks": self.blocks.moe}
@@ -472,11 +530,12 @@ def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -
     return rows, replace(rows, phase="prefill", **of_prefill)  # type: ignore[arg-type]
 
 
-def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool) -> str:
+def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int) -> str:
     """The source of an iteration's cost."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
-    numbers = globals() | {"room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
+    crowd = f"np.ceil(prompts / {n_replicas})" if n_replicas > 1 else "prompts"
+    numbers = globals() | {"crowd": crowd, "room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
@@ -485,6 +544,7 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool)
     start = [_NEAR.format(**numbers)] if has_near else []
     start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []
     start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
+    start += [f"first = {made.constants.size + 1}\nlongest = t[carried, {LONGEST}]"] if has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     layer = ([_LENGTH.format(**numbers)] if "length" in text else []) + list(made.layer)
     seconds = dict[str, list[str]]()

@@ -21,6 +21,7 @@ from tokentape.replay.serving.iteration import (
     ITERATION,
     KEYS,
     KEYS_W,
+    LONGEST,
     N_COST,
     N_OF_KIND,
     NODES,
@@ -46,6 +47,7 @@ from tokentape.replay.serving.state import (
     N_NODES,
     N_REQUEUED,
     N_STATE,
+    NEWER,
     NEWEST,
     OLDEST,
     OUTPUT,
@@ -56,6 +58,7 @@ from tokentape.replay.serving.state import (
     TARGET,
     blocks_of,
     form_batch,
+    input_of,
     join,
     leave,
     restart,
@@ -219,6 +222,12 @@ def run_engine(  # type: ignore[no-untyped-def]
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
         carried[KEYS], carried[KEYS_W] = state[CONTEXT], state[CONTEXT_W]
+        if carried[LONGEST] >= 0.0:
+            longest, r = 0, state[OLDEST]
+            while r >= 0:
+                longest = max(longest, input_of(r, at, requests) + 1)
+                r = requests[r, NEWER]
+            carried[LONGEST] = longest
         iteration(table)
         if n_decode > 0:
             cost[N_PARTS - 1] += draft_s

@@ -7,12 +7,14 @@ which five real servers on H100s have 1 to 3 % fewer blocks than come out here (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import BatchRule
+from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.model_sizes import weight_bytes
+from tokentape.warehouse.model_sizes import parameters, weight_bytes
 
 MEMORY_FRAC = 0.9  # the engines' default
 KV_FRAC = 0.5  # of what a machine has for KV and for experts that not all fit (assumed)
@@ -82,21 +84,28 @@ class Footprint:
 
 
 def footprint(
-    model: str, geometry: Geometry, machine: HardwareSpec, expert_format: str, rule: BatchRule, max_seqs: int, n_nodes: int = 0
+    model: str,
+    geometry: Geometry,
+    machine: HardwareSpec,
+    expert_format: str,
+    rule: BatchRule,
+    max_seqs: int,
+    n_nodes: int = 0,
+    formats: Mapping[str, str] | None = None,
+    kv_format: str = "bf16",
 ) -> Footprint:
     """What a model takes of a machine whose devices share every layer (tensor parallelism), under a scheduler's rule.
 
-    model: its name in errors. Weights but routed experts are bf16. Every device keeps the hidden states; KV heads are copied
-    where there are fewer of them than devices, as the one latent of MLA is. n_nodes: drafts that a decode has verified beside its
-    token. Memory is the upper end of the tier's band, as drivers count it: that of the weights' home. Where experts have a home
-    of their own only those that are cached lie in it.
-    """
+    model: its name in errors. Weights but routed experts are bf16, or of the formats of their kinds. Every device keeps the
+    hidden states; KV heads are copied where there are fewer of them than devices, as the one latent of MLA is. n_nodes: drafts
+    that a decode has verified beside its token. Memory is the upper end of the tier's band, as drivers count it: that of the
+    weights' home. Where experts have a home of their own only those that are cached lie in it."""
     n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
     copies = max(1.0, machine.tensor_parallel / n_kv_heads)
-    layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * VALUE_BYTES)
+    layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * bytes_per_value(kv_format))
     window = max(geometry.sliding_windows, default=0)
     n_windowed = sum(1 for size in geometry.sliding_windows if size)
-    weights = weight_bytes(geometry, expert_format, "bf16", "bf16")
+    weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
     if machine.data_parallel > 1:
         routed = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts if geometry.moe_layers else 0
         weights += (machine.data_parallel - 1) * (weights - routed)
@@ -115,6 +124,13 @@ def footprint(
     apart = Footprint(model, machine.name, memory, weights, activations, kept, of_others, movable)
     free = memory - weights + movable - activations
     return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
+
+
+def _saved_bytes(geometry: Geometry, formats: Mapping[str, str]) -> int:
+    """Of matrices that are kept in fewer bits than 16."""
+    of = parameters(geometry)
+    kinds = {"proj": of.attention, "dense_ffn": of.dense_ffn, "shared": of.shared_ffn, "router": of.routers, "head": of.head}
+    return round(sum(kinds[kind] * (VALUE_BYTES - bytes_per_value(told)) for kind, told in formats.items()))
 
 
 def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_seqs: int, n_nodes: int) -> int:

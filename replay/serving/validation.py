@@ -1,23 +1,43 @@
-"""Predicted against measured: what a real engine served, through this engine with the settings of that one, nothing fitted."""
+"""Predicted against measured: what a real engine served, through this engine with the settings of that one.
+
+Nothing is fitted but, where asked, what no kernel table holds: two constants of the host and the client, on rows that are named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
-from tokentape.hw import calibrate
-from tokentape.hw.spec import HardwareSpec
+from tokentape.hw import by_model, calibrate
+from tokentape.hw.fit_files import FitFiles
+from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.coverage import IndependentCoverage
-from tokentape.replay.serving.engine_logs import METRICS, STATISTICS, Served, latencies
-from tokentape.replay.serving.iteration import iteration_costs
-from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
+from tokentape.replay.serving.engine_logs import METRICS, STATISTICS, Engine, Served, latencies
+from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
+from tokentape.replay.serving.memory import footprint
 from tokentape.replay.serving.run import Limits, ServingRun, serve
 from tokentape.warehouse.geometry import Geometry
 
 NOTHING = "nothing"
+STEP_S = 2e-4  # by which the host's time per iteration is varied, to see what it does
+FITTED_ON = ("ttft_s", "tpot_s", "e2e_s")  # means of each stage
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a server spends beside its kernels. front_end_s: of client and server, before the engine takes a request; step_s: of
+    an iteration, that the device waits for."""
+
+    front_end_s: float = 0.0
+    step_s: float = 0.0
+
+
+HOST = FitFiles("host", Host, "mean relative error of the rows, absolute")
 
 
 @dataclass(frozen=True)
@@ -34,38 +54,100 @@ class Row:
     fitted_on: str = NOTHING
 
 
-def served_by(served: Served, geometry: Geometry, machine: HardwareSpec) -> ServingRun:
-    """The run of this engine. machine: of as many devices as the engine's.
+def on_engine(
+    engine: Engine,
+    geometry: Geometry,
+    machine: HardwareSpec,
+    formats: Mapping[str, str] | None = None,
+    fits: Path | None = None,
+    end: str = "value",
+    step_s: float = 0.0,
+) -> tuple[IterationCosts, Limits]:
+    """What its iterations cost on a machine of as many devices, and its limits. formats: of weights but routed experts, by kind;
+    fits: a user's own constants, or tables of this model; step_s: of `Host`.
 
     Raises ValueError where devices and settings do not go together, or the model does not fit.
     """
-    n = served.tensor_parallel * served.data_parallel
-    if machine.n_devices != n:
+    if machine.n_devices != engine.n_devices:
         raise ValueError(
-            f"{served.source}: the engine ran on {n} devices (tensor x data parallel), {machine.name} has {machine.n_devices}; "
-            f"give a machine of {n} with --hardware"
+            f"the engine runs on {engine.n_devices} devices (tensor x data parallel), {machine.name} has {machine.n_devices}; "
+            f"give a machine of {engine.n_devices} with --hardware"
         )
-    shared = replace(machine, data_parallel=served.data_parallel, expert_parallel=served.expert_parallel)
-    scheduler, seqs = Chunked(served.budget_tokens), served.max_seqs * served.data_parallel
-    fits = calibrate.fits_of(machine, calibrate.known())
-    cost = iteration_costs(geometry, shared, IndependentCoverage(), expert_format=served.weight_format, fits=fits)
-    blocks = served.kv_blocks
+    shared = replace(machine, data_parallel=engine.data_parallel, expert_parallel=engine.expert_parallel)
+    shared = with_values(shared, {"host.step_s": step_s}) if step_s else shared
+    tables = (
+        by_model.find(fits, engine.model, engine.tensor_parallel, machine.measured_as, engine.weight_format) if fits else None
+    )
+    cost = iteration_costs(
+        geometry,
+        shared,
+        IndependentCoverage(),
+        expert_format=engine.weight_format,
+        fits=calibrate.fits_of(machine, calibrate.known(None if tables else fits)),
+        dense_format=formats or {},
+        kv_format=engine.kv_format,
+        by_model=tables,
+        graph_tokens=engine.graph_tokens,
+        end=end,
+    )
+    blocks, n_seqs = engine.kv_blocks, engine.max_seqs * engine.data_parallel
     if blocks is None:
-        rule = scheduler.rule(geometry.n_layers)
-        blocks = footprint(served.model, geometry, shared, served.weight_format, rule, seqs).kv_blocks(MEMORY_FRAC)
-    return serve(served.requests, scheduler, cost, Limits(seqs, blocks, schedules_ahead=served.schedules_ahead))
+        rule = scheduler_of(engine).rule(geometry.n_layers)
+        held = footprint(
+            engine.model, geometry, shared, engine.weight_format, rule, n_seqs, formats=formats, kv_format=engine.kv_format
+        )
+        blocks = held.kv_blocks(engine.memory_frac)
+    return cost, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead)
 
 
-def front_end_s(runs: Iterable[tuple[Served, ServingRun]]) -> float:
-    """Time of client and server before the engine takes a request: what the mean times to first token of these stages lack."""
-    return float(np.mean([served.measured["ttft_s", "mean"] - run.ttft_s.mean() for served, run in runs]))
+def scheduler_of(engine: Engine) -> Chunked:
+    """Chunked prefill within the token budget."""
+    return Chunked(engine.budget_tokens)
 
 
-def compare(served: Served, run: ServingRun, front_s: float = 0.0, fitted_on: str = NOTHING) -> Iterator[Row]:
-    """A row per metric and statistic that was measured. front_s: of client and server, fitted on these rows."""
+def served_by(served: Served, cost: IterationCosts, limits: Limits) -> ServingRun:
+    """The run of a stage."""
+    return serve(served.requests, scheduler_of(served.engine), cost, limits)
+
+
+def means(served: Served, run: ServingRun, host: Host) -> dict[str, float]:
+    """Mean of each metric of FITTED_ON, in seconds."""
+    requests = served.requests
+    found = latencies(requests.arrival_s, run.first_token_s, run.finish_s, requests.n_output_tokens)
+    front_s = host.front_end_s if served.is_of_client else 0.0
+    return {name: found[name, "mean"] + front_s * (name != "tpot_s") for name in FITTED_ON if (name, "mean") in found}
+
+
+def fit_host(stages: Sequence[Served], run: Callable[[Served, float], ServingRun], metrics: Sequence[str] = FITTED_ON) -> Host:
+    """The constants, none below 0, with the least squared relative errors of the stages' means of these metrics; run: of a stage
+    with so many seconds per iteration. Of times to first token alone the front end is fitted; a log whose times begin in the
+    engine has none."""
+    rows, rest = [], []
+    for served in stages:
+        without = means(served, run(served, 0.0), Host())
+        slower = means(served, run(served, STEP_S), Host()) if len(metrics) > 1 else without
+        for name in (name for name in metrics if name in without):
+            told = served.measured[name, "mean"]
+            rows.append((float(served.is_of_client and name != "tpot_s") / told, (slower[name] - without[name]) / STEP_S / told))
+            rest.append(1.0 - without[name] / told)
+    columns, wanted = np.array(rows), np.array(rest)
+    best, least = np.zeros(2), float((wanted**2).sum())
+    for n in (1, 2):
+        for chosen in (list(of) for of in combinations(np.flatnonzero(columns.any(axis=0)).tolist(), n)):
+            values = np.linalg.lstsq(columns[:, chosen], wanted)[0]
+            left = float(((columns[:, chosen] @ values - wanted) ** 2).sum())
+            if (values >= 0).all() and left < least:
+                best, least = np.zeros(2), left
+                best[chosen] = values
+    return Host(*best.tolist())
+
+
+def compare(served: Served, run: ServingRun, host: Host | None = None, fitted_on: str = NOTHING) -> Iterator[Row]:
+    """A row per metric and statistic that was measured. host: fitted on these rows, its time per iteration in the run already."""
     arrival = served.requests.arrival_s
     predicted = latencies(arrival, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
     gaps = (run.gap_mean_s, *np.asarray(run.gap_percentiles_s((50, 90, 99))).tolist())
+    front_s = host.front_end_s if host and served.is_of_client else 0.0
     predicted = {key: value + front_s * (key[0] in ("ttft_s", "e2e_s")) for key, value in predicted.items()}
     predicted |= {("itl_s", which): value for which, value in zip(STATISTICS, gaps, strict=True)}
     for metric in METRICS:
@@ -73,3 +155,17 @@ def compare(served: Served, run: ServingRun, front_s: float = 0.0, fitted_on: st
             if (metric, which) in served.measured:
                 told, found = served.measured[metric, which], predicted[metric, which]
                 yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0, fitted_on)
+
+
+def fitted_rows(stages: Iterable[Served]) -> tuple[str, ...]:
+    """Ids of the rows that constants are fitted on: engine, stage, metric."""
+    return tuple(f"{of.source}/{of.stage}/{name}/mean" for of in stages for name in FITTED_ON if (name, "mean") in of.measured)
+
+
+def without_model(stages: Sequence[Served]) -> Iterator[tuple[str, list[Served], list[Served]]]:
+    """Of each model: its name, the others' stages, and its own. Raises ValueError for a single model."""
+    models = list(dict.fromkeys(of.engine.model for of in stages))
+    if len(models) < 2:
+        raise ValueError(f"all stages are of {models[0]}; leaving one model out takes two at least")
+    for model in models:
+        yield model, [of for of in stages if of.engine.model != model], [of for of in stages if of.engine.model == model]

@@ -25,6 +25,8 @@ from importer_requests import (
     mooncake_requests,
     mooncake_text,
     seconds_text,
+    vllm_requests,
+    vllm_text,
 )
 from importer_routings import (
     bigmoe_routing,
@@ -44,7 +46,7 @@ from importer_spoiling import spoiled_bytes, spoiled_text
 
 from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.capture.importers.bigmoe import import_bigmoe
-from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
+from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv, import_vllm_log
 from tokentape.capture.importers.routing_columns import Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.capture.importers.vllm import import_vllm
@@ -114,6 +116,9 @@ KINDS = {
     "csv": text_kind("requests.csv", seconds_text, run_csv, csv_requests, found_requests),
     "mooncake": MOONCAKE,
     "mooncake packed": maybe_packed(MOONCAKE, "trace.jsonl.gz"),
+    "vllm": text_kind(
+        "requests.jsonl", vllm_text, lambda path, store: import_vllm_log(path, store, MAX_BYTES), vllm_requests, found_requests
+    ),
     "acceptance": text_kind(
         "responses.jsonl",
         acceptance_text,

@@ -73,6 +73,21 @@ def mooncake_requests(raw: bytes) -> Rows:
     return request_rows([(r["timestamp"] / 1000, r["input_length"], r["output_length"], tuple(r["hash_ids"])) for r in rows])
 
 
+def vllm_text(rng: random.Random) -> str:
+    stamp = rng.choice(("queued_ts", "arrival_time"))
+    lines = [{"request_id": f"r{i}", stamp: 9.5 + i, "input_toks": rng.randint(0, 900), "output_toks": 1 + i} for i in range(6)]
+    return "\n".join(map(json.dumps, rng.sample(lines, 6))) + "\n"
+
+
+def vllm_requests(raw: bytes) -> Rows:
+    rows = [json.loads(line) for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
+    told = [
+        (row["queued_ts"] if "queued_ts" in row else row["arrival_time"], row["input_toks"], row["output_toks"], ())
+        for row in rows
+    ]
+    return request_rows(told)
+
+
 def acceptance_text(rng: random.Random) -> str:
     lines = []
     for _ in range(3):

@@ -149,8 +149,8 @@ def test_a_policy_of_ones_own_brings_what_it_imports_of_the_project(tmp_path: Pa
 
 def test_constants_are_those_of_the_device_of_the_machine(tmp_path: Path) -> None:
     assert calibrate.files_of(spec.load("phone-lpddr5x-ufs4")) == ()
-    (of_gpu,) = calibrate.files_of(spec.load("h100"))
-    assert calibrate.load(of_gpu) == calibrate.fits_of(spec.load("h100"), calibrate.shipped())
+    of_gpu = next(path for path in calibrate.files_of(spec.load("h100")) if path.stem.endswith("_bfloat16"))
+    assert calibrate.load(of_gpu).items() <= calibrate.fits_of(spec.load("h100"), calibrate.shipped()).items()
     point = setup.Point(scheduler="orca", profile="layered_prefill")
     assert [path.name for path in setup.fits_of(point)] == ["serving-h100x2.toml"]
     for change in ({"expert_times": "measured"}, {"profile": "physical"}):

@@ -329,7 +329,7 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
     assert load(str(tmp_path)).note == ""
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
     assert "counts of model_type 'another' were not checked" in dict(details(load(str(tmp_path))))["note"]
-    assert len(names()) == 23
+    assert len(names()) == 24
 
 
 @pytest.mark.parametrize(

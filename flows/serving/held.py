@@ -1,0 +1,58 @@
+"""Stages of real engines on a machine: each engine's costs are made once, and its stages run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from tokentape.flows.grid import load_hardware
+from tokentape.hw import spec
+from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.serving.engine_logs import Engine, Served
+from tokentape.replay.serving.iteration import IterationCosts
+from tokentape.replay.serving.run import Limits, ServingRun
+from tokentape.replay.serving.validation import on_engine, served_by
+from tokentape.warehouse import models
+
+Run = Callable[[Served, float], ServingRun]
+
+
+def machine_for(hardware: str, engine: Engine) -> HardwareSpec:
+    """The machine, or N of it where the engine has N devices and such a machine ships."""
+    several = f"{hardware}x{engine.n_devices}"
+    return load_hardware(several if engine.n_devices > 1 and several in spec.shipped() else hardware)
+
+
+def costs_of(
+    engine: Engine, hardware: str, model: str | None, fits: Path | None, end: str = "value", step_s: float = 0.0
+) -> tuple[IterationCosts, Limits]:
+    """Of an engine with its own model, or with the model given. Raises ValueError for what does not exist or does not fit."""
+    of = models.load(model or models.like(engine.model))
+    return on_engine(engine, of.geometry, machine_for(hardware, engine), of.formats(engine.weight_format), fits, end, step_s)
+
+
+def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
+    """What runs a stage with so many seconds of the host per iteration."""
+    load_hardware(hardware)
+
+    @cache
+    def on(engine: Engine, step_s: float) -> tuple[IterationCosts, Limits]:
+        return costs_of(engine, hardware, model, fits, step_s=step_s)
+
+    return lambda served, step_s: served_by(served, *on(served.engine, step_s))
+
+
+def that_run(stages: Sequence[Served], run: Run, show: Callable[[int, int, str], None]) -> tuple[list[Served], dict[str, str]]:
+    """The stages that can be run, and of the other engines why they cannot. Raises ValueError where none can."""
+    able, reasons = list[Served](), dict[str, str]()
+    for i, served in enumerate(stages):
+        show(i, len(stages), f"{served.source}, stage {served.stage}")
+        try:
+            run(served, 0.0)
+            able.append(served)
+        except ValueError as error:
+            reasons[served.source] = str(error)
+    if not able:
+        raise ValueError(f"nothing could be compared: {next(iter(reasons.values()))}")
+    return able, reasons

@@ -1,0 +1,101 @@
+"""Time of a collective of values over the GPUs of a node: vLLM's own all-reduce, and NCCL's all-gather or reduce-scatter.
+
+    own all-reduce = launch + hop x (GPUs - 1) + bytes read from peers / rate        up to 8 MiB; NCCL's beyond
+    of NCCL        = nccl_launch + nccl_hop x (GPUs - 1) + bytes sent / nccl_rate
+
+- vLLM's kernel reads every peer's values whole (one stage) between two GPUs, and among more while they are small (512 KiB of
+  four, 256 KiB of eight); else its share of each, and then the sums (two stages). It runs on NVLink, or between two GPUs.
+- An all-reduce of NCCL sends 2 (n - 1) / n of the values from every GPU, an all-gather or a reduce-scatter half of that.
+- Rates are those of the links between the GPUs that were measured, constants of one node's wiring, and never above the machine's
+  own (link_bytes_per_s, absent in tables).
+
+Sources: vLLM, csrc/custom_all_reduce.cuh (one and two stages), custom_all_reduce.py (8 MiB; two GPUs without NVLink);
+Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002. Not covered: several nodes, NVSwitch's own
+reductions, NCCL's choice of protocols.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns, where
+
+COLUMNS = ("num_gpus", "message_size")  # values of 16 bits: of a reduction on every GPU, of a gather or a scatter of all together
+ARGUMENTS = (*COLUMNS, "link_bytes_per_s")
+_LAUNCH = Parameter("launch_s", "s", 4e-6, 5e-7, 1e-4, "start and end of the kernel, with nothing to move")
+_HOP = Parameter("hop_s", "s", 5e-7, 1e-9, 2e-5, "a further GPU that takes part")
+_RATE = Parameter("bytes_per_s", "B/s", 1e11, 1e9, 2e12, "of one GPU, from its peers")
+_OF_NCCL = (
+    Parameter("nccl_launch_s", "s", 6e-6, 5e-7, 1e-3, "start and end of NCCL's kernel, with nothing to move"),
+    Parameter("nccl_hop_s", "s", 1e-6, 1e-9, 1e-4, "a further GPU in NCCL's ring"),
+    Parameter("nccl_bytes_per_s", "B/s", 1e11, 1e9, 2e12, "of one GPU in NCCL's ring"),
+)
+_OWN_BYTES = 8 * 2**20
+_ONE_STAGE_BYTES = 2**21  # divided by the GPUs
+
+
+class _Terms(NamedTuple):
+    """Parts of the time, each (n,) f64 seconds."""
+
+    launch_s: Floats
+    memory_s: Floats
+
+
+def _whole(terms: _Terms) -> Floats:
+    return terms.launch_s + terms.memory_s
+
+
+def _has_nvlink(gpu: Gpu) -> bool:
+    return gpu.capability == 8.0 or (gpu.capability >= 9.0 and gpu.capability < 12.0)
+
+
+def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
+    launch_s, hop_s, bytes_per_s, nccl_launch_s, nccl_hop_s, nccl_bytes_per_s = constants
+    n_bytes, ring = 2.0 * values, 2.0 * (n - 1.0) / n
+    is_whole = (n == 2) | (n_bytes < _ONE_STAGE_BYTES / n)
+    is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | _has_nvlink(gpu))
+    read_s = n_bytes * where(is_whole, n - 1.0, ring) / np.minimum(bytes_per_s, link_bytes_per_s)
+    ring_s = n_bytes * ring / np.minimum(nccl_bytes_per_s, link_bytes_per_s)
+    fixed_s = where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
+    return _Terms(fixed_s, where(is_own, read_s, ring_s))
+
+
+def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
+    launch_s, hop_s, bytes_per_s = constants
+    return _Terms(launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / np.minimum(bytes_per_s, link_bytes_per_s))
+
+
+def _reduce_time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
+    return _whole(_reduce_terms(gpu, constants, *arguments))
+
+
+def _gather_time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
+    return _whole(_gather_terms(gpu, constants, *arguments))
+
+
+def _least(shapes: Shapes) -> tuple[Floats, Floats]:
+    """Nothing of the GPU's own memory and arithmetic to speak of: what binds is the links between GPUs."""
+    (n,) = columns(shapes, COLUMNS[:1])
+    return 0.0 * n, 0.0 * n
+
+
+def _of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
+    return {}
+
+
+_SHARED: dict[str, Any] = {
+    "columns": COLUMNS,
+    "arguments": ARGUMENTS,
+    "defaults": {"link_bytes_per_s": COLD},
+    "grows": ("message_size",),
+    "whole": _whole,
+    "least": _least,
+    "of_table": _of_table,
+}
+ALL_REDUCE = Operator(
+    name="all_reduce", parameters=(_LAUNCH, _HOP, _RATE, *_OF_NCCL), terms=_reduce_terms, time=_reduce_time, **_SHARED
+)
+GATHER = Operator(name="gather", parameters=(_LAUNCH, _HOP, _RATE), terms=_gather_terms, time=_gather_time, **_SHARED)
