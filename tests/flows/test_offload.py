@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tokentape.flows import validation
 from tokentape.flows.cli import main
 from tokentape.flows.offload import rows_of
 from tokentape.hw.spec import load
 from tokentape.replay.serving.validation import NOTHING
 from tokentape.replay.system import offload
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LIST = "log,model,geometry,tape,tape_of_run,active_experts,reader_threads,overlap,reads_per_expert,traced\n"
@@ -82,3 +85,17 @@ def test_json_rows_are_those_of_serving(tmp_path, capsys, monkeypatch):
     assert ended.value.code == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on"]
+
+
+def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
+    free, fitted = (offload.Row("a", 0, "ttft_s", "mean", 1.0, 1.2, 0.2, on) for on in (NOTHING, "ttft_s mean of a"))
+    held = offload.Row("b", 1, "ttft_s", "mean", 2.0, 1.8, -0.1, "ttft_s mean of a")
+    store = Store(str(tmp_path))
+    validation.record(store, "vllm_experiments", "h100", [free, fitted, held], 12)
+    shown = {row["framework"]: row for row in read_rows(store, "validation")}
+    assert (shown["tokentape"]["n"], shown["tokentape"]["version"]) == (2, "2 of 12")
+    assert shown["tokentape"]["mape_frac"] == pytest.approx(0.15)
+    assert shown["vidur"]["mape_frac"] == 0.12
+    assert [row["split"] for row in read_rows(store, "validation_points")] == ["closed_form", "fitted", "held_out"]
+    (line,) = validation.table({"vllm_experiments": ("h100", [free, held], 12)})[2:]
+    assert line.startswith("| vllm_experiments | h100 | ttft_s | 15.0 % | 2 of 12 | no | BLIS evolved 23.0 % (12), ")
