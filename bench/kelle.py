@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from tokentape.flows.systems.kelle.settings import Settings, setup
-from tokentape.replay.kelle.work import MODES
+from tokentape.replay.kelle.systems import MODES
 
 RUNS = 5  # the fastest counts: the first one reads profiles
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokentape.flows.scored import composed
 from tokentape.policies.kv import KELLE
-from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import Value, convert, resolve
 from tokentape.policies.slots import System
@@ -22,7 +22,6 @@ from tokentape.warehouse.tape import Store, Tape
 
 if TYPE_CHECKING:
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
-    from tokentape.capture.kv.evaluate import KVRun
     from tokentape.capture.live.quality import SlicedRun
     from tokentape.capture.live.system import SystemTried
 
@@ -51,9 +50,9 @@ def sliced_run(
     return SlicedRun(composed(params, store), SLICEMOE, tried, cache_frac, None if scheme == "none" else scheme, **windows)
 
 
-def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
-    """A KV policy; kelle is stored in int16 that leaks between the refreshes of 2DRP, unless told otherwise."""
-    from tokentape.capture.kv.evaluate import KVRun  # needs torch
+def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> SystemTried:
+    """A KV policy alone; kelle is stored in int16 that leaks between the refreshes of 2DRP, unless told otherwise."""
+    from tokentape.capture.live.system import SystemTried  # needs torch
 
     policy = resolve("kv", name, {k: v for k, v in params.items() if k not in (*OF_STORAGE, *OF_WINDOWS)})
     given = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}
@@ -61,13 +60,9 @@ def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> KVRun:
     storage = given.get("storage", "plain")
     if storage in ("plain", "quarot") and {"rate", "intervals", "resample"} & set(params):
         raise ValueError(f"storage {storage} loses no bits: give rate, intervals or resample with storage int16 or fp16")
-    rates = BitRates()
-    if "rate" in given:
-        rates = BitRates.parse(given["rate"])
-    elif "intervals" in given:
-        rates = BitRates.of(Intervals.parse(given["intervals"]))
-    resample, bits = convert("resample", given.get("resample", False), bool), convert("bits", given.get("bits", 4), int)
-    run = KVRun(policy, name, {}, storage, rates, resample, bits, n_items=n_items, **_windows(params))
+    decided = {"kv": policy} | ({"refresh": Intervals.parse(given["intervals"])} if "intervals" in given else {})
+    system = System(name, decided, {"kv": {k: v for k, v in given.items() if k != "intervals"}})
+    run = SystemTried(system, name, {}, bytes_of, n_items=n_items, **_windows(params))
     told = dataclasses.asdict(policy) | {"storage": storage} | {length: getattr(run, length) for length in OF_WINDOWS}
     return dataclasses.replace(run, parameters=told | given)
 
@@ -115,5 +110,5 @@ def system_tried(
     return dataclasses.replace(tried, parameters=told | lengths)
 
 
-def _windows(params: Mapping[str, Any]) -> dict[str, int]:
+def _windows(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert(name, params[name], int) for name in OF_WINDOWS if name in params}

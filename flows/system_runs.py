@@ -19,7 +19,6 @@ from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.flows.scored import scored_trace
-from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -242,11 +241,11 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
 
 @lru_cache(maxsize=2)
 def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
-    """Of experts at 1 to 4 bits: the tape's own, else the study's stand-in (flows/systems/cxl_ndp)."""
+    """Of experts at 1 to 4 bits: the tape's own, else the stand-in of the study of CXL GPU-NDP."""
     tape = Store(uri).open(trace_id)
     if tape.has("losses"):
         return loss_table(tape)
-    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts, gaussian_errors(), 0)
+    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts)
 
 
 # ------------------------------------------------------------------------------------------------ side by side

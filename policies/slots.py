@@ -21,7 +21,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "place": {"budget": "", "across_layers": "false"},
     "precision": {"mean_bits": "16"},
     "schedule": {"max_seqs": "1"},
-    "kv": {"storage": "plain", "bits": "4"},
+    "kv": {"storage": "plain", "bits": "4", "rate": "", "resample": "false"},
 }
 IN_THE_LOOP = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
 

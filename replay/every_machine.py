@@ -22,9 +22,8 @@ from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.kelle.step import decode_step
-from tokentape.replay.kelle.systems import FITS, KELLE, systems
-from tokentape.replay.kelle.work import WHOLE
-from tokentape.replay.kelle.work import Work as KelleWork
+from tokentape.replay.kelle.systems import FITS, KELLE, WHOLE, systems
+from tokentape.replay.kelle.systems import Work as KelleWork
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.iteration import iteration_costs

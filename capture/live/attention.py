@@ -22,9 +22,9 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import eager_mask
 
 from tokentape.capture.attention import AttentionCapture, eager_of
-from tokentape.capture.kv.storage import Plain
 from tokentape.capture.live.caches import KVCache, KVLayer, windows_of
 from tokentape.capture.live.slots import Pass, Slot
+from tokentape.capture.live.storage import Plain
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.recompute import Widths, pays

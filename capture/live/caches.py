@@ -18,7 +18,7 @@ import torch
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from tokentape.capture.kv.storage import Plain, Planes
+from tokentape.capture.live.storage import Plain, Planes
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.slots import Slots, salts_of

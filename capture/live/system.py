@@ -14,17 +14,17 @@ from tokentape.capture import measure, models
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.datasets import items
 from tokentape.capture.evaluate import NOT_MEASURED, Report, answered
-from tokentape.capture.kv.storage import Leaking, Plain, Rotated
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.quality import Tried, evaluate_inside, key_of, run_in
 from tokentape.capture.live.routers import Placed, Resident, Sliced, slices_of
 from tokentape.capture.live.slots import Inside, Slot
+from tokentape.capture.live.storage import Plain, storage_of
 from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies import registry
 from tokentape.policies.bits.rule import N_WIDTHS
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
@@ -51,10 +51,15 @@ class SystemTried(Tried):
     replicas: Callable[[models.Loaded], ReplicaExperts] | None = None
     losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._storage(0)
+
     def inside(self, loaded: models.Loaded, seed: int = 0) -> Inside:
         """Raises ValueError, in one line, for what cannot run inside this model."""
         system, drafter = self.system, None
-        slots: list[Slot] = [*self._experts(loaded, seed), *self._kv(loaded, seed)]
+        kv = self.kv(loaded, seed)
+        slots: list[Slot] = [*self._experts(loaded, seed), *([] if kv is None else [kv])]
         if system.draft is not None:
             pool = registry.label("draft", system.draft)
             if pool not in POOLS:
@@ -126,21 +131,31 @@ class SystemTried(Tried):
         policy = MixedPrecision(hot, bits, rule, placement=name, **given)
         return Placed(loaded.model, self.replicas(loaded), policy, self.losses)
 
-    def _kv(self, loaded: models.Loaded, seed: int) -> list[Slot]:
-        system, storage = self.system, Plain()
-        policy, refresh = system.kv, system.refresh
-        if policy is None:
-            if refresh is not None:
-                raise self._refused("refresh", "it keeps what a KV policy holds; add kv = full")
-            return []
+    def kv(self, loaded: models.Loaded, seed: int, **options: bool) -> KV | None:
+        """What is kept of keys and values; all if only storage or refresh is told. seed: of lost bits and policies that draw."""
+        system = self.system
+        if system.kv is None and system.refresh is None and not system.options.get("kv"):
+            return None
+        policy = system.kv or Full()
         if hasattr(policy, "seed"):
             policy = replace(policy, seed=seed)
-        if system.option("kv", "storage") == "quarot":
-            storage = Rotated(QuaRot(int(system.option("kv", "bits"))))
-        elif refresh is not None:
-            intervals = refresh if isinstance(refresh, Intervals) else Intervals(*[refresh.harmonic_mean_us] * 4)
-            storage = Leaking(BitRates.of(intervals), seed=seed)
-        return [KV(loaded.model, policy, storage)]
+        return KV(loaded.model, policy, self._storage(seed), **options)
+
+    @property
+    def rates(self) -> BitRates:
+        """Of bits that are lost: as told, else between refreshes."""
+        refresh, rate = self.system.refresh, self.system.option("kv", "rate")
+        if refresh is not None and rate:
+            raise self._refused("refresh", "kv.rate says already how many bits are lost; leave one out")
+        if refresh is None:
+            return BitRates.parse(rate) if rate else BitRates()
+        return BitRates.of(refresh if isinstance(refresh, Intervals) else Intervals.uniform(refresh.harmonic_mean_us))
+
+    def _storage(self, seed: int) -> Plain:
+        """Keys and values in memory that is refreshed are 16-bit words."""
+        told, named = self.system.option, self.system.option("kv", "storage")
+        words = "int16" if named == "plain" and self.system.refresh is not None else named
+        return storage_of(words, self.rates, self.system.flag("kv", "resample"), int(told("kv", "bits")), seed)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,9 @@ import polars as pl
 
 from tokentape.dashboards import claims, theme
 from tokentape.dashboards.engine import Ask, Drawn, in_words, some
-from tokentape.dashboards.kelle import rows
-from tokentape.dashboards.kelle.words import NAME, PAPER, ZERO
+from tokentape.dashboards.kelle.words import NAME, readings
 from tokentape.dashboards.units import significant
 
-KNOB_WORDS = {"calibrated": "calibrated", "zero": "nothing fitted"}
-OF_READING = {PAPER: "calibrated", ZERO: "zero"}
-MEDIAN = "median error"
-BARS = {("predicted", "calibrated"): 0.15, (MEDIAN, "zero"): 0.10}  # what the study set out to hold
 EVERYWHERE = "; average over evaluated models and tasks"
 # How a part is called, and where its power is counted.
 CHIP = {
@@ -28,16 +23,16 @@ ON_MODELS = ("Table 2", "Table 3", "Table 4", "Table 5", "Table 6")  # answers o
 
 
 def ratios(ask: Ask) -> Drawn:
-    found = some(errors(ask("checks")))
-    order = ["predicted", "Table 7", "Table 9 at batch 16", "calibrated", "all", MEDIAN]
-    own = {"groups": [name for name in order if name in set(found["group"])], "knobs": list(KNOB_WORDS.values())}
-    return Drawn({"errors": found}, facts=own | {"turned": ask("checks").drop_nulls("turned")})
+    found = some(ask("errors"))
+    order = ["predicted", "Table 7", "Table 9 at batch 16", "calibrated", "all", "median error"]
+    own = {"groups": [name for name in order if name in set(found["group"])], "knobs": ["calibrated", "nothing fitted"]}
+    return Drawn({"errors": found}, facts=own | {"turned": ask("turned")})
 
 
 def sensitivity(ask: Ask) -> Drawn:
     """Settings by the gain that they have in the reading that the page opens with."""
     found = some(ask("sensitivity"))
-    own = found.filter(pl.col("reading") == next(iter(ask.made(rows.readings)), "")).sort("energy")["setting"].to_list()
+    own = found.filter(pl.col("reading") == next(iter(readings(ask)), "")).sort("energy")["setting"].to_list()
     names = [*own, *found.filter(~pl.col("setting").is_in(own))["setting"].unique().sort()]
     return Drawn({"sensitivity": found}, facts={"names": names})
 
@@ -59,17 +54,9 @@ def stated(ask: Ask) -> Drawn:
     return Drawn({"claims": told}, said=pl.concat([told, *held]))
 
 
-def errors(checks: pl.DataFrame) -> pl.DataFrame:
-    """Errors by group of ratios and knobs, with the bar each is held to."""
-    found = checks.drop_nulls(["group", "knobs"]).drop("is_verdict", "turned")
-    bars = pl.DataFrame([{"group": group, "knobs": knobs, "bar": bar} for (group, knobs), bar in BARS.items()])
-    return found.join(bars, on=["group", "knobs"], how="left").with_columns(said=pl.col("knobs").replace(KNOB_WORDS))
-
-
 def _derived(checks: pl.DataFrame) -> pl.DataFrame:
-    """What is no error, sensitivity or order of systems, with words and the ratio to the paper's number, farthest first."""
-    found = checks.filter(~pl.col("is_verdict")).drop("is_verdict", "group", "knobs", "turned")
-    told = found.with_columns(ratio=pl.col("value") / pl.col("published"))
+    """With words and the ratio to the paper's number, farthest first."""
+    told = checks.with_columns(ratio=pl.col("value") / pl.col("published"))
     far = told.sort(pl.col("ratio").log().abs(), "name", descending=[True, False], nulls_last=True)
     words = [
         {"ours": _written(row["value"], row["unit"]), "theirs": _written(row["published"], row["unit"])} for row in far.to_dicts()
@@ -87,11 +74,10 @@ def _written(value: float | None, unit: str) -> str:
 
 def _area(chip: pl.DataFrame) -> pl.DataFrame:
     """A row per part and measure, by the reading whose knobs it has; of power, array and special functions are one part."""
-    back = {knobs: reading for reading, knobs in OF_READING.items()}
     parts = in_words("part", CHIP)
     joint = pl.col("part").replace({name: words for name, (_, words) in CHIP.items()})
     each = [
-        chip.select(reading=pl.col("knobs").replace(back), measure=pl.lit(title), part=named, ours=name, theirs=f"{name}_paper")
+        chip.select(reading="reading", measure=pl.lit(title), part=named, ours=name, theirs=f"{name}_paper")
         for name, title, named in (("area", AREA, parts), ("power", POWER, joint))
     ]
     total = [pl.when(pl.col(name).count() > 0).then(pl.sum(name)).alias(name) for name in ("ours", "theirs")]

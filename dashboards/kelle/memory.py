@@ -12,7 +12,6 @@ from tokentape.dashboards.kelle.words import MODES, PAPER, ZERO
 RECOMPUTE, REFRESH = "recompute", "refresh policy"
 ORDER = {RECOMPUTE: ("off", "on"), REFRESH: ("45 us", "uniform 360 us", "2D", "2D + scheduler")}
 TITLES = {RECOMPUTE: "Recomputation", REFRESH: "Refresh"}
-SCHEDULES = {"baseline": "in program order", "kelle": "Kelle's scheduler"}
 CURVES = (theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE)
 
 
@@ -39,15 +38,10 @@ def roof(ask: Ask) -> Drawn:
 
 
 def requests(ask: Ask) -> Drawn:
-    told = ask("requests").with_columns(
-        lengths=pl.format("{} in, {} out", _thousands("context"), _thousands("decode")),
-        saved=pl.col("prefill_j") + pl.col("decode_j"),
-    )
+    told = ask("requests")
     found = some(told.filter(pl.col("reading").is_in([PAPER, ZERO])))
-    own = {
-        "lengths": found.sort("context", "decode")["lengths"].unique(maintain_order=True).to_list(),
-    }
-    return Drawn({"requests": told}, facts=own, said=found)
+    lengths = found.sort("context", "decode")["lengths"].unique(maintain_order=True).to_list()
+    return Drawn({"requests": told}, facts={"lengths": lengths}, said=found)
 
 
 def corners(recompute: pl.DataFrame) -> pl.DataFrame:
@@ -58,27 +52,12 @@ def corners(recompute: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame([first, {"ops_per_byte": max(knee, first["ops_per_byte"]), "roof": last["roof"]}, last])
 
 
-def _thousands(column: str) -> pl.Expr:
-    many = pl.format("{}K", pl.col(column) // 1024)
-    return pl.when(pl.col(column) % 1024 == 0).then(many).otherwise(pl.col(column).cast(pl.String))
-
-
 def retention(ask: Ask) -> Drawn:
-    found = _named(some(ask("retention")))
+    found = some(ask("retention"))
     names = found["curve"].unique(maintain_order=True).to_list()
     colours = [*CURVES, *theme.SPARE_COLOURS * 4][: len(names)]
     return Drawn({"retention": found}, facts={"curves": names, "colours": colours})
 
 
 def lifetimes(ask: Ask) -> Drawn:
-    found = ask("lifetimes").with_columns(said=pl.col("schedule").replace(SCHEDULES))
-    return Drawn({"lifetimes": found}, facts={"schedules": list(SCHEDULES.values())})
-
-
-def _named(retention: pl.DataFrame) -> pl.DataFrame:
-    """With `curve`: its failures at 45 us, in words."""
-    words = [
-        f"{anchor:.0e} at 45 us, sigma {sigma:.2f}{' (used)' if used else ''}".replace("e-0", "e-")
-        for anchor, sigma, used in retention.select("anchor", "sigma", "is_default").rows()
-    ]
-    return retention.with_columns(pl.Series("curve", words, pl.String)).sort("anchor", "us")
+    return Drawn({"lifetimes": ask("lifetimes")}, facts={"schedules": ["in program order", "Kelle's scheduler"]})

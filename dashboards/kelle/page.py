@@ -8,8 +8,8 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards.engine import Ask, Page, options, with_figures
-from tokentape.dashboards.kelle import rows
-from tokentape.dashboards.kelle.words import DIGITS, LIVE, NAME, READING
+from tokentape.dashboards.kelle import live
+from tokentape.dashboards.kelle.words import DIGITS, LIVE, NAME, READING, readings
 
 FILE, TITLE = "kelle.html", "Kelle"
 LEAD = (
@@ -37,6 +37,6 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         LEAD,
         "page.html",
         controls=(READING, LIVE),
-        choices=(*options("reading", ask.made(rows.readings)), *options("live", ask.made(rows.models))),
+        choices=(*options("reading", readings(ask)), *options("live", live.models(ask))),
     )
     return with_figures(own, ask, FIGURES, DIGITS)

@@ -94,8 +94,8 @@ means as (
         avg(speed_gain order by model, workload) as speed, count(energy_gain) as cells
     from points where series = 'sensitivity' and system = 'Kelle+eDRAM' and energy_gain is not null group by all
 )
-select m.*, c.value as error, energy / max(energy) filter (setting = 'as is') over (partition by reading) - 1 as change
-from means m left join kelle_checks c on c."check" = 'mean |ln| error, ' || setting order by all
+select m.*, c.value as error, energy / max(energy) filter (m.setting = 'as is') over (partition by reading) - 1 as change
+from means m left join kelle_checks c on c.series = 'sensitivity' and c.setting = m.setting order by all
 
 -- explorer: Gains over models, workloads, batches and budgets; a system that keeps everything has no budget.
 {points}
@@ -104,7 +104,9 @@ from points where series = 'explorer' order by all
 
 -- requests: Joules of a prompt and of its output.
 select {reading}, model_id as model, n_context_tokens as context, n_decode_tokens as decode, batch, system, prefill_j, decode_j,
-    speed_gain as speed, energy_gain as gain, dram_overflow_bytes as over
+    speed_gain as speed, energy_gain as gain, dram_overflow_bytes as over,
+    if(context % 1024 = 0, context // 1024 || 'K', context::varchar) || ' in, '
+        || if(decode % 1024 = 0, decode // 1024 || 'K', decode::varchar) || ' out' as lengths, prefill_j + decode_j as saved
 from kelle_requests where prefill_j is not null and {is_read} order by all
 
 -- recompute: Recomputed share against operations per byte, operations per second, and what the roofline allows.
@@ -114,25 +116,31 @@ from kelle_recompute order by all
 
 -- lifetimes: When a layer's transient data live, in ms.
 select model_id as model, batch, budget_tokens as budget, schedule, tensor, start_s * 1e3 as start, seconds * 1e3 as ms,
-    (start_s + seconds) * 1e3 as until
+    (start_s + seconds) * 1e3 as until, if(schedule = 'kelle', 'Kelle''s scheduler', 'in program order') as said
 from kelle_lifetimes order by all
 
 -- retention: Assumed failure rates by refresh interval; name: the group of a marked point; is_default: of the curve that is used.
 select sigma, anchor_frac as anchor, interval_s * 1e6 as us, failure_frac as failures, refresh_group as name,
-    abs(sigma - (select value from kelle_checks where "check" = 'width of the retention curve')) < 1e-6 as is_default
-from kelle_retention order by all
+    abs(sigma - c.value) < 1e-6 as is_default,
+    replace(format('{:.0e} at 45 us, sigma {:.2f}{}', anchor, sigma, if(is_default, ' (used)', '')), 'e-0', 'e-') as curve
+from kelle_retention, (select max(value) as value from kelle_checks where "check" = 'width of the retention curve') c
+order by anchor, us, name
 
 -- chip_parts: Area and power of the parts beside the paper's shares.
-select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper, knobs
+select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper,
+    if(knobs = 'zero', 'paper, nothing fitted', 'paper') as reading
 from kelle_parts order by all
 
--- checks: What was derived anew, beside what the paper says of it; group, knobs: of an error; turned: systems out of their order.
-select "check" as name, value, published, unit, how, regexp_matches(name, '^(mean \|ln\| error|median error|order)') as is_verdict,
-    coalesce(nullif(regexp_extract(name, '^mean \|ln\| error, (.*), knobs', 1), ''),
-        if(starts_with(name, 'median error'), 'median error', null)) as "group",
-    nullif(regexp_extract(name, 'knobs (\w+)$', 1), '') as knobs,
-    nullif(regexp_extract(name, '^order reversed, paper, (.*)$', 1), '') as turned
-from kelle_checks order by name, value, published, unit, how
+-- checks: What was derived anew, beside what the paper says of it.
+select "check" as name, value, published, unit, how from kelle_checks where series = 'derived' order by all
+
+-- errors: Errors by group of ratios and knobs, with the bar each is held to.
+select "check" as name, value, published, unit, how, setting as "group", knobs, bar_high as bar,
+    if(knobs = 'zero', 'nothing fitted', knobs) as said
+from kelle_checks where series = 'error' order by all
+
+-- turned: Systems out of their order by the fit alone, and in which share of cells.
+select setting as turned, value from kelle_checks where series = 'order' and mode = 'paper' and setting is not null order by all
 
 -- quality: Perplexity over that without eviction or losses, or accuracy, of live models: mean over seeds, the least, the most.
 select series, model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage,

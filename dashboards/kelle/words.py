@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Control, known
+from tokentape.dashboards.engine import Ask, Control, known
 
 LIVE = Control("live", "Live model")
 NAMES = {
@@ -144,6 +144,7 @@ def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     return frame.filter(pl.col(column).n_unique().over("reading") == pl.col(column).n_unique())
 
 
-def tasks(frame: pl.DataFrame) -> list[str]:
-    """Tasks of the rows, by length."""
-    return known(dict.fromkeys(WORKLOADS, ""), frame["workload"])
+def readings(ask: Ask) -> list[str]:
+    """Readings that anything was computed in, in the order of the menu."""
+    held = set(ask("readings")["reading"])
+    return [name for name in READINGS if name in held]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from tokentape.flows.options import argument, option
 
 
 def calibrate_kelle(
-    out: Annotated[Path, typer.Option("--out", help="File of the knobs.")] = Path("kelle.toml"),
-    check: Annotated[
-        str | None, typer.Option("--check", help="Fit nothing: print how these knobs do, kelle or a file.", show_default=False)
-    ] = None,
+    out: Annotated[Path, option("File of the knobs.")] = Path("kelle.toml"),
+    check: Annotated[str | None, option("Fit nothing: print how these knobs do, kelle or a file.")] = None,
 ) -> None:
     """Fit the three knobs of Kelle's cost model to its headline ratios and Table 9 at batch 4, and print every ratio.
 
@@ -26,9 +24,9 @@ def calibrate_kelle(
     """
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.replay.kelle.checks import order_lines, recompute_lines
-    from tokentape.replay.kelle.fit import calibrate, derived, log_errors, ratios
-    from tokentape.replay.kelle.setup import ZERO
+    from tokentape.flows.systems.kelle.study import checks, told
+    from tokentape.replay.kelle.ratios import calibrate, nothing_fitted, ratios
+    from tokentape.replay.kelle.rows import ZERO
     from tokentape.replay.kelle.systems import FITS
     from tokentape.warehouse.load import claims
 
@@ -37,12 +35,12 @@ def calibrate_kelle(
         fit = FITS.load(check)
     else:
         stated = claims().to_pylist()
-        fit = calibrate(stated, setup(study, derived(stated)).steps())
+        fit = calibrate(stated, setup(study, nothing_fitted(stated)).steps())
         FITS.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     made = setup(study, fit.constants)
     fitted, plain = made.steps(), made.steps(ZERO)
-    wanted = sorted(ratios(made.stated.values(), fitted), key=lambda ratio: ratio.role)
+    wanted = sorted(ratios(made.claims, fitted), key=lambda ratio: ratio.role)
     shown = [
         (
             *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g")),
@@ -54,36 +52,32 @@ def calibrate_kelle(
     columns = ("role", "ratio", "paper", "nothing fitted", "calibrated", "error")
     print_table("Kelle: ratios as the paper counts", columns, shown, numbers=columns[2:])
     for role in ("calibrate", "predict"):
-        errors = [abs(log_errors(fitted, [ratio])[0]) for ratio in wanted if ratio.role == role]
-        note(f"{role}: mean |ln(ours / published)| {sum(errors) / len(errors):.3f} over {len(errors)} ratios")
-    for line in recompute_lines(made):
+        errors = abs(fitted.errors(ratio for ratio in wanted if ratio.role == role))
+        note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")
+    derived = checks(study, made)
+    for line in told(study, derived):
         note(line)
-    for line in order_lines(made):
-        note(f"order reversed by the fit: {line}")
+    for row in derived:
+        if row["series"] == "order" and row["setting"]:
+            note(f"order reversed by the fit: {row['mode']}, {row['setting']} in {row['how']}")
 
 
 def kv_step(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A shipped model or a config.json.")],
-    context: Annotated[int, typer.Option("--context", help="Prompt tokens of a request.", min=0)] = 512,
-    decode: Annotated[int, typer.Option("--decode", help="Tokens generated after it.", min=0)] = 8192,
-    batch: Annotated[int, typer.Option("--batch", help="Requests that decode together.", min=1)] = 16,
-    budget: Annotated[int, typer.Option("--budget", help="Tokens that eviction keeps of each request.", min=1)] = 2048,
-    profile: Annotated[
-        str, typer.Option("--profile", help="Cost profile: physical, kelle (the paper's, with --knobs), another, or a file.")
-    ] = "physical",
+    model: Annotated[str, argument("MODEL", "A shipped model or a config.json.")],
+    context: Annotated[int, option("Prompt tokens of a request.", min=0)] = 512,
+    decode: Annotated[int, option("Tokens generated after it.", min=0)] = 8192,
+    batch: Annotated[int, option("Requests that decode together.", min=1)] = 16,
+    budget: Annotated[int, option("Tokens that eviction keeps of each request.", min=1)] = 2048,
+    profile: Annotated[str, option("Cost profile: physical, kelle (the paper's, with --knobs) or another; a file.")] = "physical",
     mode: Annotated[
         str | None,
-        typer.Option(
-            "--mode",
-            help="What is counted: whole (the default: the last step, own KV heads and windows, recomputation charged), paper "
-            "(as Kelle counts; the default with --profile kelle) or physical (the mean length; what does not fit has no time).",
-            show_default=False,
+        option(
+            "What is counted: whole (the last step, own KV heads and windows, recomputation charged), paper (as Kelle counts) or "
+            "physical (the mean length; what does not fit has no time). [default: whole; of --profile kelle paper]"
         ),
     ] = None,
-    knobs: Annotated[
-        str, typer.Option("--knobs", help="calibrated, zero (nothing fitted), or a file of `calibrate kelle`.")
-    ] = "calibrated",
-    hardware: Annotated[str, typer.Option("--hardware", help="Machine in Kelle's place; any.")] = "kelle-edram",
+    knobs: Annotated[str, option("calibrated, zero (nothing fitted), or a file of `calibrate kelle`.")] = "calibrated",
+    hardware: Annotated[str, option("Machine in Kelle's place; any.")] = "kelle-edram",
 ) -> None:
     """Estimate a decode step on Kelle's five systems: time, energy by part, and gain over SRAM with the full cache.
 
@@ -102,9 +96,8 @@ def kv_step(
     from tokentape.hw import profile as profiles
     from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
-    from tokentape.replay.kelle.setup import CALIBRATED
-    from tokentape.replay.kelle.systems import FITS, KELLE, PROFILE
-    from tokentape.replay.kelle.work import MODES, WHOLE, Work
+    from tokentape.replay.kelle.rows import CALIBRATED
+    from tokentape.replay.kelle.systems import FITS, KELLE, MODES, PROFILE, WHOLE, Work
     from tokentape.warehouse import models
 
     modes = {"whole": WHOLE, **MODES}
@@ -126,12 +119,8 @@ def kv_step(
         parts = (step.joules["dram_j"], step.joules["weight_sram_j"] + step.joules["kv_j"], step.joules["refresh_j"])
         for text in step.notes:
             noted.setdefault(text, []).append(name)
-        row = (
-            number(1e3 * step.seconds, ".4g"),
-            number(step.energy_j, ".4g"),
-            *(percent(part / step.energy_j) for part in parts),
-        )
-        timed = row if step.is_feasible else ("does not fit", "", "", "", "")
+        costs = number(1e3 * step.seconds, ".4g"), number(step.energy_j, ".4g")
+        timed = (*costs, *(percent(part / step.energy_j) for part in parts)) if step.is_feasible else ("does not fit", *[""] * 4)
         shown.append((name, *timed, *("" if isnan(gain) else number(gain, ".3g", "x") for gain in gains)))
     columns = ("system", "ms", "J", "DRAM", "on-chip reads", "refresh", "speed", "energy")
     title = f"{named.name}: a step of {batch} x ({context} + {decode}) tokens, budget {budget}, profile {profile}, mode {mode}"

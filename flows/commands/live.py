@@ -119,7 +119,7 @@ def orderings(
 
     from tokentape.capture import models
     from tokentape.capture import orderings as of_experts
-    from tokentape.capture.kv import orderings as kv_orderings
+    from tokentape.capture.live import kv_orderings
     from tokentape.flows.console import Shown, band, number, print_table, progress_bar
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows

@@ -16,23 +16,22 @@ STORAGES = ("plain", *WORDS, "quarot")  # how keys and values lie in memory; pla
 
 @dataclass(frozen=True)
 class QuaRot:
-    """bits per value, asymmetric, one scale and zero point per `group` of a token's channels in a head (None: the whole head)."""
+    """bits per value, asymmetric, one scale and zero point for a token's channels in a head."""
 
     bits: int = 4
-    group: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 8 or (self.group is not None and self.group < 1):
-            raise ValueError(f"bits {self.bits} must lie in 1..8, group {self.group} must be 1 or more")
+        if not 1 <= self.bits <= 8:
+            raise ValueError(f"bits {self.bits} must lie in 1..8")
 
     def stored(self, x: Array) -> Array:
         """What reading gives back of x (..., head_dim), f32."""
         rotated = hadamard(cast(x, "float32"))
-        return hadamard(dequantise(quantise(rotated, self.bits, self.group or x.shape[-1])))
+        return hadamard(dequantise(quantise(rotated, self.bits, x.shape[-1])))
 
     def bits_per_value(self, head_dim: int) -> float:
-        """With the 16-bit scale and the zero point of each group."""
-        return self.bits + (16 + self.bits) / (self.group or head_dim)
+        """With the 16-bit scale and the zero point of each head."""
+        return self.bits + (16 + self.bits) / head_dim
 
 
 def hadamard(x: Array) -> Array:

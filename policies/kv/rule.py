@@ -23,16 +23,8 @@ Floats = NDArray[np.float64]
 #   total      (S,) f64  in and out: what is accumulated; 0 for the newest token
 #   rank       (S,) f64  out: the lowest leaves              memory     (S, m) f32  in and out: `memory` numbers per slot
 #   salt       i64       differs between layers and heads    params     (p,) f64  the policy's parameters
-WEIGH_SIGNATURE = void(
-    array(float64, 1),
-    array(int32, 1),
-    int64,
-    array(float64, 1),
-    array(float64, 1),
-    array(float32, 2),
-    int64,
-    array(float64, 1),
-)
+_F64 = array(float64, 1)
+WEIGH_SIGNATURE = void(_F64, array(int32, 1), int64, _F64, _F64, array(float32, 2), int64, _F64)
 UNLIMITED = 2**31 - 1
 
 

@@ -13,13 +13,8 @@ from tokentape.policies.kernels import array, float32, float64, function, int32,
 from tokentape.policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
 
 _F64, _I32 = array(float64, 1), array(int32, 1)
-_F64_2D, _I32_2D, _I64, _F32_2D, _F32_3D = (
-    array(float64, 2),
-    array(int32, 2),
-    array(int64, 1),
-    array(float32, 2),
-    array(float32, 3),
-)
+_I64, _F64_2D, _I32_2D = array(int64, 1), array(float64, 2), array(int32, 2)
+_F32_2D, _F32_3D = array(float32, 2), array(float32, 3)
 _WEIGH = function(WEIGH_SIGNATURE)
 
 

@@ -1,80 +1,124 @@
-"""Numbers of Kelle's paper that no row holds: its ratios of systems, and what follows from sizes and the machines' files.
-
-Each is the id of its claim, our value, how it was found, and the mode: `paper` counts as the paper does, with calibrated knobs;
-`paper, nothing fitted` stands beside every ratio, and `physical` wherever a configuration fits the DRAM.
+"""Numbers of the Kelle paper derived a second way, and how far the model is from what it prints. Where the paper disagrees with
+itself both stand side by side in `kelle_checks`; nothing is tuned to make them agree. study.toml says what of it is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
-from tokentape.replay.kelle.details import chip_step, part_w
-from tokentape.replay.kelle.fit import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
+import numpy as np
+
+from tokentape.replay.kelle.ratios import ratios, reversals
 from tokentape.replay.kelle.recompute import vector_times_s
-from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Setup
+from tokentape.replay.kelle.rows import CALIBRATED, LIFETIME_MODELS, ZERO, Row, Setup, chip_step, lifetimes, part_w
 from tokentape.replay.kelle.step import kv_bytes_per_token
-from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
-from tokentape.replay.kelle.work import PAPER
+from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, PAPER
 from tokentape.warehouse.model_sizes import total_params
 
-Found = tuple[str, float, str, str]
-GIB = 2**30
-FITTED, UNFITTED, PHYSICAL = "paper", "paper, nothing fitted", "physical"
-POWER = {"on-chip": "on-chip-total", "dram": "dram", "sram": "on-chip-sram-41-of-total", "edram": "on-chip-edram-29-of-total"}
-KEPT_MODEL = "llama-2-7b"  # of the claims that follow from one model's sizes
+TABLE_9 = "kelle/table-9/energy_efficiency_gain/llama-2-7b/pg19-batch-{}-aep-sram-over-original-sram"
+HEADLINE = "kelle/{}/{}/{}-over-original-sram-average-over-evaluated-models-and-tasks"
+BATCHES = (1, 2, 4, 8, 16)  # at which systems are set in order
+KEPT_MODEL = "llama-2-7b"  # of what follows from one model's sizes
 
 
-def of_ratios(made: Setup, modes: Mapping[str, Mapping[str, str]]) -> Iterator[Found]:
-    """Headline, Tables 7 and 9; none where nothing fits the DRAM. modes: knobs and way of counting of each."""
-    for mode, read in modes.items():
-        steps = made.steps(read["knobs"], read["mode"])
-        for ratio in ratios(made.stated.values(), steps):
-            value, n_cells = steps.value(ratio)
-            if n_cells:
-                yield ratio.claim_id, value, f"{ratio.metric}: {ratio}; {n_cells} cells, knobs {read['knobs']}", mode
-
-
-def of_sizes(made: Setup) -> Iterator[Found]:
-    """What follows from sizes, the machines' files and the intervals."""
-    geometry, machine = made.geometries[KEPT_MODEL], made.systems[KELLE].machine
-    per_token = kv_bytes_per_token(geometry, PAPER)
-    load_s, recompute_s = vector_times_s(geometry, machine)
-    yield LOAD_CLAIM, 1e6 * load_s, "bytes of K and V in a layer over the DRAM's bandwidth", PHYSICAL
-    yield RECOMPUTE_CLAIM, 1e6 * recompute_s, "multiply-adds of two projections on the array", PHYSICAL
-    yield "kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16", 8192 * per_token / GIB, "GiB, as the paper's GB", FITTED
-    dram_bytes = machine.tiers[machine.roles.kv_home].capacity_bytes.value
-    tokens = (dram_bytes - total_params(geometry)) / per_token
-    yield "kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp", tokens, "DRAM less 8-bit weights over a token's KV", FITTED
-    refresh = made.refresh
-    equal = refresh.intervals.harmonic_mean_us
-    yield "kelle/7.1/average_interval/four-default-intervals", equal, "harmonic mean of four equal groups", FITTED
-    curve = next(iter(made.curves.values()))
-    lost = curve.mean_failure(refresh.intervals.all_us)
-    yield MEAN_FAILURE, lost, "an input: the retention curve is made to lose this", FITTED
-    same = "kelle/8.3.3/refresh_interval/llama-2-7b/uniform-interval-with-the-accuracy-of-2drp"
-    yield (
-        same,
-        curve.interval_at(lost),
-        "uniform interval that loses as many cells; the paper's is that of equal accuracy",
-        FITTED,
+def quantities(made: Setup, knobs: str = CALIBRATED) -> dict[str, Any]:
+    """What follows from sizes, the machines' files, the intervals and the paper's own numbers, by name; those too, by the id of
+    their claim; of the parts' power by these knobs."""
+    stated, refresh, curve = made.stated, made.refresh, next(iter(made.curves.values()))
+    kelle, sram, edram = (made.systems[name].machine for name in (KELLE, BASELINE, "Original+eDRAM"))
+    geometry, work, step = made.geometries[KEPT_MODEL], made.chip_work, chip_step(made, knobs)
+    dram_bytes, per_token = kelle.tiers[kelle.roles.kv_home].capacity_bytes.value, kv_bytes_per_token(geometry, PAPER)
+    kept = work.budget_tokens or work.n_tokens
+    more_mm2 = sum(_mm2(sram.tiers[name]) for name in ("weights", "kv"))  # 4 MB of SRAM, on a chip with the larger array
+    chip_mm2 = _mm2(sram) - _mm2(sram.compute) + _mm2(kelle.compute)
+    interval = edram.tiers["kv"].refresh_interval_s
+    watts = {part: part_w(step, part) for part in ("sram", "edram", "dram")}
+    refresh_w = edram.tiers["kv"].refresh_w(), edram.tiers["activations"].refresh_w()
+    of_kelle, of_edram = (
+        [stated[HEADLINE.format(section, metric, system)] for metric in ("speedup", "energy_efficiency_gain")]
+        for section, system in (("8.1.2", "kelle-edram"), ("8.1.3", "original-edram"))
     )
-    peak = made.machines[SYSTEMS[KELLE][0]].compute.bound_ops_per_s("int8")
-    if peak:
-        yield "kelle/8/peak/int8", peak / 1e12, "2 multiply-adds per element and cycle, and one accumulation per column", FITTED
-    for mode, knobs in ((FITTED, CALIBRATED), (UNFITTED, ZERO)):
-        step, how = chip_step(made, knobs), f"energy over time of {made.chip.model} on {made.chip.workload}"
-        watts = {part: part_w(step, part) for part in ("sram", "edram", "dram")}
-        watts["on-chip"] = step.energy_j / step.seconds - watts["dram"]
-        for part, claim in POWER.items():
-            yield f"kelle/8/power/{claim}", watts[part], how, mode
-    kelle, sram = (made.machines[SYSTEMS[name][0]] for name in (KELLE, BASELINE))
-    yield "kelle/3.1/area_increase/8-mb-over-4-mb-sram", *_area_increase(kelle, sram), FITTED
+    sram_w = (stated["kelle/8/power/on-chip-total"] + stated["kelle/8/power/dram"]) * of_kelle[1] / of_kelle[0]
+    edram_w = sram_w * of_edram[0] / of_edram[1]
+    load_s, recompute_s = vector_times_s(geometry, kelle)
+    lost, equal_us = curve.mean_failure(refresh.intervals.all_us), refresh.intervals.harmonic_mean_us
+    # An energy that is a part per step and a part per request: the former over a request's with the full cache.
+    gain, kept_frac = stated[TABLE_9.format(16)], kept / work.n_tokens
+    per_step = 16 * (1 - gain * kept_frac) / (gain - 1)
+    found = {
+        "sram_mm2": _mm2(sram), "kelle_mm2": _mm2(kelle), "more_chip_percent": 100 * more_mm2 / chip_mm2,
+        "more_area_percent": 100 * more_mm2 / (chip_mm2 + _mm2(sram.tiers["dram"])),
+        "peak_tops": (kelle.compute.bound_ops_per_s("int8") or np.nan) / 1e12,
+        "refresh_w": refresh_w[0], "activations_w": refresh_w[1], "all_refresh_w": sum(refresh_w),
+        "refresh_us": 1e6 * interval.value if interval else np.nan,
+        "sram_w": sram_w, "edram_w": edram_w, "added_w": edram_w - sram_w,
+        "load_us": 1e6 * load_s, "recompute_us": 1e6 * recompute_s, "balanced_frac": load_s / (load_s + recompute_s),
+        "stated_balanced": made.knobs[ZERO].recomputed_frac,
+        "full_gb": work.batch * work.n_tokens * per_token / 1e9, "dram_gb": dram_bytes / 1e9,
+        "kept_gb": (work.batch * kept * per_token + geometry.non_expert_params) / 1e9,
+        "kv_gib": 8192 * per_token / 2**30, "max_tokens": (dram_bytes - total_params(geometry)) / per_token,
+        "sigma": curve.sigma, "anchor": curve.failure_at_45us, "lost": lost, "lost_at_equal": curve.failure_frac(equal_us),
+        "equal_us": equal_us, "same_us": curve.interval_at(lost),
+        "table_9_at_4": (per_step + 4) / (per_step + 4 * kept_frac),
+        **{f"{part}_part_w": value for part, value in watts.items()},
+        "on_chip_part_w": step.energy_j / step.seconds - watts["dram"],
+        "chip_model": made.chip.model, "chip_workload": made.chip.workload,
+    }  # fmt: skip
+    for model in LIFETIME_MODELS:
+        lives = lifetimes(made.geometries[model], kelle, work)
+        found[f"lifetimes_{model}"] = total_s(lives, "baseline") / total_s(lives, "kelle")
+    return stated | found
 
 
-def _area_increase(kelle: Any, sram: Any) -> tuple[float, str]:
-    """Percent that 4 MB more SRAM add to the SRAM chip with the larger array, its DRAM counted in."""
-    more = sum(sram.tiers[name].area_mm2.value for name in ("weights", "kv"))
-    chip = sram.area_mm2.value - sram.compute.area_mm2.value + kelle.compute.area_mm2.value
-    whole = chip + sram.tiers["dram"].area_mm2.value
-    return 100.0 * more / whole, f"4 MB of SRAM over chip and DRAM; over the chip alone {100.0 * more / chip:.0f} %"
+def _mm2(of: Any) -> float:
+    return float(of.area_mm2.value)
+
+
+def total_s(found: list[Row], schedule: str) -> float:
+    """Of all tensors together: what refreshing them is proportional to."""
+    return float(sum(one["seconds"] for one in found if one["schedule"] == schedule))
+
+
+def errors(made: Setup) -> Iterator[Row]:
+    """Over ratios of systems: by knobs, of sets of them; and with one thing changed and the knobs as they were fitted."""
+    for knobs in made.knobs:
+        steps = made.steps(knobs)
+        wanted = ratios(made.claims, steps)
+        logs, of = steps.errors(wanted), {"knobs": knobs}
+        median = float(np.median(np.abs(np.expm1(logs))))
+        how = f"all {len(wanted)} ratios of headline, Tables 7 and 9"
+        yield of | _check(f"median error, knobs {knobs}", median, how, "error", "median error")
+        sets = {
+            "all": [True] * len(wanted),
+            "calibrated": [ratio.role == "calibrate" for ratio in wanted],
+            "predicted": [ratio.role == "predict" for ratio in wanted],
+            "Table 7": ["table-7" in ratio.claim_id for ratio in wanted],
+            "Table 9 at batch 16": ["batch-16" in ratio.claim_id for ratio in wanted],
+        }
+        for title, chosen in sets.items():
+            mean = float(np.abs(logs[chosen]).mean())
+            yield of | _check(f"mean |ln| error, {title}, knobs {knobs}", mean, f"{sum(chosen)} ratios", "error", title)
+    for variant in made.sensitivity:
+        steps = made.steps(variant=variant)
+        mean = float(np.abs(steps.errors(ratios(made.claims, steps))).mean())
+        how = "all ratios, knobs as calibrated without the change"
+        yield _check(f"mean |ln| error, {variant.setting}", mean, how, "sensitivity", variant.setting)
+
+
+def orders(made: Setup) -> Iterator[Row]:
+    """Pairs of systems that the fit orders otherwise than the model with nothing fitted, in any cell."""
+    cells = [(model, replace(work, batch=n)) for model, work, n in product(made.models, made.workloads.values(), BATCHES)]
+    for mode in MODES:
+        turned = reversals(made.steps(ZERO, mode), made.steps(CALIBRATED, mode), cells)
+        many = _check(f"orders that the fit reverses, {mode}", len(turned), "pairs of systems, in speed or energy", "order")
+        yield many | {"mode": mode}
+        for one in turned:
+            pair = f"{one['metric']}: {one['better']} over {one['worse']}"
+            yield _check(f"order reversed, {mode}, {pair}", one["frac"], one["where"], "order", pair) | {"mode": mode}
+
+
+def _check(check: str, value: float, how: str, series: str, setting: str | None = None) -> Row:
+    return {"check": check, "value": value, "unit": "1", "how": how, "series": series, "setting": setting}

@@ -18,10 +18,9 @@ import numpy as np
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
-from tokentape.replay.kelle.setup import CALIBRATED, Setup
+from tokentape.replay.kelle.rows import CALIBRATED, Setup
 from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_step, kv_bytes_per_token
-from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS, System, profile_of
-from tokentape.replay.kelle.work import PHYSICAL, Work
+from tokentape.replay.kelle.systems import BASELINE, KELLE, PHYSICAL, SYSTEMS, System, Work, profile_of
 from tokentape.warehouse.geometry import Geometry
 
 Row = dict[str, Any]

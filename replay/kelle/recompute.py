@@ -19,8 +19,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.step import INPUT_BYTES, bytes_of, fed, kv_elements, kv_frac, rows_of
-from tokentape.replay.kelle.systems import PROFILE
-from tokentape.replay.kelle.work import MODES, Work
+from tokentape.replay.kelle.systems import MODES, PROFILE, Work
 from tokentape.replay.transformer import WEIGHTS, Tokens, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
@@ -41,11 +40,6 @@ def vector_times_s(geometry: Geometry, machine: HardwareSpec, mode: str = "physi
     anew = Rows(kind="recompute", engine="main", ops=2.0 * geometry.hidden * elements)
     load_s, recompute_s = seconds_of(machine, load, anew)
     return load_s, recompute_s
-
-
-def balanced_frac(load_s: float, recompute_s: float) -> float:
-    """The share to recompute, so that the array and the DRAM take equally long."""
-    return load_s / (load_s + recompute_s)
 
 
 def roofline(

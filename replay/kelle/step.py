@@ -18,8 +18,7 @@ from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, stacked
 from tokentape.hw.work import Work as Counted
-from tokentape.replay.kelle.systems import System
-from tokentape.replay.kelle.work import PAPER, Accounting, Work
+from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
 from tokentape.replay.transformer import Tokens, blocks_of, resident, staged, steps_of, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 

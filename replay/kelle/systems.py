@@ -1,16 +1,22 @@
-"""The five systems of Kelle section 8.1: a machine, and what is done with the KV cache on it."""
+"""The five systems of Kelle section 8.1: a machine, and what is done with the KV cache on it; what a step is asked of, and how it
+is counted where the paper and physics differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.fit_files import FitFiles
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec, load, with_values
 
+Floats = NDArray[np.float64]
+MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
 TRANSIENT_FRAC = 0.45  # of the activations' refresh under Kelle's scheduler (assumed: life is .25 to .67 as long)
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 PROFILE = "kelle"
@@ -22,12 +28,12 @@ SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
     "AERP+SRAM": ("kelle-sram", True, True, False),
     KELLE: ("kelle-edram", True, True, True),
 }
-# Lowest and highest value that a fit may take.
-BOUNDS = {
-    "serial_frac": (0.0, 1.0),
-    "kelle_serial_frac": (0.0, 1.0),
-    "recomputed_frac": (0.0, 0.6),
-}
+# Of the profile: what a system and the knobs decide.
+CONSTANTS = (
+    *("numbers.serial_frac", "numbers.parallel_frac"),
+    *("energy.refresh.transient.share", "energy.refresh.transient.interval_of"),
+)
+BOUNDS = {"serial_frac": (0.0, 1.0), "kelle_serial_frac": (0.0, 1.0), "recomputed_frac": (0.0, 0.6)}  # of a fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +91,12 @@ def decisions(name: str) -> dict[str, str]:
 
 def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, System]:
     """The five systems by name. machine_of: the machine of a name, the shipped one unless told otherwise."""
-    return {
-        name: System(
-            name=name,
-            machine=machine_of(machine),
-            evicts=evicts,
-            recomputes=recomputes,
-            overlaps=schedules,
-            transient_frac=TRANSIENT_FRAC if schedules else 1.0,
-        )
-        for name, (machine, evicts, recomputes, schedules) in SYSTEMS.items()
+    names = ("evicts", "recomputes", "overlaps")
+    made = {
+        name: System(name=name, machine=machine_of(machine), **dict(zip(names, decided, strict=True)))
+        for name, (machine, *decided) in SYSTEMS.items()
     }
+    return {name: replace(one, transient_frac=TRANSIENT_FRAC) if one.overlaps else one for name, one in made.items()}
 
 
 def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = False, profile: str = PROFILE) -> Profile:
@@ -103,17 +104,71 @@ def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = Fa
     if profile != PROFILE:
         return profiles.load(profile)
     parallel_frac = fitted.kelle_serial_frac if system.overlaps else 1.0
-    return _profile(fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv")
+    return _profile((fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv"))
 
 
 @lru_cache
-def _profile(serial_frac: float, parallel_frac: float, transient_frac: float, interval_of: str) -> Profile:
-    return profiles.with_values(
-        PROFILE,
-        {
-            "numbers.serial_frac": serial_frac,
-            "numbers.parallel_frac": parallel_frac,
-            "energy.refresh.transient.share": transient_frac,
-            "energy.refresh.transient.interval_of": interval_of,
-        },
-    )
+def _profile(values: tuple[float | str, ...]) -> Profile:
+    return profiles.with_values(PROFILE, dict(zip(CONSTANTS, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class Work:
+    """A batch of requests. budget_tokens: kept per request where the system evicts; None: all. kv_bits: of an element of KV."""
+
+    n_context_tokens: int
+    n_decode_tokens: int
+    batch: int = 16
+    budget_tokens: int | None = None
+    kv_bits: float = 16.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1), ("kv_bits", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; it must be at least {least}")
+
+    @property
+    def n_tokens(self) -> int:
+        """Length of a request at its end."""
+        return self.n_context_tokens + self.n_decode_tokens
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """How a step is counted where the paper and physics differ.
+
+    true_gqa: KV of the model's own KV heads, else of as many as query heads. eval_point: final, the longest step, or mean, over
+    the decode. charges_recompute: recomputation reads layer inputs and occupies the array, else KV reads vanish. must_fit_dram:
+    what does not fit has no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again
+    (assumed; without it the paper's energies are missed). activations_at_retention: they refresh at the retention time, else as
+    rarely as KV. cuts_windows: a layer with a sliding window attends to no more.
+    """
+
+    true_gqa: bool = False
+    eval_point: str = "final"
+    charges_recompute: bool = False
+    must_fit_dram: bool = False
+    streamed_bypasses_edram: bool = True
+    activations_at_retention: bool = False
+    cuts_windows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eval_point not in ("final", "mean"):
+            raise ValueError(f"eval_point is {self.eval_point!r}; choose final or mean")
+
+    @property
+    def n_lengths(self) -> int:
+        """Lengths of a request that a step is evaluated at."""
+        return 1 if self.eval_point == "final" else MEAN_POINTS
+
+    def lengths(self, works: Sequence[Work]) -> Floats:
+        """(works, n_lengths) of each."""
+        ends = np.array([(work.n_context_tokens, work.n_tokens) for work in works], np.float64)
+        return ends[:, 1:] if self.eval_point == "final" else np.linspace(ends[:, 0], ends[:, 1], MEAN_POINTS, axis=1)
+
+
+PAPER = Accounting()
+PHYSICAL = Accounting(true_gqa=True, eval_point="mean", charges_recompute=True, must_fit_dram=True)
+MODES = {"paper": PAPER, "physical": PHYSICAL}
+WHOLE = Accounting(true_gqa=True, charges_recompute=True, cuts_windows=True)  # the last step of the model's own

@@ -17,15 +17,7 @@ from numpy.typing import NDArray
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.oracle import Oracle
-from tokentape.policies.kv.recompute import (
-    DISTINCT,
-    PAIRS,
-    POPULAR,
-    WORD_BYTES,
-    Widths,
-    after_prompt,
-    pays,
-)
+from tokentape.policies.kv.recompute import DISTINCT, PAIRS, POPULAR, WORD_BYTES, Widths, after_prompt, pays
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.registry import label
@@ -50,10 +42,10 @@ class KVReplay:
     heads: list[dict[str, Any]]
     timeline: list[dict[str, Any]]
 
-
-def policy_params(policy: KVPolicy) -> str:
-    """The policy's fields as JSON."""
-    return json.dumps(asdict(policy), sort_keys=True)
+    @property
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The last one says that the others are whole."""
+        return {"kv_heads": self.heads, "kv_timeline": self.timeline, "kv_replays": [self.replay]}
 
 
 def widths_of(tape: AttentionTape, accounting: str = "paper") -> Widths:
@@ -79,13 +71,10 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
 def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64]]:
     """By request (inputs, layers, 5): tallies (policies/kv/recompute.py) of what is kept after every input from the prompt's last
     on; -1 where no attention is recorded. Raises ValueError as `replay_kv`."""
-    log = {request: np.full((n, tape.geometry.n_layers, 5), -1) for request, (_, n) in tape.requests.items()}
-    return _replayed(tape, policy, True, True, log).log
+    return _replayed(tape, policy, True, True).kept
 
 
-def _replayed(
-    tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool, log: dict[int, NDArray[np.int64]] | None = None
-) -> _Engine:
+def _replayed(tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool) -> _Engine:
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and tape.is_truncated:
@@ -93,7 +82,7 @@ def _replayed(
             f"tape {tape.trace_id} keeps {tape.notes['keep']} of every attention row: its kept sets are approximate; "
             "record full rows, or allow it with --approximate"
         )
-    engine = _Engine(tape, policy, renorm, log or {})
+    engine = _Engine(tape, policy, renorm)
     if isinstance(policy, Oracle):
         engine.look_ahead()
     for events in events_of(tape):
@@ -118,8 +107,8 @@ class _Request:
 
 
 class _Engine:
-    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool, log: dict[int, NDArray[np.int64]]) -> None:
-        self.tape, self.policy, self.renorm, self.log = tape, policy, renorm, log
+    def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool) -> None:
+        self.tape, self.policy, self.renorm = tape, policy, renorm
         self.n_layers, self.n_heads = tape.geometry.n_layers, tape.n_heads
         self.n_sets = self.n_heads if policy.per_head else 1
         self.windows = np.array(tape.geometry.sliding_windows or (0,) * self.n_layers, np.int64)
@@ -138,6 +127,7 @@ class _Engine:
         # after the prompt, and those that still are at the end.
         self.of_heads, self.of_bins = np.zeros((self.n_layers, self.n_heads, 4)), np.zeros((self.n_layers, n_bins, 8))
         self.popular, self.n_updates, self.full_pairs = np.zeros(2, np.int64), 0, 0.0
+        self.kept = {request: np.full((n, self.n_layers, 5), -1) for request, (_, n) in tape.requests.items()}
         self.requests: set[int] = set()
 
     # ------------------------------------------------------------------------------------------------------------- events
@@ -195,8 +185,7 @@ class _Engine:
         made = after_prompt(request.held[layer, :c], self.n_heads, self.theta, self.stores_x)
         request.is_x[layer, :c], request.tally[layer] = made
         request.popular_at_first[layer, :c] = request.held[layer, :c] > self.theta * self.n_heads
-        if self.log:
-            self.log[events.request_id][c - 1, layer] = request.tally[layer]
+        self.kept[events.request_id][c - 1, layer] = request.tally[layer]
 
     def _decode(self, request: _Request, events: Events) -> None:
         slots, m = request.slots, events.now.size
@@ -211,8 +200,7 @@ class _Engine:
             n_left, tallies, request.dense, seen,
         )  # fmt: skip
         self._refuse(code, events)
-        if self.log:
-            self.log[events.request_id][events.now, events.layers] = tallies
+        self.kept[events.request_id][events.now, events.layers] = tallies
         self._add(events, kept, n_left, tallies)
 
     def _refuse(self, code: int, events: Events) -> None:
@@ -251,8 +239,8 @@ class _Engine:
         n_events = self.of_bins[:, :, 0].sum()
         if not n_events:
             raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
-        named = {"policy": label("kv", self.policy), "parameters": policy_params(self.policy)}
-        key: dict[str, Any] = {"trace_id": tape.trace_id, **named, "renorm": self.renorm}
+        told = json.dumps(asdict(self.policy), sort_keys=True)
+        key = {"trace_id": tape.trace_id, "policy": label("kv", self.policy), "parameters": told, "renorm": self.renorm}
         totals = self.of_bins.sum(axis=(0, 1))
         x_bytes, kv_bytes = self.widths.bytes_of(totals[3:])
         per_token = self.n_layers / n_events

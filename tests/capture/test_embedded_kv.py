@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokentape.capture.kv.divergence import divergence
-from tokentape.capture.kv.evaluate import KVRun
-from tokentape.capture.kv.orderings import EVERYTHING, ORDERINGS, SINK, Effort, Lab, last_bigram, orderings
-from tokentape.capture.live.quality import evaluate_inside
+from tokentape.capture.live.divergence import divergence
+from tokentape.capture.live.kv_orderings import EVERYTHING, ORDERINGS, SINK, Lab, last_bigram, orderings
+from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.orderings import measured
+from tokentape.flows.inside_model import kv_run
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -30,7 +30,7 @@ DOC = Path(__file__).resolve().parents[2] / "docs" / "kv.md"
 
 @pytest.fixture(scope="module")
 def lab(loaded):
-    return Lab(loaded, 0, Effort(6, 64, 96))
+    return Lab(loaded, 0, Cut(n_items=6, prompt_tokens=64, decode_tokens=96))
 
 
 def test_int16_bears_losses_that_destroy_halves(lab):
@@ -55,7 +55,7 @@ def test_high_bits_and_high_scores_matter_more(lab):
 
 
 def test_no_eviction_is_the_plain_model(loaded, lab):
-    run = KVRun(KV_POLICIES["full"](), "full", {}, prompt_tokens=32, decode_tokens=24, n_items=2)
+    run = kv_run("full", {"prompt_tokens": 32, "decode_tokens": 24}, 2)
     row = evaluate_inside(loaded, "code", run)
     assert row["kl"] == pytest.approx(0, abs=1e-6)
     assert row["acceptance"] == pytest.approx(1, abs=1e-4)
@@ -68,15 +68,15 @@ def test_last_bigram_by_hand():
 
 
 def test_divergence_rows(loaded):
-    run = KVRun(AEP(16, sink=SINK), "aep", {"budget": 16}, prompt_tokens=24, decode_tokens=40, n_items=2)
+    given = {"budget": 16, "sink": SINK, "prompt_tokens": 24, "decode_tokens": 40}
+    run = kv_run("aep", given, 2)
     rows = divergence(loaded, "code", run)
     assert [row["layer"] for row in rows] == [0, 1, 2, 3]
     assert rows[0]["identical_frac"] == 1
     assert all(0.3 < row["same_frac"] <= 1 for row in rows)
     assert rows[-1]["same_frac"] < 1
     assert set(TABLES["kv_divergence"].columns) == set(rows[0])
-    blind = KVRun(Streaming(16, sink=SINK), "streaming", {}, prompt_tokens=24, decode_tokens=40, n_items=2)
-    assert all(row["identical_frac"] == 1 for row in divergence(loaded, "code", blind))
+    assert all(row["identical_frac"] == 1 for row in divergence(loaded, "code", kv_run("streaming", given, 2)))
 
 
 def test_recall_shows_what_eviction_loses(loaded):
@@ -85,7 +85,7 @@ def test_recall_shows_what_eviction_loses(loaded):
         AEP(32, sink=SINK, importance="mean"), RandomEviction(32, sink=SINK),
     ]  # fmt: skip
     names = {kind: name for name, kind in KV_POLICIES.items()}
-    runs = [KVRun(policy, names[type(policy)], asdict(policy) | {"storage": "plain"}, n_items=12) for policy in tried]
+    runs = [kv_run(names[type(policy)], asdict(policy), 12) for policy in tried]
     rows = [evaluate_inside(loaded, "recall", run, 0) for run in runs]
     full, *evicting = rows
     assert full["accuracy"] > 0.9

@@ -7,8 +7,8 @@ import pytest
 from test_kv_cache import generate, requests
 from tiny_families import build
 
-from tokentape.capture.kv.divergence import agreement, open_trail
 from tokentape.capture.live.attention import KV
+from tokentape.capture.live.divergence import agreement, open_trail
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.policies.kv import KV_POLICIES

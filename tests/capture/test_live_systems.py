@@ -14,6 +14,7 @@ from tiny_families import build
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.storage import Leaking, Rotated
 from tokentape.capture.live.system import SystemTried, evaluate_system
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.speculation.drafters import NgramDrafter, drafter_of
@@ -21,15 +22,17 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.flows import system_runs
 from tokentape.hw import spec
 from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.importance import AEP, AERP
-from tokentape.policies.kv.refresh import Intervals
+from tokentape.policies.kv.quarot import QuaRot
+from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import NearIfRare
 from tokentape.policies.placement.fixed import PrefillGuided
 from tokentape.policies.serving.chunked import Chunked
 from tokentape.policies.serving.layered import Layered
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SlicedCache, SliceMoE
-from tokentape.policies.slots import System, system_of
+from tokentape.policies.slots import System, of_table, system_of
 from tokentape.policies.speculation import Hotness
 from tokentape.policies.speculation.tree import Shape
 from tokentape.replay.capacity import bytes_of
@@ -195,10 +198,32 @@ def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loa
 def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
     for policies, words in (
         ({"residency": system_of("lru_offload", {"residency": "belady"}).residency}, "runs over a tape"),
-        ({"refresh": Intervals()}, "it keeps what a KV policy holds"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": NearIfRare()}, "add place = prefill_guided"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": PrefillGuided()}, "give --param losses=TRACE"),
     ):
         with pytest.raises(ValueError, match=words) as error:
             tried(**policies).inside(loaded)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("given", "policy", "storage"), [
+    ({"refresh": {"policy": "2drp"}}, Full(), Leaking(BitRates.of(Intervals()))),
+    ({"refresh": {"policy": "uniform", "interval_us": 900.0}, "kv": {"policy": "aep", "budget": 12, "storage": "fp16"}},
+     AEP(12), Leaking(BitRates.of(Intervals.uniform(900.0)), "fp16")),
+    ({"kv": {"storage": "int16-twos", "rate": "1e-3", "resample": "true"}},
+     Full(), Leaking(BitRates.uniform(1e-3), "int16-twos", resample=True)),
+    ({"kv": {"storage": "quarot", "bits": 3}}, Full(), Rotated(QuaRot(3))),
+])  # fmt: skip
+def test_storage_and_refresh_of_a_systems_file_run_inside_the_model(loaded, given, policy, storage):
+    slot = SystemTried(of_table("mine", given), "mine", {}, bytes_of, n_items=2, decode_tokens=12).kv(loaded, 0)
+    assert (slot.policy, slot.storage) == (policy, storage)
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"refresh": {"policy": "2drp"}, "kv": {"storage": "quarot"}}, "quarot loses no bits"),
+    ({"refresh": {"policy": "2drp"}, "kv": {"storage": "int16", "rate": "0"}}, "slot refresh: kv.rate says already"),
+    ({"kv": {"storage": "int8"}}, "storage 'int8' is unknown"),
+])  # fmt: skip
+def test_storage_that_cannot_be_is_refused_before_a_model_is_loaded(given, words):
+    with pytest.raises(ValueError, match=words):
+        SystemTried(of_table("mine", given), "mine", {}, bytes_of)

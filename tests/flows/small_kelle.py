@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tokentape.capture.kv.orderings import WORD_ORDERINGS
+from tokentape.capture.live.kv_orderings import WORD_ORDERINGS
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle.settings import Inside, Settings

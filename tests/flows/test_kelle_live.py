@@ -9,17 +9,15 @@ import pytest
 from small_kelle import SMALL, run
 
 from tokentape.capture import models
-from tokentape.capture.kv.orderings import REFRESH_SETS, WORD_ORDERINGS
+from tokentape.capture.live.kv_orderings import REFRESH_SETS, WORD_ORDERINGS
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
-from tokentape.flows.systems.kelle.live_rows import UNITS, quality_rows
+from tokentape.flows.systems.kelle.live import UNITS, quality_rows
 from tokentape.flows.systems.kelle.settings import setup
 from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
-from tokentape.replay.kelle.derived import FITTED
-from tokentape.replay.kelle.setup import CALIBRATED
+from tokentape.replay.kelle.rows import CALIBRATED
 from tokentape.replay.kelle.step import decode_step
-from tokentape.replay.kelle.systems import BASELINE, profile_of
-from tokentape.replay.kelle.work import PHYSICAL, Work
+from tokentape.replay.kelle.systems import BASELINE, PHYSICAL, Work, profile_of
 from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.results import read_rows
@@ -177,7 +175,7 @@ def test_nothing_beats_the_front(pareto):
 def test_popularity_answers_its_claim(place):
     row = next(row for row in read_rows(place, "answers") if "popular_token_persistence" in row["claim_id"])
     assert 0 < row["value"] <= 100
-    assert row["mode"] == FITTED
+    assert row["mode"] == "paper"
     assert row["how"].startswith("embedded on code")
 
 

@@ -14,13 +14,13 @@ from tokentape.flows import error_table
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.settings import Settings
-from tokentape.replay.kelle.derived import FITTED, PHYSICAL, UNFITTED
 from tokentape.replay.kelle.systems import BASELINE, KELLE, SYSTEMS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
+FITTED, UNFITTED, PHYSICAL = kelle.Settings.shipped().modes
 PARTS = ["dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j"]
 WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
 

@@ -18,13 +18,25 @@ from tokentape.hw.sourced import BadSpec
 from tokentape.hw.work import Rows
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle import step as steps_of
-from tokentape.replay.kelle.details import lifetimes, total_s
-from tokentape.replay.kelle.fit import ROUNDING, calibrate, derived, log_errors, ratios
-from tokentape.replay.kelle.orderings import reversals
-from tokentape.replay.kelle.ratios import Steps
+from tokentape.replay.kelle.derived import total_s
+from tokentape.replay.kelle.ratios import ROUNDING, Steps, calibrate, nothing_fitted, ratios, reversals
 from tokentape.replay.kelle.recompute import roofline
-from tokentape.replay.kelle.systems import BASELINE, BOUNDS, FITS, KELLE, SYSTEMS, Fitted, profile_of, systems
-from tokentape.replay.kelle.work import MODES, PAPER, PHYSICAL, Accounting, Work
+from tokentape.replay.kelle.rows import lifetimes
+from tokentape.replay.kelle.systems import (
+    BASELINE,
+    BOUNDS,
+    FITS,
+    KELLE,
+    MODES,
+    PAPER,
+    PHYSICAL,
+    SYSTEMS,
+    Accounting,
+    Fitted,
+    Work,
+    profile_of,
+    systems,
+)
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -254,9 +266,9 @@ def shipped() -> Steps:
 
 
 def test_bars_of_the_zero_knob_and_the_calibrated_model():
-    plain = log_errors(Steps(OURS, SHAPES, WORKLOADS, derived(ROWS)), RATIOS)
+    plain = Steps(OURS, SHAPES, WORKLOADS, nothing_fitted(ROWS)).errors(RATIOS)
     assert np.median(np.abs(np.expm1(plain))) <= 0.10
-    errors = dict(zip((ratio.claim_id for ratio in RATIOS), np.abs(log_errors(shipped(), RATIOS)), strict=True))
+    errors = dict(zip((ratio.claim_id for ratio in RATIOS), np.abs(shipped().errors(RATIOS)), strict=True))
     roles = {ratio.claim_id: ratio.role for ratio in RATIOS}
     calibrated, predicted = ([e for c, e in errors.items() if roles[c] == role] for role in ("calibrate", "predict"))
     assert (len(calibrated), len(predicted)) == (13, 13)
@@ -274,11 +286,11 @@ def test_only_rows_that_may_be_fitted_are_and_no_knob_can_be_bettered():
     wanted = [ratio for ratio in RATIOS if ratio.role == "calibrate"]
 
     def loss(knobs: Fitted) -> float:
-        scaled = log_errors(Steps(OURS, SHAPES, WORKLOADS, knobs), wanted) / ROUNDING
+        scaled = Steps(OURS, SHAPES, WORKLOADS, knobs).errors(wanted) / ROUNDING
         return float((np.sqrt(1 + scaled**2) - 1).sum())
 
     least = loss(fit.constants)
-    assert np.abs(log_errors(shipped(), wanted)).mean() == pytest.approx(fit.residual, rel=1e-4)
+    assert np.abs(shipped().errors(wanted)).mean() == pytest.approx(fit.residual, rel=1e-4)
     for name, (low, high) in BOUNDS.items():
         for factor in (0.97, 1.03):
             value = min(high, max(low, factor * getattr(fit.constants, name)))
@@ -308,7 +320,7 @@ def test_charging_edram_for_streamed_kv_misses_table_7():
 @pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.29), (Accounting(true_gqa=True), 0.23)])
 def test_the_other_readings_are_far_off(accounting, mean):
     steps = Steps(OURS, SHAPES, WORKLOADS, shipped().knobs, accounting)
-    assert np.abs(log_errors(steps, RATIOS)).mean() == pytest.approx(mean, abs=0.005)
+    assert np.abs(steps.errors(RATIOS)).mean() == pytest.approx(mean, abs=0.005)
 
 
 def test_orders_that_knobs_reverse_are_those_where_one_system_wins_with_them_and_loses_without():

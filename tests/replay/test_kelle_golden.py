@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tokentape.replay.kelle.details import lifetimes
 from tokentape.replay.kelle.recompute import roofline, vector_times_s
+from tokentape.replay.kelle.rows import lifetimes
 from tokentape.replay.kelle.step import PARTS, decode_step, prefill
-from tokentape.replay.kelle.systems import KELLE, Fitted, profile_of, systems
-from tokentape.replay.kelle.work import Accounting, Work
+from tokentape.replay.kelle.systems import KELLE, Accounting, Fitted, Work, profile_of, systems
 from tokentape.warehouse import models
 
 ROWS = [json.loads(line) for line in (Path(__file__).parent / "golden" / "kelle.jsonl").read_text().splitlines()]

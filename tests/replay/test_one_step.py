@@ -26,8 +26,7 @@ from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.step import prefill as kelle_prefill
-from tokentape.replay.kelle.systems import BASELINE, Fitted, profile_of, systems
-from tokentape.replay.kelle.work import WHOLE, Work
+from tokentape.replay.kelle.systems import BASELINE, WHOLE, Fitted, Work, profile_of, systems
 from tokentape.replay.passes import fits_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.coverage import FixedCoverage

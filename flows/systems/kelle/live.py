@@ -1,34 +1,39 @@
 """KV policies and lost bits inside a live model: quality by seed, orderings, how far replay strays, and a tape's attention.
 
-Rows of `quality`, `orderings`, `kv_divergence` and the `kv_*` tables of a replay. A job is one file; finished ones are skipped.
+Rows of `quality`, `orderings`, `kv_divergence` and the `kv_*` tables of a replay: a job is one file; finished ones are skipped.
+From them those of `kelle_quality` over seeds, what is costed, and the claim that a tape answers.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.kv.divergence import divergence
-from tokentape.capture.kv.evaluate import KVRun
-from tokentape.capture.kv.orderings import ORDERINGS, WORD_ORDERINGS, Effort, orderings
-from tokentape.capture.live.quality import evaluate_inside
+from tokentape.capture.live.divergence import divergence
+from tokentape.capture.live.kv_orderings import ORDERINGS, WORD_ORDERINGS, orderings
+from tokentape.capture.live.quality import Cut, evaluate_inside
+from tokentape.capture.live.system import SystemTried
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
+from tokentape.flows.answers import answer, stated
 from tokentape.flows.inside_model import kv_run
 from tokentape.flows.study_file import Made
-from tokentape.flows.systems.kelle.settings import Live, Settings
+from tokentape.flows.systems.kelle.settings import PAPER, Live, Settings
 from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.resolve import resolve
 from tokentape.replay.kv.replay import replay_kv
 from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
+UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
 ENGINES = {  # by the table that they fill
-    "quality": ("tokentape.capture.kv.evaluate",),
-    "orderings": ("tokentape.capture.kv.orderings",),
-    "kv_divergence": ("tokentape.capture.kv.divergence",),
+    "quality": ("tokentape.capture.live.system",),
+    "orderings": ("tokentape.capture.live.kv_orderings",),
+    "kv_divergence": ("tokentape.capture.live.divergence",),
     "kv_replays": ("tokentape.capture.run", "tokentape.replay.kv.replay"),
 }
 
@@ -56,7 +61,7 @@ class Job:
         return " ".join([*filter(None, named), *(f"{name}={value}" for name, value in self.parameters)])
 
     @property
-    def run(self) -> KVRun:
+    def run(self) -> SystemTried:
         """The policy as it is tried. Raises ValueError for one that is unknown, or parameters that do not fit."""
         lengths = {"prompt_tokens": self.prompt, "decode_tokens": self.output}
         return kv_run(self.policy, {**dict(self.parameters), **lengths}, self.items)
@@ -64,8 +69,8 @@ class Job:
     @property
     def interval_us(self) -> float | None:
         """The one interval for all at which a cache would refresh as often; None where it loses no bits."""
-        told = self.run.parameters.get("intervals")
-        return Intervals.parse(told).harmonic_mean_us if told else None
+        refresh = self.run.system.refresh
+        return None if refresh is None else refresh.harmonic_mean_us
 
 
 def jobs(study: Settings) -> list[Job]:
@@ -103,8 +108,8 @@ def _measured(live: Live, job: Job) -> list[Row]:
     loaded = models.load(models.find(live.model))
     if job.table == "orderings":
         asked = ORDERINGS if job.dataset == live.dataset else WORD_ORDERINGS
-        effort = Effort(job.items, job.prompt, job.output)
-        return list(orderings(loaded, live.seeds, effort, dataset=job.dataset, of=asked))
+        cut = Cut(n_items=job.items, prompt_tokens=job.prompt, decode_tokens=job.output)
+        return list(orderings(loaded, live.seeds, cut, dataset=job.dataset, of=asked))
     run = job.run
     if job.table == "kv_divergence":
         return [row for seed in live.seeds for row in divergence(loaded, job.dataset, run, seed)]
@@ -113,20 +118,63 @@ def _measured(live: Live, job: Job) -> list[Row]:
 
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
-    settings = CaptureSettings(
-        model=study.live.model,
-        dataset=job.dataset,
-        tables=("requests", "tokens", "attention"),
-        max_requests=job.items,
-        max_prompt_tokens=job.prompt,
-        max_new_tokens=job.output,
-    )
+    tables, at_most = ("requests", "tokens", "attention"), {"max_prompt_tokens": job.prompt, "max_new_tokens": job.output}
+    settings = CaptureSettings(study.live.model, job.dataset, tables, max_requests=job.items, **at_most)
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
     evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
     policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
-    found = [replay_kv(tape, policy) for policy in policies]
+    found = [replay_kv(tape, policy).tables for policy in policies]
+    return {table: [row for one in found for row in one[table]] for table in found[0]}
+
+
+def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
+    """measured: rows of table `quality` by seed; of a series, the first job is what its perplexities are divided by."""
+    references: dict[str, dict[int, float | None]] = {}
+    for job, rows in measured.items():
+        reference = references.setdefault(job.series, {row["seed"]: row["perplexity"] for row in rows})
+        by_seed = [row | {"perplexity_ratio": _over(row["perplexity"], reference[row["seed"]])} for row in rows]
+        for metric, unit in UNITS.items():
+            values = [row[metric] for row in by_seed if row[metric] is not None]
+            if values:
+                yield setting_of(job, rows) | {
+                    "series": job.series,
+                    "metric": metric,
+                    "unit": unit,
+                    "value": sum(values) / len(values),
+                    "low": min(values),
+                    "high": max(values),
+                }
+
+
+def tried(measured: Mapping[Job, list[Row]]) -> Iterator[tuple[Any, ...]]:
+    """Fields of what is costed (replay/kelle/pareto.py): series `budget`, and fixed point at some interval."""
+    for job, rows in measured.items():
+        if job.series == "budget" or (job.series == "refresh" and job.run.parameters["storage"] == "int16" and job.interval_us):
+            by_seed = ([row[name] for row in rows] for name in ("perplexity", "kv_bytes"))
+            yield setting_of(job, rows), job.run.system.kv, job.interval_us, *by_seed
+
+
+def setting_of(job: Job, rows: list[Row]) -> dict[str, Any]:
+    """What both tables say of a setting."""
+    run = job.run
     return {
-        "kv_heads": [row for one in found for row in one.heads],
-        "kv_timeline": [row for one in found for row in one.timeline],
-        "kv_replays": [one.replay for one in found],
+        **{name: rows[0][name] for name in ("model_id", "dataset", "policy", "parameters")},
+        "setting": job.setting,
+        "setting_value": job.value,
+        "budget_tokens": run.system.kv.budget,
+        "storage": run.parameters["storage"],
+        "n_seeds": len(rows),
     }
+
+
+def _over(perplexity: float | None, reference: float | None) -> float | None:
+    return None if perplexity is None or reference is None else perplexity / reference
+
+
+def popularity_answer(study: Settings, tape: Job, replayed: list[Row]) -> Row:
+    """How many tokens stay popular in the live model's tape under Kelle's policy; the paper's are of large models."""
+    claim = next(claim for claim, row in stated(PAPER).items() if row["metric"] == "popular_token_persistence")
+    of = next(row for row in replayed if row["policy"] == "aerp" and json.loads(row["parameters"])["importance"] == "sum")
+    budget, model = dict(tape.parameters)["budget"], study.live.model
+    how = f"{model} on {tape.dataset}, {tape.items} requests of {tape.prompt} tokens, budget {budget}"
+    return answer(claim, 100.0 * of["popular_stays_frac"], how)

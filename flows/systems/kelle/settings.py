@@ -13,13 +13,13 @@ from tokentape.flows.answers import Answer, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.replay.kelle.fit import PAPER, derived
-from tokentape.replay.kelle.points import Cell
-from tokentape.replay.kelle.setup import CALIBRATED, MEAN_FAILURE, ZERO, Chip, Refresh, Requests, Setup, Variant
-from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Fitted, decisions, systems
-from tokentape.replay.kelle.work import Work
+from tokentape.replay.kelle.ratios import nothing_fitted
+from tokentape.replay.kelle.rows import CALIBRATED, ZERO, Cell, Chip, Refresh, Requests, Setup, Variant
+from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Fitted, Work, decisions, systems
 from tokentape.warehouse import models
 
+PAPER = "kelle"
+MEAN_FAILURE = "kelle/7.1/retention_failure_average/four-default-intervals"
 VARIED = tuple(field.name for field in fields(Variant))
 OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
 
@@ -43,6 +43,20 @@ class Inside(Grid):
     table: str
 
 
+class Derived(Part):
+    """A number derived a second way. value, published: quantities (replay/kelle/derived.py), or a claim's id; check, claim: the
+    row of `kelle_checks` and the claim that it is, modes: how the latter is answered; how: its words, quantities in braces."""
+
+    check: str = ""
+    claim: str = ""
+    value: str
+    published: str = ""
+    unit: str = "1"
+    how: str
+    modes: tuple[str, ...] = ("paper",)
+    is_told: bool = False
+
+
 class Live(Part):
     """What is measured inside a model. prompt, output: tokens of a window of text; batch: requests of a decode step that is
     costed."""
@@ -57,7 +71,7 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. profile: the cost profile; machines: another in place of a shipped one."""
+    """study.toml. profile: the cost profile; machines: another in place of a shipped one; bars: the largest value of a check."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -72,6 +86,8 @@ class Settings(StudyFile):
     requests: Requests
     grid: tuple[Group, ...]
     modes: dict[str, dict[str, str]]
+    derived: tuple[Derived, ...]
+    bars: dict[str, float]
     answers: tuple[Answer, ...]
     live: Live
 
@@ -96,19 +112,16 @@ class Settings(StudyFile):
 def setup(study: Settings, calibrated: Fitted | None = None) -> Setup:
     """What the study computes with. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
     claimed, refresh = stated(PAPER), study.refresh
-    shipped = sorted({machine for machine, *_ in SYSTEMS.values()})
-    machines = {name: load_hardware(study.machines.get(name, name)) for name in shipped}
     mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
     sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
     return Setup(
-        machines=machines,
-        systems=systems(machines.__getitem__),
+        systems=systems(lambda name: load_hardware(study.machines.get(name, name))),
         geometries={name: models.load(name).geometry for name in study.named_models},
         models=study.models,
         workloads=study.workloads,
-        knobs={ZERO: derived(claimed.values()), CALIBRATED: calibrated or FITS.load().constants},
+        knobs={ZERO: nothing_fitted(claimed.values()), CALIBRATED: calibrated or FITS.load().constants},
         curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in refresh.anchors},
-        stated=claimed,
+        claims=list(claimed.values()),
         refresh=refresh,
         chip=study.chip,
         requests=study.requests,

@@ -1,0 +1,147 @@
+"""Orderings that KV eviction and lossy storage must show on the embedded model: what costs more than what, and by how much.
+
+Each is a ratio of perplexities, or of accuracies, with a margin, measured on held-out text with several seeds; a seed has windows
+of its own. Margins are those of a smaller reference model and are not moved: where the shipped model misses one, the
+table says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from tokentape.capture import models
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.loop import Sampling, decode
+from tokentape.capture.live.quality import Cut, requests_of, windows
+from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.storage import NONE, storage_of
+from tokentape.capture.orderings import Ordering, measured, over
+from tokentape.policies.kv import KVPolicy
+from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.kv.streaming import Streaming
+
+DATASET = "code"
+SINK = 4
+BUDGETS = (32, 64)
+USUAL = Cut(n_items=24)
+EVERYTHING = AEP(None, importance="mean")  # evicts nothing, but scores tokens into HST and LST
+# The three sets of intervals of Kelle Table 4, by the harmonic mean in us that it states.
+REFRESH_SETS = {
+    540: Intervals(180.0, 3600.0, 720.0, 5400.0),
+    1050: Intervals(),
+    2062: Intervals(720.0, 9000.0, 2880.0, 10800.0),
+}
+
+
+class Lab:
+    """One seed's measurements on a loaded model, each made once."""
+
+    def __init__(self, loaded: models.Loaded, seed: int, cut: Cut, dataset: str = DATASET) -> None:
+        self.loaded, self.seed, self.cut = loaded, seed, cut
+        self.texts = np.array(windows(loaded, dataset, cut, seed))
+        self.nll = cache(self._nll)
+
+    def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
+        """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
+        model, requests = self.loaded.model, requests_of(self.texts.tolist(), self.cut)
+        if isinstance(policy, RandomEviction):
+            policy = replace(policy, seed=self.seed)
+        with Inside(model, KV(model, policy, storage_of(storage, rates, seed=self.seed))) as inside:
+            outcomes = decode(model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
+        found = [o.nll for o in outcomes]
+        return torch.stack([nll for nll in found if nll is not None])[:, self.cut.prompt_tokens :].double().numpy()
+
+    def perplexity(self, policy: KVPolicy = EVERYTHING, storage: str = "plain", rates: BitRates = NONE) -> float:
+        return math.exp(self.nll(policy, storage, rates).mean())
+
+    def flipped(self, rates: BitRates, word: str = "int16") -> float:
+        """Perplexity over that of the same words without losses."""
+        return self.perplexity(EVERYTHING, word, rates) / self.perplexity(EVERYTHING, word)
+
+    def long_range(self, policy: KVPolicy, distance: int) -> float:
+        """Perplexity on the targets whose bigram last stood more than `distance` tokens ago."""
+        mask = last_bigram(self.texts)[:, self.cut.prompt_tokens + 1 :] > distance
+        return math.exp(self.nll(policy)[mask].mean())
+
+
+def last_bigram(texts: np.ndarray) -> np.ndarray:
+    """(windows, n) tokens since the bigram that ends at each position last ended; 0 where it is new. texts (windows, n) ids."""
+    since = np.zeros(texts.shape, np.int64)
+    for row, ids in zip(since, texts.tolist(), strict=True):
+        seen: dict[tuple[int, int], int] = {}
+        for at in range(1, len(ids)):
+            pair = (ids[at - 1], ids[at])
+            row[at] = at - seen.get(pair, at)
+            seen[pair] = at
+    return since
+
+
+def _mean_score(budget: int) -> AEP:
+    return AEP(budget, sink=SINK, importance="mean")
+
+
+def _against_uniform(mean_us: int) -> Ordering:
+    """2DRP over one interval for all, which takes as many refreshes."""
+    intervals = REFRESH_SETS[mean_us]
+    ratio = over("flipped", (BitRates.of(intervals),), (BitRates.of(Intervals.uniform(intervals.harmonic_mean_us)),))
+    return Ordering(f"perplexity 2DRP / uniform, {mean_us} us, int16", True, 1.0, ratio)
+
+
+def _against_streaming(budget: int) -> Ordering:
+    ratio = over("long_range", (_mean_score(budget), budget), (Streaming(budget, sink=SINK), budget))
+    return Ordering(f"perplexity mean score / StreamingLLM, long range, {budget}", True, 0.95, ratio)
+
+
+def _worst(budget: int) -> Ordering:
+    """Random eviction over the worst of the others."""
+    others = (_mean_score(budget), Streaming(budget, sink=SINK), Streaming(budget, sink=0), RandomEviction(budget, sink=SINK))
+    unprotected = RandomEviction(budget, sink=0, recent=0)
+    return Ordering(
+        f"perplexity unprotected random / worst other, {budget}",
+        False,
+        1.01,
+        lambda lab: lab.perplexity(unprotected) / max(lab.perplexity(policy) for policy in others),
+    )
+
+
+# Margins of the reference model's table, rows 11 to 15, and of the paper's tolerance to losses.
+WORD_ORDERINGS = (
+    Ordering("perplexity int16 losses 1e-3 / none", True, 1.03, lambda lab: lab.flipped(BitRates.uniform(1e-3))),
+    Ordering("perplexity int16 losses 2e-3 / none", True, 1.05, lambda lab: lab.flipped(BitRates.uniform(2e-3))),
+    Ordering("perplexity fp16 losses 1e-4 / none", False, 2.0, lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16")),
+)
+_OF_HST, _OF_LST = BitRates(hst_msb=1e-3, hst_lsb=1e-3), BitRates(lst_msb=1e-3, lst_lsb=1e-3)
+ORDERINGS = (
+    *WORD_ORDERINGS,
+    Ordering(
+        "perplexity MSB - LSB losses 1e-2 / none, plus 1",
+        False,
+        1.05,
+        lambda lab: 1 + lab.flipped(BitRates(hst_msb=1e-2, lst_msb=1e-2)) - lab.flipped(BitRates(hst_lsb=1e-2, lst_lsb=1e-2)),
+    ),
+    Ordering("perplexity HST / LST losses 1e-3", False, 1.0, over("flipped", (_OF_HST,), (_OF_LST,))),
+    *map(_against_uniform, REFRESH_SETS),
+    *map(_worst, BUDGETS),
+    *map(_against_streaming, BUDGETS),
+)
+
+
+def orderings(
+    loaded: models.Loaded,
+    seeds: Iterable[int] = range(4),
+    cut: Cut = USUAL,
+    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
+    dataset: str = DATASET,
+    of: Sequence[Ordering] = ORDERINGS,
+) -> list[dict[str, Any]]:
+    """Rows of table `orderings`: see capture.orderings.measured."""
+    return measured(loaded, of, lambda seed: Lab(loaded, seed, cut, dataset), seeds, progress, dataset)
