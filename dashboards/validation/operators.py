@@ -1,4 +1,4 @@
-"""The validation page's figures: GPU operators on rows fitted, held out and of other devices; DRAM bandwidth in closed form."""
+"""The validation page's figures: real engines; GPU operators on rows fitted, held out and of other devices; DRAM bandwidth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import polars as pl
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.units import highest
-from tokentape.dashboards.validation.words import OPERATORS, SPLITS
+from tokentape.dashboards.validation.words import CUT, DATA, METRICS, OPERATORS, RESTS_ON, SPLITS
 
 ROOM_WIDE, ROOM_NARROW = 1.42, 1.75  # axis length over the longest mark: room for words in wide and in narrow panels
 
@@ -38,9 +38,28 @@ def regimes(ask: Ask) -> Drawn:
     return Drawn({"regimes": found}, facts=_facts(ask.made(_errors)) | own)
 
 
+def engines(ask: Ask) -> Drawn:
+    """Ours first, then other simulators by name."""
+    found = some(ask("engines")).with_columns(*_told(), cut=pl.min_horizontal("mape", pl.lit(CUT)))
+    found = found.with_columns(what=pl.format("{}, {}", "metric", "simulator")).with_row_index("order")
+    simulators = found["simulator"].unique(maintain_order=True).to_list()
+    own = {"simulators": simulators, "colours": list(theme.colours(simulators).values())}
+    return Drawn({"engines": found}, facts=own)
+
+
+def stages(ask: Ask) -> Drawn:
+    found = some(ask("stages")).with_columns(*_told(), split=pl.col("split").replace(RESTS_ON))
+    return Drawn({"stages": found}, facts={"rests": list(RESTS_ON.values())})
+
+
 def dram(ask: Ask) -> Drawn:
     found = some(ask("dram"))
     return Drawn({"dram": found}, facts={"width": 78 * found["preset"].n_unique()})
+
+
+def _told() -> tuple[pl.Expr, pl.Expr]:
+    """Metrics and known sets of measurements, as people say them."""
+    return pl.col("metric").replace(METRICS), pl.col("data").replace(DATA)
 
 
 def _errors(ask: Ask) -> pl.DataFrame:

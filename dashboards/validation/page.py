@@ -11,11 +11,11 @@ from tokentape.dashboards.validation.words import OPERATORS
 
 FILE, TITLE = "validation.html", "Validation"
 LEAD = (
-    "How far the cost models are from measurements: GPU operators on the rows they were fitted on, on rows never seen, and on a "
-    "device never seen; DRAM bandwidth in closed form against a cycle-level simulator."
+    "How far predictions are from measurements: real engines, beside what other simulators reach; GPU operators on the rows they "
+    "were fitted on, on rows never seen, and on a device never seen; DRAM bandwidth in closed form against a simulator."
 )
 POINTS_PER_PAGE_UNIT = 12  # points of each operator, split and device, per unit of the page's size
-FIGURES = ("errors", "points", "regimes", "dram")
+FIGURES = ("engines", "stages", "errors", "points", "regimes", "dram")
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:

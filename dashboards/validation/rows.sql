@@ -2,7 +2,7 @@
 -- The vendor's name says nothing here; a setup names the software only where a device was measured in several.
 with setups as (
     select distinct device, framework, version, regexp_replace(device, '^(NVIDIA|AMD|Intel) ', '') as short
-    from validation where "check" <> 'dram'
+    from validation where "check" in ('gpu_operator', 'gpu_operator_regime')
 )
 select device, framework, version,
     short || case when count(*) over (partition by device) > 1 then ', ' || framework || ' ' || version else '' end as setup
@@ -42,3 +42,11 @@ select device as preset, replace(operator, '_', ' ') as pattern, regime = 'cover
     predicted / measured - 1 as error
 from validation_points where "check" = 'dram' and measured > 0 order by all
 
+-- engines: mean error per set of measurements, simulator and metric; how many stages or settings each ran
+select device as data, framework as simulator, operator as metric, n, split_part(version, ' of ', 2)::bigint as n_of,
+    split = 'closed_form' as nothing_fitted, mape_frac as mape
+from validation where "check" = 'engine' order by data, metric, simulator <> 'tokentape', simulator
+
+-- stages: predicted / measured - 1 of the means of every stage, log or setting
+select device as data, operator as metric, shape as stage, split, measured, predicted, predicted / measured - 1 as error, unit
+from validation_points where "check" = 'engine' and regime = 'mean' and measured > 0 order by all

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokentape.flows.options import JsonOption, argument, option
+from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
     from tokentape.replay.serving.validation import Row
+
+RecordOption = Annotated[bool, option("Write the rows to the store, for the validation page.", "--record")]
 
 
 def serving(
@@ -29,6 +31,8 @@ def serving(
     ] = None,
     seed: Annotated[int, option("Of arrivals that are told by their rate.", "--seed")] = 0,
     as_json: JsonOption = False,
+    record: RecordOption = False,
+    store: StoreOption = None,
 ) -> None:
     """Serve what a real engine served, with its settings, and print predicted against measured by metric and statistic.
 
@@ -72,6 +76,8 @@ def serving(
         constants, fitted_on = fit_host(of_engine, run, ("ttft_s",)), f"ttft_s mean of {fit_front_end}"
         note(f"front end: {1e3 * constants.front_end_s:.2f} ms, fitted on {fitted_on}")
     rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on)]
+    if record:
+        _record(store, paths[0], hardware, rows, len(stages))
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
@@ -95,6 +101,16 @@ def _print_rows(what: str, rows: Sequence[Row]) -> None:
     print_table("predicted against measured", head, shown, numbers=numbers)
 
 
+def _record(store: str | None, path: Path, machine: str, rows: Sequence[Row], n_of: int) -> None:
+    """Writes the rows; n_of: stages or settings that there are."""
+    from tokentape.flows import validation
+    from tokentape.flows.console import note
+    from tokentape.warehouse.tape import Store
+
+    validation.record(Store(store), validation.data_of(path), machine, rows, n_of)
+    note(f"{len(rows)} rows recorded; `tokentape load` and `tokentape site` show them")
+
+
 def offload(
     path: Annotated[Path, argument("PATH", "Folder with settings.csv and logs of an engine that streams experts.")],
     machine: Annotated[str, option("The device, or my.toml.", "--machine", "--hardware")] = "oneplus-15r",
@@ -106,6 +122,8 @@ def offload(
         option("The log whose compute time is taken. [default: of each model, the run that its tape is of]", "--fit-on"),
     ] = None,
     as_json: JsonOption = False,
+    record: RecordOption = False,
+    store: StoreOption = None,
 ) -> None:
     """Decode a tape as an engine did that streams experts from flash, and print predicted against measured by setting.
 
@@ -126,6 +144,8 @@ def offload(
 
     with progress_bar("validate") as show:
         rows = rows_of(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
+    if record:
+        _record(store, path, machine, rows, len({row.source for row in rows}))
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

@@ -450,6 +450,8 @@ class _Experts:
     @property
     def bits(self) -> float:
         """Of a weight at full width, its share of the scales with it."""
+        if self.expert_format != "recorded":
+            return 8.0 * bytes_per_value(self.expert_format)
         return float(8.0 * np.mean(self.expert_bytes) / self.geometry.expert_params)
 
     @property

@@ -124,15 +124,16 @@ def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -
 
 
 def as_run(tape: Recorded, run: Streamed) -> Recorded:
-    """The tape as long as the run and with as many experts per token: its decodes again from the first on, and experts that are
-    larger by as much as they are more, so that a cache of so many bytes holds as many tokens' experts."""
+    """The tape's first request, as long as the run and with as many experts per token: its decodes again from the first on, and
+    experts that are larger by as much as they are more, so that a cache of so many bytes holds as many tokens' experts."""
     first, last = int(tape.n_prompt[0]), int(tape.n_inputs[0])
     rows = np.concatenate((np.arange(first), first + np.arange(run.n_tokens) % (last - first)))
     more = run.active_experts / tape.geometry.top_k
     sizes = tuple(round(more * size) for size in tape.geometry.recorded_expert_bytes)
     geometry = tape.geometry.model_copy(update={"recorded_expert_bytes": sizes})
     bounds = np.array([0, rows.size])
-    return replace(tape, geometry=geometry, ids=tape.ids[rows], gates=tape.gates[rows], first=bounds, tracks={}, not_run=0)
+    of_rows = {"ids": tape.ids[rows], "gates": tape.gates[rows], "first": bounds, "n_prompt": tape.n_prompt[:1]}
+    return replace(tape, geometry=geometry, request_ids=tape.request_ids[:1], tracks={}, not_run=0, **of_rows)
 
 
 def decode(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> tuple[Recorded, SystemRun]:

@@ -11,7 +11,7 @@ import pytest
 from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, opened, replay, summaries, write
 from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
-from made_up_hardware import add_dram_validation, add_gpu_validation, add_hardware
+from made_up_hardware import add_dram_validation, add_engine_validation, add_gpu_validation, add_hardware
 from made_up_kelle import EVERYTHING as KELLE
 from made_up_layered import EVERYTHING as LAYERED_PREFILL
 from made_up_slicemoe import STUDY
@@ -40,6 +40,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     add_hardware(rows)
     add_dram_validation(rows)
     add_gpu_validation(rows)
+    add_engine_validation(rows)
     for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP, *SYSTEMS):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)

@@ -141,3 +141,16 @@ def add_gpu_validation(rows: dict[str, list[dict]], n_points: int = 40) -> None:
                 "check": "gpu_operator", "operator": operator, **of, "regime": "launch" if i < n_points / 2 else "compute",
                 "shape": f"m {i}", "measured": measured, "predicted": measured * (1 + error * (-1) ** i), "unit": "s",
             })  # fmt: skip
+
+
+def add_engine_validation(rows: dict[str, list[dict]]) -> None:
+    """Two stages of three of an engine, each time 10 and 30 % too long, beside a simulator that ran one; and a fitted row."""
+    of = {"check": "engine", "device": "made_experiments"}
+    for name, mape, n in (("tokentape", 0.2, 2), ("another", 0.5, 1)):
+        shares = {"n": n, "mape_frac": mape, "median_frac": mape, "p95_frac": mape}
+        told = {"framework": name, "version": f"{n} of 3", "operator": "ttft_s", "split": "closed_form"}
+        rows["validation"].append(of | told | shares)
+    for stage, (split, error) in enumerate((("closed_form", 0.1), ("closed_form", 0.3), ("fitted", 0.9))):
+        told = {"framework": "tokentape", "version": "gpu-pair", "operator": "ttft_s", "split": split, "regime": "mean"}
+        point = {"shape": f"a server, stage {stage}", "measured": 0.5, "predicted": 0.5 * (1 + error), "unit": "s"}
+        rows["validation_points"].append(of | told | point)

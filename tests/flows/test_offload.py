@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows import validation
 from tokentape.flows.cli import main
+from tokentape.flows.grid import load_trace
 from tokentape.flows.offload import rows_of
+from tokentape.flows.system_runs import tape_of
 from tokentape.hw.spec import load
 from tokentape.replay.serving.validation import NOTHING
 from tokentape.replay.system import offload
+from tokentape.replay.verify import verify
+from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.tape import Store
 
+TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LIST = "log,model,geometry,tape,tape_of_run,active_experts,reader_threads,overlap,reads_per_expert,traced\n"
 HEAD = "step,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct,mgmt_ms\n"
@@ -44,6 +53,28 @@ def test_speeds_of_all_other_settings_follow_from_one_compute_time(rows):
         others = [abs(row.rel_err) for row in rows if (row.metric, row.fitted_on) == ("tokens_per_s", on) and row.source != log]
         assert len(others) == 6
         assert sum(others) / 6 < 0.11
+
+
+def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
+    """Experts of several sizes: the loop's hits and bytes are those of the replay that `verify` holds to the residency column."""
+    store = Store(str(tmp_path))
+    first_turn = [line for line in TINY.read_text().splitlines(keepends=True) if not line.startswith("1,")]
+    (tmp_path / "one.csv").write_text("".join(first_turn))
+    tape = tape_of(store, import_bigmoe(tmp_path / "one.csv", store), None)
+    agreed = verify(load_trace(store, tape.trace_id), None, 2 * offload.MIB)
+    widths = {"hidden": 64, "n_heads": 2, "n_kv_heads": 2, "head_dim": 32, "vocab": 100, "expert_intermediate": 32}
+    tape = replace(tape, geometry=tape.geometry.model_copy(update=widths))
+    facts = ("tiny", "tiny", "", "", tape.geometry.top_k, 2.0)
+    n_tokens = int(tape.n_inputs[0] - tape.n_prompt[0])
+    run = offload.Streamed(*facts, readers=4, overlap=True, reads=3, n_tokens=n_tokens, is_tape=True, traced=False, measured={})
+    found = offload.predicted(tape, run, load("oneplus-15r"), 0.0)
+    assert found["hit_frac"] == pytest.approx(agreed.hit_frac)
+    made = offload.decode(tape, run, load("oneplus-15r"), 0.0)[1]
+    assert made.slots.fetched_bytes == agreed.backing_bytes
+    serial = offload.predicted(tape, replace(run, overlap=False), load("oneplus-15r"), 0.0)
+    assert serial["tokens_per_s"] < found["tokens_per_s"]
+    for metric in ("compute_s_per_token", "io_s_per_token"):
+        assert serial[metric] == pytest.approx(found[metric], rel=1e-6)
 
 
 def test_reads_share_their_lanes():
@@ -82,3 +113,17 @@ def test_json_rows_are_those_of_serving(tmp_path, capsys, monkeypatch):
     assert ended.value.code == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on"]
+
+
+def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
+    free, fitted = (offload.Row("a", 0, "ttft_s", "mean", 1.0, 1.2, 0.2, on) for on in (NOTHING, "ttft_s mean of a"))
+    held = offload.Row("b", 1, "ttft_s", "mean", 2.0, 1.8, -0.1, "ttft_s mean of a")
+    store = Store(str(tmp_path))
+    validation.record(store, "vllm_experiments", "h100", [free, fitted, held], 12)
+    shown = {row["framework"]: row for row in read_rows(store, "validation")}
+    assert (shown["tokentape"]["n"], shown["tokentape"]["version"]) == (2, "2 of 12")
+    assert shown["tokentape"]["mape_frac"] == pytest.approx(0.15)
+    assert shown["vidur"]["mape_frac"] == 0.12
+    assert [row["split"] for row in read_rows(store, "validation_points")] == ["closed_form", "fitted", "held_out"]
+    (line,) = validation.table({"vllm_experiments": ("h100", [free, held], 12)})[2:]
+    assert line.startswith("| vllm_experiments | h100 | ttft_s | 15.0 % | 2 of 12 | no | BLIS evolved 23.0 % (12), ")

@@ -1,0 +1,151 @@
+"""Predicted against measured of real engines: rows for the validation page, and the table of README.md and docs/validation.md.
+
+python -m tokentape.flows.validation DATA PAGE...     runs all that lies in DATA, rewrites `<!-- validation -->` to `<!-- end -->`
+
+What other simulators reach is warehouse/claims/simulators.csv.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tokentape.hw.files import write_text
+from tokentape.replay.serving.validation import NOTHING, Row
+from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.tape import Store
+
+SIMULATORS = Path(__file__).parents[1] / "warehouse" / "claims" / "simulators.csv"
+OURS, CHECK = "tokentape", "engine"
+UNITS = {"hit_frac": "1", "read_bytes_per_token": "B", "tokens_per_s": "1/s", "output_tokens_per_s": "1/s"}
+# What is measured, in the order of the table: folder, machine, command.
+RUNS = (
+    ("vllm_experiments", "h100", "serving"),
+    ("vllm_logs", "rtxpro6000", "serving"),
+    ("offload_measured", "oneplus-15r", "offload"),
+)
+_BLOCK = re.compile(r"(?s)(<!-- validation -->)\n.*?(<!-- end -->)")
+_HEAD = (
+    "| measured | on | metric | mean error | compared | nothing fitted | others: mean error (compared) |",
+    "|---|---|---|---|---|---|---|",
+)
+
+
+def errors(data: str, rows: Iterable[Row], n_of: int) -> list[dict[str, Any]]:
+    """Ours and the simulators', by metric, of means alone. rows whose metric was fitted on themselves are left out; n_of: stages
+    or settings that there are; n_free: of those run, on which nothing was fitted."""
+    means = [row for row in rows if row.statistic == "mean"]
+    found = []
+    for metric in dict.fromkeys(row.metric for row in means):
+        of = [row for row in means if row.metric == metric]
+        unseen = [abs(row.rel_err) for row in of if not row.fitted_on.endswith(f" {row.source}")]
+        if not unseen:
+            continue
+        shares = {f"{name}_frac": float(np.quantile(unseen, q)) for name, q in (("median", 0.5), ("p95", 0.95))}
+        n_free = sum(row.fitted_on == NOTHING for row in of)
+        told = {"simulator": OURS, "metric": metric, "mape_frac": float(np.mean(unseen)), "n": len(unseen)}
+        found.append({"data": data, **told, "n_of": n_of, "n_free": n_free, **shares})
+    others = pl.read_csv(SIMULATORS).filter(pl.col("data") == data).drop("source")
+    return (
+        found + others.with_columns(n_free=pl.col("n"), median_frac=pl.col("mape_frac"), p95_frac=pl.col("mape_frac")).to_dicts()
+    )
+
+
+def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int) -> None:
+    """For the validation page: an error per metric and simulator, a point per metric, statistic and stage."""
+    of = {"check": CHECK, "device": data}
+    shown = [
+        {
+            **of, "framework": one["simulator"], "version": f"{one['n']} of {one['n_of']}", "operator": one["metric"],
+            "split": "closed_form" if one["n"] == one["n_free"] else "held_out",
+            **{name: one[name] for name in ("n", "mape_frac", "median_frac", "p95_frac")},
+        }
+        for one in errors(data, rows, n_of)
+    ]  # fmt: skip
+    points = [
+        {
+            **of, "framework": OURS, "version": machine, "operator": row.metric,
+            "split": _split(row),
+            "regime": row.statistic, "shape": f"{row.source}, stage {row.stage}", "measured": row.measured,
+            "predicted": row.predicted, "unit": UNITS.get(row.metric, "s"),
+        }
+        for row in rows
+    ]  # fmt: skip
+    write_rows(store, "validation", shown)
+    write_rows(store, "validation_points", points)
+
+
+def _split(row: Row) -> str:
+    if row.fitted_on == NOTHING:
+        return "closed_form"
+    return "fitted" if row.fitted_on.endswith(f" {row.source}") else "held_out"
+
+
+def data_of(path: Path) -> str:
+    """What a folder's measurements go by: its name, of a log that of the folder of logs."""
+    return path.resolve().parent.name if (path / "meta.json").is_file() else path.resolve().name
+
+
+def table(runs: Mapping[str, tuple[str, Sequence[Row], int]]) -> list[str]:
+    """Lines of the table. runs: data -> machine, rows, stages that there are."""
+    lines = list(_HEAD)
+    for data, (machine, rows, n_of) in runs.items():
+        every = errors(data, rows, n_of)
+        for one in (one for one in every if one["simulator"] == OURS):
+            others = [
+                f"{of['simulator']} {_percent(of['mape_frac'])} ({of['n']})"
+                for of in every
+                if of["metric"] == one["metric"] and of["simulator"] != OURS
+            ]
+            free = "yes" if one["n_free"] >= one["n"] else "no"
+            cells = (data, machine, one["metric"], _percent(one["mape_frac"]), f"{one['n']} of {n_of}", free, ", ".join(others))
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _percent(frac: float) -> str:
+    return f"{100 * frac:.1f} %"
+
+
+def run(data: Path) -> dict[str, tuple[str, list[Row], int]]:
+    """All of RUNS that lie in a folder, through the command line."""
+    from tokentape.replay.serving.engine_logs import read
+    from tokentape.replay.system import offload
+
+    found = {}
+    for name, machine, command in RUNS:
+        folder = data / name
+        if not folder.is_dir():
+            continue
+        paths = sorted(path.parent for path in folder.glob("*/meta.json")) or [folder]
+        n_of = len(offload.read(folder)) if command == "offload" else sum(len(list(read(path, 0))) for path in paths)
+        option = "--machine" if command == "offload" else "--hardware"
+        found[name] = (machine, _rows(["validate", command, *map(str, paths), option, machine, "--json"]), n_of)
+    return found
+
+
+def _rows(words: list[str]) -> list[Row]:
+    from tokentape.flows.cli import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        main(words)
+    return [Row(**row) for row in json.loads(out.getvalue())]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: python -m tokentape.flows.validation DATA PAGE...")
+    made = "\n".join(table(run(Path(sys.argv[1]))))
+    for page in map(Path, sys.argv[2:]):
+        text = page.read_text(encoding="utf-8")
+        write_text(page, _BLOCK.sub(lambda match: f"{match[1]}\n{made}\n{match[2]}", text))
