@@ -14,7 +14,7 @@ import polars as pl
 
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims

@@ -33,7 +33,7 @@ def _sha256(ids: Sequence[int]) -> str:
 def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
     bad = np.isnan(values).any(axis=1)
     if bad.any():
-        at = {name: int(column[bad.argmax()]) for name, column in keys.items()}
+        at = {name: keys[name][bad.argmax()] for name in ("request_id", "position", "layer")}
         raise ValueError(
             f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
             "the model's numbers overflow: use --dtype bfloat16 or float32"

@@ -56,11 +56,32 @@ class _Masses:
     rest: np.ndarray  # (rows,) f32
 
 
+@dataclass(frozen=True)
+class Routed:
+    """Rows of routing by pass, layer, then token as the pass held them; experts by falling weight. keys: (rows,) each."""
+
+    keys: dict[str, np.ndarray]
+    ids: np.ndarray  # (rows, k) u16
+    weights: np.ndarray
+    natural: np.ndarray | None
+    scores: np.ndarray | None  # (rows, E)
+
+    def table(self, keys: Sequence[str], columns: dict[str, pa.Array]) -> pa.Table:
+        return pa.table({name: self.keys[name] for name in keys} | columns)
+
+    def scored(self, keys: Sequence[str]) -> pa.Table:
+        assert self.scores is not None
+        return self.table(keys, {"scores": rows_of(self.scores)})
+
+
 class ShardRecorder:
     """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
 
     natural: what the routers chose before a policy changed it, as column natural_ids; policy_state: the policy, for every pass.
     """
+
+    ROUTED, SCORED = ("request_id", "position", "layer", "pass_id"), ("request_id", "position", "layer")
+    PHASE = "decode"  # of tokens behind the prompt
 
     def __init__(
         self,
@@ -116,7 +137,7 @@ class ShardRecorder:
         self, requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str, wanted: Sequence[str]
     ) -> dict[str, pa.Table]:
         """The wanted tables of this shard. Raises ValueError where the model's router logits or weights hold NaN."""
-        made = {"requests": request_rows(requests, outcomes, dataset), "passes": self._pass_rows()}
+        made = {"requests": request_rows(requests, outcomes, dataset), "passes": self._pass_rows(), **self._more_rows()}
         if "tokens" in wanted:
             made["tokens"] = self._token_rows(requests, outcomes)
         if self.routing is not None:
@@ -124,6 +145,16 @@ class ShardRecorder:
         if self.attention is not None:
             made["attention"] = self._attention_rows()
         return {name: made[name] for name in wanted}
+
+    def _more_rows(self) -> dict[str, pa.Table]:
+        return {}
+
+    def _kept(self, done: Pass) -> list[int]:
+        """Of a pass's members, how many of their tokens stay."""
+        return done.counts
+
+    def _state(self, done: Pass) -> str | None:
+        return self.policy_state
 
     def _pass_ids(self) -> np.ndarray:
         return np.arange(self.first_pass_id, self.first_pass_id + self.n_passes, dtype=np.uint32)
@@ -138,14 +169,14 @@ class ShardRecorder:
                 "kind": pa.array([p.kind for p in self._passes]),
                 "n_tokens": n_tokens,
                 "request_ids": lists(members, lengths),
-                "policy_state": pa.array([self.policy_state] * self.n_passes, pa.string()),
+                "policy_state": pa.array([self._state(p) for p in self._passes], pa.string()),
             }
         )
 
     def _token_rows(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> pa.Table:
         of_request: dict[int, list[int]] = {r.request_id: [] for r in requests}
         for pass_id, done in zip(self._pass_ids().tolist(), self._passes, strict=True):
-            for request_id, count in zip(done.request_ids, done.counts, strict=True):
+            for request_id, count in zip(done.request_ids, self._kept(done), strict=True):
                 of_request[request_id] += [pass_id] * count
         inputs = [np.array([*r.prompt_ids, *o.output_ids[:-1]], dtype=np.int32) for r, o in zip(requests, outcomes, strict=True)]
         lengths = np.array([len(ids) for ids in inputs])
@@ -161,42 +192,51 @@ class ShardRecorder:
                 "request_id": np.repeat(np.array([r.request_id for r in requests], dtype=np.uint32), lengths),
                 "position": position.astype(np.int32),
                 "token_id": np.concatenate(inputs),
-                "phase": pa.array(np.where(np.concatenate(is_prompt), "prefill", "decode")),
+                "phase": pa.array(np.where(np.concatenate(is_prompt), "prefill", self.PHASE)),
                 "pass_id": np.concatenate([of_request[r.request_id] for r in requests]).astype(np.uint32),
                 "nll": pa.array(np.concatenate(nll), mask=position == 0),
             }
         )
 
     def _routing_rows(self, wanted: Sequence[str]) -> dict[str, pa.Table]:
-        assert self.routing is not None
-        layers = np.array(self.routing.layers, dtype=np.uint16)
         counts = np.concatenate([p.counts for p in self._passes])
-        request = np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts).astype(np.uint32)
-        position = (np.repeat(np.concatenate([p.starts for p in self._passes]), counts) + ranges(counts)).astype(np.int32)
-        per_pass = np.array([sum(p.counts) for p in self._passes])
-        rows = np.repeat(per_pass, len(layers))  # rows of each (pass, layer)
-        within = ranges(rows)
-        token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + within
-        keys = {
-            "request_id": request[token],
-            "position": position[token],
-            "layer": np.repeat(np.tile(layers, self.n_passes), rows),
+        starts = np.repeat(np.concatenate([p.starts for p in self._passes]), counts)
+        tokens = {
+            "request_id": np.repeat(np.concatenate([p.request_ids for p in self._passes]), counts),
+            "position": starts + ranges(counts),
+            "pass_id": np.repeat(self._pass_ids(), [sum(p.counts) for p in self._passes]),
         }
-        weights = flat([s.weights for s in self._steps])
-        ids = flat([s.ids for s in self._steps])
+        found = self._routed(tokens)
+        own = {} if found.natural is None else {"natural_ids": rows_of(found.natural)}
+        made = {
+            "routing": found.table(self.ROUTED, {"expert_ids": rows_of(found.ids), "gate_weights": rows_of(found.weights), **own})
+        }
+        return made | ({"scores": found.scored(self.SCORED)} if "scores" in wanted else {})
+
+    def _routed(self, tokens: dict[str, np.ndarray], kept: np.ndarray | None = None) -> Routed:
+        """Rows of the recorded routing. tokens: (tokens,) columns, pass by pass; kept: which of them, None: all.
+
+        Raises ValueError where the model's router logits or weights hold NaN.
+        """
+        assert self.routing is not None
+        layers, steps = np.array(self.routing.layers), self._steps
+        per_pass = np.array([step.ids.shape[1] for step in steps])
+        rows = np.repeat(per_pass, len(layers))  # of each (pass, layer)
+        token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + ranges(rows)
+        chosen = np.arange(token.size) if kept is None else np.flatnonzero(kept[token])
+        keys = {name: of[token[chosen]] for name, of in tokens.items()}
+        keys["layer"] = np.repeat(np.tile(layers, len(steps)), rows)[chosen]
+        weights, scores = flat([s.weights for s in steps])[chosen], None
         refuse_nan(weights, "gate_weights", keys)
-        ids, weights = by_weight(ids, weights)
-        pass_id = np.repeat(self._pass_ids(), per_pass * len(layers))
-        chosen = {"pass_id": pass_id, "expert_ids": rows_of(ids.astype(np.uint16)), "gate_weights": rows_of(weights)}
-        if self.natural is not None:
-            natural, _ = by_weight(flat([s.ids for s in self._natural]), flat([s.weights for s in self._natural]))
-            chosen["natural_ids"] = rows_of(natural.astype(np.uint16))
-        made = {"routing": pa.table(keys | chosen)}
-        if "scores" in wanted:
-            scores = flat([s.scores for s in self._steps if s.scores is not None])
+        if self.routing.with_scores:
+            scores = flat([s.scores for s in steps if s.scores is not None])[chosen]
             refuse_nan(scores, "scores", keys)
-            made["scores"] = pa.table(keys | {"scores": rows_of(scores)})
-        return made
+        ids, weights = by_weight(flat([s.ids for s in steps])[chosen], weights)
+        natural = None
+        if self.natural is not None:
+            own = self._natural
+            natural = by_weight(flat([s.ids for s in own])[chosen], flat([s.weights for s in own])[chosen])[0].astype(np.uint16)
+        return Routed(keys, ids.astype(np.uint16), weights, natural, scores)
 
     def _attention_rows(self) -> pa.Table:
         assert self.attention is not None

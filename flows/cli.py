@@ -23,6 +23,7 @@ from tokentape.flows.commands import (
     claims,
     cxl_ndp,
     elmoe3d,
+    fit,
     flows,
     hardware,
     imports,
@@ -56,7 +57,7 @@ SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
     "Tapes": ("capture", "import", "synthesize", "ls", "show", "check", "rm", "migrate"),
     "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
-    "Machines and models": ("hardware", "models", "calibrate", "validate"),
+    "Machines and models": ("hardware", "models", "fit", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
     "Answers": ("load", "query", "sql", "site", "serve", "demo"),
 }
@@ -199,6 +200,7 @@ def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
 
 _add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)
 _add(app, Command, compare=systems.compare, explain=systems.explain)
+_add(app, Command, fit=fit.fit)
 _add(app, Command, timeline=replay.timeline, verify=replay.verify, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, synthesize=synthesize.synthesize, show=store.show, rm=store.rm, migrate=store.migrate)
@@ -220,7 +222,7 @@ geometry = _group("models", "Models: parameters, bytes and operations, what bits
 _add(geometry, Command, list=models.models_list, show=models.models_show, quantise=quantise.quantise_report)
 _add(geometry, Action, train=capture.train_embedded)
 held = _group("validate", "Predictions beside what real engines measured.")
-_add(held, Command, serving=validate.serving)
+_add(held, Command, serving=validate.serving, offload=validate.offload)
 calibrate = _group("calibrate", "Fit cost models to measurements and to what papers publish.")
 _add(calibrate, Command, gpu=hardware.calibrate_gpu, serving=serving_fit.calibrate_serving, kelle=kelle.calibrate_kelle)
 _add(calibrate, Command, elmoe3d=elmoe3d.calibrate_elmoe3d, cxl_ndp=cxl_ndp.calibrate_cxl_ndp)

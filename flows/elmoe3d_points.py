@@ -15,7 +15,7 @@ from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.hw.profile import PHYSICAL
-from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of, without_windows
 from tokentape.replay.elmoe3d.runs import Mode, ours
 from tokentape.replay.elmoe3d.timing import PAPER, Outcome
@@ -91,7 +91,7 @@ def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np
     written, costs = Settings.shipped().platforms.pool_write_frac, profiles.load(profile)
     modes: dict[str, Mode] = {"AR J per token": "ar", "SD J per token": "sd"}
     runs = {name: ours(points, found, mode, costs, written) for name, mode in modes.items()}
-    return {name: np.asarray(sum(part[0] for part in run.joules_per_token.values())) for name, run in runs.items()}
+    return {name: run.joules_per_token.sum(axis=0)[0] for name, run in runs.items()}
 
 
 def _scheme(name: str) -> str:

@@ -16,11 +16,9 @@ from tokentape.policies.registry import find
 from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
-from tokentape.replay.cxl_ndp.hits import Hits, Placement, hits_of
-from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
-from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
-from tokentape.replay.cxl_ndp.similarity import similarity
-from tokentape.replay.cxl_ndp.tapes import Reading
+from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, Reading, in_batches, joined
+from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.results import write_rows
@@ -91,6 +89,8 @@ def placed(
     for name, placement in made.items():
         if placement.kind == "event":
             raise ValueError(f"{name} places what a cache misses, step by step: run it in a system (`tokentape compare`)")
+    in_batches(max(batches), min(batches))  # what is wrong with them, before a tape is read
+    importance(np.ones(1), np.ones(1), given["alpha"])
     tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])

@@ -112,7 +112,7 @@ class StudyFile(Part):
         return self.name != self.system
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """The decisions of the system that a row names (warehouse/schema/runs.py), where its columns do not say them."""
+        """The decisions of the system that a row names (warehouse/schema/table.py), where its columns do not say them."""
         return {}
 
     def named(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.flows.scored import scored_trace
-from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
@@ -38,7 +37,6 @@ from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
-from tokentape.warehouse.formats import EXPERT_FORMATS
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
@@ -225,13 +223,11 @@ def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = F
 
 
 def format_of(store: Store, asked: Asked) -> str:
-    """Of the experts. `auto`: the format nearest to the sizes that an engine recorded, else int8-g32."""
-    tape = tape_of(store, asked.trace_id, asked.model)
-    sizes = tape.geometry.recorded_expert_bytes if manifest_of(store, asked.trace_id).origin == "imported" else ()
-    if asked.expert_format != "auto" or not sizes or not tape.geometry.expert_params:
-        return "int8-g32" if asked.expert_format == "auto" else asked.expert_format
-    per_value = float(np.mean(sizes)) / tape.geometry.expert_params
-    return min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
+    """Of the experts. `auto`: as large as an engine recorded, else int8-g32."""
+    if asked.expert_format != "auto":
+        return asked.expert_format
+    geometry = tape_of(store, asked.trace_id, asked.model).geometry
+    return "recorded" if geometry.recorded_expert_bytes and geometry.expert_params else "int8-g32"
 
 
 def setting_of(store: Store, asked: Asked, system: System) -> Setting:
@@ -245,11 +241,11 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
 
 @lru_cache(maxsize=2)
 def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
-    """Of experts at 1 to 4 bits: the tape's own, else the study's stand-in (flows/systems/cxl_ndp)."""
+    """Of experts at 1 to 4 bits: the tape's own, else the stand-in of the study of CXL GPU-NDP."""
     tape = Store(uri).open(trace_id)
     if tape.has("losses"):
         return loss_table(tape)
-    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts, gaussian_errors(), 0)
+    return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts)
 
 
 # ------------------------------------------------------------------------------------------------ side by side
@@ -357,7 +353,7 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= static_bytes(geometry, expert_format)
+        room -= static_bytes(geometry, geometry.value_format(expert_format))
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")

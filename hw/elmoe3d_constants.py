@@ -62,18 +62,14 @@ class ELMoE3DConstants:
 
     @property
     def name(self) -> str:
-        return fit_name(self.level, self.rows)
+        """`elmoe3d-l1`, with the rows where they are not the headline's."""
+        return f"elmoe3d-{self.level.lower()}" + ("" if self.rows == ROWS[0] else f"-{self.rows}")
 
     def law(self, model: str) -> ModelLaw:
         """Raises ValueError for a model that the paper has no row of."""
         if model not in self.laws:
             raise ValueError(f"no hit law is fitted for {model}; give its beta and exponent, or one of {', '.join(self.laws)}")
         return self.laws[model]
-
-
-def fit_name(level: str, rows: str) -> str:
-    """`elmoe3d-l1`, with the rows where they are not the headline's."""
-    return f"elmoe3d-{level.lower()}" + ("" if rows == ROWS[0] else f"-{rows}")
 
 
 FILES = FitFiles("elmoe3d", ELMoE3DConstants, "mean square of the relative errors of Phi_SD", digits=7)

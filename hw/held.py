@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from tokentape.hw.spec import HardwareSpec
@@ -13,6 +12,7 @@ WORDS = {
     "expert_cache": "the expert cache",
     "kv_home": "keys and values",
     "draft_home": "the draft model",
+    "buffers": "activations",
 }
 
 
@@ -24,15 +24,21 @@ def without_cache(machine: HardwareSpec) -> list[str]:
     return [f"{machine.name} has no tier in front of the experts: they are read from {home}, whatever the cache holds"]
 
 
-def overfull(machine: HardwareSpec, held_bytes: Mapping[str, float]) -> list[str]:
-    """One sentence for every tier that cannot hold what lies in it. held_bytes: by role, of all devices."""
-    of_tier: dict[str, dict[str, float]] = defaultdict(dict)
+def by_tier(machine: HardwareSpec, held_bytes: Mapping[str, float]) -> dict[str, tuple[float, dict[str, float]]]:
+    """Tier -> its room, and bytes of what lies there, in words. held_bytes: by role, of all devices; buffers lie with weights."""
+    of_tier: dict[str, tuple[float, dict[str, float]]] = {}
     for role, n_bytes in held_bytes.items():
-        if n_bytes and machine.roles.of(role):
-            of_tier[machine.roles.of(role)][WORDS[role]] = n_bytes
+        name = machine.roles.of("weights_home" if role == "buffers" else role)
+        if n_bytes and name:
+            room = machine.tiers[name].capacity_bytes.value * machine.n_devices
+            of_tier.setdefault(name, (room, {}))[1][WORDS[role]] = n_bytes
+    return of_tier
+
+
+def overfull(machine: HardwareSpec, held_bytes: Mapping[str, float]) -> list[str]:
+    """One sentence for every tier that cannot hold what lies in it. held_bytes: see by_tier."""
     found = []
-    for name, what in of_tier.items():
-        room = machine.tiers[name].capacity_bytes.value * machine.n_devices
+    for name, (room, what) in by_tier(machine, held_bytes).items():
         if sum(what.values()) > room:
             listed = ", ".join(f"{words} {n_bytes / 1e9:.3g} GB" for words, n_bytes in what.items())
             found.append(f"{name} ({room / 1e9:.3g} GB) does not hold what lies in it: {listed}")

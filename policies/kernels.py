@@ -160,8 +160,9 @@ def _either(is_first, first, second):  # type: ignore[no-untyped-def]
     return first if is_first else second
 
 
+@functools.lru_cache(maxsize=64)
 def dispatcher_of(written: Any, signature: Type) -> Any:
-    """A function as compiled code; one of a person's own that is plain Python is compiled here. Raises what numba raises."""
+    """A function as compiled code; one of a person's own that is plain Python is compiled once, here. Raises what numba does."""
     from numba import njit
 
     if isinstance(written, Kernel):

@@ -23,7 +23,7 @@ from tokentape.replay.operations import operations_of
 from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
 from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
+from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: 
     experts = value_bytes(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params, weight_format)
     kv = load.batch * kv_bytes(geometry, load.context_tokens, kv_format) + kv_bytes(geometry, load.prompt_tokens, kv_format)
     return {
-        "weights_home": weight_bytes(geometry, weight_format, weight_format, ACTIVATION) - experts,
+        "weights_home": other_bytes(geometry, weight_format, ACTIVATION),
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,
         "kv_home": kv,
     }

@@ -41,7 +41,7 @@ class ReplayResult:
 def tables_of(
     made: Mapping[str, ReplayResult], study: str, sources: Mapping[str, str | None], view: str = "replays"
 ) -> dict[str, pa.Table]:
-    """What rests of replays (warehouse/schema/runs.py), by run_id, rows in a fixed order: equal results give equal bytes.
+    """What rests of replays (warehouse/schema/runs.toml), by run_id, rows in a fixed order: equal results give equal bytes.
 
     sources: hash of what computed each.
     """

@@ -20,29 +20,26 @@ from numpy.typing import NDArray
 
 from tokentape.policies.resolve import resolve
 from tokentape.policies.scoring import gates, ranking
-from tokentape.policies.speculation.pool import pool_size, restricted_topk, selections
-from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.pools import Pools, pool_size, restricted_topk, selections
 from tokentape.warehouse.geometry import Geometry
 
 NEEDED = ("requests", "tokens", "passes", "routing", "acceptance", "rounds", "node_routing", "node_scores")
 Key = tuple[int, int, int]  # group, round, layer
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class PoolRounds:
-    """Every round of a replayed pool. members, hotness, wanted, entered: by (group, round, index of the MoE layer).
+    """Every round of a replayed pool. pools: by (group, round, index of the MoE layer) the columns pool, hotness, next_pool and
+    entered of table `rounds`.
 
-    overlap_frac: mean share of a draft node's original top-k that the pool's top-k keeps; captured_mass_frac: mean router
-    probability inside the pool; both over (draft node, layer). fidelity: exact, or approximate (see the module).
+    proxies, means over (draft node, layer): pool_overlap_frac, the share of a node's original top-k that the pool's top-k keeps,
+    and captured_mass_frac, router probability inside the pool. fidelity: exact, or approximate (see the module).
     """
 
     fidelity: str
-    members: dict[Key, NDArray[np.int64]]
-    hotness: dict[Key, NDArray[np.int64]]
-    wanted: dict[Key, NDArray[np.int64]]
-    entered: dict[Key, NDArray[np.int64]]
-    overlap_frac: float
-    captured_mass_frac: float
+    pools: dict[Key, tuple[Ids, ...]]
+    proxies: dict[str, float]
 
 
 def accepted_lengths(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -113,7 +110,7 @@ class RoundTape:
         scored = nodes.with_columns(tables["node_scores"]["scores"])
         self._prompt = self._counts(tables["routing"].join(self._prefills(), on="pass_id"), "expert_ids", place)
         self._verified = self._counts(nodes.filter(pl.col("phase") == "verify"), "expert_ids", place)
-        self._drafted: dict[Key, tuple[NDArray[np.int64], NDArray[np.float64]]] = {}
+        self._drafted: dict[Key, tuple[Ids, NDArray[np.float64]]] = {}
         drafts = scored.filter(pl.col("phase") == "draft").with_columns(group=pl.col("request_id") // self.batch)
         for (group, number, layer), part in drafts.group_by("group", "round", "layer", maintain_order=True):
             own = part.select(pl.coalesce("natural_ids", "expert_ids")).to_series()
@@ -123,7 +120,7 @@ class RoundTape:
     def _prefills(self) -> pl.DataFrame:
         return self.tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id")
 
-    def _counts(self, rows: pl.DataFrame, column: str, place: Mapping[int, int]) -> dict[Key, NDArray[np.int64]]:
+    def _counts(self, rows: pl.DataFrame, column: str, place: Mapping[int, int]) -> dict[Key, Ids]:
         """(E,) selections by (group, round, layer); prompts count as round 0."""
         if "round" not in rows.columns:
             rows = rows.with_columns(round=pl.lit(0))
@@ -139,8 +136,7 @@ class RoundTape:
         policy = resolve("draft", name)
         is_recorded = (name, frac) == (self.pool, self.pool_frac) and not policy.rehearses
         n_layers, n_experts = len(self.geometry.moe_layers), self.geometry.n_experts
-        nothing = np.zeros(n_experts, np.int64)
-        found = PoolRounds("exact" if is_recorded else "approximate", {}, {}, {}, {}, 0.0, 0.0)
+        nothing, found = np.zeros(n_experts, np.int64), dict[Key, tuple[Ids, ...]]()
         totals = np.zeros(3)  # overlap, mass, draft nodes x layers
         groups = self.tables["rounds"].select(pl.col("request_id") // self.batch, "round").unique().sort("request_id", "round")
         pools: Pools | None = None
@@ -155,23 +151,16 @@ class RoundTape:
             hotness = np.stack([nothing if d is None else selections(d[0], n_experts) for d in drafted])
             if pools.policy.rehearses and hotness.any():
                 pools.rehearsed(hotness)
-            for i, of_layer in enumerate(drafted):
-                if of_layer is not None:
-                    totals += self._proxies(i, pools.members[i], *of_layer)
             members, wanted = pools.members, pools.wanted(hotness)
+            totals += sum(self._proxies(i, members[i], *of) for i, of in enumerate(drafted) if of is not None)
             touched = np.stack([self._verified[key] > 0 for key in keys])
             entered = pools.verified(wanted, hotness, touched)
-            for i, key in enumerate(keys):
-                found.members[key], found.hotness[key] = members[i], hotness[i]
-                found.wanted[key], found.entered[key] = wanted[i], entered[i]
-        n = max(1.0, totals[2])
-        return PoolRounds(
-            found.fidelity, found.members, found.hotness, found.wanted, found.entered, float(totals[0] / n), float(totals[1] / n)
-        )
+            found |= dict(zip(keys, zip(members, hotness, wanted, entered, strict=True), strict=True))
+        overlap, mass = map(float, totals[:2] / max(1.0, totals[2]))
+        fidelity = "exact" if is_recorded else "approximate"
+        return PoolRounds(fidelity, found, {"pool_overlap_frac": overlap, "captured_mass_frac": mass})
 
-    def _proxies(
-        self, index: int, members: NDArray[np.int64], natural: NDArray[np.int64], scores: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _proxies(self, index: int, members: Ids, natural: Ids, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sums over the nodes of a layer: share of the original top-k kept, router mass in the pool, and 1."""
         assert self.rule is not None
         values = ranking(scores, self.rule, self.params, self.geometry.moe_layers[index])

@@ -17,8 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from tokentape.warehouse.schema.metrics import METRICS, Metric
-from tokentape.warehouse.schema.runs import DECISIONS
-from tokentape.warehouse.schema.table import View
+from tokentape.warehouse.schema.table import DECISIONS, View
 from tokentape.warehouse.tables import TABLES, VIEWS, BadTable, conform, schema
 
 ID_DIGITS = 20  # of a hash: 80 bits
@@ -164,7 +163,7 @@ def runs_at_rest(engine: str, points: Sequence[Point], maker: Maker = SHIPPED) -
     defs = dict(metric_defs().select("metric", "unit").iter_rows())
     unknown = sorted({metric for point in points for metric in point.metrics} - set(defs))
     if unknown:
-        raise BadTable(f"{engine}: metric {unknown[0]} is not declared in warehouse/schema/metrics.py; declare it")
+        raise BadTable(f"{engine}: metric {unknown[0]} is not declared in warehouse/schema/metrics.toml; declare it")
     runs, metrics = dict[str, dict[str, Any]](), list[dict[str, Any]]()
     for point in points:
         own = {column: value for column, value in point.facts.items() if column in OWN_COLUMNS}
@@ -267,7 +266,7 @@ def check_metrics(name: str, units: Mapping[str, str]) -> None:
     """Raises BadTable for a metric that is not declared, or in another unit. units: by metric; name: who names them."""
     for metric, unit in units.items():
         if metric not in METRICS:
-            raise BadTable(f"{name}: metric {metric} is not declared in warehouse/schema/metrics.py; declare it")
+            raise BadTable(f"{name}: metric {metric} is not declared in warehouse/schema/metrics.toml; declare it")
         if METRICS[metric].unit != unit:
             raise BadTable(f"{name}: metric {metric} is in {unit or 'no unit'}, declared in {METRICS[metric].unit or 'none'}")
 

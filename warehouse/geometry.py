@@ -146,6 +146,13 @@ class Geometry(BaseModel):
             raise ValueError("this tape records no expert width; use --expert-format recorded")
         return tuple(round(self.expert_params * EXPERT_FORMATS[expert_format]) for _ in self.moe_layers)
 
+    def value_format(self, expert_format: str) -> str:
+        """Of all other weights: the experts' own, or that nearest to the sizes which an engine recorded."""
+        if expert_format != "recorded":
+            return expert_format
+        per_value = sum(self.expert_bytes("recorded")) / (len(self.moe_layers) * max(1, self.expert_params))
+        return min(EXPERT_FORMATS, key=lambda name: abs(EXPERT_FORMATS[name] - per_value))
+
     def non_expert_bytes(self, expert_format: str) -> int:
         """Bytes of non-expert weights read per decode token: as recorded, else INT8 (1 byte per weight)."""
         if expert_format == "recorded" and self.recorded_dense_bytes:

@@ -107,15 +107,19 @@ def _idle(g: Geometry, p: Parameters) -> int:
 
 
 def weight_bytes(g: Geometry, expert_format: str, other_format: str, float_format: str = "fp16") -> int:
-    """Bytes of all weights at rest.
+    """Bytes of all weights at rest: the routed experts' matrices in expert_format, beside `other_bytes`."""
+    return value_bytes(parameters(g).experts, expert_format) + other_bytes(g, other_format, float_format)
 
-    expert_format: routed experts' matrices. other_format: all other matrices, the output head included. float_format: the input
-    table, positions and vectors, which are not quantised, and a tied head with them.
+
+def other_bytes(g: Geometry, matrix_format: str, float_format: str) -> int:
+    """Bytes of all weights at rest but the routed experts' matrices.
+
+    matrix_format: all other matrices, the output head included. float_format: the input table, positions and vectors, which are
+    not quantised, and a tied head with them.
     """
     p = parameters(g)
     matrices = p.head + p.attention + p.dense_ffn + p.shared_ffn + p.routers
-    rest = p.table + p.positions + p.vectors + p.expert_vectors
-    return value_bytes(p.experts, expert_format) + value_bytes(matrices, other_format) + value_bytes(rest, float_format)
+    return value_bytes(matrices, matrix_format) + value_bytes(p.table + p.positions + p.vectors + p.expert_vectors, float_format)
 
 
 def static_bytes(g: Geometry, other_format: str) -> int:

@@ -1,4 +1,4 @@
-"""The schema as Markdown: the column tables of docs/tape.md and docs/warehouse.md are written from columns.toml and tables.py.
+"""The schema as Markdown: the column tables of docs/tape.md and docs/warehouse.md are written from columns.toml and schema/.
 
 python -m tokentape.warehouse.reference docs/*.md      rewrites what stands between `<!-- table NAME -->` and `<!-- end -->`
 """

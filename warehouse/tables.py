@@ -1,4 +1,4 @@
-"""Every table and view, declared once: its columns (columns.toml), its key, what a row is. Writers and readers enforce it.
+"""Every table and view, declared once: columns (columns.toml), key, what a row is (schema/). Writers and readers enforce it.
 
 Tape tables are written by capture, importers and synthesis. What an engine leaves are runs with their metrics, steps and series;
 its own view of them, with every fact a column, is declared beside it (at_rest.py goes from one to the other). Knows nothing of
@@ -9,23 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tokentape.warehouse.schema import (
-    claims,
-    cxl_ndp,
-    elmoe3d,
-    hardware,
-    kelle,
-    kv,
-    quality,
-    replays,
-    runs,
-    serving,
-    slicemoe,
-    summaries,
-    systems,
-    tape,
-)
-from tokentape.warehouse.schema.table import Table, View
+from tokentape.warehouse.schema.table import Table, View, tables_of
 
 SCHEMA_VERSION = 1
 
@@ -34,26 +18,20 @@ class BadTable(ValueError):
     """Rows that do not fit their declared table; the message names the table, the column and the remedy."""
 
 
-_DECLARED: dict[str, Table] = {
-    name: table
-    for room in (replays, slicemoe, kv, serving, elmoe3d, kelle, cxl_ndp, quality, hardware, systems)
-    for name, table in room.TABLES.items()
-}
+_OF_ENGINES = ("replays", "slicemoe", "kv", "serving", "elmoe3d", "kelle", "cxl_ndp", "quality", "hardware", "systems")
+_TAPE, _RUNS, _SUMMARIES, _CLAIMS = (tables_of(subject) for subject in ("tape", "runs", "summaries", "claims"))
+_DECLARED = {name: table for subject in _OF_ENGINES for name, table in tables_of(subject).items()}
 VIEWS = {name: table for name, table in _DECLARED.items() if isinstance(table, View)}
 # Of those whose engine names its runs, by the tape that they ran on.
 BY_RUN = {name: view.run_id for name, view in VIEWS.items() if view.run_id and not view.of}
 # Tables of their own, outside any run; a later row replaces one of the same key.
 OWN_TABLES = (*(name for name in _DECLARED if name not in VIEWS), "answers")
 # What runs leave, `runs` first.
-RESULT_TABLES = tuple(name for name in runs.TABLES if name != "metric_defs")
-TAPE_TABLES = tuple(tape.TABLES)
-SUMMARY_TABLES = tuple(name for name in summaries.TABLES if name != "traces")
-WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *runs.TABLES, *OWN_TABLES, "claims")
-TABLES: dict[str, Table] = {
-    name: table
-    for tables in (tape.TABLES, runs.TABLES, summaries.TABLES, _DECLARED, claims.TABLES)
-    for name, table in tables.items()
-}
+RESULT_TABLES = tuple(name for name in _RUNS if name != "metric_defs")
+TAPE_TABLES = tuple(_TAPE)
+SUMMARY_TABLES = tuple(name for name in _SUMMARIES if name != "traces")
+WAREHOUSE_TABLES = ("traces", *SUMMARY_TABLES, *_RUNS, *OWN_TABLES, "claims")
+TABLES: dict[str, Table] = {**_TAPE, **_RUNS, **_SUMMARIES, **_DECLARED, **_CLAIMS}
 
 
 def schema(name: str, present: tuple[str, ...] = ()) -> pa.Schema:

@@ -25,7 +25,7 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import WHERE_SIGNATURE, EventPlacement, Seen
 from tokentape.policies.scoring import gates, ranking
 from tokentape.policies.sliced import Controller, Events, SlicedCache, SliceMoE
-from tokentape.policies.speculation.pool import restricted_topk, selections
+from tokentape.policies.speculation.pools import restricted_topk, selections
 from tokentape.warehouse.formats import slice_bytes
 
 if TYPE_CHECKING:

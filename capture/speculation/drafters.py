@@ -25,8 +25,7 @@ from tokentape.capture.models import Loaded
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.resolve import resolve
 from tokentape.policies.speculation.ngram import lookup
-from tokentape.policies.speculation.pool import pool_size
-from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.pools import Pools, pool_size
 from tokentape.policies.speculation.tree import Draft, Shape, ancestors
 
 Coming = Callable[[list[int], int], Pass]  # the pass of these nodes as inputs, and so many tokens in all

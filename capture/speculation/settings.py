@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tokentape.policies.matryoshka import MAT, named
 from tokentape.policies.names import unknown
 from tokentape.policies.speculation import POOLS
-from tokentape.policies.speculation.pool import pool_size
+from tokentape.policies.speculation.pools import pool_size
 from tokentape.policies.speculation.tree import Shape
 
 DRAFTERS = ("elastic", "quant", "ngram", "model:ID")

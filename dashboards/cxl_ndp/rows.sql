@@ -31,10 +31,12 @@ select {setup}, p.setting as lengths, system, batch, n_context_tokens as prompt,
 from cxl_ndp_requests p left join traces t on p.source = t.trace_id where p.study = $study order by all
 
 -- lanes: Busy stretches of one layer-step; kind: what is worked on.
-select model_id as model, system, lane, place, label, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms,
-    case when lane = 'ndp' then 'experts in the NDP' when label like 'activations%' then 'activations over the link'
-        when lane = 'pcie' then 'experts over the link' when label like '%expert%' then 'experts on the GPU'
-        else 'attention and KV' end as kind
+select model_id as setup, system, map {'gpu': 'GPU', 'ndp': 'NDP', 'pcie': 'link'}[lane] as lane, place,
+    coalesce('e' || expert, operation) as short, round(start_s * 1e3, 5) as start_ms, round(seconds * 1e3, 5) as ms,
+    case when lane = 'ndp' then 'experts in the NDP' when operation in ('activations out', 'activations back')
+        then 'activations over the link' when lane = 'pcie' then 'experts over the link'
+        when operation in ('expert', 'shared experts') then 'experts on the GPU' else operation end as kind,
+    max(start_ms + ms) over (partition by model_id, system) as "end", model_id as model
 from cxl_ndp_lanes where study = $study order by all
 
 -- hits: Hit shares by placement; layer null: of all layers.

@@ -11,7 +11,6 @@ from tokentape.dashboards.engine import Ask, Control, Drawn, known, some, turn_o
 TICKS = [m * 10**n for n in range(7) for m in (1, 3)]
 BANDED = ("tokens_per_s", *(metric for metric, _ in OVER.values()))
 LENGTHS = Control("lengths", "Lengths")
-LANES = {"gpu": "GPU", "ndp": "NDP", "pcie": "link"}
 
 
 def throughput(ask: Ask) -> Drawn:
@@ -79,10 +78,6 @@ def requests(ask: Ask) -> Drawn:
 
 def lanes(ask: Ask) -> Drawn:
     found = some(ask("lanes").filter(pl.col("system").is_in(MAIN)))
-    end = (pl.col("start_ms") + pl.col("ms")).max().over("model", "system")
-    found = found.with_columns(
-        setup="model", end=end, lane=pl.col("lane").replace(LANES), short=pl.col("label").str.replace("expert ", "e")
-    )
     lists = [pl.col(name) for name in ("short", "start_ms", "ms")]  # a row per segment would be most of the page
     data = found.group_by("setup", "system", "lane", "kind", "end", maintain_order=True).agg(lists)
     systems = [{"system": name, "heading": f"{name}: "} for name in known(SYSTEMS, found["system"])]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
-import polars as pl
 
-from tokentape.dashboards.elmoe3d import checks, rows
-from tokentape.dashboards.elmoe3d.words import DIGITS, HEADLINE_FIT, HONESTY, LAW, LEVEL, PAPER, SHOWN_LAWS, models
+from tokentape.dashboards.elmoe3d.drawn import models, written
+from tokentape.dashboards.elmoe3d.words import DIGITS, HONESTY, LAW, LAWS, LEVEL, params
 from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 
 FILE, TITLE = "elmoe3d.html", "ELMoE-3D"
@@ -19,6 +18,7 @@ LEAD = (
 )
 MACHINE = Control("machine", "Machine's HB")
 CONTROLS = (LAW, LEVEL, Control("model", "Model"), MACHINE, Control("batch", "Batch"))
+SHOWN = {"paper_law", "physical"}  # hit models of the menu; Che is among the checks
 FIGURES = (
     "winners", "thresholds", "explorer", "cells", "checks", "claims", "intensity", "mapping", "latency", "platforms", "energy",
     "misses", "unions", "pool", "shared", "bits", "drafters", "replayed", "sweeps", "alpha", "measured",
@@ -26,27 +26,28 @@ FIGURES = (
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"study": PAPER})
+    """The page's questions; most of them are of its points, `shown`."""
+    ask = Ask(connection, Path(__file__).parent, size, params())
+    connection.register("shown", ask("points"))
+    return ask
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
-    """The page over everything recorded; `size` says how many tapes and live models it carries."""
+    """The page over everything recorded; `size` says how many tapes and live models it carries.
+
+    Menus open at L1, the paper's first model, the larger machine, the largest of its batches.
+    """
     ask = asked(connection, size)
-    points, cells = ask.made(rows.points), ask.made(rows.table)
-    laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]}
-    choices = (*options("law", (law for law in SHOWN_LAWS if law in laws)), *_choices(points, cells))
-    n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    tables = [made | {"n_cells": n_cells} for made in checks.written(cells)]
-    extra = {"tables": tables, "honesty": HONESTY}
-    return with_figures(Page(FILE, TITLE, LEAD, "elmoe3d.html", (), CONTROLS, choices, extra=extra), ask, FIGURES, DIGITS)
-
-
-def _choices(points: pl.DataFrame, cells: pl.DataFrame) -> tuple[dict[str, str], ...]:
-    """Menus but the law's; they open at L1, the paper's first model, the larger machine, the largest of its batches."""
-    shown = cells if not cells.is_empty() else points.filter(pl.col("fit") == HEADLINE_FIT)
-    return (
+    points, cells = ask("points"), ask("table3")
+    laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]} & SHOWN
+    shown = points.filter(fit="calibrate") if cells.is_empty() else cells
+    choices = (
+        *options("law", (law for law in LAWS if law in laws)),
         *options("level", shown["level"].unique().sort(descending=True)),
         *options("model", models(shown)),
         *options("machine", shown.sort("gib", descending=True)["machine"].unique(maintain_order=True)),
         *options("batch", shown["batch"].unique().sort(descending=True)),
     )
+    n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
+    extra = {"tables": [made | {"n_cells": n_cells} for made in written(cells)], "honesty": HONESTY}
+    return with_figures(Page(FILE, TITLE, LEAD, "elmoe3d.html", (), CONTROLS, choices, extra=extra), ask, FIGURES, DIGITS)

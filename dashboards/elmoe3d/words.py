@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-import polars as pl
-
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Control, known
-from tokentape.dashboards.units import joined
+from tokentape.dashboards.engine import Control
+from tokentape.warehouse import models
 
 STUDY = "Run: tokentape study elmoe3d, then tokentape load and tokentape site."
 HONESTY = (
@@ -16,9 +15,7 @@ HONESTY = (
     "several forms of acceptance): parameter values are out of sample in predicted rows, forms are not."
 )
 DIGITS = 4  # of a number, as the page carries it
-HEADLINE_FIT, TABLE = "calibrate", "table-3"
 ELASTIC, EAGLE = "Elastic-SD", "EAGLE3"
-SHOWN_LAWS = ("paper_law", "physical")  # of the menu; Che is among the checks
 SCHEMES = {ELASTIC: theme.VERMILLION, EAGLE: theme.BLUE, "Quant-SD": theme.ORANGE, "SLM-SD": theme.GREEN}
 OURS = PAPER = "elmoe3d"
 PLATFORMS = {
@@ -47,11 +44,11 @@ LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
 )
-# Series -> what varies, its title, its unit where the sentence tells it.
+# Series -> title of what varies, its unit where the sentence tells it.
 SWEEPS = {
-    "hb-capacity": ("gib", "capacity of HB (GiB, log scale)", "{at:g} GiB"),
-    "hb-bandwidth": ("hb_gb_per_s", "bandwidth of HB (GB/s, log scale)", "{at:,.0f} GB/s"),
-    "context": ("context_tokens", "context of a request (tokens, log scale)", "{at:,.0f} tokens"),
+    "hb-capacity": ("capacity of HB (GiB, log scale)", "{at:g} GiB"),
+    "hb-bandwidth": ("bandwidth of HB (GB/s, log scale)", "{at:,.0f} GB/s"),
+    "context": ("context of a request (tokens, log scale)", "{at:,.0f} tokens"),
 }
 MEAN_ERRORS = {words: f"Phi_{words} error, open rows, mean" for words in MODES.values()}  # blocks of the study's checks
 LEGEND = "top columns=6"
@@ -90,38 +87,30 @@ ACCEPTED = {
 }  # fmt: skip
 SEEDS = "Bands: least to most of the seeds."
 
-
-def models(frame: pl.DataFrame) -> list[str]:
-    """The models of the rows, the paper's first one before the others."""
-    return frame["model"].unique().sort(descending=True).to_list()
-
-
-def by_mode(points: pl.DataFrame, *kept: str | pl.Expr) -> pl.DataFrame:
-    """A row per point and mode: what is kept, mode, speedup and the paper's number; no SD where nothing can draft."""
-    each = [
-        points.filter(pl.col("can_draft") | (name == "ar")).select(
-            *kept, mode=pl.lit(words), speedup=f"phi_{name}", published=f"published_{name}"
-        )
-        for name, words in MODES.items()
-    ]
-    return pl.concat(each)
-
-
-def facts(found: pl.DataFrame) -> dict[str, Any]:
-    """What files of figures call by name: fidelity, levels and laws in words; models, schemes and machines in order."""
-    made: dict[str, Any] = {}
-    if "fidelity" in found.columns:
-        made["fidelity"] = joined(found["fidelity"].unique().sort().to_list())
-    if "level" in found.columns:
-        made["levels"] = joined(found["level"].unique().to_list())
-    if "law" in found.columns:
-        made["laws"] = joined([str(law).replace("_", " ") for law in found["law"].unique()])
-    if {"machine", "gib"} <= set(found.columns):
-        made["machines"] = found.select("machine", "gib").unique().sort("gib")["machine"].unique(maintain_order=True).to_list()
-    made |= {"models": models(found)} if "model" in found.columns else {}
-    return made | ({"schemes": known(SCHEMES, found["scheme"])} if "scheme" in found.columns else {})
+ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
+MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
+KNEES = {"knee hb": "HB bends", "knee ext": "EXT bends"}
+TIERS = {"hb": "HB (fast, small)", "ext": "EXT (LPDDR5, large)"}
+CUTS = {
+    "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded",
+    "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",
+}  # fmt: skip
+ASKED: dict[str, Mapping[str, Any]] = {
+    "law": LAWS,
+    "panel": PANELS,
+    "part": PASS_PARTS | KNEES,
+    "tier": TIERS,
+    "held": PARTS,
+    "platform": PLATFORMS,
+    "spent": JOULES,
+    "cut": CUTS,
+}
 
 
-def law_words(column: str = "law") -> pl.Expr:
-    """A hit model as it is said."""
-    return pl.col(column).replace(LAWS)
+def params() -> dict[str, Any]:
+    """Values of $names in rows.sql: `$law`, names, and `$law_words`, how they are said; schemes and models with their top-k."""
+    top_k = {name: models.load(name).geometry.top_k for name in models.names()}
+    own = {"study": PAPER, "schemes": SCHEME_NAMES, "models": list(top_k), "top_k": list(top_k.values())}
+    own |= {name: list(table) for name, table in ASKED.items()}
+    own |= {f"{name}_words": [of if isinstance(of, str) else of[0] for of in table.values()] for name, table in ASKED.items()}
+    return own | {"errors": ERRORS, "shares": SHARES, "most": MOST_ERROR}

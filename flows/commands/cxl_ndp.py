@@ -30,7 +30,7 @@ def calibrate_cxl_ndp(
     from dataclasses import asdict
 
     from tokentape.flows.console import note, number, percent, print_table
-    from tokentape.flows.systems.cxl_ndp.fit import compared_with_claims, fitted
+    from tokentape.flows.systems.cxl_ndp.points import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
     from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokentape.flows.options import ProfileOption, asked
+from tokentape.flows.options import ProfileOption, asked, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,26 +19,17 @@ if TYPE_CHECKING:
 
 
 def calibrate_elmoe3d(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files; one per level and rows.")] = Path(),
+    out: Annotated[Path, option("Folder for the files; one per level and rows.")] = Path(),
     level: Annotated[
-        str | None,
-        typer.Option(
-            "--level",
-            help="L0 ties the experts' popularity to the hit law, L1 fits it apart. [default: both]",
-            show_default=False,
-        ),
+        str | None, option("L0 ties the experts' popularity to the hit law, L1 fits it apart. [default: both]")
     ] = None,
     rows: Annotated[
         str | None,
-        typer.Option(
-            "--rows",
-            help="calibrate: the rows whose role says so; all-open: every published one, no prediction. [default: both]",
-            show_default=False,
-        ),
+        option("calibrate: the rows whose role says so; all-open: every published one, no prediction. [default: both]"),
     ] = None,
     check: Annotated[
         str | None,
-        typer.Option("--check", help="Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
+        option("Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
     ] = None,
 ) -> None:
     """Fit ELMoE-3D's constants to the rows of its Table 3 that may be fitted on, and print the error on all open ones.
@@ -53,8 +45,7 @@ def calibrate_elmoe3d(
     from tokentape.flows.console import note
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
-    from tokentape.replay.elmoe3d.cells import cells
-    from tokentape.replay.elmoe3d.fit import calibrate
+    from tokentape.replay.elmoe3d.fit import calibrate, cells
     from tokentape.warehouse.load import claims
 
     table, setup = cells(claims().to_pylist()), setup_of(Settings.shipped())
@@ -87,55 +78,28 @@ def _print_errors(table: pl.DataFrame, setup: Setup, fits: list[Fit[ELMoE3DConst
 
 def speculate(
     ctx: typer.Context,
-    model: Annotated[str, typer.Option("--model", help="A model that ships (`tokentape models list`) or a config.json.")],
-    hardware: Annotated[
-        str, typer.Option("--hardware", help="Any machine: elmoe3d-4gb, elmoe3d-8gb, h100, ... or a file.")
-    ] = "elmoe3d-8gb",
-    scheme: Annotated[
-        str, typer.Option("--scheme", help="EAGLE3, SLM-SD, Quant-SD, Elastic-SD, or several with commas.")
-    ] = "Elastic-SD",
-    batch: Annotated[str, typer.Option("--batch", help="Requests decoded together, with commas.")] = "1,4,8,16",
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", help="Acceptance rate. [default: the paper's, for its models]", show_default=False),
-    ] = None,
-    accepted: Annotated[
-        float | None,
-        typer.Option("--accepted", help="Instead: accepted tokens per round, as measured.", show_default=False),
-    ] = None,
-    accepted_form: Annotated[
-        str, typer.Option("--accepted-form", help="How alpha becomes accepted tokens: linear or chain.")
-    ] = "linear",
-    context: Annotated[int, typer.Option("--context", help="Tokens of every sequence.")] = 1024,
-    hit_model: Annotated[str, typer.Option("--hit-model", help="paper_law, physical or che.")] = "paper_law",
-    expert_format: Annotated[
-        str | None,
-        typer.Option("--expert-format", help="[default: int8-g32; the paper's for its models]", show_default=False),
-    ] = None,
-    beta: Annotated[
-        float | None, typer.Option("--beta", help="Hit rate = (resident share)^beta. [default: fitted]", show_default=False)
-    ] = None,
-    exponent: Annotated[
-        float | None,
-        typer.Option("--exponent", help="Of the experts' popularity. [default: fitted]", show_default=False),
-    ] = None,
-    head_gb: Annotated[
-        float | None, typer.Option("--head-gb", help="Size of EAGLE's head. [default: fitted]", show_default=False)
-    ] = None,
+    model: Annotated[str, option("A model that ships (`tokentape models list`) or a config.json.")],
+    hardware: Annotated[str, option("Any machine: elmoe3d-4gb, elmoe3d-8gb, h100, ... or a file.")] = "elmoe3d-8gb",
+    scheme: Annotated[str, option("EAGLE3, SLM-SD, Quant-SD, Elastic-SD, or several with commas.")] = "Elastic-SD",
+    batch: Annotated[str, option("Requests decoded together, with commas.")] = "1,4,8,16",
+    alpha: Annotated[float | None, option("Acceptance rate. [default: the paper's, for its models]")] = None,
+    accepted: Annotated[float | None, option("Instead: accepted tokens per round, as measured.", show_default=False)] = None,
+    accepted_form: Annotated[str, option("How alpha becomes accepted tokens: linear or chain.")] = "linear",
+    context: Annotated[int, option("Tokens of every sequence.")] = 1024,
+    hit_model: Annotated[str, option("paper_law, physical or che.")] = "paper_law",
+    expert_format: Annotated[str | None, option("[default: int8-g32; the paper's for its models]")] = None,
+    beta: Annotated[float | None, option("Hit rate = (resident share)^beta. [default: fitted]")] = None,
+    exponent: Annotated[float | None, option("Of the experts' popularity. [default: fitted]")] = None,
+    head_gb: Annotated[float | None, option("Size of EAGLE's head. [default: fitted]")] = None,
     nodes: Annotated[
         str | None,
-        typer.Option(
-            "--nodes",
-            help="Nodes verified per request and drafted per step, such as 16,3: adds energy. [default: a chain of drafts, or, "
-            "with profile elmoe3d, none]",
-            show_default=False,
+        option(
+            "Nodes verified per request and drafted per step, such as 16,3: adds energy. [default: a chain of drafts, or, "
+            "with profile elmoe3d, none]"
         ),
     ] = None,
-    tau: Annotated[
-        float | None,
-        typer.Option("--tau", help="Speculate from this batch on, as the paper's policy does.", show_default=False),
-    ] = None,
-    fit: Annotated[str, typer.Option("--fit", help="Constants: a shipped fit or a file.")] = "elmoe3d-l1",
+    tau: Annotated[float | None, option("Speculate from this batch on, as the paper's policy does.", show_default=False)] = None,
+    fit: Annotated[str, option("Constants: a shipped fit or a file.")] = "elmoe3d-l1",
     profile: ProfileOption = None,
 ) -> None:
     """Latency and traffic of decoding with and without self-speculation on hybrid-bonded memory, and which mode wins (ELMoE-3D).
@@ -148,45 +112,44 @@ def speculate(
       tokentape step elmoe3d --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
       tokentape step elmoe3d --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
     """
+    import numpy as np
     import polars as pl
 
     from tokentape.flows.console import note, number, print_table, quantity
     from tokentape.flows.elmoe3d_points import Options, joules
     from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.elmoe3d.points import as_points
-    from tokentape.replay.elmoe3d.timing import evaluate, policy_phi
+    from tokentape.replay.elmoe3d.timing import evaluate
     from tokentape.replay.elmoe3d.work import findings
 
     points, setup = asked(Options, ctx).points()
     arrays, costs = as_points(points, setup), profile or PHYSICAL
     found = evaluate(arrays, costs, with_joules=nodes is not None)
-    energy = joules(arrays, found, costs) if nodes else {}
-    by_tau = {} if tau is None else {f"from {tau:g} on x": policy_phi(found, arrays.batch, tau)}
-    rows = []
-    for i, (name, n) in enumerate(points.select("scheme", "batch").rows()):
-        ar, verify = found.ar, found.verify
-        tokens = n * (1.0 + found.accepted_len[i])
-        rows.append(
-            (
-                name,
-                number(n, "g"),
-                "SD" if found.is_sd_better[i] else "AR",
-                number(found.phi_ar[i], ".2f"),
-                number(found.phi_sd[i], ".2f"),
-                *(number(phi[i], ".2f") for phi in by_tau.values()),
-                quantity(ar.seconds[i] / n, "s"),
-                quantity(found.round_s[i] / tokens, "s"),
-                number(found.accepted_len[i], ".2f"),
-                f"{ar.hit_frac[i]:.1%}, {verify.hit_frac[i]:.1%}",
-                f"{quantity(ar.hb_bytes[i], 'B')}, {quantity(ar.ext_bytes[i], 'B')}",
-                *(quantity(of[i], "J") for of in energy.values()),
-            )
-        )
-    columns = ("scheme", "batch", "best", "AR x", "SD x", *by_tau, "AR per token", "SD per token", "accepted", "hits AR, verify")
+    n, ar, verify = points["batch"].to_numpy(), found.ar, found.verify
+    columns: dict[str, Iterable[Any]] = {
+        "scheme": points["scheme"],
+        "batch": [number(of, "g") for of in n],
+        "best": ["SD" if is_sd else "AR" for is_sd in found.is_sd_better],
+        "AR x": [number(of, ".2f") for of in found.phi_ar],
+        "SD x": [number(of, ".2f") for of in found.phi_sd],
+    }
+    if tau is not None:
+        columns[f"from {tau:g} on x"] = [number(of, ".2f") for of in np.where(n >= tau, found.phi_sd, found.phi_ar)]
+    columns |= {
+        "AR per token": [quantity(of, "s") for of in ar.seconds / n],
+        "SD per token": [quantity(of, "s") for of in found.round_s / (n * (1.0 + found.accepted_len))],
+        "accepted": [number(of, ".2f") for of in found.accepted_len],
+        "hits AR, verify": [f"{of:.1%}, {other:.1%}" for of, other in zip(ar.hit_frac, verify.hit_frac, strict=True)],
+        "AR step from HB, EXT": [
+            f"{quantity(hb, 'B')}, {quantity(ext, 'B')}" for hb, ext in zip(ar.hb_bytes, ar.ext_bytes, strict=True)
+        ],
+    }
+    for name, each in (joules(arrays, found, costs) if nodes else {}).items():
+        columns[name] = [quantity(of, "J") for of in each]
     (machine,) = setup.machines.values()
     reference = f"over the same engine with everything in {machine.roles.expert_home}"
     title = f"{points['model'][0]} on {machine.name}, {hit_model}, {reference}"
-    print_table(title, (*columns, "AR step from HB, EXT", *energy), rows, numbers=columns[1:])
+    print_table(title, tuple(columns), list(zip(*columns.values(), strict=True)), numbers=tuple(columns)[1:])
     for name in points["scheme"].unique(maintain_order=True):
         paying = points.filter((pl.col("scheme") == name) & pl.lit(pl.Series(found.is_sd_better)))["batch"]
         note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")

@@ -48,7 +48,7 @@ def placement(
     """
     from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.placement import placed
-    from tokentape.replay.cxl_ndp.tapes import Reading
+    from tokentape.replay.cxl_ndp.routing import Reading
     from tokentape.warehouse.tape import Store
 
     reading = Reading(weight_source=weight_source, prompt_tokens=prompt_tokens, max_steps=max_steps)

@@ -25,7 +25,7 @@ def acceptance(
       tokentape decide draft TRACE --pool lru --pool-frac 0.25
     """
     from tokentape.flows.console import number, print_table
-    from tokentape.flows.speculation import metrics_of, replayed
+    from tokentape.flows.speculation import metrics_of, opened
     from tokentape.warehouse.tape import Store
 
     tape = Store(store).open(trace)
@@ -33,9 +33,9 @@ def acceptance(
     print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
     if pool is None and pool_frac is None and not _has_pools(tape.manifest.settings):
         return
-    found = replayed(tape, pool, pool_frac)
-    proxies = [("pool_overlap_frac", found.overlap_frac), ("captured_mass_frac", found.captured_mass_frac)]
-    print_table(f"pools, {found.fidelity}", ("metric", "value"), [(n, number(v, ".4g")) for n, v in proxies], numbers=("value",))
+    found = opened(tape).replay(pool, pool_frac)
+    proxies = [(name, number(value, ".4g")) for name, value in found.proxies.items()]
+    print_table(f"pools, {found.fidelity}", ("metric", "value"), proxies, numbers=("value",))
 
 
 def _has_pools(settings: dict[str, Any]) -> bool:

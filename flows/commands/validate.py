@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tokentape.flows.options import JsonOption, argument, option
+
+if TYPE_CHECKING:
+    from tokentape.replay.serving.validation import Row
 
 
 def serving(
@@ -35,7 +39,7 @@ def serving(
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, percent, print_table, progress_bar, say
+    from tokentape.flows.console import note, percent, progress_bar, say
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import spec
     from tokentape.replay.serving.engine_logs import METRICS, Served, read
@@ -78,21 +82,63 @@ def serving(
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
-    head = ("engine", "stage", "metric", "statistic", "measured", "predicted", "off by")
-    shown = [
-        (
-            row.source,
-            str(row.stage),
-            row.metric,
-            row.statistic,
-            f"{row.measured:.4g}",
-            f"{row.predicted:.4g}",
-            percent(row.rel_err),
-        )
-        for row in rows
-    ]
-    print_table("predicted against measured", head, shown)
+    _print_rows("engine", rows)
     for metric in METRICS:
         means = [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (metric, "mean")]
         if means:
             say(f"{metric}, mean of {len(means)} stages: {percent(sum(means) / len(means))} off")
+
+
+def _print_rows(what: str, rows: Sequence[Row]) -> None:
+    """Predicted beside measured; what: the sources are."""
+    from tokentape.flows.console import percent, print_table
+
+    numbers = ("measured", "predicted", "off by")
+    head = (what, "stage", "metric", "statistic", *numbers)
+    shown = [
+        (r.source, str(r.stage), r.metric, r.statistic, f"{r.measured:.4g}", f"{r.predicted:.4g}", percent(r.rel_err))
+        for r in rows
+    ]
+    print_table("predicted against measured", head, shown, numbers=numbers)
+
+
+def offload(
+    path: Annotated[Path, argument("PATH", "Folder with settings.csv and logs of an engine that streams experts.")],
+    machine: Annotated[str, option("The device, or my.toml.", "--machine", "--hardware")] = "oneplus-15r",
+    tapes: Annotated[
+        Path | None, option("Folder of the route traces that offload_logs.csv names. [default: PATH/../traces/bigmoeonedge]")
+    ] = None,
+    fit_on: Annotated[
+        str | None,
+        option("The log whose compute time is taken. [default: of each model, the run that its tape is of]", "--fit-on"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode a tape as an engine did that streams experts from flash, and print predicted against measured by setting.
+
+    Reader threads, overlap of reads with compute and one LRU cache of so many bytes are the setting's, storage is the
+    machine's. Compute time, and time to make room, are those of one log of the model: rows that rest on them say so.
+
+    \b
+    Examples:
+      tokentape validate offload measured/ --machine oneplus-15r
+      tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
+    """
+    import json
+    from dataclasses import asdict
+
+    from tokentape.flows.console import percent, progress_bar, say
+    from tokentape.flows.grid import load_hardware
+    from tokentape.flows.offload import rows_of
+
+    with progress_bar("validate") as show:
+        rows = rows_of(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+        return
+    _print_rows("setting", rows)
+    rates = [row for row in rows if row.metric == "tokens_per_s"]
+    for on in dict.fromkeys(row.fitted_on for row in rates):
+        others = [abs(row.rel_err) for row in rates if row.fitted_on == on and not on.endswith(f" {row.source}")]
+        if others:
+            say(f"tokens_per_s of {len(others)} settings, by {on}: {percent(sum(others) / len(others))} off")

@@ -10,7 +10,6 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
-from tokentape.flows.systems.cxl_ndp.tapes import gaussian_errors
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
@@ -92,7 +91,7 @@ class Options:
             system_of(name, made)
         routing = routing_of()
         spread, g = Settings.shipped().losses.spread, made.geometry
-        losses = stand_in_losses(len(g.moe_layers), g.n_experts, gaussian_errors(), self.seed, spread)
+        losses = stand_in_losses(len(g.moe_layers), g.n_experts, self.seed, spread)
         decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
         metrics = {name: of for name, of in compared(decoded).items() if name in systems}
         title = (

@@ -7,8 +7,8 @@ import numpy as np
 from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length
-from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.tapes import Reading, routing_of_tape
+from tokentape.flows.system_runs import tape_of
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, Reading, routing_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
@@ -16,13 +16,10 @@ from tokentape.warehouse.tape import Store
 N_PROMPT, N_STEPS = 128, 128
 
 
-def of_tape(store: Store, trace: str, reading: Reading | None = None) -> CXLNDPRouting:
-    """A tape's requests, shard by shard. Raises BadTape, ValueError as routing_of_tape."""
-    tape, reading = store.open(trace), reading or Reading()
-    scores = tape.shards("scores") if reading.weight_source == "softmax" and tape.has("scores") else None
-    requests = tape.read("requests")["request_id"].to_list()
-    tables = tape.read("passes"), tape.shards("routing"), scores
-    return routing_of_tape(tape.trace_id, tape.manifest.origin, tape.geometry, requests, *tables, reading)
+def of_tape(store: Store, trace: str, reading: Reading = Reading()) -> CXLNDPRouting:  # noqa: B008 - frozen
+    """A tape's requests. Raises BadTape, ValueError as routing_of."""
+    tape = store.open(trace)
+    return routing_of(tape_of(store, tape.trace_id, None, reading.weight_source == "softmax" and tape.has("scores")), reading)
 
 
 def drawn(geometry: Geometry, n_sequences: int, seed: int = 0, n_prompt: int = N_PROMPT, n_steps: int = N_STEPS) -> CXLNDPRouting:

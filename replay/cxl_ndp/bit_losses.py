@@ -5,14 +5,21 @@ It is the selector's own yardstick: no model runs. What the bits do to a model i
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.bits import BIT_RULES, BitRule, assign, chosen_losses
+from tokentape.policies.placement import shares
+from tokentape.replay.cxl_ndp.decode import Placed
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
+from tokentape.replay.cxl_ndp.setting import Setting, placed_by, widths
 
 Floats = NDArray[np.float64]
+Row = dict[str, Any]
+UNIFORM = "uniform"
 
 
 def by_loss(losses: Floats) -> Floats:
@@ -48,3 +55,69 @@ def bit_loss_rows(
         references = {"uniform_loss": total["uniform"], "optimum_loss": total["optimum"]}
         rows += [{"layer": layer, "rule": name, "mean_bits": mean_bits, "loss": total[name], **references} for name in BIT_RULES]
     return rows
+
+
+def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row]:
+    """Of a table (L, E, 4). where: model_id, source and method."""
+    for at, layer in enumerate(layers):
+        for expert in range(losses.shape[1]):
+            for width in range(losses.shape[2]):
+                key = {**where, "layer": layer, "expert": expert, "bits": width + 1}
+                yield key | {"mse": float(losses[at, expert, width])}
+
+
+def bit_rows(
+    means: Sequence[float],
+    batch: int,
+    tapes: Sequence[CXLNDPRouting],
+    losses: Sequence[Floats],
+    where: Row,
+    hot_experts: int,
+    weighted: bool = True,
+) -> tuple[list[Row], list[Row]]:
+    """Rows of `cxl_ndp_bits` and of `cxl_ndp_losses`, placed by the prompt, once per sequence and once per batch.
+
+    means: bits on average; losses: a table (L, E, 4) per tape. where: model_id, source and method. weighted: losses count by
+    shares of the prompts.
+    """
+    bits_rows, losses_rows = [], []
+    for size in (1, min(batch, min(tape.n_sequences for tape in tapes))):
+        setting = Setting(batch=size, hot_experts=hot_experts)
+        placed = [placed_by(tape, setting) for tape in tapes]
+        for mean_bits in means:
+            found = {}
+            for rule in BIT_RULES:
+                of = [
+                    (tape, at, table, widths(tape, at, table, mean_bits, rule, weighted))
+                    for tape, at, table in zip(tapes, placed, losses, strict=True)
+                ]
+                found[rule] = np.concatenate([table_losses(*one, weighted).ravel() for one in of])
+                by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
+                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
+                bits_rows += [key | row for row in _by_rank(by_rank)]
+            for rule, mine in found.items():
+                ratio, gain = mine / found[UNIFORM], float((found[UNIFORM] - mine).mean())
+                median, low, high = float(np.median(ratio)), float(np.quantile(ratio, 0.05)), float(np.quantile(ratio, 0.95))
+                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
+                losses_rows.append(key | {"loss_ratio": median, "low": low, "high": high, "loss_gain": gain, "n": ratio.size})
+    return bits_rows, losses_rows
+
+
+def table_losses(tape: CXLNDPRouting, placed: Placed, losses: Floats, bits: NDArray[np.int8], weighted: bool) -> Floats:
+    """(G, L) loss of the NDP's experts at their bits."""
+    share = shares(tape.prefill_counts[placed.groups].sum(axis=1)) if weighted else 1.0
+    return np.asarray((chosen_losses(losses, bits) * share).sum(axis=-1))
+
+
+def ranked_bits(placed: Placed, bits: NDArray[np.int8]) -> NDArray[np.int8]:
+    """(G L, n) bits of the NDP's experts of every group and layer, by falling importance."""
+    n = bits.shape[-1] - placed.capacity
+    order = np.argsort(np.where(placed.hot, np.inf, -placed.scores), axis=-1, kind="stable")[..., :n]
+    return np.take_along_axis(bits, order, axis=-1).reshape(-1, n)
+
+
+def _by_rank(bits: NDArray[np.int8]) -> Iterator[Row]:
+    for rank in range(bits.shape[1]):
+        low, high = np.quantile(bits[:, rank], (0.05, 0.95))
+        row = {"importance_rank": rank + 1, "n_ranked": bits.shape[1], "bits_mean": float(bits[:, rank].mean())}
+        yield row | {"bits_p05": float(low), "bits_p95": float(high)}

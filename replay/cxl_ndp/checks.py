@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 
-from tokentape.replay.cxl_ndp.fit import ratios_of
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE
 
 Row = dict[str, Any]
@@ -123,10 +122,10 @@ def _bits(models: Sequence[str], losses: pl.DataFrame) -> Iterator[Row]:
 
 def _forced(model: str, claims: Mapping[str, Row], points: pl.DataFrame) -> Iterator[Row]:
     """What the decode ratios alone say, x being the FP16 NDP time of the experts in memory; ours beside it."""
-    by = {(one.bits, one.over): one.published for one in ratios_of(claims.values())}
-    three, two = by[3, MONDE], by[2, MONDE]
+    published = {(row["metric"], row["setting"].partition(" (")[0]): row["value"] for row in claims.values()}
+    three, two = (published["decode_throughput_gain", f"ours {bits}-bit vs MoNDE"] for bits in (3, 2))
     monde = (1 / 16) / (1 / three - 1 / two)
-    other, hobbit = monde / three - 3 / 16, by[2, HOBBIT] * monde / two
+    other, hobbit = monde / three - 3 / 16, published["speedup", "ours 2-bit vs HOBBIT"] * monde / two
 
     headline = points.filter((pl.col("series") == HEADLINE) & (pl.col("model_id") == model))
     ours = {(system, metric): value for system, metric, value in headline.select("system", "metric", "value").iter_rows()}

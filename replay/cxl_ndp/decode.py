@@ -15,7 +15,6 @@ from tokentape.policies.names import unknown
 from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp import kernel as k
-from tokentape.replay.cxl_ndp.counts import count
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import FETCHED, Setup, System
 from tokentape.replay.cxl_ndp.work import Items, by_expert, layer_rows
@@ -200,7 +199,7 @@ def replay(
     cost = None
     for steps in of_steps:
         of, groups = steps.of, placed.groups[steps.of]
-        found = count(routing, groups, system.reactive, start[of], placed.capacity, widths[of], blocks.moe, blocks.n)
+        found = k.count(routing, groups, system.reactive, start[of], placed.capacity, widths[of], blocks.moe, blocks.n)
         counts += found.of_layers.sum(axis=(1, 2))
         by_tokens += np.bincount(found.away.tokens, found.away.times, by_tokens.size)
         rows = layer_rows(made, system, *found.shares())

@@ -7,14 +7,37 @@ is the t-th decoded token of its sequence: a batch of sequences is replayed in l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.placement import Seen
+from tokentape.replay.system.recorded import Recorded
 
 ENDED = -1
+WEIGHT_SOURCES = ("gate", "softmax")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What of a tape is taken. weight_source: gate (weights as the model applied them) or softmax (of all scores, of the chosen).
+
+    prompt_tokens: so many first tokens of a request are its prompt, whatever it was recorded as; the rest is decoded. None: as
+    recorded. max_steps: decode steps kept. Together they cut long requests to the windows of a closed loop.
+    """
+
+    weight_source: str = "gate"
+    prompt_tokens: int | None = None
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight_source not in WEIGHT_SOURCES:
+            raise ValueError(f"weight source {self.weight_source!r} is unknown; choose {', '.join(WEIGHT_SOURCES)}")
+        for name in ("prompt_tokens", "max_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name.replace('_', ' ')} {value} must be 1 or more")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +45,7 @@ class CXLNDPRouting:
     """S sequences, L MoE layers, E experts per layer, top k, T steps of the longest decode.
 
     layers: absolute numbers (L,). request_ids: (S,) i64. prefill_counts: (S, L, E) i32, P. prefill_weights: (S, L, E) f64, W;
-    zeros where no weights were recorded. decode_ids: (S, T, L, k) i16, ENDED from step n_decode[s] on. n_decode: (S,) i32.
+    P where no weights were recorded. decode_ids: (S, T, L, k) i16, ENDED from step n_decode[s] on. n_decode: (S,) i32.
     """
 
     trace_id: str
@@ -75,6 +98,54 @@ class CXLNDPRouting:
         for name, here, there in (("experts per layer", self.n_experts, n_experts), ("experts per token", self.top_k, top_k)):
             if here != there:
                 raise ValueError(f"tape {self.trace_id} routes over {here} {name}, {model} has {there}; give another tape")
+
+
+def routing_of(tape: Recorded, reading: Reading = Reading()) -> CXLNDPRouting:
+    """The tape's requests as sequences; a token without a row in any layer is left out.
+
+    Raises ValueError naming the request on rows without exactly k experts, on a request without prompt rows, and on tokens that
+    some layers lack; and for softmax on a tape without scores.
+    """
+    of, position = tape.places()
+    ids, requests, k = tape.ids[: of.size], tape.request_ids, tape.geometry.top_k
+    is_run = ids[:, :, 0] >= 0
+    if reading.prompt_tokens is not None:
+        begins = np.full(requests.size, of.size)
+        np.minimum.at(begins, of[is_run.any(axis=1)], position[is_run.any(axis=1)])
+        tape = replace(tape, n_prompt=begins + reading.prompt_tokens)
+    if reading.weight_source == "softmax":
+        if tape.scores is None or not tape.scores.is_full:
+            raise ValueError(
+                f"tape {tape.trace_id} holds no scores; choose weight source gate, or record it with --tables scores"
+            )
+        shares = tape.scores.gates.reshape(*tape.ids.shape[:2], -1)[: of.size]
+        tape = replace(tape, gates=np.take_along_axis(shares, np.maximum(ids, 0), axis=2).astype(np.float64))
+    is_prompt, is_whole = tape.is_prompt, is_run.all(axis=1)
+    is_part = is_run.any(axis=1) & ~is_whole
+
+    def refuse(is_bad: NDArray[np.bool_], what: str) -> None:
+        if is_bad.any():
+            raise ValueError(f"tape {tape.trace_id}: request {requests[int(np.argmax(is_bad))]} has {what}")
+
+    def requests_of(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.bincount(of[rows], minlength=requests.size) > 0
+
+    narrow = (is_run & ((ids >= 0).sum(axis=2) != k)).any(axis=1)
+    refuse(requests_of(narrow), f"rows that do not name {k} experts, as the model routes to; record it again")
+    refuse(requests_of(is_part & is_prompt), "prompt rows that some layers lack; placement needs them: record prefill")
+    refuse(~requests_of(is_whole & is_prompt), "no prompt rows; placement needs them: record prefill")
+    refuse(requests_of(is_part & ~is_prompt), "decode steps that some layers lack; record it again")
+    rows = np.flatnonzero(is_whole & ~is_prompt)
+    n_decode = np.bincount(of[rows], minlength=requests.size)
+    step = np.arange(rows.size) - np.repeat(np.cumsum(n_decode) - n_decode, n_decode)
+    last = np.minimum(n_decode, reading.max_steps or n_decode.max())
+    kept = step < last[of[rows]]
+    of_steps = np.full((requests.size, int(last.max()), *ids.shape[1:]), ENDED, np.int16)
+    of_steps[of[rows[kept]], step[kept]] = ids[rows[kept]]
+    counts, weights = tape.used_by_prompts()
+    layers = tuple(tape.geometry.moe_layers)
+    of_prompts = counts.astype(np.int32)
+    return CXLNDPRouting(tape.trace_id, tape.origin, layers, requests, of_prompts, weights, of_steps, last.astype(np.int32))
 
 
 def joined(routings: Sequence[CXLNDPRouting]) -> CXLNDPRouting:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +13,18 @@ from numpy.typing import NDArray
 from tokentape.hw.profile import ENDS
 from tokentape.policies.bits import assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
+from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
-from tokentape.replay.cxl_ndp.decode import Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
+from tokentape.replay.cxl_ndp.capacity import notes
+from tokentape.replay.cxl_ndp.checks import HEADLINE
+from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, system_of
 
 Floats = NDArray[np.float64]
+Row = dict[str, Any]
 COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
+GAUSSIAN_SHAPE = (256, 4096)  # weights whose errors stand in for an expert's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +49,24 @@ class Setting:
         hot_set(np.ones(n_experts), self.hot_experts)
 
 
-def stand_in_losses(n_layers: int, n_experts: int, errors: Sequence[float], seed: int, spread: float = 0.2) -> Floats:
-    """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, times a lognormal of an expert's own.
+@lru_cache(maxsize=1)
+def gaussian_errors() -> tuple[float, ...]:
+    """Squared error of round-to-nearest at 1 to 4 bits, over that of the weights, on Gaussian weights."""
+    weights = np.random.default_rng(0).standard_normal(GAUSSIAN_SHAPE, np.float32)
+    power = float(np.square(weights).mean())
+    return tuple(float(np.square(levels(weights, bits).nearest(weights) - weights).mean()) / power for bits in WIDTHS)
+
+
+def stand_in_losses(
+    n_layers: int, n_experts: int, seed: int = 0, spread: float = 0.2, errors: Sequence[float] | None = None
+) -> Floats:
+    """(L, E, 4) losses without a model: errors (4,) of 1 to 4 bits, by default of Gaussian weights, times a lognormal of an
+    expert's own.
 
     An expert's share of its batch's prompts is left to `widths` (specification 4.4).
     """
     own = np.random.default_rng(seed).lognormal(0.0, spread, (n_layers, n_experts, 1))
-    return np.asarray(own * np.asarray(errors, np.float64))
+    return np.asarray(own * np.asarray(errors or gaussian_errors(), np.float64))
 
 
 def widths(
@@ -108,3 +126,72 @@ def compared(found: Mapping[str, Decoded]) -> dict[str, dict[str, float]]:
             if over in metrics:
                 of[gain] = of["tokens_per_s"] / metrics[over]["tokens_per_s"]
     return metrics
+
+
+GAINS = {MONDE: "decode_gain", HOBBIT: "gain_over_hobbit"}
+ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One point of a series: what it is called, the setting, and with what. value: the number in `name`."""
+
+    series: str
+    name: str
+    setting: Setting
+    made: Setup
+    systems: tuple[str, ...]
+    value: float | None = None
+
+
+def decoded(tape: CXLNDPRouting, seed: int, of: Variation, losses: Floats) -> dict[str, Decoded]:
+    """Every system's decode of one tape, at the nominal end."""
+    return run(tape, of.made, replace(of.setting, seed=seed), of.systems, losses, ("value",))
+
+
+def metric_rows(
+    of: Variation, by_seed: Sequence[dict[str, dict[str, float]]], fitted: Collection[tuple[str, str]]
+) -> Iterator[Row]:
+    """Rows of `cxl_ndp_points`, one per system and metric: median and range, without study, source and origin.
+
+    fitted: system and metric of the ratios that the constants were fitted to on this model.
+    """
+    setting = of.setting
+    said = "; ".join(notes(of.made, setting.hot_experts, setting.batch))
+    for system in by_seed[0]:
+        bits = float(system.removeprefix("OURS-")) if system.startswith("OURS-") else 16.0
+        for metric in by_seed[0][system]:
+            values = np.array([found[system][metric] for found in by_seed])
+            if np.isnan(values).any():  # of an NDP that computes nothing
+                continue
+            yield {
+                "series": of.series,
+                "setting": of.name,
+                "setting_value": of.value,
+                "model_id": of.made.name,
+                "hardware": of.made.machine.name,
+                "system": system,
+                "batch": setting.batch,
+                "hot_experts": setting.hot_experts,
+                "mean_bits": bits,
+                "n_seeds": len(by_seed),
+                "role": role(of.series, system, metric, fitted),
+                "notes": said,
+                "metric": metric,
+                "unit": ALL_UNITS[metric],
+                "value": float(np.median(values)),
+                "low": float(values.min()),
+                "high": float(values.max()),
+            }
+
+
+def role(series: str, system: str, metric: str, fitted: Collection[tuple[str, str]]) -> str:
+    """calibrate for what the constants were fitted to, predict for the rest of the headline, report for sweeps.
+
+    derived for the NDP's own gain, which is the assumed scaling.
+    """
+    if series != HEADLINE:
+        return "report"
+    if metric == "ndp_gain":
+        return "derived"
+    return "calibrate" if (system, metric) in fitted else "predict"

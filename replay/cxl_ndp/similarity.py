@@ -7,7 +7,9 @@ the prompts of all other sequences, each against this decode, show the latter.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 
 Floats = NDArray[np.float64]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +38,6 @@ class Similarity:
     def by_layer(self) -> Floats:
         """(L,) mean of own."""
         return _mean(self.own)
-
-    def static_frac(self) -> Floats:
-        """(L,) share of the similarity above `flat` that other sequences' prompts have too; NaN where there is none above."""
-        own, shuffled = self.by_layer() - self.flat, self.shuffled - self.flat_shuffled
-        return np.asarray(np.divide(shuffled, own, out=np.full(own.size, np.nan), where=own > 0))
 
 
 def similarity(routing: CXLNDPRouting) -> Similarity:
@@ -80,3 +78,52 @@ def _mean(values: Floats) -> Floats:
     n = is_known.sum(axis=0)
     total = np.where(is_known, values, 0.0).sum(axis=0)
     return np.asarray(np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0))
+
+
+def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> list[Row]:
+    """Columns layer, *_cosine, static_frac and n_requests; layer None: mean of the layers. None without two that decode."""
+    if np.isnan(found.shuffled).any():
+        return []
+    columns = {
+        "own_cosine": found.by_layer(),
+        "shuffled_cosine": found.shuffled,
+        "static_cosine": found.static,
+        "flat_cosine": found.flat,
+        "flat_shuffled_cosine": found.flat_shuffled,
+    }
+    n_requests = int((~np.isnan(found.own[:, 0])).sum())
+    above, popular = columns["own_cosine"] - found.flat, found.shuffled - found.flat_shuffled
+    rows = []
+    for layer, where in [(None, slice(None)), *((layer, slice(i, i + 1)) for i, layer in enumerate(layers))]:
+        means = {name: float(values[where].mean()) for name, values in columns.items()}
+        own, other = float(above[where].mean()), float(popular[where].mean())
+        rows.append({"layer": layer, **means, "static_frac": other / own if own > 0 else None, "n_requests": n_requests})
+    return rows
+
+
+def similarity_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row) -> Iterator[Row]:
+    """By layer, and their mean; means over tapes."""
+    by_tape = [similarity_rows(similarity(tape), tape.layers) for tape in tapes]
+    for of_layer in zip(*by_tape, strict=True):
+        means = {
+            name: float(np.mean([row[name] for row in of_layer]))
+            for name in of_layer[0]
+            if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
+        }
+        yield {**where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
+
+
+def use_rows(routing: CXLNDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> list[Row]:
+    """Columns request_id, layer, first_step, bin_steps, expert, use_frac of these sequences' decode."""
+    if bin_steps < 1:
+        raise ValueError(f"bin of {bin_steps} steps must be 1 or more")
+    rows = []
+    for s in sequences:
+        for first in range(0, int(routing.n_decode[s]), bin_steps):
+            ids = routing.decode_ids[s, first : min(first + bin_steps, int(routing.n_decode[s]))]
+            for i, layer in enumerate(routing.layers):
+                counts = np.bincount(ids[:, i].ravel(), minlength=routing.n_experts)
+                place = {"request_id": int(routing.request_ids[s]), "layer": layer, "first_step": first, "bin_steps": bin_steps}
+                used = ((int(e), float(counts[e] / counts.sum())) for e in np.flatnonzero(counts))
+                rows += [{**place, "expert": expert, "use_frac": frac} for expert, frac in used]
+    return rows

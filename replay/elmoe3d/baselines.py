@@ -18,11 +18,9 @@ from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec, with_values
-from tokentape.replay.elmoe3d.energy import PARTS
-from tokentape.replay.elmoe3d.platforms import Holds, baseline
 from tokentape.replay.elmoe3d.points import ELASTIC, Points, Setup, as_points, points_of
-from tokentape.replay.elmoe3d.runs import Mode, Run, ours
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.runs import Holds, Mode, Run, baseline, ours
+from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 
 DATASET = "mt-bench"  # the one with published acceptance
 OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"
@@ -79,7 +77,7 @@ def platforms(
         where = where.with_columns(points.select(ASSUMED), **dict(zip(NEAR_AS, map(pl.lit, near or (None, None)), strict=True)))
         is_sd = runs["sd"].token_s < runs["ar"].token_s
         for mode, one in runs.items():
-            joules = {f"{part} {end}": one.joules_per_token[part][i] for part in PARTS for i, end in enumerate(ENDS)}
+            joules = {f"{part} {end}": one.joules_per_token[k, i] for k, part in enumerate(PARTS) for i, end in enumerate(ENDS)}
             is_best = is_sd == (mode == "sd")
             yield where.with_columns(step_mode=pl.lit(mode), token_s=one.token_s, is_best=is_best, **joules)
 

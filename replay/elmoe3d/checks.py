@@ -15,13 +15,15 @@ import polars as pl
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.replay.elmoe3d.cells import CALIBRATE, IS_OPEN, SCENARIO
-from tokentape.replay.elmoe3d.fit import fit_speculation
+from tokentape.policies.matryoshka import low
+from tokentape.policies.quantise import Quantised
+from tokentape.replay.elmoe3d.fit import CALIBRATE, IS_OPEN, SCENARIO, fit_speculation
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, SCHEMES, SLICED_FORMATS, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.runs import tokens_until_link_binds
 from tokentape.replay.elmoe3d.timing import PAPER
 
+LOW_BITS = 4
 FAR_BATCH = 4  # from which the paper compares Elastic-SD with EAGLE3
 BEST_MODE = pl.max_horizontal("phi_ar", "phi_sd")
 HONESTY = (
@@ -140,3 +142,12 @@ def _checks(rows: pl.DataFrame, told: Mapping[str, tuple[pl.Expr, Statistic]], u
     """A statistic of values each, in one go."""
     of = rows.select(pl.struct(value=how(values), n=values.len()).alias(words) for words, (values, how) in told.items())
     return [_check(words, check["value"], check["n"], unit) for words, check in of.row(0, named=True).items()]
+
+
+def error_ends(scheme: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Least and largest error of the low bits of INT8 codes: over the codes that rounding does not saturate, and over all."""
+    codes = np.arange(-128, 128)
+    whole = Quantised(codes.astype(np.int8), np.ones(1, np.float32), None, 8, codes.size)
+    errors = codes - low(whole, LOW_BITS, scheme).astype(np.float64)
+    fitting = errors[codes < 127 - (2 ** (8 - LOW_BITS) // 2 - 1)]
+    return (float(fitting.min()), float(fitting.max())), (float(errors.min()), float(errors.max()))

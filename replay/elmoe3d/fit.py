@@ -7,7 +7,7 @@ from a cell at batch 16. At batch 1 the popularity plays no part, so one turn in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,6 @@ from tokentape.hw.coverage import STEEPEST
 from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.fit_files import Fit, solver
 from tokentape.hw.work import Rows
-from tokentape.replay.elmoe3d.cells import CALIBRATE, IS_OPEN
 from tokentape.replay.elmoe3d.laws import weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, Setup, as_points, points_of
@@ -29,10 +28,42 @@ from tokentape.replay.elmoe3d.runs import s_per_byte
 from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
 
 Floats = NDArray[np.float64]
+TABLE = "Table 3"
+CALIBRATE = "calibrate"
+SCENARIO = ("hb_gb", "model", "batch")  # what the schemes are compared at
+IS_OPEN = pl.col("published_ar").is_not_null() & pl.col("published_sd").is_not_null()
+METRICS = ("alpha", "phi_ar", "phi_sd")
 
 START = Speculation(verify_tokens=6.0, draft_tokens=5.0, growth=0.8, fade=0.4)
 BOUNDS = {"verify_tokens": (1.0, 64.0), "growth": (0.1, 1.0), "fade": (0.01, 2.0), "draft_tokens": (1.0, 64.0)}
-LEAST_BETA, HALVINGS = 1e-3, 60
+LEAST_BETA = 1e-3
+
+
+def cells(claims: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of Table 3 in the claims' order: hb_gb, model (as those that ship are named), scheme, batch and alpha; of Phi_AR and
+    Phi_SD the published value (null where withheld, never 0), its role and its claim.
+
+    Raises ValueError for a row that lacks its alpha or one of its speed-ups' claims.
+    """
+    kept = ("model", "setting", "metric", "value", "role", "claim_id")
+    told = [{name: c[name] for name in kept} for c in claims if c["paper"] == PAPER and c["location"] == TABLE]
+    wide = pl.DataFrame(told).pivot("metric", index=("model", "setting"), values=("value", "role", "claim_id"))
+    for metric in METRICS:
+        for model, setting in wide.filter(pl.col(f"claim_id_{metric}").is_null()).select("model", "setting").rows():
+            raise ValueError(f"{TABLE}, {model}, {setting}: no claim of {metric}")
+    for claim_id in wide.filter(pl.col("value_alpha").is_null())["claim_id_alpha"]:
+        raise ValueError(f"{claim_id}: alpha is an input and has no value")
+    where = pl.col("setting").str
+    return wide.select(
+        hb_gb=where.extract(r"hb_gb=(\d+)").cast(pl.Int64),
+        model=pl.col("model").str.to_lowercase(),
+        scheme=where.extract(r"scheme=(\S+)"),
+        batch=where.extract(r"batch=(\d+)").cast(pl.Int64),
+        alpha="value_alpha",
+        **{f"published_{mode}": f"value_phi_{mode}" for mode in ("ar", "sd")},
+        **{f"role_{mode}": f"role_phi_{mode}" for mode in ("ar", "sd")},
+        **{f"{mode}_claim": f"claim_id_phi_{mode}" for mode in ("ar", "sd")},
+    )
 
 
 def calibrate(
@@ -45,6 +76,7 @@ def calibrate(
     """
     if level not in LEVELS or rows not in ROWS:
         raise ValueError(f"level {level!r} with rows {rows!r} is unknown; choose of {', '.join(LEVELS)} and {', '.join(ROWS)}")
+    solver()
     laws, claims = {}, set[str]()
     for model in cells["model"].unique(maintain_order=True):
         mine = cells.filter((pl.col("model") == model) & (pl.col("role_ar") == CALIBRATE) & pl.col("published_ar").is_not_null())
@@ -99,14 +131,12 @@ def _least_beta(points: Points) -> float:
 
 
 def _root(error: Callable[[float], float], low: float, high: float, name: str) -> float:
-    """By bisection. Raises ValueError where the error has one sign at both ends."""
-    at_low, at_high = error(low), error(high)
-    if at_low * at_high > 0.0:
+    """Raises ValueError where the error has one sign at both ends."""
+    from scipy.optimize import brentq
+
+    if error(low) * error(high) > 0.0:
         raise ValueError(f"{name}: no value from {low:g} to {high:g} reproduces the cell it is read off")
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if error(middle) * at_low > 0.0 else (low, middle)
-    return (low + high) / 2.0
+    return float(brentq(error, low, high, xtol=1e-15 * high, rtol=1e-14))
 
 
 def fit_speculation(

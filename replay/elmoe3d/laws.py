@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,36 +72,21 @@ def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
     return np.asarray(np.where(n_slots > 0.0, found, 0.0))
 
 
-class HitLaw(Protocol):
-    """Hit rate (n,) of n points.
-
-    share: resident share of the experts, 0..1; beta: exponent of the power law; weights: (n, N) popularity; n_tokens: independent
-    tokens of the step; n_experts: N.
-    """
-
-    def __call__(self, share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats: ...
+# Hit rate (n,) of n points, of: resident share of the experts, 0..1; exponent beta of the power law; (n, N) weights; independent
+# tokens of the step; N.
+HitLaw = Callable[[Floats, Floats, Floats, Floats, Floats], Floats]
 
 
-def _power(share: Floats, beta: Floats) -> Floats:
+def power(share: Floats, beta: Floats) -> Floats:
+    """share^beta; 0 where nothing is resident."""
     return np.where(share > 0.0, np.power(share, beta, where=share > 0.0, out=np.zeros_like(share)), 0.0)
 
 
-def paper_law(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
-    """As HitLaw; 0 where nothing is resident."""
-    return _power(share, beta)
-
-
-def physical(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
-    """As HitLaw: no step hits more experts than are resident."""
-    return np.minimum(_power(share, beta), share * n_experts / touched(weights, n_tokens))
-
-
-def che(share: Floats, beta: Floats, weights: Floats, n_tokens: Floats, n_experts: Floats) -> Floats:
-    """As HitLaw; beta plays no part."""
-    return che_hit_frac(weights, n_tokens, share * n_experts)
-
-
-HIT_LAWS: dict[str, HitLaw] = {"paper_law": paper_law, "physical": physical, "che": che}
+HIT_LAWS: dict[str, HitLaw] = {
+    "paper_law": lambda share, beta, *_: power(share, beta),
+    "physical": lambda share, beta, weights, n, size: np.minimum(power(share, beta), share * size / touched(weights, n)),
+    "che": lambda share, _, weights, n, size: che_hit_frac(weights, n, share * size),
+}
 
 
 def linear(alpha: Floats, n_draft_steps: Floats) -> Floats:

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokentape.replay.elmoe3d.points import DRAFT_FRAC, Floats, Points
-
-SLICE_FRAC = 0.5  # an MSB or an LSB slice over its INT8 expert, the scale split evenly
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Floats, Points
 
 
 @dataclass(frozen=True, eq=False)

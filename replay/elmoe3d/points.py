@@ -26,6 +26,7 @@ CONTEXT_TOKENS = 1024  # of a sequence, in every row of the paper
 KV_FORMAT, STATIC_FORMAT, DRAFT_FORMAT = "int8", "int8-g32", "int4"  # of keys and values, of the target and of its draft
 BYTES_PER_PARAM = EXPERT_FORMATS[STATIC_FORMAT]
 DRAFT_FRAC = EXPERT_FORMATS[DRAFT_FORMAT] / BYTES_PER_PARAM  # bytes of a 4-bit copy over the INT8 original
+SLICE_FRAC = 0.5  # bytes of an MSB or an LSB slice over its INT8 expert, the scale split evenly
 SLICED_FORMATS = (STATIC_FORMAT,)  # whose experts split into an MSB and an LSB slice of equal size; MXFP4 is never sliced
 # Columns of points beside model, machine, scheme, batch and a fit's, and what they are where nothing is said. verify_nodes,
 # draft_nodes: tokens that a step computes per request, nodes of the tree that are verified, and drafted in one step; 0 leaves

@@ -10,7 +10,7 @@ import polars as pl
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.profile import Profile
 from tokentape.replay.elmoe3d.baselines import Assumed
-from tokentape.replay.elmoe3d.cells import IS_OPEN
+from tokentape.replay.elmoe3d.fit import IS_OPEN
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import EAGLE, Floats, Setup, as_points, cache_of, points_of
 from tokentape.replay.elmoe3d.runs import knee

@@ -1,8 +1,14 @@
-"""A step or a round of decoding of the proposed design as totals: seconds, tokens, joules by part (paper section 5)."""
+"""A step or a round as totals, seconds, tokens, joules by part: of the proposed design (paper section 5), and of its baselines,
+the same xPU with EXT alone, with compute inside EXT's devices, or next to some of its channels.
+
+What the paper (section 7) does not give is an argument or a number of the machine's file: nodes verified and drafted per request,
+the bandwidth of near-memory compute, what it holds. Every pass and draft of a baseline takes the faster of what is possible.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -12,15 +18,26 @@ from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows
-from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of, total
-from tokentape.replay.elmoe3d.points import Floats, Points
-from tokentape.replay.elmoe3d.timing import Outcome
-from tokentape.replay.elmoe3d.work import partial_sum_bytes, pool_writes
+from tokentape.hw.work import Rows, Work
+from tokentape.replay.elmoe3d.mapping import map_bytes
+from tokentape.replay.elmoe3d.points import Floats, Group, Points
+from tokentape.replay.elmoe3d.timing import NOMINAL, Joules, Outcome, faded, hits, nothing, parts_of, reads_of
+from tokentape.replay.elmoe3d.work import (
+    STATIC_KINDS,
+    Place,
+    expert_rows,
+    head_work,
+    partial_sum_bytes,
+    pool_writes,
+    stacked,
+    static_work,
+)  # fmt: skip
 from tokentape.warehouse.geometry import Geometry
 
 LSB_BYTES_PER_PARAM = 0.5  # without scales
 Mode = Literal["ar", "sd"]
+Holds = Literal["dense", "experts"]
+HOME, NEAR = "expert_home", "weights_home"  # roles of EXT and, where channels have compute of their own, of those channels
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +54,7 @@ class Run:
 
     @property
     def joules_per_token(self) -> Joules:
-        return {part: joules / self.tokens for part, joules in self.joules.items()}
+        return self.joules / self.tokens
 
 
 def ours(p: Points, found: Outcome, mode: Mode, profile: Profile, pool_write_frac: Sourced) -> Run:
@@ -48,9 +65,7 @@ def ours(p: Points, found: Outcome, mode: Mode, profile: Profile, pool_write_fra
     need_nodes(p)
     if mode == "ar":
         return Run(found.ar.seconds, p.batch, found.ar.joules)
-    joules = total(
-        (p.n_draft_steps, found.draft.joules), (1.0, found.verify.joules), (1.0, _written(p, found, profile, pool_write_frac))
-    )
+    joules = p.n_draft_steps * found.draft.joules + found.verify.joules + _written(p, found, profile, pool_write_frac)
     return Run(found.round_s, p.batch * (1.0 + p.accepted_len), joules)
 
 
@@ -65,8 +80,7 @@ def _written(p: Points, found: Outcome, profile: Profile, frac: Sourced) -> Joul
     joules, written = nothing(len(p)), written_bytes(p, found)
     ends = np.array([[getattr(frac, end)] for end in ENDS])
     for of in (of for of in p.groups if of.machine.roles.expert_cache):
-        for part, values in parts_of(clock(pool_writes(written[of.at]), of.machine, profile), of.machine).items():
-            joules[part][:, of.at] = ends * values
+        joules[:, :, of.at] = ends * parts_of(clock(pool_writes(written[of.at]), of.machine, profile), of.machine)
     return joules
 
 
@@ -99,3 +113,85 @@ def tokens_until_link_binds(g: Geometry, machine: HardwareSpec, profile: Profile
     fetch_s = g.expert_params * LSB_BYTES_PER_PARAM * s_per_byte(machine, Rows(kind="expert", tier="expert_home"), profile)
     link = Rows(kind="feed", tier="expert_cache", target="expert_cache")
     return int(fetch_s / (partial_sum_bytes(g) * s_per_byte(machine, link, profile)))
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where a pass finds what it reads: experts, with shares (n, 1); static weights, keys, values and heads in the tier of a role
+    by an engine, but `beside_frac` of their bytes at the same time from the near channels, over which they are interleaved."""
+
+    experts: tuple[Place, ...]
+    static: tuple[str, str] = (HOME, "main")
+    beside_frac: float = 0.0
+
+
+def baseline(p: Points, holds: Holds, profile: Profile) -> dict[Mode, Run]:
+    """A baseline in AR, and speculating with the head of EAGLE. The points are on its machine; holds: what near channels hold
+    first."""
+    need_nodes(p)
+    reads = reads_of(p, map_bytes(p))
+    passes, n = [reads["ar"], reads["verify"]], len(p)
+    seconds, joules = {name: np.zeros(n) for name in ("ar", "sd")}, {name: nothing(n) for name in ("ar", "sd")}
+    for of in p.groups:
+        options, at = _options(of, p, holds), of.at
+        whole = [(_placed(static_work(of, p, passes), stacked(passes, "static_bytes", at), option), option) for option in options]
+        steps_s, steps_j = _fastest(
+            of, [replace(w, rows=(*w.rows, *expert_rows(of, p, passes, o.experts))) for w, o in whole], profile
+        )
+        head = head_work(of, p, replace(reads["draft"], cold_bytes=np.zeros(n)), phase="verify")
+        heads = [_placed(head, p.head_bytes[at, None], option) for option in options]
+        head_s, head_j = _fastest(of, heads, profile)
+        d, (ar, verify) = p.n_draft_steps[at], (slice(0, at.size), slice(at.size, None))
+        seconds["ar"][at], seconds["sd"][at] = steps_s[ar], steps_s[verify] + d * head_s
+        joules["ar"][:, :, at] = steps_j[:, :, ar]
+        joules["sd"][:, :, at] = steps_j[:, :, verify] + d * head_j
+    tokens = {"ar": p.batch, "sd": p.batch * (1.0 + p.accepted_len)}
+    return {mode: Run(seconds[mode], tokens[mode], joules[mode]) for mode in ("ar", "sd")}
+
+
+def _options(of: Group, p: Points, holds: Holds) -> list[Places]:
+    """All to the xPU; experts where they lie."""
+    machine, one = of.machine, np.ones((2 * of.at.size, 1))
+    near = machine.engines.get(machine.roles.near_compute)
+    if near is None or near.memory == machine.roles.expert_home:
+        brought = Places(experts=((HOME, "main", one),))
+        return [brought, Places(experts=((HOME, "near_compute", one),))] if near else [brought]
+    channels, ext = (machine.tiers[name] for name in (near.memory, machine.roles.expert_home))
+    frac = channels.peak_bytes_per_s.value / (channels.peak_bytes_per_s.value + ext.peak_bytes_per_s.value)
+    brought = Places(experts=((HOME, "main", (1.0 - frac) * one), (NEAR, "main", frac * one)), beside_frac=frac)
+    hit_frac = _hits(p, channels.capacity_bytes.value, holds)[:, of.at].reshape(-1, 1)
+    experts = ((NEAR, "near_compute", hit_frac), (HOME, "main", 1.0 - hit_frac))
+    return [brought, Places(experts=experts, static=(NEAR, "near_compute") if holds == "dense" else (HOME, "main"))]
+
+
+def _hits(p: Points, near_bytes: float, holds: Holds) -> Floats:
+    """(2, n) hit rates of the near channels in AR and in verification."""
+    needed = p.static_bytes + p.kv_bytes + p.embedding_bytes if holds == "dense" else 0.0
+    share = np.clip((near_bytes - needed) / (p.expert_bytes * p.n_experts * p.n_layers), 0.0, 1.0)
+    return np.stack([hits(p, share, p.beta, p.batch), hits(p, share, faded(p), p.verify_tokens * p.batch**p.growth)])
+
+
+def _placed(work: Work, static_bytes: Floats, places: Places) -> Work:
+    """The static rows where they are read."""
+    (tier, engine), kept = places.static, 1.0 - places.beside_frac
+    rows = [
+        replace(row, tier=tier, engine=engine, bytes=row.bytes * kept) if row.kind in STATIC_KINDS else row for row in work.rows
+    ]
+    beside = Rows(
+        kind="weights",
+        name="interleaved",
+        tier=NEAR,
+        engine="main",
+        blocks=np.array([work.n_blocks - 1]),
+        bytes=places.beside_frac * static_bytes,
+    )
+    return replace(work, rows=(*rows, *(beside,) * bool(places.beside_frac)))
+
+
+def _fastest(of: Group, options: Sequence[Work], profile: Profile) -> tuple[Floats, Joules]:
+    """Seconds and joules of the fastest, step by step."""
+    seconds = np.stack([clock(work, of.machine, profile, ends=NOMINAL).seconds.value for work in options])
+    best, joules = np.argmin(seconds, axis=0), nothing(seconds.shape[1])
+    for i in np.unique(best):
+        joules += np.where(best == i, parts_of(clock(options[i], of.machine, profile), of.machine), 0.0)
+    return seconds.min(axis=0), joules

@@ -1,7 +1,8 @@
 """An AR step, a draft step and a verification, for many points at once (paper sections 4 and 6, the forms ours): what they read
 where, and what that costs on the machine under a cost profile.
 
-The reference is the same engine with everything in EXT. Nothing overlaps a draft with a verification.
+The reference is the same engine with everything in EXT. Nothing overlaps a draft with a verification. The paper gives read
+energies of HB and EXT alone: operations, links and static power have ranges, and low and high take all of them together.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import Prepared, StepCost, clock, prepare
+from tokentape.hw.clock import BACKGROUND, Prepared, StepCost, clock, prepare
 from tokentape.hw.profile import ENDS, Profile
-from tokentape.replay.elmoe3d.energy import Joules, nothing, parts_of
+from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched
-from tokentape.replay.elmoe3d.mapping import SLICE_FRAC, Mapping, map_bytes
-from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, Flags, Floats, Group, Ints, Points
+from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
+from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Floats, Group, Ints, Points
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
 
-PAPER = "elmoe3d"  # the cost profile
+PAPER = "elmoe3d"  # the cost profile, and the paper among the claims
 NOMINAL = ("value",)
+PARTS = ("compute", "ext", "hb", "links", "static")
+Joules = Floats  # (parts, ends, n), of PARTS at ENDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +78,12 @@ def evaluate(p: Points, profile: str | Profile = PAPER, on: Sequence[Ready] | No
     joules = {name: nothing(len(p)) for name in seconds}
     for of in ready(p, costs, with_joules, reads) if on is None else on:
         for names, at, cost in (*_routed(of, p, reads, costs, with_joules), *of.whole):
-            parts = parts_of(cost, of.group.machine) if with_joules else {}
+            parts = parts_of(cost, of.group.machine) if with_joules else None
             for i, name in enumerate(names):
                 steps = slice(i * at.size, (i + 1) * at.size)
                 seconds[name][at] = cost.seconds.value[steps]
-                for part, values in parts.items():
-                    joules[name][part][:, at] = values[:, steps]
+                if parts is not None:
+                    joules[name][:, :, at] = parts[:, :, steps]
     found = {name: Pass(**vars(of), seconds=seconds[name], joules=joules[name]) for name, of in reads.items()}
     round_s = p.n_draft_steps * seconds["draft"] + seconds["verify"]
     return Outcome(
@@ -127,11 +130,6 @@ def _routed(of: Ready, p: Points, reads: dict[str, Reads], profile: Profile, wit
         rows = (*routed_rows(group, p, chosen, phase), *(partial_sums(group, p, chosen) if with_joules else ()))
         work, ends = replace(prepared.work, rows=rows), ENDS if with_joules else NOMINAL
         yield names, group.at, clock(work, group.machine, profile, on=prepared, ends=ends)
-
-
-def policy_phi(found: Outcome, batch: Floats, tau: float) -> Floats:
-    """(n,) speed-up of the paper's policy, speculation from batch tau on. A tau beyond all batches is AR throughout."""
-    return np.where(batch >= tau, found.phi_sd, found.phi_ar)
 
 
 def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:
@@ -190,3 +188,18 @@ def hits(p: Points, share: Floats, beta: Floats, n_tokens: Floats) -> Floats:
         found[of] = HIT_LAWS[str(name)](share[of], beta[of], p.weights[of], n_tokens[of], p.n_experts[of])
     assert np.all((found >= 0.0) & (found <= 1.0 + 1e-12)), "a hit rate is outside 0..1"
     return np.minimum(found, 1.0)
+
+
+def nothing(n: int) -> Joules:
+    """Of n points."""
+    return np.zeros((len(PARTS), len(ENDS), n))
+
+
+def parts_of(cost: StepCost, machine: HardwareSpec) -> Joules:
+    """hb: the tier in front of the experts' home, ext: all other memory."""
+    found, hb = nothing(cost.seconds.value.size), f"tiers.{machine.roles.expert_cache}"
+    of_table = {"tiers": "ext", "engines": "compute"}
+    for name, band in cost.joules_of.items():
+        kind = {BACKGROUND: "static", hb: "hb"}.get(name) or of_table.get(name.split(".")[0], "links")
+        found[PARTS.index(kind)] += [getattr(band, end) for end in ENDS]
+    return found

@@ -383,13 +383,17 @@ class _Experts:
         return (self._moved("fetch", "fetch missing experts", missed * self.expert_bytes, missed), *read(1.0))
 
     @property
-    def expert_bytes(self) -> float:
-        return self.geometry.expert_params * bytes_per_value(self.expert_format)
+    def expert_bytes(self) -> Values:
+        """Of an expert: of every MoE layer where events say what it costs, else the same in all."""
+        if self.expert_format != "recorded":
+            return self.geometry.expert_params * bytes_per_value(self.expert_format)
+        sizes = np.array(self.geometry.expert_bytes("recorded"), np.float64)
+        return sizes if self.events else float(sizes.mean())
 
     @property
     def bits(self) -> float:
         """Of a weight at full width, its share of the scales with it."""
-        return 8.0 * bytes_per_value(self.expert_format)
+        return float(8.0 * np.mean(self.expert_bytes) / self.geometry.expert_params)
 
     @property
     def guards(self) -> dict[str, str]:
@@ -456,7 +460,7 @@ def near_bound(costs: IterationCosts, end: str = "value") -> Floats:
         return np.array([np.inf, 1.0])
     rates = rates_of(machine, row, lane, end)
     of_token = float(row.ops) * rates.s_per_op * (how.bits / 16.0 if lane.ops_by_bits else 1.0)
-    return np.array([float(row.bytes) * rates.s_per_byte / of_token, float(lane.ops_by_bits)])
+    return np.array([float(np.mean(row.bytes)) * rates.s_per_byte / of_token, float(lane.ops_by_bits)])
 
 
 def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:

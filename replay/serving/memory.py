@@ -104,7 +104,7 @@ def footprint(
     if roles.expert_home != roles.weights_home and geometry.moe_layers:
         experts = len(geometry.moe_layers) * geometry.n_experts * geometry.expert_bytes(expert_format)[0]
         movable, weights = (experts, weights) if roles.expert_cache == roles.weights_home else (0, weights - experts)
-    activations = _activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
+    activations = activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
     all_layers = Footprint(model, machine.name, memory, weights, activations, 0, geometry.n_layers * layer_bytes, movable)
     if not 0 < n_windowed < geometry.n_layers:
@@ -117,7 +117,7 @@ def footprint(
     return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
 
 
-def _activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_seqs: int, n_nodes: int) -> int:
+def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_seqs: int, n_nodes: int) -> int:
     """The peak of a layer over the tokens of the largest iteration, with the logits of every request."""
     g, decodes = geometry, max_seqs * (1 + n_nodes)
     n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)

@@ -208,6 +208,10 @@ class ExpertSlots:
         """Experts of 16 bits that were fetched."""
         return float(self.fetched_of_layer.sum())
 
+    @property
+    def fetched_bytes(self) -> float:
+        return float(self.fetched_of_layer @ np.array(self.sizes, np.float64))
+
     def log_events(self, n_events: int) -> Ints:
         """(n_events + 1,) bounds of the events in the log: keys of a layer stand together, and layers follow one another."""
         return np.append(self.log_starts[:n_events], self.log_keys.size)
@@ -244,7 +248,8 @@ class ExpertSlots:
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
-        numbers = np.array([alpha, per_layer, across, self.mean_bits, 8.0 * bytes_per_value(self.costs.expert_format)])
+        full = 8.0 * bytes_per_value(self.recorded.geometry.value_format(self.costs.expert_format))
+        numbers = np.array([alpha, per_layer, across, self.mean_bits, full])
         of = np.ascontiguousarray(of, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 

@@ -93,11 +93,11 @@ class Recorded:
     @property
     def is_prompt(self) -> NDArray[np.bool_]:
         """(rows,)"""
-        of, position = self._places()
+        of, position = self.places()
         return np.asarray(position < self.n_prompt[of])
 
-    def _places(self) -> tuple[Ints, Ints]:
-        """(rows,) request and position."""
+    def places(self) -> tuple[Ints, Ints]:
+        """(rows,) request and position of every input."""
         of = np.repeat(np.arange(self.n_prompt.size), self.n_inputs)
         return of, np.arange(of.size) - self.first[:-1][of]
 
@@ -106,7 +106,7 @@ class Recorded:
         ids = self.ids[: rows.size]
         there = (ids >= 0) & rows[:, None, None]
         row, layer, _ = np.nonzero(there)
-        at = np.ravel_multi_index((self._places()[0][row], layer, ids[there]), shape)
+        at = np.ravel_multi_index((self.places()[0][row], layer, ids[there]), shape)
         n = int(np.prod(shape))
         used, weights = np.bincount(at, minlength=n), np.bincount(at, self.gates[there], n)
         return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)

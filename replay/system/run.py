@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.held import overfull
-from tokentape.hw.profile import ENDS
+from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.slots import IN_THE_LOOP, SLOTS, System
@@ -32,7 +32,8 @@ from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.routes import SlicedSlots
-from tokentape.warehouse.formats import EXPERT_FORMATS
+from tokentape.replay.transformer import ACTIVATION
+from tokentape.warehouse.model_sizes import other_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +57,13 @@ class SystemRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How a system runs. expert_format: of the experts at full width. limits: of KV blocks; max_seqs is the schedule's. seed: of
+    """How a system runs. expert_format: of the experts at full width, or recorded: as large as the tape says; dense_format:
+    of other weights, where it is another. limits: of KV blocks; max_seqs is the schedule's. seed: of
     caches that draw. losses (MoE layers, E, 4): of experts at 1 to 4 bits, for precision rules."""
 
-    profile: str = profiles.PHYSICAL
+    profile: str | Profile = profiles.PHYSICAL
     expert_format: str = "bf16"
+    dense_format: str = ""
     limits: Limits | None = None
     seed: int = 0
     losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
@@ -86,7 +89,8 @@ def simulate(
     how = setting or Setting()
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
-    timed = fits_of(machine, how.expert_format) if fits is None else fits
+    value_format = how.dense_format or geometry.value_format(how.expert_format)
+    timed = fits_of(machine, value_format) if fits is None else fits
     rule = system.schedule.rule(geometry.n_layers)
     kv = KVSlots(recorded, requests, system, machine, rule, end)
     costs = iteration_costs(
@@ -101,7 +105,7 @@ def simulate(
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
         keeps_ledger=keeps_ledger,
-        dense_format=how.expert_format,
+        dense_format=value_format,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
@@ -117,8 +121,6 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     """Raises ValueError, in one line, for what the loop does not run and what does not fit."""
     if not recorded.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    if setting.expert_format not in EXPERT_FORMATS:
-        raise ValueError(f"unknown expert format {setting.expert_format!r}; known: {', '.join(EXPERT_FORMATS)}")
     for slot in SLOTS:
         if slot not in IN_THE_LOOP and system.policies.get(slot) is not None:
             raise ValueError(f"system {system.name}: slot {slot} does not run in this loop yet; leave it out")
@@ -187,7 +189,7 @@ def run(
         band = sorted(each[end][name][0] for end in ENDS)
         metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
     serving = made.serving
-    fetched = made.slots.of_iteration[:, 3] * _mean_size(made)
+    fetched = made.slots.of_iteration[:, 3] * np.mean(made.slots.sizes)
     iterations = serving.iterations
     steps = {
         "pass_id": np.arange(serving.n_iterations),
@@ -217,7 +219,7 @@ def run(
         "is_bound": system.is_bound,
         "hardware": machine.name,
         "hardware_sha256": machine.sha256,
-        "profile": profiles.load(how.profile).name,
+        "profile": made.slots.costs.profile.name,
         "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
         "batch": max_seqs(system),
@@ -228,10 +230,6 @@ def run(
         "assumed": ", ".join(machine.assumed),
     }
     return ReplayResult(settings, metrics, steps, by_request)
-
-
-def _mean_size(made: SystemRun) -> float:
-    return float(np.mean(made.slots.sizes))
 
 
 def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
@@ -256,7 +254,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
         "n_moved": (float(made.total(ev.MOVED)), "experts", None),
         "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
-        "fetched_bytes_per_token": (made.slots.fetched * _mean_size(made) / n_out, "B", "output tokens"),
+        "fetched_bytes_per_token": (made.slots.fetched_bytes / n_out, "B", "output tokens"),
         "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
         "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
@@ -278,7 +276,8 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     budget = made.slots.budget_bytes
     rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
     drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
-    found = overfull(machine, {"expert_cache" if roles.expert_cache else "expert_home": budget + drafts, "kv_home": kv})
+    held = {"weights_home": other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION), "kv_home": kv}
+    found = overfull(machine, {**held, "expert_cache" if roles.expert_cache else "expert_home": budget + drafts})
     n_restarts = int(made.serving.n_restarts.sum())
     found += made.kv.outside(n_restarts)
     if rounds:

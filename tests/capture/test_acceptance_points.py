@@ -9,9 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
-from tokentape.capture.speculation.settings import DraftSettings
-from tokentape.capture.speculation.study import PointEffort, Setting, settings_of, study_points
-from tokentape.policies.matryoshka import MAT
+from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.policies.speculation.metrics import acceptance_metrics
 from tokentape.warehouse.tables import TABLES, conform
 
@@ -32,9 +30,10 @@ def test_metrics_by_hand():
 
 
 def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
-    effort = PointEffort(n_prompts=3, prompt_tokens=48, new_tokens=24, n_whole=4)
-    runs = [Setting("pool", DraftSettings(bits=0, pool=pool, pool_frac=0.375), batch=3) for pool in ("hotness", "random")]
-    rows = study_points(loaded, (0, 1), effort, runs, (MAT(4, 2),))
+    effort = Effort(n_windows=3, prompt_tokens=48, decode_tokens=24, n_whole=4)
+    rows = bits_points(loaded, (0, 1), effort, ("MAT42",), ("lsb_aug", "round_sym", "trunc_sym"))
+    for pool in ("hotness", "random"):
+        rows += loop_points(loaded, (0, 1), effort, Setting.of("pool", batch=3, bits=0, pool=pool, pool_frac=0.375))
     conform("acceptance_points", pa.Table.from_pylist([{"study": "x", **row} for row in rows]))
     keys = [tuple(row.get(name) for name in TABLES["acceptance_points"].key) for row in rows]
     assert len(set(keys)) == len(keys)
@@ -43,10 +42,6 @@ def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
         assert value["hotness", metric] > value["random", metric]
     scheme = {row["scheme"]: row["value"] for row in rows if row["series"] == "bits"}
     assert scheme["lsb_aug"] > scheme["round_sym"] > scheme["trunc_sym"]
-
-
-def test_the_default_settings_are_distinct():
-    assert len(set(settings_of())) == len(settings_of())
 
 
 @pytest.mark.parametrize("ordering", ACCEPTANCE_ORDERINGS, ids=lambda ordering: ordering.assertion)
@@ -62,13 +57,12 @@ def test_all_seeds_keep_the_margins(loaded):
 
 @pytest.mark.slow
 def test_every_seed_accepts_more_with_hotness_than_with_a_random_pool(loaded):
-    effort = PointEffort(n_prompts=8, new_tokens=32, n_whole=8)
-    runs = [
-        Setting("pool", DraftSettings(bits=0, pool=pool, pool_frac=frac))
-        for frac in (0.25, 0.5)
-        for pool in ("hotness", "random")
-    ]
+    effort = Effort(n_windows=8, decode_tokens=32, n_whole=8)
     for seed in range(4):
-        rows = study_points(loaded, (seed,), effort, runs, ())
-        tau = {(row["pool_policy"], row["pool_frac"]): row["value"] for row in rows if row["metric"] == "tau_accepted"}
-        assert all(tau["hotness", frac] > tau["random", frac] for frac in (0.25, 0.5)), seed
+        for frac in (0.25, 0.5):
+            ours, drawn = (
+                loop_points(loaded, (seed,), effort, Setting.of("pool", bits=0, pool=pool, pool_frac=frac))
+                for pool in ("hotness", "random")
+            )
+            tau = [next(row["value"] for row in rows if row["metric"] == "tau_accepted") for rows in (ours, drawn)]
+            assert tau[0] > tau[1], (seed, frac)

@@ -11,7 +11,7 @@ import pytest
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.scoring import disagreements
-from tokentape.policies.speculation.pool import restricted_topk
+from tokentape.policies.speculation.pools import restricted_topk
 from tokentape.replay.trace import trace_from_tables
 
 TREE = DraftSettings(depth=3, width=2, verify_nodes=4, pool_frac=0.25)

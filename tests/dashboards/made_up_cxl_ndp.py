@@ -108,16 +108,17 @@ def add_lanes(rows: Rows) -> None:
     """OURS-2 takes 0.5 ms, its NDP busy for 60 %; MoNDE 4 ms, three quarters of them on the link."""
     segments = {
         "OURS-2": (
-            ("gpu", "attention and KV", 0.0, 0.1), ("gpu", "expert 3", 0.1, 0.1), ("pcie", "activations out", 0.1, 0.05),
-            ("ndp", "expert 0", 0.15, 0.2), ("ndp", "expert 5", 0.35, 0.1), ("pcie", "activations back", 0.45, 0.05),
+            ("gpu", "attention and KV", 0.0, 0.1, None), ("gpu", "expert", 0.1, 0.1, 3),
+            ("pcie", "activations out", 0.1, 0.05, None), ("ndp", "expert", 0.15, 0.2, 0),
+            ("ndp", "expert", 0.35, 0.1, 5), ("pcie", "activations back", 0.45, 0.05, None),
         ),
-        "MoNDE": (("gpu", "attention and KV", 0.0, 0.1), ("pcie", "expert 7", 0.1, 3.0), ("ndp", "expert 5", 3.1, 0.9)),
+        "MoNDE": (("gpu", "attention and KV", 0.0, 0.1, None), ("pcie", "expert", 0.1, 3.0, 7), ("ndp", "expert", 3.1, 0.9, 5)),
     }  # fmt: skip
     for model, (system, of) in product((SMALL, LARGE), segments.items()):
-        for place, (lane, label, start, ms) in enumerate(of):
+        for place, (lane, operation, start, ms, expert) in enumerate(of):
             rows["cxl_ndp_lanes"].append({
-                "study": STUDY, "model_id": model, "system": system, "lane": lane, "place": place, "label": label,
-                "start_s": start / 1e3, "seconds": ms / 1e3,
+                "study": STUDY, "model_id": model, "system": system, "lane": lane, "place": place, "operation": operation,
+                "expert": expert, "start_s": start / 1e3, "seconds": ms / 1e3,
             })  # fmt: skip
 
 

@@ -14,6 +14,10 @@ ELASTIC, EAGLE, SCHEMES = "Elastic-SD", "EAGLE3", ("Elastic-SD", "EAGLE3", "SLM-
 BATCHES = (1, 4, 8, 16)
 PHI_AR = {ELASTIC: 4.0, EAGLE: 3.0, "SLM-SD": 2.0, "Quant-SD": 1.0}
 PHI_SD = {ELASTIC: (2.0, 5.0, 6.0, 7.0), EAGLE: (3.5, 3.0, 2.0, 3.5), "SLM-SD": (1.0,) * 4, "Quant-SD": (1.5,) * 4}
+NOT_SHOWN = (
+    "resident_bytes resident_frac spill_bytes cold_bytes ar_hit_frac draft_hit_frac verify_hit_frac ar_hb_bytes ar_ext_bytes "
+    "draft_hb_bytes draft_ext_bytes verify_hb_bytes verify_ext_bytes xpu_step_s ar_step_s"
+).split()
 PLATFORMS = {"elmoe3d": 4.0, "hb-xpu": 3.2, "xpu-nmp": 2.0, "xpu": 1.0}
 
 
@@ -28,16 +32,12 @@ def point(
         "study": STUDY, "series": series, "hardware": f"elmoe3d-{gb}gb", "model_id": model, "sd_scheme": scheme, "batch": batch,
         "context_tokens": 1024, "hb_bytes": float(gb * GIB), "hb_bytes_per_s": gb * 2e11, "hit_model": law, "level": "L1",
         "fit": "calibrate", "accepted_form": "linear", "alpha": 0.5, "accepted_len": 4.0, "fidelity": "input",
-        "resident_bytes": 5e9, "resident_frac": 0.2, "spill_bytes": 0.0, "cold_bytes": 0.0, "ar_hit_frac": 0.6,
-        "draft_hit_frac": 1.0, "verify_hit_frac": 0.4, "ar_experts": 8.0 * batch**0.5, "draft_experts": 16.0,
-        "verify_experts": 16.0 * batch**0.5,
-        "ar_hb_bytes": 1e9, "ar_ext_bytes": 1e9, "draft_hb_bytes": 1e9, "draft_ext_bytes": 0.0, "verify_hb_bytes": 2e9,
-        "verify_ext_bytes": 2e9, "xpu_step_s": 0.1, "ar_step_s": 0.1 / phi_ar, "n_draft_steps": 8,
+        "ar_experts": 8.0 * batch**0.5, "draft_experts": 16.0, "verify_experts": 16.0 * batch**0.5, "n_draft_steps": 8,
         "draft_step_s": 0.005 if scheme == ELASTIC else 0.001, "verify_s": 0.04 if scheme == ELASTIC else 0.05,
         "phi_ar": phi_ar, "phi_sd": phi_sd, "best_mode": "sd" if phi_sd > phi_ar else "ar",
         "published_ar": None, "published_sd": None, "role_ar": None, "role_sd": None, "is_withheld": False,
     }  # fmt: skip
-    return row | changed
+    return dict.fromkeys(NOT_SHOWN, 0.0) | row | changed
 
 
 def add_table(rows: Rows) -> None:
@@ -49,16 +49,12 @@ def add_table(rows: Rows) -> None:
         if model == GPT and batch > 1:
             row["is_withheld"] = True
         else:
-            row |= {
-                "published_ar": row["phi_ar"] / 1.05,
-                "published_sd": row["phi_sd"] / 0.8,
-                "role_ar": "predict",
-                "role_sd": "predict",
-            }
+            row |= {"published_ar": row["phi_ar"] / 1.05, "published_sd": row["phi_sd"] / 0.8}
+            row |= {"role_ar": "predict", "role_sd": "predict"}
         if (scheme, batch, model) == (EAGLE, 16, QWEN):
             row["published_sd"] = 11.0
         if law == "physical":
-            row |= {"phi_ar": row["phi_ar"] / 2, "ar_step_s": row["ar_step_s"] * 2}
+            row["phi_ar"] /= 2
         rows["elmoe3d_points"].append(row)
 
 
@@ -89,18 +85,8 @@ def add_alpha(rows: Rows) -> None:
 
 def add_measured(rows: Rows) -> None:
     """A tape's own acceptance."""
-    rows["elmoe3d_points"].append(
-        point(
-            "measured",
-            ELASTIC,
-            4,
-            model="embedded",
-            accepted_form="measured",
-            alpha=None,
-            accepted_len=1.25,
-            fidelity="approximate",
-        )
-    )
+    measured = {"accepted_form": "measured", "alpha": None, "accepted_len": 1.25, "fidelity": "approximate"}
+    rows["elmoe3d_points"].append(point("measured", ELASTIC, 4, model="embedded", **measured))
 
 
 def add_mapping(rows: Rows) -> None:

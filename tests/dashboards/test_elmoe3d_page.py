@@ -25,17 +25,27 @@ from test_browser import with_script
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.elmoe3d import page as elmoe3d
-from tokentape.dashboards.elmoe3d import rows as elmoe3d_rows
 from tokentape.dashboards.elmoe3d import words as elmoe3d_words
-from tokentape.dashboards.elmoe3d.misses import _panels
-from tokentape.dashboards.elmoe3d.sweeps import needed
-from tokentape.dashboards.elmoe3d.winners import pays_from
+from tokentape.dashboards.elmoe3d.drawn import panels
+from tokentape.dashboards.engine.ask import rows_of
 from tokentape.dashboards.shell import Page
 from tokentape.replay.elmoe3d import checks
 from tokentape.warehouse.load import claims
 
 PAGE, MADE = elmoe3d, (*EVERYTHING, add_tape)  # of the fixtures connection, page and said
 HEADLINE = "paper_law|L1"
+
+
+def asked_of(query: str, **columns: object) -> pl.DataFrame:
+    """What a question of the page says of points with these columns; AR is 1 everywhere."""
+    told: dict[str, object] = {
+        "series": "table-3", "fit": "calibrate", "law": "paper_law", "level": "L1", "model": "m", "machine": "8 GiB", "gib": 8.0,
+        "turn": 1, "scheme": ELASTIC, "batch": 1, "batch_words": "1", "hardware": "h", "fidelity": "input", "alpha": 0.5,
+        "phi_ar": 1.0, "published_sd": 2.0,
+    }  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.register("shown", pl.DataFrame(told | columns))
+        return rows_of(connection, Path(elmoe3d.__file__).parent / "rows.sql", query)
 
 
 def test_the_page_opens_with_the_answer_and_what_it_rests_on(said: dict[str, dict[str, str]], page: Page) -> None:
@@ -76,7 +86,7 @@ def test_a_missed_winner_is_ringed_and_a_withheld_cell_has_none(page: Page) -> N
     ([0.5, 1.0, 1.2], 4),
 ])  # fmt: skip
 def test_speculation_pays_from_where_it_stays_faster(gains: list[float], start: int | None) -> None:
-    assert pl.DataFrame({"batch": [1, 2, 4], "gain": gains}).select(pays_from(pl.col("gain"))).item() == start
+    assert asked_of("pays", batch=[1, 2, 4], phi_sd=gains)["at"].to_list() == [start]
 
 
 def test_thresholds_reach_past_the_papers_batches(said: dict[str, dict[str, str]], page: Page) -> None:
@@ -102,9 +112,7 @@ def test_the_explorer_says_who_wins_at_every_size_and_batch(said: dict[str, dict
 
 def test_a_pool_smaller_than_top_k_drafts_nothing(connection: duckdb.DuckDBPyConnection, said: dict[str, dict[str, str]]) -> None:
     """At 2 GiB four experts are in HB where a token selects eight: Elastic-SD's SD of 7 x would otherwise win."""
-    small = elmoe3d_rows.points(elmoe3d.asked(connection)).filter(
-        pl.col("series") == "hb-capacity", pl.col("gib") == 2, ~pl.col("can_draft")
-    )
+    small = elmoe3d.asked(connection)("points").filter(~pl.col("can_draft"), series="hb-capacity", gib=2)
     assert small["scheme"].unique().to_list() == [ELASTIC]
     assert said["sweeps"][f"paper_law|{QWEN}|16"].startswith("The fastest goes from EAGLE3 in SD with 2 GiB (3.5 ×) to ")
     assert said["explorer"][f"paper_law|{QWEN}|2|16"].startswith("With 2 GiB and batch 16, EAGLE3 in SD is fastest")
@@ -226,7 +234,7 @@ def test_tapes_of_one_model_and_data_set_are_told_apart() -> None:
     found = pl.DataFrame(
         {"model": ["m", "m", "n"], "dataset": "code", "origin": "captured", "source": ["x-1111", "x-2222", "y-3333"]}
     )
-    assert _panels(found, 9)["panel"].to_list() == ["n, code", "m, code, 1111", "m, code, 2222"]
+    assert panels(found, 9)["panel"].to_list() == ["n, code", "m, code, 1111", "m, code, 2222"]
 
 
 def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> None:
@@ -249,8 +257,8 @@ def test_how_much_must_be_accepted(said: dict[str, dict[str, str]]) -> None:
 
 @pytest.mark.parametrize(("gains", "alpha"), [([0.5, 1.5], 0.5), ([0.5, 0.9], None), ([1.0, 2.0], 0.0)])
 def test_the_needed_acceptance_lies_between_two_recorded_ones(gains: list[float], alpha: float | None) -> None:
-    found = pl.DataFrame({"alpha": [0.0, 1.0], "phi_sd": gains, "phi_ar": 1.0})
-    assert found.select(needed()).item() == alpha
+    found = asked_of("alpha", series="alpha", alpha=[0.0, 1.0], phi_sd=gains)
+    assert found["needs"].to_list() == [alpha] * 2
 
 
 def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:

@@ -18,17 +18,17 @@ from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import run
+from tokentape.flows.study_file import Grid
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
-from tokentape.flows.systems.elmoe3d.study import closed_forms
-from tokentape.flows.systems.elmoe3d.tapes import measured_rows
+from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
-from tokentape.replay.elmoe3d.cells import cells
-from tokentape.replay.elmoe3d.measured import through_machine
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
+from tokentape.replay.elmoe3d.tape import through_machine
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -37,10 +37,15 @@ from tokentape.warehouse.tape import Store
 
 STUDY = Settings.shipped()
 FEW = {"seeds": (0,), "prompts": 2, "prompt": 16, "output": 6, "whole_windows": 2, "recorded_requests": 2}
+LOOPS = (
+    Grid(series="pool", bits=0, pool=["hotness", "random"]),
+    Grid(series="batch", bits=0, batch=2),
+    Grid(series="drafters", draft="ngram"),
+)
 SMALL = STUDY.model_copy(
     update={
         "tapes": STUDY.tapes.model_copy(update={"requests": 4, "output": 17, "batches": (1, 4, 16), "warm_steps": 2}),
-        "live": STUDY.live.model_copy(update={**FEW, "pool_fracs": (0.5,), "batches": (1,)}),
+        "live": STUDY.live.model_copy(update={**FEW, "pool_fracs": (0.5,), "loops": LOOPS}),
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
@@ -277,35 +282,21 @@ def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: C
 
 
 def test_speculate_prints_both_modes(tokentape: Cli):
-    done = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1,4,8,16", "--alpha", ".91")
+    def step(words):
+        return tokentape("step", "elmoe3d", *words.split())
+
+    done = step("--model qwen3-30b-a3b --batch 1,4,8,16 --alpha .91")
     assert done.code == 0
     assert "4.77" in done.out  # Phi_AR at batch 1, a calibration row
     assert "speculation pays at batch" in done.err
-    priced = tokentape(
-        "step", "elmoe3d", "--model", "gpt-oss-20b", "--scheme", "eagle3,SLM-SD", "--nodes", "16,3", "--batch", "1"
-    )
+    priced = step("--model gpt-oss-20b --scheme eagle3,SLM-SD --nodes 16,3 --batch 1")
     assert "SD J per token" in priced.out
     assert "none of these" in priced.err
-    long = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--context", "131072", "--batch", "8")
-    assert "exceed HB" in long.err
-    own = (
-        "step",
-        "elmoe3d",
-        "--model",
-        "olmoe-1b-7b",
-        "--alpha",
-        ".8",
-        "--beta",
-        ".5",
-        "--exponent",
-        ".6",
-        "--accepted-form",
-        "chain",
-    )
-    assert tokentape(*own).code == 0
-    policy = tokentape("step", "elmoe3d", "--model", "qwen3-30b-a3b", "--batch", "1", "--tau", "2")
-    assert "from 2 on x" in policy.out
-    assert policy.out.count("4.77") == 2
+    assert "exceed HB" in step("--model qwen3-30b-a3b --context 131072 --batch 8").err
+    assert step("--model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6 --accepted-form chain").code == 0
+    policy = step("--model qwen3-30b-a3b --batch 1 --tau 2").out
+    assert "from 2 on x" in policy
+    assert policy.count("4.77") == 2
 
 
 def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answers, points):
@@ -323,15 +314,11 @@ def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answe
         assert answers[gain, "paper"]["value"] == pytest.approx(100 * (by["hotness"] / by["random"] - 1))
 
 
-def test_errors_of_four_bit_codes_are_enumerated(answers):
-    for metric, statistic, paper, physical in (
-        ("truncation", "min", 0, 0),
-        ("truncation", "max", 15, 15),
-        ("rounding", "min", -8, -8),
-        ("rounding", "max", 7, 15),
-    ):
-        claim = next(c for c in STATED if f"{metric}_error_low4/{statistic}" in c)
-        assert (answers[claim, "paper"]["value"], answers[claim, "physical"]["value"]) == (paper, physical)
+@pytest.mark.parametrize("told", ["truncation/min 0 0", "truncation/max 15 15", "rounding/min -8 -8", "rounding/max 7 15"])
+def test_errors_of_four_bit_codes_are_enumerated(answers, told):
+    name, *values = told.replace("/", "_error_low4/").split()
+    claim = next(c for c in STATED if name in c)
+    assert [answers[claim, mode]["value"] for mode in ("paper", "physical")] == [*map(float, values)]
 
 
 def test_without_pools_their_claim_stays_open():

@@ -74,13 +74,9 @@ decide place tiny-0001 --capacity 30kB | records no expert sizes
 decide place tiny-0001 --scope layer | unknown scope
 decide place tiny-0001 --placement lru | unknown placement
 decide place tiny-0001 --placement near_if_rare | run it in a system
-decide place tiny-0001 --placement ema --scope global | moves experts layer by layer
-decide place tiny-0001 --batch 4 | a batch of 4
 decide place tiny-0001 --batch a | is not a list of numbers
 decide place tiny-0001 --batch 0 | batch 0
 decide place tiny-0001 --alpha 2 | alpha
-decide place tiny-0001 --weight-source softmax | holds no scores
-decide place empty | has no prompt rows
 decide place tiny-0001 --placement orcle | did you mean 'oracle'
 decide precision tiny-0001 | losses
 decide precision losses | no losses of gptq; it has rtn
@@ -306,6 +302,10 @@ capture --model embedded --dataset math --draft ngram --draft-width 2 | one chai
 capture --model embedded --dataset math --draft elastic --teacher-forced | does not go with --draft
 capture --model embedded --dataset math --draft model:./nothing-here | nothing-here
 decide place tiny-0001 --bin-steps 0 | bin of 0 steps
+decide place tiny-0001 --placement ema --scope global | moves experts layer by layer
+decide place tiny-0001 --batch 4 | a batch of 4
+decide place tiny-0001 --weight-source softmax | holds no scores
+decide place empty | has no routing rows
 evaluate --policy aerp --cache 50% | what aerp takes by --param
 evaluate --policy aerp --tape | --tape
 evaluate --policy aerp --param rate=0.1 | loses no bits

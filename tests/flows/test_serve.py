@@ -49,6 +49,7 @@ def ask(url: str, path: str, **filters: Any) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"

@@ -60,7 +60,7 @@ def test_a_copy_of_it_runs_by_its_path_beside_it(tokentape: Cli, tmp_path: Path)
 
 
 def test_a_number_that_is_not_declared_is_refused() -> None:
-    with pytest.raises(BadTable, match=r"made-up: metric step_ms is not declared in warehouse/schema/metrics\.py; declare it"):
+    with pytest.raises(BadTable, match=r"made-up: metric step_ms is not declared in warehouse/schema/metrics\.toml; declare it"):
         runs_at_rest("made-up", [Point({"model_id": "m"}, {"step_ms": 1.0})])
     with pytest.raises(ValueError, match="no runs to write"):
         runs_at_rest("made-up", [])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import Cli
 
-from tokentape.flows.speculation import replay_points
+from tokentape.flows.systems.elmoe3d.live import replay_points
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 

@@ -11,8 +11,7 @@ from scipy.stats import chisquare
 from tokentape.policies.speculation import POOLS
 from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
 from tokentape.policies.speculation.ngram import lookup
-from tokentape.policies.speculation.pool import exchange, hottest, pool_size, restricted_topk, selections
-from tokentape.policies.speculation.pools import Pools
+from tokentape.policies.speculation.pools import Pools, exchange, hottest, pool_size, restricted_topk, selections
 from tokentape.policies.speculation.tree import Draft, Shape, ancestors, draw, shares
 
 sizes = st.tuples(st.integers(0, 2**31), st.integers(2, 24), st.integers(1, 8))

@@ -6,14 +6,16 @@ import numpy as np
 import polars as pl
 import tapes
 
-from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
-from tokentape.replay.cxl_ndp.tapes import routing_of_tape
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting, Reading, routing_of
+from tokentape.replay.scores import scores_from_table
+from tokentape.replay.system.recorded import recorded
+from tokentape.replay.trace import trace_from_tables
 
 GEOMETRY = tapes.GEOMETRY.model_copy(update={"moe_layers": (1, 3), "n_experts": 6})
 
 
 def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=GEOMETRY):
-    """(requests, passes, routing, scores): prompts pass by pass, then decode in lockstep; members drop out as they end."""
+    """(passes, routing, scores): prompts pass by pass, then decode in lockstep; members drop out as they end."""
     rng = np.random.default_rng(seed)
     passes, rows = [], []
 
@@ -36,12 +38,18 @@ def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=
             run("decode", [(r, prompts[r] + step) for r in together if step < decodes[r]])
     frame = pl.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
     scores = frame.drop("pass_id", "expert_ids", "gate_weights")
-    return list(range(len(prompts))), pl.DataFrame(passes), frame.drop("scores"), scores
+    return pl.DataFrame(passes), frame.drop("scores"), scores
+
+
+def read(tables, geometry=GEOMETRY, **reading) -> CXLNDPRouting:
+    passes, routing, scores = tables
+    trace, weights = trace_from_tables("test", geometry, "synthetic", routing, passes), routing["gate_weights"].explode()
+    told = scores_from_table(trace, scores, "softmax", {}) if reading.get("weight_source") == "softmax" else None
+    return routing_of(recorded(trace, None if weights.null_count() else weights.to_numpy(), scores=told), Reading(**reading))
 
 
 def make_routing(seed=0, geometry=GEOMETRY, **sizes) -> CXLNDPRouting:
-    requests, passes, routing, _ = make_tables(seed, geometry=geometry, **sizes)
-    return routing_of_tape("test", "synthetic", geometry, requests, passes, [routing.to_arrow()])
+    return read(make_tables(seed, geometry=geometry, **sizes), geometry)
 
 
 def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12, n_prompt=9) -> CXLNDPRouting:

@@ -8,7 +8,7 @@ import polars as pl
 
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
-from tokentape.replay.elmoe3d.cells import cells
+from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.warehouse.load import claims
 

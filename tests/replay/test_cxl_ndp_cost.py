@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokentape.flows.cxl_ndp.routing import drawn
+from tokentape.flows.systems.cxl_ndp.points import ratios_of
+from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
@@ -22,7 +24,7 @@ from tokentape.policies.bits import BIT_RULES
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.capacity import notes, parts
 from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
-from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate, ratios_of
+from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate
 from tokentape.replay.cxl_ndp.lanes import segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
@@ -81,7 +83,7 @@ def tape():
 
 @pytest.fixture(scope="module")
 def headline(tape):
-    losses = stand_in_losses(32, 8, (0.361, 0.248, 0.0459, 0.0099), 0)
+    losses = stand_in_losses(32, 8, 0, errors=(0.361, 0.248, 0.0459, 0.0099))
     return run(tape, SMALL, Setting(batch=16, hot_experts=4), ALL, losses)
 
 
@@ -214,7 +216,7 @@ def test_faster_parts_and_fewer_bits_never_slow_a_fixed_placement(seed: int, bat
 @given(seed=st.integers(0, 99), hot=st.integers(0, 8))
 def test_tokens_bytes_and_bits_are_conserved(seed: int, hot: int):
     tape = made_up(seed)
-    placed, losses = place(tape, 2, hot), stand_in_losses(32, 8, (0.4, 0.2, 0.05, 0.01), seed)
+    placed, losses = place(tape, 2, hot), stand_in_losses(32, 8, seed, errors=(0.4, 0.2, 0.05, 0.01))
     for mean_bits in (2.0, 2.5, 3.0):
         bits = widths(tape, placed, losses, mean_bits, "prefix_split")
         assert (bits.sum(axis=-1) == (8 - hot) + np.floor((8 - hot) * (mean_bits - 1) + 1e-9)).all()
@@ -272,27 +274,25 @@ def test_only_the_smaller_model_is_fitted_on():
     assert len(shipped.fitted_on) == len(BOUNDS) == 3
     assert {stated[claim]["role"] for claim in shipped.fitted_on} == {"calibrate"}
     assert {stated[claim]["model"] for claim in shipped.fitted_on} == {"Mixtral-8x7B"}
-    assert not any("8x22b" in one.claim_id for one in ratios_of(stated.values(), "calibrate"))
+    assert tuple(sorted(ratios_of(Settings.shipped(), "calibrate"))) == shipped.fitted_on
 
 
 def test_the_fit_finds_constants_it_was_made_with():
     """Ratios of a made-up law instead of replays."""
     true = Constants(fixed_s=2e-4, link_frac=0.9, hobbit_bits=5.0)
 
-    def ratios(of: Constants) -> dict[tuple[int, str], float]:
+    def ratios(of: Constants) -> dict[str, float]:
         low, monde_s = 1e-4, 1e-3 + 3e-3 / of.link_frac
         steps = {bits: of.fixed_s + bits * low for bits in (2, 3)}
         hobbit_s = of.fixed_s + 2e-3 * of.hobbit_bits / of.link_frac
-        return {(bits, over): s / steps[bits] for bits in (2, 3) for over, s in (("MoNDE", monde_s), ("HOBBIT", hobbit_s))}
+        return {"monde 2": monde_s / steps[2], "monde 3": monde_s / steps[3], "hobbit 2": hobbit_s / steps[2]}
 
-    made = ratios(true)
-    rows = [{**row, "value": made[one.bits, one.over]} for row in claims().to_pylist() for one in ratios_of([row], "calibrate")]
-    fit = calibrate(rows, ratios)
+    fit = calibrate(ratios(true), ratios)
     assert fit.residual < 1e-4
     assert fit.constants.fixed_s == pytest.approx(true.fixed_s, rel=0.01)
     assert fit.constants.hobbit_bits == pytest.approx(true.hobbit_bits, rel=0.01)
     with pytest.raises(ValueError, match="0 ratios of role calibrate"):
-        calibrate([], ratios)
+        calibrate({}, ratios)
 
 
 def test_the_shipped_profile_is_that_of_the_fit():
@@ -308,14 +308,14 @@ def test_bad_systems_tapes_and_machines_are_one_line(tape):
         replay(tape, placed, setup("deepseek-v2-lite"), ours(3))
     lite = setup("deepseek-v2-lite")
     with pytest.raises(ValueError, match=r"8 experts per layer, deepseek.* has 64"):  # before losses of another shape confuse
-        run(tape, lite, Setting(batch=1, hot_experts=4), losses=stand_in_losses(26, 64, (4, 3, 2, 1), 0))
+        run(tape, lite, Setting(batch=1, hot_experts=4), losses=stand_in_losses(26, 64, 0, errors=(4, 3, 2, 1)))
     with pytest.raises(ValueError, match="32 MoE layers, mixtral-8x22b has 56"):
         replay(tape, placed, LARGE, ours(3))
     for name, words in (("OURS-9", "9 bits on average"), ("Mondy", "unknown system"), ("MoNDE often", "unknown migration")):
         with pytest.raises(ValueError, match=words):
             system_of(name, SMALL)
     with pytest.raises(ValueError, match=f"known: {', '.join(sorted(BIT_RULES))}"):
-        widths(tape, placed, stand_in_losses(32, 8, (4, 3, 2, 1), 0), 2, "best")
+        widths(tape, placed, stand_in_losses(32, 8, 0, errors=(4, 3, 2, 1)), 2, "best")
     with pytest.raises(ValueError, match="HOBBIT fetches at 0 bits"):
         replace(SMALL, hobbit_bits=0.0)
     with pytest.raises(ValueError, match="needs experts of known width"):

@@ -67,7 +67,7 @@ def priced(of: dict[str, Any]) -> dict[str, float]:
     """Metrics of the decode, and parts of whole requests."""
     made, tape = setup(of), routing(of)
     setting = Setting(**{name: of[name] for name in ("batch", "hot_experts", "rule", "overlaps", "compute_scales")})
-    losses = stand_in_losses(tape.n_layers, tape.n_experts, (0.361, 0.248, 0.0459, 0.0099), of["seed"])
+    losses = stand_in_losses(tape.n_layers, tape.n_experts, of["seed"], errors=(0.361, 0.248, 0.0459, 0.0099))
     (found,) = run(tape, made, setting, [of["system"]], losses).values()
     prompts = prefill(made, found.system, of["n_context_tokens"], of["batch"], of["hot_experts"])
     whole = request(found, prompts, of["n_decode_tokens"])

@@ -7,23 +7,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from cxl_ndp_tapes import GEOMETRY, make_routing, make_tables
+from cxl_ndp_tapes import GEOMETRY, make_routing, make_tables, read
 
 from tokentape.replay.cxl_ndp.routing import ENDED, in_batches, joined
-from tokentape.replay.cxl_ndp.tapes import Reading, routing_of_tape
-
-
-def read(tables, reading=None, shards=1, geometry=GEOMETRY):
-    requests, passes, routing, scores = tables
-    parts, told = ([frame.slice(i * n, n).to_arrow() for i in range(shards)] for frame, n in (
-        (routing, -(-routing.height // shards)), (scores, -(-scores.height // shards)),
-    ))  # fmt: skip
-    return routing_of_tape("t", "captured", geometry, requests, passes, parts, told, reading)
 
 
 def obvious(tables, weight="gate"):
     """{(request, layer): ({expert: (count, weight)}, [ids by step])} row by row."""
-    _, passes, routing, scores = tables
+    passes, routing, scores = tables
     kinds = dict(zip(passes["pass_id"], passes["kind"], strict=True))
     found = {}
     for row, told in zip(routing.iter_rows(named=True), scores["scores"], strict=True):
@@ -39,11 +30,10 @@ def obvious(tables, weight="gate"):
 
 
 @pytest.mark.parametrize("weight", ["gate", "softmax"])
-@pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_tape_read_in_shards_equals_its_rows_one_by_one(seed, shards, weight):
+def test_a_tape_equals_its_rows_one_by_one(seed, weight):
     tables = make_tables(seed, prompts=(5, 3, 7, 4, 6), decodes=(4, 0, 6, 1, 3), batch=1 + seed % 3)
-    found = read(tables, Reading(weight_source=weight), shards)
+    found = read(tables, weight_source=weight)
     for (request, layer), (prompt, steps) in obvious(tables, weight).items():
         place = GEOMETRY.moe_layers.index(layer)
         for expert in range(6):
@@ -62,15 +52,15 @@ def test_a_tape_read_in_shards_equals_its_rows_one_by_one(seed, shards, weight):
 def test_the_first_tokens_of_long_requests_can_stand_for_the_prompt():
     tables = make_tables(0, prompts=(8, 8), decodes=(4, 2))
     whole = read(tables)
-    cut = read(tables, Reading(prompt_tokens=3, max_steps=6))
+    cut = read(tables, prompt_tokens=3, max_steps=6)
     assert cut.prefill_counts.sum(axis=2).tolist() == [[6, 6], [6, 6]]
     assert cut.n_decode.tolist() == [6, 6]
-    prompt_only = read(make_tables(0, prompts=(8, 8), decodes=(0, 0)), Reading(prompt_tokens=3))
+    prompt_only = read(make_tables(0, prompts=(8, 8), decodes=(0, 0)), prompt_tokens=3)
     assert prompt_only.n_decode.tolist() == [5, 5]
     total = whole.prefill_counts.sum(axis=0) + whole.decode_counts().sum(axis=0)
-    uncut = read(tables, Reading(prompt_tokens=3))
+    uncut = read(tables, prompt_tokens=3)
     assert np.array_equal(uncut.prefill_counts.sum(axis=0) + uncut.decode_counts().sum(axis=0), total)
-    assert read(tables, Reading(max_steps=3)).n_decode.tolist() == [3, 2]
+    assert read(tables, max_steps=3).n_decode.tolist() == [3, 2]
 
 
 def test_prompts_alone_decode_nothing():
@@ -80,41 +70,31 @@ def test_prompts_alone_decode_nothing():
 
 
 def test_ids_without_weights_count():
-    requests, passes, routing, scores = make_tables()
-    bare = routing.with_columns(gate_weights=pl.lit(None, pl.List(pl.Float32)))
-    found = read((requests, passes, bare, scores))
-    assert not found.prefill_weights.any()
+    passes, routing, scores = make_tables()
+    found = read((passes, routing.with_columns(gate_weights=pl.lit(None, pl.List(pl.Float32))), scores))
     assert np.array_equal(found.prefill_counts, make_routing().prefill_counts)
+    assert np.array_equal(found.prefill_weights, found.prefill_counts)
 
 
 def test_what_is_refused():
-    requests, passes, routing, scores = make_tables()
-    row = pl.int_range(pl.len())
-
-    def refused(words, table=routing, told=scores, of=passes, reading=None, ids=requests):
-        with pytest.raises(ValueError, match=words):
-            read((ids, of, table, told), reading)
-
-    refused("request 2 has no prompt rows", routing.filter((pl.col("request_id") < 2) | (pl.col("position") >= 7)))
+    passes, routing, scores = make_tables()
     lacking = (pl.col("request_id") == 0) & (pl.col("layer") == 3)
-    refused("request 0 has prompt rows that some layers lack", routing.filter(~(lacking & (pl.col("position") == 1))))
-    refused("request 0 has decode steps that some layers lack", routing.filter(~(lacking & (pl.col("position") == 6))))
-    wide = routing.with_columns(expert_ids=pl.when(row == 4).then(pl.lit([1])).otherwise("expert_ids"))
-    refused("routing row 4 names 1 experts, the model routes to 2", wide)
-    high = routing.with_columns(expert_ids=pl.when(row == 4).then(pl.lit([1, 6])).otherwise("expert_ids"))
-    refused("routing row 4 names expert 6; the model has 6 per layer", high)
-    refused("row 0 is in layer 2, which the manifest calls dense", routing.with_columns(layer=pl.lit(2)))
-    refused("row 0 is in request 9, which table requests does not list", routing.with_columns(request_id=pl.lit(9)))
-    refused("which table passes does not list", of=passes.filter(pl.col("pass_id") > 0))
-    refused("score rows do not follow", told=scores.reverse(), reading=Reading(weight_source="softmax"))
-    refused("no requests", ids=[])
-    with pytest.raises(ValueError, match="holds no scores; choose weight source gate"):
-        routing_of_tape("t", "captured", GEOMETRY, requests, passes, [], None, Reading(weight_source="softmax"))
+    cut = pl.when(pl.int_range(pl.len()) == 4).then(pl.col("expert_ids").list.head(1)).otherwise("expert_ids")
+    for words, table in (
+        ("request 2 has no prompt rows", routing.filter((pl.col("request_id") < 2) | (pl.col("position") >= 7))),
+        ("request 0 has prompt rows that some layers lack", routing.filter(~(lacking & (pl.col("position") == 1)))),
+        ("request 0 has decode steps that some layers lack", routing.filter(~(lacking & (pl.col("position") == 6)))),
+        ("request 0 has rows that do not name 2 experts", routing.with_columns(expert_ids=cut)),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read(
+                (passes, table.with_columns(gate_weights=pl.col("gate_weights").list.head(pl.col("expert_ids").list.len())), None)
+            )
     for wrong, words in (
         ({"weight_source": "logits"}, "unknown"), ({"prompt_tokens": 0}, "prompt tokens 0"), ({"max_steps": 0}, "max steps 0"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
-            Reading(**wrong)
+            read((passes, routing, scores), **wrong)
 
 
 def test_another_models_tape_is_refused_with_both_values():

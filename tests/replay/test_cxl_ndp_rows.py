@@ -12,10 +12,9 @@ from tokentape.policies.bits import BIT_RULES, assign, table_loss
 from tokentape.policies.placement import Capacity, importance
 from tokentape.policies.placement.fixed import PrefillGuided
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
-from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of
 from tokentape.replay.cxl_ndp.routing import in_batches
-from tokentape.replay.cxl_ndp.rows import hit_rows, similarity_rows, use_rows
-from tokentape.replay.cxl_ndp.similarity import similarity
+from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():
@@ -28,9 +27,6 @@ def test_hit_and_similarity_rows_name_layers_and_their_mean():
     rows = similarity_rows(found, (4, 9))
     assert [row["layer"] for row in rows] == [None, 4, 9]
     assert rows[0]["own_cosine"] == pytest.approx(np.nanmean(found.own))
-    assert [row["static_frac"] for row in rows[1:]] == pytest.approx(
-        [None if np.isnan(frac) else frac for frac in found.static_frac()], nan_ok=True
-    )
     assert rows[0]["n_requests"] == (routing.n_decode > 0).sum()
 
 

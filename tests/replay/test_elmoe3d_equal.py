@@ -16,10 +16,9 @@ from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculati
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.elmoe3d.baselines import near_at
-from tokentape.replay.elmoe3d.platforms import baseline
 from tokentape.replay.elmoe3d.points import points_of
-from tokentape.replay.elmoe3d.runs import ours
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.runs import baseline, ours
+from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 
 GOLDEN = Path(__file__).parent / "golden" / "elmoe3d.parquet"
 PROFILE = profiles.load("elmoe3d")
@@ -46,7 +45,11 @@ def machine_at(row):
 
 def told(run, mode):
     of = run.joules_per_token
-    return {f"{mode}_{part}_{end}_j": float(values[i][0]) for part, values in of.items() for i, end in enumerate(ENDS)}
+    return {
+        f"{mode}_{part}_{end}_j": float(values[i][0])
+        for part, values in zip(PARTS, of, strict=True)
+        for i, end in enumerate(ENDS)
+    }
 
 
 def ours_of(row):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
 from tokentape.hw.spec import with_values
-from tokentape.replay.elmoe3d.cells import IS_OPEN, cells
+from tokentape.replay.elmoe3d.fit import IS_OPEN, cells
 from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, touched, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import SCHEMES
@@ -136,16 +136,6 @@ def test_a_measured_length_is_taken_as_it_is():
     assert found.phi_sd[0] == pytest.approx(found.phi_sd[1])
 
 
-def test_unknown_acceptance_is_an_error_and_not_0():
-    with pytest.raises(ValueError, match="the acceptance is unknown; give alpha or accepted_len"):
-        arrays(point(QWEN, alpha=None))
-    for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="alpha is"):
-            arrays(point(QWEN, alpha=wrong))
-    with pytest.raises(ValueError, match="accepted_len is"):
-        arrays(point(QWEN, alpha=None, accepted_len=-1.0))
-
-
 def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
@@ -194,6 +184,11 @@ def test_fewer_slots_than_a_token_needs():
         ({"context_tokens": 0}, "context_tokens is 0"),
         ({"scheme": "SLM-SD"}, "needs the small model as drafter"),
         ({"scheme": "EAGLE3", "head_bytes": 0.0}, "needs the head's size; give head_bytes for qwen"),
+        ({"alpha": None}, "the acceptance is unknown; give alpha or accepted_len"),  # an error and not 0
+        ({"alpha": -0.1}, "alpha is"),
+        ({"alpha": 1.1}, "alpha is"),
+        ({"alpha": float("nan")}, "alpha is"),
+        ({"alpha": None, "accepted_len": -1.0}, "accepted_len is"),
     ],
 )
 def test_impossible_points_are_refused(changed, message):
@@ -204,14 +199,13 @@ def test_impossible_points_are_refused(changed, message):
         arrays(impossible, setup=setup)
 
 
+@pytest.mark.parametrize("wrong", [{"beta": 0.0}, {"beta": 1.5}, {"beta": 0.5, "head_bytes": -1.0}], ids=str)
+def test_impossible_laws_are_refused(wrong):
+    with pytest.raises(ValueError, match="it must be"):
+        ModelLaw(exponent=1.0, **wrong)
+
+
 def test_impossible_constants_are_refused():
-    for wrong in (
-        {"beta": 0.0, "exponent": 1.0},
-        {"beta": 1.5, "exponent": 1.0},
-        {"beta": 0.5, "exponent": 1.0, "head_bytes": -1.0},
-    ):
-        with pytest.raises(ValueError, match="it must be"):
-            ModelLaw(**wrong)
     with pytest.raises(ValueError, match="verify_tokens is 0"):
         Speculation(verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
     with pytest.raises(ValueError, match="exponent must be between 0 and 16"):

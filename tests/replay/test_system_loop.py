@@ -219,7 +219,7 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
     """Gate weights count too, and members of a batch end at different steps."""
     rng = np.random.default_rng(batch)
     sizes = {"prompts": tuple(rng.integers(3, 9, 12)), "decodes": tuple(rng.integers(1, 9, 12)), "batch": batch}
-    _, passes, routing, _ = cxl_ndp_tapes.make_tables(batch, **sizes)
+    passes, routing, _ = cxl_ndp_tapes.make_tables(batch, **sizes)
     trace = trace_from_tables("test", cxl_ndp_tapes.GEOMETRY, "synthetic", routing, passes)
     tape = recorded(trace, routing["gate_weights"].explode().to_numpy())
     of, place, machine = cxl_ndp_tapes.make_routing(batch, **sizes), PLACEMENTS[name](), load("h100-cxl-ndp")

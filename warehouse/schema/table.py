@@ -1,11 +1,30 @@
-"""What a table declares, and how a question of one engine's is answered from the tables that all of them share."""
+"""What a table declares, and how a question of one engine's is answered from the tables that all of them share.
+
+The tables themselves are the TOML files beside this one, a file per subject; names of columns are written as words.
+"""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from tokentape.warehouse.columns import COLUMNS, Column
+from tokentape.warehouse.columns import COLUMNS, TEXT, Column, column
+
+# What decides in a system, each a policy with its parameters; null: nothing decides there, or the engine does not tell.
+DECISIONS = {
+    "schedule": "which requests, tokens and layers run next",
+    "draft": "what is speculated",
+    "route": "which experts a token takes",
+    "precision": "how many bits each expert gets",
+    "residency": "what enters and leaves the fast tier",
+    "place": "which engine computes what",
+    "kv": "which keys and values are kept, at which width",
+    "refresh": "how often cells are refreshed",
+}
+_OF_DECISIONS = {name: Column(TEXT, "", f"{meaning}: policy and parameters") for name, meaning in DECISIONS.items()}
 
 
 @dataclass(frozen=True)
@@ -49,11 +68,20 @@ class View(Table):
     run_id: str = ""
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Names of columns, written as words."""
-    return tuple(text.split())
+def tables_of(subject: str) -> dict[str, Table]:
+    """The tables of <subject>.toml, by name: views where an engine computes them. One that has a column for every decision has
+    them with the meaning of DECISIONS; `a=b` in `at` and `decisions`: column a is held, or decides, as b."""
+    tables = tomllib.loads(Path(__file__).with_name(f"{subject}.toml").read_text(encoding="utf-8"))
+    return {name: _table(said) for name, said in tables.items()}
 
 
-def places(text: str) -> dict[str, str]:
-    """What `at` of a view says, written as words: `layer` is held under its own name, `tier=label` as `label`."""
+def _table(said: dict[str, Any]) -> Table:
+    of = {name: tuple(said[name].split()) for name in ("columns", "key", "optional", "nullable", "facts") if name in said}
+    of |= {name: _pairs(said[name]) for name in ("at", "decisions") if name in said}
+    own = _OF_DECISIONS if {*DECISIONS} <= {*of["columns"]} else {}
+    own = own | {name: column(*parts) for name, parts in said.pop("own", {}).items()}
+    return (View if "engine" in said else Table)(**said | of, own=own)
+
+
+def _pairs(text: str) -> dict[str, str]:
     return {column: held or column for column, _, held in (word.partition("=") for word in text.split())}

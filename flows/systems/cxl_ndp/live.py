@@ -37,6 +37,27 @@ def losses_tape(store: Store, study: Settings) -> str:
     return record(CaptureSettings(model=study.recorded.model, tables=("losses",), **CALIBRATION), store, resume=True)
 
 
+def recorded(store: Store, study: Settings) -> list[str]:
+    """Ids of the study's tapes of a live model, captured where they are missing."""
+    of = study.recorded
+    return [
+        record(
+            CaptureSettings(
+                model=of.model,
+                dataset=dataset,
+                tables=("requests", "tokens", "passes", "routing"),
+                max_requests=of.requests,
+                max_prompt_tokens=of.prompt,
+                max_new_tokens=of.output,
+                batch_size=of.batch_size,
+            ),
+            store,
+            resume=True,
+        )
+        for dataset in of.datasets
+    ]
+
+
 def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model."""
     return [Job("orderings"), *(Job("quality", seed) for seed in study.live.seeds)]

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tokentape.flows.answers import stated
+from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed
-from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, gaussian_errors
+from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed, setup
+from tokentape.hw.fit_files import Fit
 from tokentape.replay.cxl_ndp.checks import HEADLINE
-from tokentape.replay.cxl_ndp.fit import ratios_of
-from tokentape.replay.cxl_ndp.points import GAINS, Variation, decoded, metric_rows
+from tokentape.replay.cxl_ndp.fit import Constants, calibrate
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, compared, stand_in_losses
+from tokentape.replay.cxl_ndp.setting import (
+    COMPARED,
+    GAINS,
+    Floats,
+    Setting,
+    Variation,
+    compared,
+    decoded,
+    metric_rows,
+    stand_in_losses,
+)
 from tokentape.replay.cxl_ndp.system import Setup
 
 Row = dict[str, Any]
+DRAWN = "context"  # source of drawn routing, in every table
 
 
 def headline(study: Settings, made: Setup, model: Model) -> Variation:
@@ -49,14 +62,59 @@ def _variation(study: Settings, made: Setup, model: Model, series: str, fields: 
 
 def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
     """(L, E, 4) stand-in of a model's losses."""
-    return stand_in_losses(len(made.geometry.moe_layers), made.geometry.n_experts, gaussian_errors(), seed, study.losses.spread)
+    return stand_in_losses(len(made.geometry.moe_layers), made.geometry.n_experts, seed, study.losses.spread)
+
+
+def ratios_of(study: Settings, role: str | None = None) -> dict[str, tuple[str, str]]:
+    """System and metric of the headline's ratios that the paper prints, by claim: of one role or of all."""
+    found = {
+        claim: (one.where["system"].format(**named), one.where["metric"])
+        for one in study.answers
+        if one.where.get("metric") in GAINS.values()
+        for claim, named in one.claims(PAPER).items()
+    }
+    claims = stated(PAPER)
+    return {claim: of for claim, of in found.items() if claims[claim]["value"] and role in (None, claims[claim]["role"])}
 
 
 def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:
     """Of a model. tapes: by seed. Constants are fitted on the study's first model."""
-    claims = ratios_of(stated(PAPER).values(), "calibrate") if model == study.models[0] else ()
-    fitted = {(f"OURS-{one.bits}", GAINS[one.over]) for one in claims}
+    fitted = set(ratios_of(study, "calibrate").values()) if model == study.models[0] else ()
     losses = {seed: losses_of(study, made, seed) for seed in tapes}
     for of in variations(study, made, model):
         by_seed = [compared(decoded(tape, seed, of, losses[seed])) for seed, tape in tapes.items()]
         yield from ({"source": DRAWN, "origin": "synthetic"} | row for row in metric_rows(of, by_seed, fitted))
+
+
+def drawn(study: Settings, made: Setup, model: Model) -> dict[int, CXLNDPRouting]:
+    """The model's tapes by seed."""
+    return {seed: cxl_ndp_routing.drawn(made.geometry, study.sequences, seed) for seed in model.seeds}
+
+
+def gains(study: Settings, made: Setup, model: Model, tapes: Mapping[int, CXLNDPRouting]) -> dict[str, float]:
+    """Decode ratios of the headline by claim, medians over seeds."""
+    of = replace(headline(study, made, model), systems=COMPARED)
+    by_seed = [compared(decoded(tape, seed, of, losses_of(study, made, seed))) for seed, tape in tapes.items()]
+    asked = ratios_of(study).items()
+    return {claim: float(np.median([found[system][metric] for found in by_seed])) for claim, (system, metric) in asked}
+
+
+def fitted(study: Settings) -> Fit[Constants]:
+    """On claims of role calibrate alone. Under a minute; needs scipy."""
+    model = study.models[0]
+    tapes = drawn(study, setup(study, model.name), model)
+    published = {claim: float(stated(PAPER)[claim]["value"]) for claim in ratios_of(study, "calibrate")}
+    return calibrate(published, lambda constants: gains(study, setup(study, model.name, constants), model, tapes))
+
+
+def compared_with_claims(study: Settings, constants: Constants) -> list[tuple[str, str, float, float]]:
+    """Role, what, published and ours, of every decode ratio of the fitted model that the paper prints."""
+    model, claims = study.models[0], stated(PAPER)
+    made = setup(study, model.name, constants)
+    ours = gains(study, made, model, drawn(study, made, model))
+    over = {gain: name for name, gain in GAINS.items()}
+    asked = ratios_of(study).items()
+    return [
+        (claims[claim]["role"], f"{system} over {over[metric]}", claims[claim]["value"], ours[claim])
+        for claim, (system, metric) in asked
+    ]

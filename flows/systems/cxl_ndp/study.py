@@ -19,14 +19,16 @@ from tokentape.flows.answers import Row, answer, answered, bars_held, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
-from tokentape.flows.systems.cxl_ndp.fit import drawn
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
-from tokentape.flows.systems.cxl_ndp.tapes import DRAWN, recorded
-from tokentape.replay.cxl_ndp import details, requests
+from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows
+from tokentape.replay.cxl_ndp.capacity import parts
 from tokentape.replay.cxl_ndp.checks import checks
-from tokentape.replay.cxl_ndp.points import decoded
+from tokentape.replay.cxl_ndp.hits import hits_over_seeds
+from tokentape.replay.cxl_ndp.lanes import lanes
+from tokentape.replay.cxl_ndp.prefill import request_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
-from tokentape.replay.cxl_ndp.rows import hits_over_seeds, similarity_over_seeds, use_rows
+from tokentape.replay.cxl_ndp.setting import decoded
+from tokentape.replay.cxl_ndp.similarity import similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
@@ -57,8 +59,8 @@ def run(at: Running) -> list[Row]:
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
-        _add(made, {"cxl_ndp_loss_tables": list(details.loss_rows(table, layers, where))})
-    tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in recorded(store, study)]
+        _add(made, {"cxl_ndp_loss_tables": list(loss_rows(table, layers, where))})
+    tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in live.recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
         _add(made, of_tape(store, study, tape, losses))
     at.write(made)
@@ -81,28 +83,29 @@ def check_rows(study: Settings, made: Rows) -> list[Row]:
 def of_model(store: Store, study: Settings, model: Model) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
-    tapes = drawn(study, made, model)
+    tapes = points.drawn(study, made, model)
     headline = points.headline(study, made, model)
-    where = {"model_id": made.name, "source": DRAWN, "origin": "synthetic"}
+    where = {"model_id": made.name, "source": points.DRAWN, "origin": "synthetic"}
     losses = [points.losses_of(study, made, seed) for seed in tapes]
-    stand_in = {"model_id": made.name, "source": DRAWN, "method": "stand-in"}
+    stand_in = {"model_id": made.name, "source": points.DRAWN, "method": "stand-in"}
     tapes_of = list(tapes.values())
-    bits, table_losses = details.bit_rows(study.losses.mean_bits, study.batch, tapes_of, losses, stand_in, model.hot_experts)
+    bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, tapes_of, losses, stand_in, model.hot_experts)
     by_seed = [decoded(tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
     asked, seen = study.requests, study.recorded
-    served = requests.rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
+    served = request_rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
     used = use_rows(tapes_of[0], np.flatnonzero(tapes_of[0].n_decode)[: seen.use_requests], seen.use_bin_steps)
+    stored = {"hardware": made.machine.name, "model_id": made.name, "hot_experts": model.hot_experts}
     return {
         "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
         "cxl_ndp_requests": [where | row for row in served],
         "cxl_ndp_hits": list(hits_over_seeds(tapes_of, where, study.batch, study.ema_beta, model.hot_experts)),
         "cxl_ndp_similarity": list(similarity_over_seeds(tapes_of, where)),
         "cxl_ndp_use": [where | row for row in used] if model.is_swept else [],
-        "cxl_ndp_lanes": list(details.lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
-        "cxl_ndp_loss_tables": list(details.loss_rows(losses[0], tapes_of[0].layers, stand_in)),
+        "cxl_ndp_lanes": list(lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
+        "cxl_ndp_loss_tables": list(loss_rows(losses[0], tapes_of[0].layers, stand_in)),
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_capacity": list(details.capacities(made, model.hot_experts, study.batch)),
+        "cxl_ndp_capacity": [stored | part for part in parts(made, model.hot_experts, study.batch)],
     }
 
 
@@ -113,9 +116,7 @@ def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> 
     method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
     table = loss_table(measured, METHODS[0])
     used = use_rows(tape, np.flatnonzero(tape.n_decode)[: of.use_requests], of.use_bin_steps)
-    bits, table_losses = details.bit_rows(
-        study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False
-    )
+    bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False)
     return {
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,

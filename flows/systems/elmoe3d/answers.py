@@ -16,9 +16,8 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.baselines import NEAR_AS, is_headline
-from tokentape.replay.elmoe3d.cells import TABLE
-from tokentape.replay.elmoe3d.checks import BEST_MODE, HONESTY, elastic_over_eagle
-from tokentape.replay.elmoe3d.codes import error_ends
+from tokentape.replay.elmoe3d.checks import BEST_MODE, HONESTY, elastic_over_eagle, error_ends
+from tokentape.replay.elmoe3d.fit import TABLE
 from tokentape.replay.elmoe3d.points import CONTEXT_TOKENS, EAGLE, ELASTIC, QUANT
 from tokentape.warehouse import models
 from tokentape.warehouse.model_sizes import decode_params, total_params

@@ -5,7 +5,7 @@ Rows of `acceptance_points` and `orderings`. A job is one file or one tape; fini
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from tokentape.capture import models
@@ -13,66 +13,49 @@ from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, orderings
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.capture.speculation.settings import DraftSettings
-from tokentape.capture.speculation.study import PAIRS, PointEffort, Setting, settings_of, study_points
+from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.flows import sources
-from tokentape.flows.speculation import replay_points
+from tokentape.flows.speculation import opened
 from tokentape.flows.systems.elmoe3d.settings import Live, Settings
 from tokentape.policies.speculation import POOLS
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import Store, Tape
 
 TABLES = ("requests", "tokens", "routing", "scores")
 POINTS = "acceptance_points"
 REPLAYED = ("tokentape.replay.rounds", "tokentape.policies.speculation")
 MEASURED = ("tokentape.capture.speculation.study", "tokentape.capture.orderings", "tokentape.capture.run")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is measured: orderings, bits, a setting of the loop, or a recorded tape of a drafter."""
-
-    what: str
-    setting: Setting | None = None
-    drafter: str = ""
-
-    def __str__(self) -> str:
-        if self.setting is None:
-            return f"{self.what} {self.drafter}".rstrip()
-        draft = self.setting.draft
-        return f"{self.what} {draft.draft} {draft.pool} {draft.pool_frac:g}, batch {self.setting.batch}"
+Job = str | Setting  # `orderings`, `bits`, a recorded tape of a drafter (`tape elastic`), or a setting of the loop
 
 
 def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model."""
     live = study.live
-    loops = [Job(setting.series, setting) for setting in settings_of(live.pool_fracs, live.batches)]
-    return [Job("orderings"), Job("bits"), *loops, *(Job("tape", drafter=name) for name in live.recorded)]
+    loops = [Setting.of(grid.series, **point) for grid in live.loops for point in grid.points()]
+    return ["orderings", "bits", *loops, *(f"tape {drafter}" for drafter in live.recorded)]
 
 
 def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     live = study.live
-    if job.what == "tape":
-        tape = store.open(record(_recorded(live, job.drafter), store, resume=True))
+    what, _, drafter = str(job).partition(" ")
+    if what == "tape":
+        tape = store.open(record(_recorded(live, drafter), store, resume=True))
         of = f"{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
-        if job.drafter == "elastic":
+        if drafter == "elastic":
             study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
         return
-    table = "orderings" if job.what == "orderings" else POINTS
-    of = f"{job!r}/{live.model}/{live.seeds}/{_effort(live)}/{sources.sha256(*MEASURED)}"
+    table = "orderings" if job == "orderings" else POINTS
+    of = f"{job!r}/{live.model}/{live.seeds}/{live.effort}/{live.pairs}/{live.schemes}/{sources.sha256(*MEASURED)}"
     study.once(store, of, table, lambda: {table: _measured(live, job)})
 
 
 def _measured(live: Live, job: Job) -> list[dict[str, Any]]:
-    loaded = models.load(models.find(live.model))
-    if job.what == "orderings":
-        text = Effort(0, live.prompt, live.output, live.whole_windows)
-        return orderings(loaded, live.seeds, text, of=ACCEPTANCE_ORDERINGS)
-    settings, pairs = ([], PAIRS) if job.setting is None else ([job.setting], ())
-    return study_points(loaded, live.seeds, _effort(live), settings, pairs)
-
-
-def _effort(live: Live) -> PointEffort:
-    return PointEffort(live.prompts, live.prompt, live.output, live.whole_windows)
+    loaded, effort = models.load(models.find(live.model)), Effort(*live.effort)
+    if isinstance(job, Setting):
+        return loop_points(loaded, live.seeds, effort, job)
+    if job == "bits":
+        return bits_points(loaded, live.seeds, effort, live.pairs, live.schemes)
+    return orderings(loaded, live.seeds, effort, of=ACCEPTANCE_ORDERINGS)
 
 
 def _recorded(live: Live, drafter: str) -> CaptureSettings:
@@ -85,3 +68,19 @@ def _recorded(live: Live, drafter: str) -> CaptureSettings:
         max_new_tokens=live.output,
         speculation=DraftSettings(drafter),
     )
+
+
+def replay_points(tape: Tape, pools: Sequence[str], pool_fracs: Sequence[float]) -> list[dict[str, Any]]:
+    """Rows of `acceptance_points` without `study`, series replay: the proxies of every pool, from one tape."""
+    rounds, m, rows = opened(tape), tape.manifest, []
+    n_rounds = len(tape.read("rounds").unique(["request_id", "round"]))
+    common = {"model_id": m.model_id, "dataset": m.dataset, "n_seeds": 1, "n_rounds": n_rounds, "unit": "1"}
+    for pool in pools:
+        for frac in pool_fracs:
+            draft = m.settings["speculation"] | {"pool": pool, "pool_frac": frac}
+            setting = Setting.of("replay", m.settings["temperature"], m.settings["batch_size"], **draft)
+            found, where = rounds.replay(pool, frac), setting.row(m.geometry.n_experts)
+            for metric, value in found.proxies.items():
+                told = {"fidelity": found.fidelity, "metric": metric, **dict.fromkeys(("value", "low", "high"), value)}
+                rows.append({**common, **where, **told})
+    return rows

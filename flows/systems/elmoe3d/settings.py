@@ -63,7 +63,8 @@ class Tapes(Part):
 
 
 class Live(Part):
-    """A model that drafts for itself. prompts: per seed; recorded: drafters that become tapes."""
+    """A model that drafts for itself. prompts: per seed; pairs, schemes: of series bits; loops: fields of DraftSettings,
+    temperature and batch; pool_fracs: of pools replayed; recorded: drafters that become tapes."""
 
     model: str
     dataset: str
@@ -72,10 +73,17 @@ class Live(Part):
     prompt: int
     output: int
     whole_windows: int
+    pairs: tuple[str, ...]
+    schemes: tuple[str, ...]
+    loops: tuple[Grid, ...]
     pool_fracs: tuple[float, ...]
-    batches: tuple[int, ...]
     recorded: tuple[str, ...]
     recorded_requests: int
+
+    @property
+    def effort(self) -> tuple[int, int, int, int]:
+        """Fields of Effort: prompts of a seed, tokens of each and behind it, windows that are scored whole."""
+        return self.prompts, self.prompt, self.output, self.whole_windows
 
 
 class Settings(StudyFile):

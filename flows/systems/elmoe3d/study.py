@@ -1,34 +1,41 @@
 """The ELMoE-3D study: Table 3 under every fit and hit law, sweeps past it, baselines, energy; what tapes and a live model say.
 
 Constants are read from hw/fits/elmoe3d-*.toml (`tokentape calibrate elmoe3d`); nothing is fitted here but the refits that tell
-what a fit without some rows would have predicted. Closed forms and tapes take seconds; the live model, minutes.
+what a fit without some rows would have predicted. Closed forms and tapes take seconds; the live model, minutes. Every tape of the
+store is replayed, and one synthetic tape per model of the paper, since its own traces are not public.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
+from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.answers import Row, answered, bars_held, stated
-from tokentape.flows.grid import load_hardware
+from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.running import Running
-from tokentape.flows.systems.elmoe3d import live, tapes
+from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
-from tokentape.flows.systems.elmoe3d.points import ran, sweep_points, table_points
-from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
+from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, changed, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
-from tokentape.replay.elmoe3d.cells import cells
 from tokentape.replay.elmoe3d.checks import check_rows
-from tokentape.replay.elmoe3d.points import Setup, points_of
-from tokentape.replay.elmoe3d.rows import TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
+from tokentape.replay.elmoe3d.fit import cells
+from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
+from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
+from tokentape.replay.elmoe3d.tape import coverage, law_of, misses, through_machine
 from tokentape.replay.elmoe3d.work import findings
+from tokentape.replay.trace import DECODE
+from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
+DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -56,6 +63,45 @@ def run(at: Running) -> list[Row]:
 def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     """points: rows of acceptance_points; without those of the pools their claim stays open."""
     return answered(study.answers, PAPER, {live.POINTS: points})
+
+
+def table_points(study: Settings, table: pl.DataFrame, fits: Sequence[ELMoE3DConstants]) -> pl.DataFrame:
+    """Every row of Table 3, fit by fit and law by law, in the table's order."""
+    laws = pl.DataFrame({"hit_model": study.hit_models}).join(table, how="cross", maintain_order="left_right")
+    return pl.concat(points_of(laws, fit, series=TABLE_SERIES) for fit in fits)
+
+
+def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the table whose model and machine are the study's: of a copy, some or none."""
+    machine = pl.col("hb_gb").cast(pl.String)
+    return table.filter(pl.col("model").is_in(list(setup.models)) & machine.is_in(list(setup.machines)))
+
+
+def sweep_points(study: Settings, setup: Setup, table: pl.DataFrame, fit: ELMoE3DConstants) -> tuple[pl.DataFrame, Setup]:
+    """Past the paper, at the headline's fit, with the machines that they run on. Acceptance is the paper's at the nearest batch
+    below, of the model that this one is like, unless it is given.
+
+    Raises ValueError for a model whose acceptance the paper does not have.
+    """
+    known = table.select("hb_gb", "scheme", pl.col("batch").cast(pl.Int64), like="model", known="alpha").sort("batch")
+    like, machines, made = {one.name: one.like or one.name for one in study.models}, dict(setup.machines), []
+    for grid in study.grid:
+        given = pl.DataFrame(list(grid.points(model=tuple(setup.models))), infer_schema_length=None)
+        sizes = pl.DataFrame({"hb_gb": sorted(study.machines) if grid.on_all else [max(study.machines)]})
+        points = sizes.join(given, how="cross").with_columns(like=pl.col("model").replace(like), series=pl.lit(grid.series))
+        near = points.sort("batch").join_asof(known, on="batch", by=("hb_gb", "like", "scheme"), check_sortedness=False)
+        for model, of, scheme in near.filter(pl.col("known").is_null()).select("model", "like", "scheme").rows():
+            raise ValueError(f"study {study.name}: the paper has no acceptance of {of} under {scheme}; say `like` of {model}")
+        changes = [name for name in CHANGES if name in given.columns]
+        near = near.with_columns(machine=pl.concat_str("hb_gb", *changes, separator=" "))
+        for key, gb, *values in near.select("machine", "hb_gb", *changes).unique().rows():
+            machines[key] = setup.machines[str(gb)]
+            for name, value in zip(changes, values, strict=True):
+                machines[key] = changed(machines[key], name, value)
+        alpha = pl.col("alpha" if "alpha" in given.columns else "known")
+        made.append(points_of(near.with_columns(alpha=alpha).drop("known", *changes), fit, like="like"))
+    made.append(points_of(ran(setup, table), fit, accepted_form="chain", series="accepted-form"))
+    return pl.concat(made, how="diagonal_relaxed"), replace(setup, machines=machines)
 
 
 def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[ELMoE3DConstants]) -> Rows:
@@ -90,14 +136,36 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
 
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
-    """Misses and unique experts of every tape; adds the points of those that recorded acceptance."""
-    tapes.drawn(store, study)
+    """Misses and unique experts of every tape that decodes; adds the points of those that recorded acceptance."""
+    of = study.tapes
+    how = SynthesisSettings(requests=of.requests, prompt=of.prompt, output=of.output, seed=of.seed, scores=False)
+    for model in study.models:
+        synthesize(model.name, models.load(model.name).geometry, how, store)
     made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
-    for trace_id in tapes.routed(store):
-        for name, of in tapes.rows_of(store, study, fit, trace_id).items():
-            made[name] += of
-        points += tapes.measured_rows(store, study, setup, fit, trace_id)
+    for tape in (tape for tape in store.readable() if tape.has("routing") and tape.geometry.moe_layers):
+        trace, m = load_trace(store, tape.trace_id), tape.manifest
+        if (trace.pass_kind == DECODE).any():
+            law = fit.laws.get(m.model_id) or law_of(trace)
+            where = {"origin": m.origin, "model_id": m.model_id, "dataset": m.dataset}
+            made["elmoe3d_misses"] += misses(trace, where, law, of.batches, of.cache_fracs, of.warm_steps)
+            made["coverage_points"] += coverage(trace, m.model_id, law)
+        points += measured_rows(store, study, setup, fit, tape.trace_id)
     return made
+
+
+def measured_rows(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_points: a tape's own acceptance through the machine, by hit law; none where nothing was drafted from the
+    model itself."""
+    tape = store.open(trace_id)
+    drafted = tape.manifest.settings.get("speculation") or {}
+    scheme = DRAFTED_BY.get(drafted.get("draft", ""))
+    if scheme is None or not tape.has("rounds"):
+        return []
+    batch, largest = int(tape.manifest.settings.get("batch_size") or 1), setup.machines[str(max(study.machines))]
+    of = (tape.manifest.model_id, load_trace(store, trace_id), tape.read("rounds"))
+    point, own = through_machine(*of, drafted, scheme, batch, largest, fit)
+    points = pl.concat(point.with_columns(series=pl.lit(MEASURED), hit_model=pl.lit(law)) for law in study.hit_models)
+    return point_rows(evaluated(points, own, study.profile), own)
 
 
 def summary(study: Settings, checked: list[dict[str, Any]]) -> list[str]:

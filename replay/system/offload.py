@@ -1,0 +1,213 @@
+"""Experts streamed from flash, beside an engine that measured it: a tape decoded under its cache, readers and overlap.
+
+A folder of measurements holds settings.csv (means by setting: model, active_experts, cache_mib, reader_threads, overlap,
+tokens_per_s, flash_mib_per_token, cache_hit_pct), and logs of BigMoeOnEdge step by step (step, wall_ms, io_ms, compute_ms,
+read_bytes, cache_hit_pct, mgmt_ms; cache and rates in a last line `# summary`). What each log ran is a row of offload_logs.csv:
+the folder's own, else warehouse/claims/offload_logs.csv; geometry is a shipped model or a config.json beside that list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tokentape.hw import profile as profiles
+from tokentape.hw.spec import HardwareSpec, with_values
+from tokentape.hw.work import Values
+from tokentape.policies.slots import system_of
+from tokentape.replay.serving.validation import NOTHING, Row
+from tokentape.replay.system.events import N_EVENTS
+from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.run import Setting, SystemRun, simulate
+
+PROFILE, MIB = "expert_stream", 2**20
+LOGS = Path(__file__).parents[2] / "warehouse" / "claims" / "offload_logs.csv"
+METRICS = ("hit_frac", "read_bytes_per_token", "io_s_per_token", "compute_s_per_token", "tokens_per_s")
+OF_TAPE = METRICS[:3]  # that no time enters but the storage's
+_LOG = ("wall_ms", "io_ms", "compute_ms", "read_bytes", "cache_hit_pct", "mgmt_ms")
+_SETTINGS = ("model", "active_experts", "cache_mib", "reader_threads", "overlap", "tokens_per_s", "flash_mib_per_token")
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A setting of the engine and what it measured, means per token of n_tokens decodes. reads: of an expert, one per slice;
+    manage_s: of making room in the cache, per token; is_tape: the tape is of this very run; traced: tracing slowed it."""
+
+    source: str
+    model: str
+    geometry: str
+    tape: str
+    active_experts: int
+    cache_mib: float
+    readers: int
+    overlap: bool
+    reads: int
+    n_tokens: int
+    is_tape: bool
+    traced: bool
+    measured: dict[str, float] = field(repr=False)
+    manage_s: float = 0.0
+
+
+def read(folder: Path) -> list[Streamed]:
+    """The logs of a folder, then its settings. Raises ValueError naming file and field."""
+    listed = folder / LOGS.name if (folder / LOGS.name).is_file() else LOGS
+    rows = [row for row in pl.read_csv(listed).iter_rows(named=True) if (folder / row["log"]).is_file()]
+    if not rows:
+        raise ValueError(f"{folder}: none of the logs of {listed} lies there; give another folder, or list its logs there")
+    for row in rows:  # a config beside the list, or a shipped model
+        beside = listed.parent / str(row["geometry"])
+        row["geometry"] = str(beside) if beside.is_file() else row["geometry"]
+    logs = [_log(folder / row["log"], row) for row in rows]
+    path = folder / "settings.csv"
+    return logs + (list(_settings(path, logs, rows)) if path.is_file() else [])
+
+
+def _frame(path: Path, needed: tuple[str, ...]) -> pl.DataFrame:
+    frame = pl.read_csv(path, comment_prefix="#", infer_schema_length=None)
+    if missing := [name for name in needed if name not in frame.columns]:
+        raise ValueError(f"{path}: column {missing[0]} is missing; needed: {', '.join(needed)}")
+    if not frame.height:
+        raise ValueError(f"{path}: holds no rows; give a log with one row per token")
+    return frame
+
+
+def _of(row: dict[str, object], **changed: object) -> dict[str, object]:
+    """The fields of Streamed that a row of either file tells."""
+    told = {"active_experts": row["active_experts"], "readers": row["reader_threads"], "overlap": row["overlap"] == "yes"}
+    return {**told, **changed}
+
+
+def _log(path: Path, row: dict[str, object]) -> Streamed:
+    steps, text = _frame(path, _LOG), path.read_text(encoding="utf-8")
+    found = re.search(r"^# summary .*cache_budget_MiB=([0-9.]+)", text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"{path}: no line `# summary` with cache_budget_MiB; the cache's size is not told")
+    mean = {name: float(steps[name].mean()) for name in _LOG}  # type: ignore[arg-type]
+    measured = {
+        "hit_frac": steps["cache_hit_pct"][-1] / 100.0,
+        "read_bytes_per_token": mean["read_bytes"],
+        "io_s_per_token": mean["io_ms"] / 1e3,
+        "compute_s_per_token": mean["compute_ms"] / 1e3,
+        "tokens_per_s": 1e3 / mean["wall_ms"],
+    }
+    return Streamed(
+        source=path.stem,
+        **{name: row[name] for name in ("model", "geometry", "tape")},  # type: ignore[arg-type]
+        **_of(row, cache_mib=float(found[1]), reads=row["reads_per_expert"], n_tokens=steps.height),  # type: ignore[arg-type]
+        is_tape=row["tape_of_run"] == "yes",
+        traced=row["traced"] == "yes",
+        measured=measured,
+        manage_s=mean["mgmt_ms"] / 1e3,
+    )
+
+
+def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -> Iterator[Streamed]:
+    """Of models that have a log; each as long as the longest of them."""
+    for row in _frame(path, _SETTINGS).iter_rows(named=True):
+        of_model = [log for log in logs if log.model == row["model"]]
+        if not of_model:
+            continue
+        longest = max(of_model, key=lambda log: log.n_tokens)
+        measured = {"tokens_per_s": row["tokens_per_s"], "read_bytes_per_token": row["flash_mib_per_token"] * MIB}
+        if row.get("cache_hit_pct") is not None:
+            measured["hit_frac"] = row["cache_hit_pct"] / 100.0
+        told = _of(row, cache_mib=float(row["cache_mib"]))
+        beside = ", overlap" * told["overlap"]
+        source = f"settings: {row['model']}, {row['active_experts']} experts, {row['cache_mib']} MiB{beside}"
+        yield replace(longest, source=source, is_tape=False, traced=False, measured=measured, manage_s=0.0, **told)  # type: ignore[arg-type]
+
+
+def as_run(tape: Recorded, run: Streamed) -> Recorded:
+    """The tape as long as the run and with as many experts per token: its decodes again from the first on, and experts that are
+    larger by as much as they are more, so that a cache of so many bytes holds as many tokens' experts."""
+    first, last = int(tape.n_prompt[0]), int(tape.n_inputs[0])
+    rows = np.concatenate((np.arange(first), first + np.arange(run.n_tokens) % (last - first)))
+    more = run.active_experts / tape.geometry.top_k
+    sizes = tuple(round(more * size) for size in tape.geometry.recorded_expert_bytes)
+    geometry = tape.geometry.model_copy(update={"recorded_expert_bytes": sizes})
+    bounds = np.array([0, rows.size])
+    return replace(tape, geometry=geometry, ids=tape.ids[rows], gates=tape.gates[rows], first=bounds, tracks={}, not_run=0)
+
+
+def decode(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> tuple[Recorded, SystemRun]:
+    """The run in the loop: one request, a global LRU of so many bytes (without one, of one layer's experts). manage: seconds of
+    making room over those of reading."""
+    longer = as_run(tape, run)
+    of_event = longer.geometry.top_k * max(longer.geometry.recorded_expert_bytes)
+    budget = f"{round(run.cache_mib * MIB) or of_event}B"
+    system = system_of("lru_offload", {"schedule.max_seqs": "1", "residency.budget": budget})
+    numbers = {"numbers.serial": float(not run.overlap), "numbers.manage": manage * (run.cache_mib > 0)}
+    profile, dense = profiles.with_values(PROFILE, numbers), tape.geometry.value_format("recorded")
+    how = Setting(profile=profile, expert_format="recorded", dense_format=dense)
+    return longer, simulate(longer, longer.requests(), system, machine, how, record=True, logs=longer.ids.size)
+
+
+def decode_s(made: SystemRun) -> float:
+    """Mean of an iteration that decodes."""
+    told = made.serving.iterations
+    return float(told["seconds"][told["n_decode"] > 0].mean())
+
+
+def compute_s(tape: Recorded, run: Streamed, machine: HardwareSpec) -> float:
+    """Of a token: the run with storage that takes no time."""
+    flash = f"tiers.{machine.roles.expert_home}"
+    at_once = with_values(machine, {f"{flash}.peak_bytes_per_s": 1e18, f"{flash}.latency_s": 0.0})
+    return decode_s(decode(tape, run, at_once, 0.0)[1])
+
+
+def storage_bytes_per_s(machine: HardwareSpec) -> float:
+    tier = machine.tiers[machine.roles.expert_home]
+    return tier.peak_bytes_per_s.value * tier.efficiency_frac.value
+
+
+def fitted(tape: Recorded, run: Streamed, machine: HardwareSpec) -> tuple[HardwareSpec, float]:
+    """The machine as fast as this run computed, and seconds of making room over those of reading, as this run's."""
+    slower = compute_s(tape, run, machine) / run.measured["compute_s_per_token"]
+    fast, engine = f"tiers.{machine.roles.expert_cache}", f"engines.{machine.roles.main}"
+    of = {
+        f"{fast}.efficiency_frac": slower * machine.tiers[machine.roles.expert_cache].efficiency_frac.value,
+        f"{engine}.efficiency_frac": slower * machine.engines[machine.roles.main].efficiency_frac.value,
+    }
+    return with_values(machine, of), run.manage_s * storage_bytes_per_s(machine) / run.measured["read_bytes_per_token"]
+
+
+def busy_s(n_reads: Values, readers: int, read_s: Values) -> Values:
+    """Summed over readers that take equal reads in turns and share the storage's rate; read_s: of one that has it alone."""
+    turns, rest = np.divmod(n_reads, readers)
+    return (turns * readers**2 + rest**2) * read_s
+
+
+def predicted(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> dict[str, float]:
+    """By METRICS. io_s_per_token: summed over readers."""
+    longer, made = decode(tape, run, machine, manage)
+    slots = made.slots
+    lookups = slots.of_iteration[:, 0].astype(np.int64)
+    n_events = int(slots.how[N_EVENTS])
+    starts = slots.log_starts[:n_events]
+    misses = np.add.reduceat(1 - slots.log_hits[: lookups.sum()].astype(np.int64), starts)
+    decodes = starts >= int(lookups[made.serving.iterations["n_decode"] == 0].sum())
+    size = np.array(slots.sizes, np.float64)[slots.log_keys[starts] // longer.geometry.n_experts]
+    busy = busy_s(misses * run.reads, run.readers, size / run.reads / storage_bytes_per_s(machine))
+    return {
+        "hit_frac": 1.0 - float(misses.sum() / lookups.sum()),
+        "read_bytes_per_token": float((misses * size)[decodes].sum()) / run.n_tokens,
+        "io_s_per_token": float(busy[decodes].sum()) / run.n_tokens,
+        "compute_s_per_token": compute_s(tape, run, machine),
+        "tokens_per_s": 1.0 / decode_s(made),
+    }
+
+
+def compare(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float, fitted_on: str) -> Iterator[Row]:
+    """A row per metric that was measured."""
+    found = predicted(tape, run, machine, manage)
+    for metric in METRICS:
+        if metric in run.measured:
+            told = run.measured[metric]
+            on = NOTHING if metric in OF_TAPE else fitted_on
+            yield Row(run.source, 0, metric, "mean", told, found[metric], found[metric] / told - 1.0, on)

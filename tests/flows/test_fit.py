@@ -1,0 +1,76 @@
+"""fit: what lies where adds up, limits are the largest that fit, and what does not fit says what would."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tokentape.flows.cli import main
+from tokentape.hw.spec import load
+from tokentape.replay.room import Asked, devices, largest, room_of, widths
+from tokentape.warehouse import models
+from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
+
+
+def fitted(capsys, *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", *words])
+    return ended.value.code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("model", "machine"), [("qwen3-30b-a3b", "h200"), ("llama-3.1-8b", "rtx5090"), ("olmoe-1b-7b", "gh200")])
+def test_what_lies_there_is_the_model(model, machine):
+    geometry, asked = models.load(model).geometry, Asked(batch=3, context_tokens=1000)
+    room = room_of(geometry, load(machine), asked)
+    assert room.held["weights_home"] + room.held["expert_home"] == weight_bytes(geometry, "bf16", "bf16", "bf16")
+    assert room.held["kv_home"] == 3 * kv_bytes(geometry, 1000, "bf16")
+    lying = sum(n_bytes for _, what in room.tiers.values() for n_bytes in what.values())
+    assert lying == sum(room.held.values())
+    assert not room.missing
+
+
+@pytest.mark.parametrize("name", ["batch", "context_tokens"])
+@pytest.mark.parametrize("machine", ["h100", "oneplus-15r"])
+def test_the_largest_fits_and_one_more_does_not(machine, name):
+    geometry, place = models.load("qwen3-30b-a3b").geometry, load(machine)
+    asked = Asked(expert_format="int4", weight_format="int4")
+    n = largest(geometry, place, asked, name)
+    assert n > 0
+    assert not room_of(geometry, place, replace(asked, **{name: n})).missing
+    assert room_of(geometry, place, replace(asked, **{name: n + 1})).missing
+
+
+def test_a_cache_takes_what_is_left_and_no_more_than_all_experts():
+    geometry = models.load("qwen3-30b-a3b").geometry
+    phone, laptop = (room_of(geometry, load(name), Asked(expert_format="int4")) for name in ("oneplus-15r", "laptop-m4-max"))
+    assert 0 < phone.cached_frac < 1
+    assert laptop.cached_frac == 1
+    narrow = [one.cached_frac for one in widths(geometry, load("oneplus-15r"), Asked())]
+    assert narrow == sorted(narrow)
+
+
+def test_what_does_not_fit_says_what_would(capsys):
+    code, out = fitted(capsys, "llama-3.1-70b", "h100")
+    assert code == 1
+    assert "it would with weights in int8-g32, or with 2 such devices" in out
+    geometry = models.load("llama-3.1-70b").geometry
+    assert devices(geometry, load("h100"), Asked()) == 2
+    assert not room_of(geometry, load("h100x2"), Asked()).missing
+
+
+def test_json_and_a_budget(capsys):
+    code, out = fitted(capsys, "qwen3-30b-a3b", "oneplus-15r", "--expert-format", "int4", "--budget", "4000MiB", "--json")
+    made = json.loads(out)
+    assert code == 0
+    assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
+    assert made["fits"]
+    assert [one["fits"] for one in made["widths"]] == [True] * 5
+
+
+def test_a_budget_without_a_cache_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["fit", "qwen3-30b-a3b", "h200", "--budget", "10%"])
+    assert ended.value.code == 2
+    assert "no tier in front of the experts" in capsys.readouterr().err

@@ -1,0 +1,367 @@
+"""ELMoE-3D against its paper, slow and obvious versions, and the paper's baselines: printed numbers, draws, lists, orderings."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import numpy as np
+import polars as pl
+import pytest
+from elmoe3d_paper import GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, STUDY, TABLE, arrays, point
+from tapes import GEOMETRY, make_trace
+
+from bench.elmoe3d import one_by_one
+from tokentape.hw import profile as profiles
+from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation, load
+from tokentape.hw.sourced import exact
+from tokentape.hw.spec import load as load_machine
+from tokentape.hw.spec import shipped, with_values
+from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
+from tokentape.replay.elmoe3d.baselines import near_at
+from tokentape.replay.elmoe3d.checks import checks, held_out
+from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
+from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
+from tokentape.replay.elmoe3d.points import as_points, points_of
+from tokentape.replay.elmoe3d.rows import evaluated
+from tokentape.replay.elmoe3d.runs import baseline, ours, tokens_until_link_binds
+from tokentape.replay.elmoe3d.tape import law_of, lru_miss_fracs, mean_accepted, side_by_side
+from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.trace import DECODE
+
+PROFILE = profiles.load("elmoe3d")
+NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
+PIM, LOGIC, NMP, XPU = (load_machine(f"elmoe3d-xpu{name}") for name in ("-pim", "-logicpim", "-nmp", ""))
+NONE = exact(0.0, "left out")
+
+
+def test_partial_sums_cross_a_link_while_slices_stream_in():
+    assert tokens_until_link_binds(SETUP.models[QWEN][0], SETUP.machines["8"], PROFILE) == 51
+
+
+def outcome(fit, **changed):
+    return evaluated(points_of(TABLE, fit, **changed), SETUP)
+
+
+@pytest.mark.parametrize(("level", "rows"), [("L0", "calibrate"), ("L1", "calibrate"), ("L0", "all-open"), ("L1", "all-open")])
+def test_calibration_finds_the_shipped_constants(level, rows):
+    shipped = load(f"elmoe3d-{level.lower()}" + ("" if rows == "calibrate" else "-all-open"))
+    fit = calibrate(TABLE, SETUP, level, rows)
+    assert fit.fitted_on == shipped.fitted_on
+    found, shipped = fit.constants, shipped.constants
+    for model, law in found.laws.items():
+        assert (law.beta, law.head_bytes) == pytest.approx((PRINTED.laws[model].beta, PRINTED.laws[model].head_bytes), rel=1e-3)
+        assert (law.beta, law.exponent) == pytest.approx((shipped.laws[model].beta, shipped.laws[model].exponent), rel=1e-5)
+    if level == "L1":
+        assert [law.exponent for law in found.laws.values()] == pytest.approx(PRINTED_L1, abs=1e-3)
+    names = ("verify_tokens", "draft_tokens", "growth", "fade")
+    ours, theirs = ([getattr(of.speculation, name) for name in names] for of in (found, shipped))
+    assert ours == pytest.approx(theirs, rel=1e-3)
+
+
+def test_only_rows_of_role_calibrate_are_fitted_on():
+    roles = dict(TABLE.select("ar_claim", "role_ar").rows()) | dict(TABLE.select("sd_claim", "role_sd").rows())
+    for name in ("elmoe3d-l0", "elmoe3d-l1"):
+        assert {roles[claim] for claim in load(name).fitted_on} == {"calibrate"}
+    assert "predict" in {roles[claim] for claim in load("elmoe3d-l1-all-open").fitted_on}
+
+
+def test_refits_without_some_rows_predict_those():
+    made = {check["block"]: check["value"] for check in held_out(TABLE, SETUP, load("elmoe3d-l1").constants)}
+    bars = {"fitted on 8 GB, of 4 GB": 0.10, "fitted on 4 GB, of 8 GB": 0.10, "fitted without gpt-oss-20b, of it": 0.15}
+    for words, bar in bars.items():
+        assert made[f"Phi_SD error, {words}, mean"] <= bar
+
+
+@pytest.mark.parametrize(
+    ("law", "level", "mean"), [("physical", "l0", 0.124), ("physical", "l1", 0.098), ("che", "l0", 0.26), ("che", "l1", 0.19)]
+)
+def test_what_is_resident_bounds_the_table(law, level, mean):
+    """The untuned laws miss the table by as much as a reference implementation of them did."""
+    made = {check["block"]: check["value"] for check in checks(outcome(load(f"elmoe3d-{level}").constants, hit_model=law))}
+    assert made["Phi_AR error, open rows, mean"] == pytest.approx(mean, abs=0.005)
+
+
+def test_the_table_itself():
+    assert (TABLE.height, TABLE.filter(IS_OPEN).height) == (128, 104)
+    withheld = TABLE.filter(~IS_OPEN)
+    assert set(withheld.select("hb_gb", "model").rows()) == {(8, GLM), (8, GPT)}
+    assert withheld["published_ar"].null_count() == withheld["published_sd"].null_count() == 24
+    assert TABLE["alpha"].min() > 0
+    assert TABLE.filter(pl.col("role_ar") == "calibrate").height == 12
+    predicted = outcome(load("elmoe3d-l1").constants).filter(~IS_OPEN)
+    assert predicted["phi_ar"].min() > 1.0
+    assert predicted["phi_sd"].min() > 0.0
+
+
+def test_where_the_method_must_lose():
+    """GPT-OSS, whose experts are never sliced: no open row gains from speculation; a copy of INT8 experts leaves no cache."""
+    found = outcome(load("elmoe3d-l1").constants)
+    lost = found.filter(IS_OPEN, pl.col("model") == GPT, pl.col("scheme") == "Elastic-SD")
+    assert lost["best_mode"].to_list() == ["ar"] * 5
+    copied = found.filter(pl.col("scheme") == "Quant-SD", pl.col("model") != GPT)
+    assert copied["resident_frac"].max() == copied["ar_hit_frac"].max() == 0.0
+
+
+def test_slices_win_where_hb_is_small_and_meet_at_large_batch():
+    """Figure 13, verification of Qwen in ms at L0."""
+    wanted = {(8, 1): (26.9, 46.4), (8, 16): (211.4, 211.8), (4, 16): (265.4, 254.7)}
+    for (gb, batch), times in wanted.items():
+        found = evaluate(arrays(*(point(QWEN, scheme, gb, batch) for scheme in ("EAGLE3", "Elastic-SD"))))
+        assert 1e3 * found.verify.seconds == pytest.approx(times, rel=2e-3)
+
+
+def test_a_missing_row_of_the_table_is_named():
+    of_eagle = (pl.col("model") == QWEN) & (pl.col("role_ar") == "calibrate") & (pl.col("scheme") == "EAGLE3")
+    with pytest.raises(ValueError, match="qwen3-30b-a3b: needs open cells to calibrate on"):
+        calibrate(TABLE.filter(~of_eagle), SETUP)
+    with pytest.raises(ValueError, match="level 'L2'"):
+        calibrate(TABLE, SETUP, "L2")
+    with pytest.raises(ValueError, match="reproduces"):
+        calibrate(TABLE.with_columns(published_ar=pl.lit(40.0)), SETUP)
+
+
+def test_points_against_plain_python():
+    points = pl.concat(points_of(TABLE, PRINTED, hit_model=law) for law in ("paper_law", "physical"))
+    found, slowly = evaluate(as_points(points, SETUP)), [one_by_one(p, SETUP) for p in points.iter_rows(named=True)]
+    assert np.stack((found.phi_ar, found.phi_sd), axis=1) == pytest.approx(np.array(slowly))
+
+
+def test_unions_against_draws():
+    rng = np.random.default_rng(0)
+    for n, k, exponent, n_tokens in ((64, 6, 0.42, 16), (32, 4, 0.84, 5), (128, 8, 1.33, 40)):
+        weights = weights_of([(n, k, exponent)])
+        chosen = rng.random((1500, n_tokens, n)) < -np.expm1(-weights[0])
+        mean = chosen.any(axis=1).sum(axis=1).mean()
+        assert touched(weights, np.array([float(n_tokens)]))[0] == pytest.approx(mean, rel=0.015)
+
+
+def list_lru(events, n_slots, n_warm=0):
+    """(hits, lookups) of a list; experts of an event hit where they are in it when the event starts."""
+    held, hits, lookups = [], 0, 0
+    for i, event in enumerate(events):
+        unique = list(dict.fromkeys(reversed(event)))[::-1]  # in order of last mention
+        if i >= n_warm:
+            hits += sum(expert in held for expert in unique)
+            lookups += len(unique)
+        held = ([e for e in held if e not in unique] + unique)[-n_slots:] if n_slots else []
+    return hits, lookups
+
+
+def test_che_against_a_simulated_lru():
+    """Independent references: within 0.04, but where a step touches more experts than fit, which a time of steps hardly tells."""
+    rng = np.random.default_rng(1)
+    for n, k, exponent in ((64, 6, 0.42), (128, 8, 1.33)):
+        weights = weights_of([(n, k, exponent)])
+        for batch in (1, 4, 16):
+            seen = -np.expm1(-batch * weights[0])
+            events = [rng.permutation(np.flatnonzero(rng.random(n) < seen)).tolist() for _ in range(1500)]
+            for share in (0.25, 0.5, 0.75):
+                hits, lookups = list_lru(events, int(share * n))
+                found = che_hit_frac(weights, np.array([float(batch)]), np.array([share * n]))[0]
+                fits = int(share * n) >= seen.sum()
+                assert found == pytest.approx(hits / lookups, abs=0.04 if fits else 0.06), (n, batch, share)
+
+
+def events_of(trace, batch):
+    """Per layer, the experts of each step in the order looked up, by a slow walk over the requests."""
+    rows = {}
+    for row in np.flatnonzero(trace.pass_kind[trace.row_pass] == DECODE):
+        key = int(trace.row_request[row]), int(trace.row_position[row])
+        rows.setdefault(key, {})[int(trace.row_layer[row])] = trace.ids[trace.offsets[row] : trace.offsets[row + 1]].tolist()
+    by_request = {}
+    for request, position in sorted(rows):
+        by_request.setdefault(request, []).append(rows[request, position])
+    order = sorted(by_request)
+    found = {layer: [] for layer in range(len(trace.geometry.moe_layers))}
+    for first in range(0, len(order) // batch * batch, batch):
+        members = [by_request[request] for request in order[first : first + batch]]
+        for step in range(max(map(len, members))):
+            for layer, events in found.items():
+                events.append([e for member in members if step < len(member) for e in member[step][layer]])
+    return found
+
+
+def uneven(n_requests=5):
+    """Requests of different lengths."""
+    trace = make_trace(seed=3, n_requests=n_requests, n_decode=24)
+    kept = trace.row_position < 10 + 6 + 4 * trace.row_request
+    widths = np.diff(trace.offsets)[kept]
+    ids = np.concatenate([trace.ids[trace.offsets[i] : trace.offsets[i + 1]] for i in np.flatnonzero(kept)])
+    rows = {name: getattr(trace, name)[kept] for name in ("row_pass", "row_layer", "row_request", "row_position")}
+    return replace(trace, **rows, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
+
+
+@pytest.mark.parametrize(("batch", "n_warm"), [(1, 0), (2, 0), (2, 4), (3, 1), (5, 0)])
+def test_lru_over_requests_side_by_side_against_a_list(batch, n_warm):
+    trace = uneven()
+    by_layer = events_of(trace, batch)
+    steps = side_by_side(trace, batch)
+    assert steps.event_pass[-1] + 1 == len(by_layer[0])
+    expected = []
+    for n_slots in range(GEOMETRY.n_experts + 1):
+        counts = [list_lru(events, n_slots, n_warm) for events in by_layer.values()]
+        expected.append(1.0 - sum(hits for hits, _ in counts) / sum(n for _, n in counts))
+    found = lru_miss_fracs(steps, len(by_layer), GEOMETRY.n_experts, n_warm)
+    assert found == pytest.approx(expected)
+    assert np.all(np.diff(found) <= 0.0)  # more slots never hurt an LRU
+
+
+def test_a_batch_larger_than_the_tape_and_no_step_to_count_are_refused():
+    for batch in (0, 9):
+        with pytest.raises(ValueError, match=f"decodes 5 requests; a batch of {batch}"):
+            side_by_side(uneven(), batch)
+    with pytest.raises(ValueError, match="leave none to count"):
+        lru_miss_fracs(side_by_side(uneven(), 2), 3, GEOMETRY.n_experts, 10_000)
+
+
+def test_tokens_of_one_request_share_experts():
+    """Made-up requests share favourites, so there is no more within one than between; the union never exceeds what there is."""
+    trace = make_trace(n_requests=6, n_decode=40)
+    one, many = recorded(trace, ONE_REQUEST), recorded(trace, "decode")
+    assert one.distinct[0] == many.distinct[0] == GEOMETRY.top_k
+    assert one.n_tokens[-1] == 32
+    assert np.all(one.distinct <= GEOMETRY.n_experts)
+    assert len(recorded_by_layer(trace, ONE_REQUEST)) == 3
+    with pytest.raises(KeyError):
+        recorded(trace, "nothing")
+
+
+@pytest.mark.parametrize("level", ["L0", "L1"])
+def test_calibration_recovers_what_made_the_table(level):
+    """Without rounding; every row open."""
+    rng = np.random.default_rng(5)
+    laws = {}
+    for model in MODELS:
+        beta = float(rng.uniform(0.25, 0.6))
+        exponent = 1.0 - beta if level == "L0" else float(rng.uniform(0.4, 1.2))
+        laws[model] = ModelLaw(beta=beta, exponent=exponent, head_bytes=float(rng.uniform(2e8, 1.5e9)))
+    truth = replace(PRINTED, laws=laws, speculation=Speculation(verify_tokens=4.2, draft_tokens=3.1, growth=0.83, fade=0.33))
+    made = evaluate(as_points(points_of(TABLE, truth), SETUP))
+    table = TABLE.with_columns(published_ar=made.phi_ar, published_sd=made.phi_sd)
+    fit = calibrate(table, SETUP, level, "calibrate")
+    assert fit.residual < 1e-10
+    found = fit.constants
+    for model in MODELS:
+        ours, theirs = (astuple(of[model]) for of in (found.laws, laws))
+        assert ours == pytest.approx(theirs, rel=1e-5)
+    for name in ("verify_tokens", "draft_tokens", "growth", "fade"):
+        assert getattr(found.speculation, name) == pytest.approx(getattr(truth.speculation, name), rel=1e-3)
+
+
+def test_a_model_without_a_fitted_law_is_named():
+    fit = load("elmoe3d-l1")
+    with pytest.raises(ValueError, match="no hit law is fitted for mixtral-8x7b"):
+        fit.constants.law("mixtral-8x7b")
+
+
+def test_a_tape_tells_its_law():
+    """Hot experts: the share of lookups that go to the hotter half, and an exponent above uniform."""
+    trace = make_trace(n_requests=8, n_decode=60)
+    law = law_of(trace)
+    hottest = []
+    for layer in range(3):
+        rows = np.flatnonzero(trace.row_layer == layer)
+        counts = np.bincount(np.concatenate([trace.ids[trace.offsets[r] : trace.offsets[r + 1]] for r in rows]), minlength=8)
+        hottest.append(np.sort(counts)[::-1][:4].sum() / counts.sum())
+    assert 0.5**law.beta == pytest.approx(np.mean(hottest))
+    assert law.exponent > 0.3
+
+
+def test_accepted_tokens_are_counted_once_per_round():
+    rows = [(0, 0, 1, 3), (0, 0, 2, 3), (0, 1, 1, 1), (0, 1, 2, 1), (1, 0, None, 5)]
+    rounds = pl.DataFrame(rows, schema=["request_id", "round", "layer", "n_accepted"], orient="row")
+    assert mean_accepted(rounds) == 3.0
+    with pytest.raises(ValueError, match="no round"):
+        mean_accepted(rounds.head(0))
+    assert evaluate(arrays(point(alpha=None, accepted_len=3.0))).accepted_len[0] == 3.0
+
+
+def of_scheme(scheme, nodes=NODES, machine=None):
+    table = TABLE.filter(pl.col("hb_gb") == 8, pl.col("scheme") == scheme)
+    return arrays(points_of(table, PRINTED, **nodes), machine=machine)
+
+
+def best(runs):
+    return np.minimum(runs["ar"].token_s, runs["sd"].token_s)
+
+
+def ours_at(scheme, written=NONE, **changed):
+    points = of_scheme(scheme, **changed)
+    found = evaluate(points, PROFILE, with_joules=True)
+    return {mode: ours(points, found, mode, PROFILE, written) for mode in ("ar", "sd")}
+
+
+def on(machine, scheme="EAGLE3", holds="dense", **changed):
+    return baseline(of_scheme(scheme, machine=machine, **changed), holds, PROFILE)
+
+
+def prior_at(ratio, holds="dense"):
+    return np.min([best(on(machine, holds=holds)) for machine in (XPU, PIM, LOGIC, near_at(NMP, ratio))], axis=0)
+
+
+@pytest.mark.parametrize(("ratio", "mean", "largest"), [(2, 2.5, 7.0), (3, 2.0, 4.7), (4, 1.6, 3.5)])
+def test_best_prior_over_ours(ratio, mean, largest):
+    """Rounded as printed."""
+    over = prior_at(ratio) / best(ours_at("Elastic-SD"))
+    assert (over.mean(), over.max()) == (pytest.approx(mean, abs=0.06), pytest.approx(largest, abs=0.06))
+
+
+def test_hb_with_eagle_over_ours():
+    assert (best(ours_at("EAGLE3")) / best(ours_at("Elastic-SD"))).mean() == pytest.approx(1.35, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("pj_per_mac", "watts", "mean", "largest"),
+    [(0.2, 0, 3.8, 6.5), (0.2, 5, 5.2, 9.7), (0.5, 0, 3.2, 6.1), (0.5, 5, 4.6, 9.3), (1.0, 5, 4.0, 8.7), (1.0, 10, 4.7, 10.1)],
+)
+def test_energy_of_the_xpu_over_ours(pj_per_mac, watts, mean, largest):
+    """No links, no pool writes; rounded as printed."""
+    own = {"engines.xpu.energy_pj_per_op": pj_per_mac / 2, "static_w": watts}
+    mine = ours_at("Elastic-SD", machine=with_values(SETUP.machines["8"], {**own, "links.aggregation.energy_pj_per_bit": 0.0}))
+    xpu = on(with_values(XPU, own), "Elastic-SD")["ar"]
+    ar, sd, reference = (run.joules_per_token.sum(axis=0)[0] for run in (mine["ar"], mine["sd"], xpu))
+    over = reference / np.where(mine["sd"].token_s < mine["ar"].token_s, sd, ar)
+    assert (over.mean(), over.max()) == (pytest.approx(mean, abs=0.051), pytest.approx(largest, abs=0.051))
+
+
+def test_no_baseline_is_slower_than_the_xpu_alone():
+    alone = on(XPU)
+    near = [on(near_at(NMP, ratio), holds=holds) for ratio in (1, 4) for holds in ("dense", "experts")]
+    for mode in ("ar", "sd"):
+        for runs in (on(PIM), on(LOGIC), *near):
+            assert np.all(runs[mode].seconds <= alone[mode].seconds * (1 + 1e-12))
+
+
+def test_more_bandwidth_near_memory_never_hurts():
+    times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
+    assert np.all(np.diff(times, axis=0) <= 1e-15)
+
+
+def test_nodes_are_never_assumed():
+    points = of_scheme("EAGLE3", {})
+    found = evaluate(points, PROFILE, with_joules=True)
+    for refused in (lambda: ours(points, found, "ar", PROFILE, NONE), lambda: baseline(points, "dense", PROFILE)):
+        with pytest.raises(ValueError, match="the paper gives no number of verified nodes"):
+            refused()
+
+
+@pytest.mark.parametrize("profile", ["elmoe3d", "physical"])
+@pytest.mark.parametrize("name", shipped())
+def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
+    """Finite on all machines: what one lacks changes what is read where."""
+    machine, costs = load_machine(name), profiles.load(profile)
+    points = arrays(*(point(QWEN, scheme, batch=4, **NODES) for scheme in ("EAGLE3", "Elastic-SD")), machine=machine)
+    found = evaluate(points, costs, with_joules=True)
+    runs = [
+        *baseline(points, "dense", costs).values(),
+        *(ours(points, found, mode, costs, STUDY.platforms.pool_write_frac) for mode in ("ar", "sd")),
+    ]
+    for run in runs:
+        total = run.joules.sum(axis=0)
+        assert np.all(np.isfinite(run.seconds) & (run.seconds > 0.0))
+        assert np.all((total[1] <= total[0] * (1 + 1e-12)) & (total[0] <= total[2] * (1 + 1e-12)))
+    roles = machine.roles
+    home, static = (machine.tiers[tier].peak_bytes_per_s.value for tier in (roles.expert_home, roles.weights_home))
+    assert np.all(found.phi_ar >= 1.0 - 1e-12) or static < home  # elmoe3d-xpu-nmp: static weights in two of eight channels
+    if machine.roles.expert_home == machine.roles.weights_home and not machine.roles.kv_cache:
+        assert found.phi_ar == pytest.approx(1.0)  # all of it lies there already
