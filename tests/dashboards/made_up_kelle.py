@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterator
 from itertools import product
+from pathlib import Path
 
+TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Rows = dict[str, list[dict]]
 STUDY, TRACE, LIVE = "kelle", "embedded-code-0a1b2c3d", "embedded"
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
@@ -128,7 +131,8 @@ def add_sensitivity(rows: Rows) -> None:
             row["energy_gain"] *= changes[setting]
         rows["kelle_points"].append(row)
     for setting, error in {"as is": 0.1, "true GQA": 0.3}.items():
-        add_check(rows, f"mean |ln| error, {setting}", error, None, "1", series="sensitivity", setting=setting)
+        row = {"check": f"mean |ln| error, {setting}", "value": error, "unit": "1", "how": "", "series": "sensitivity"}
+        rows["kelle_checks"].append(row | {"setting": setting} | dict.fromkeys(("published", "knobs", "mode", "bar_high")))
 
 
 def add_explorer(rows: Rows) -> None:
@@ -140,82 +144,6 @@ def add_explorer(rows: Rows) -> None:
             if row["energy_gain"] is not None and system == KELLE:
                 row["energy_gain"] *= (0.1 if batch == 1 else 1.0) * (0.25 if budget == 8192 else 1.0)
             rows["kelle_points"].append(row)
-
-
-def add_requests(rows: Rows) -> None:
-    for (context, decode), system, (mode, knobs, _) in product(((16384, 128), (8192, 8192)), SPEED, READINGS):
-        given = mode == "paper"
-        prompt, output = (3000.0 if context > decode else 500.0), 1000.0 / ENERGY[system] * (1 if context > decode else 2.5)
-        rows["kelle_requests"].append({
-            "model_id": MODELS[0], "n_context_tokens": context, "n_decode_tokens": decode, "batch": 16, "system": system,
-            "budget_tokens": None, "mode": mode, "knobs": knobs, "prefill_s": 1.0 if given else None,
-            "prefill_j": prompt if given else None, "decode_s": 1.0 if given else None, "decode_j": output if given else None,
-            "speed_gain": 1.0 if given else None, "energy_gain": ENERGY[system] if given else None, "dram_overflow_bytes": 1e11,
-        })  # fmt: skip
-
-
-def add_recompute(rows: Rows) -> None:
-    """By the paper's latencies half is best, at four times the peak; the array loses with every vector."""
-    for mode, seconds, above in (("paper", (1.0, 0.5, 2.0), 4.0), ("physical", (1.0, 2.0, 4.0), 1.0)):
-        for n, (frac, label) in enumerate(((0.0, "none"), (0.5, "moderate"), (1.0, "excessive"))):
-            roof = min(1e12, 1e10 * 10.0 ** (n + 1))
-            rows["kelle_recompute"].append({
-                "model_id": MODELS[0], "workload": "PG19", "batch": 16, "mode": mode, "recomputed_frac": frac,
-                "ops_per_byte": 10.0 ** (n + 1), "ops_per_s": roof * (above if n else 1.0), "roof_ops_per_s": roof,
-                "is_compute_bound": n > 0, "step_s": seconds[n], "label": label,
-            })  # fmt: skip
-
-
-def add_lifetimes(rows: Rows) -> None:
-    lives = {"baseline": (3.0, 3.0, 2.0, 2.0), "kelle": (3.0, 2.0, 0.0, 0.0)}
-    for schedule, (n, tensor) in product(lives, enumerate("XQKV")):
-        rows["kelle_lifetimes"].append({
-            "model_id": MODELS[0], "batch": 16, "budget_tokens": 2048, "schedule": schedule, "tensor": tensor,
-            "start_s": 1e-3 * n, "seconds": 1e-3 * lives[schedule][n],
-        })  # fmt: skip
-
-
-def add_retention(rows: Rows) -> None:
-    """Failures double with every interval on the curve that is used, from 1e-4."""
-    groups = {"HST-MSB": 360.0, "LST-MSB": 1440.0, "HST-LSB": 5400.0, "LST-LSB": 7200.0}
-    for sigma, anchor, scale in ((2.0, 1e-6, 0.5), (2.68, 3e-6, 1.0)):
-        for n, (name, us) in enumerate(({"": 45.0} | groups).items()):
-            rows["kelle_retention"].append({
-                "sigma": sigma, "anchor_frac": anchor, "interval_s": us * 1e-6, "refresh_group": name,
-                "failure_frac": anchor if not name else 5e-5 * 2.0**n * scale,
-            })  # fmt: skip
-    add_check(rows, "width of the retention curve", 2.68, None, "1")
-
-
-def add_parts(rows: Rows) -> None:
-    shares = {"array": (2.0, 2.0, 2.0, 1.0), "special functions": (None, 0.6, None, 1.0), "sram": (3.3, 3.0, 6.0, 3.0)}
-    for knobs, (part, (area, published, power, stated)) in product(("calibrated", "zero"), shares.items()):
-        rows["kelle_parts"].append({
-            "hardware": "kelle-edram", "part": part, "area_mm2": area, "published_area_mm2": published, "power_w": power,
-            "published_power_w": stated, "knobs": knobs,
-        })  # fmt: skip
-
-
-def add_check(rows: Rows, name: str, value: float, published: float | None, unit: str, **facts: object) -> None:
-    row = {"check": name, "value": value, "published": published, "unit": unit, "how": "by hand", "series": "derived"}
-    rows["kelle_checks"].append(row | dict.fromkeys(("setting", "knobs", "mode", "bar_high")) | facts)
-
-
-def add_checks(rows: Rows) -> None:
-    """One number agrees, one is four times the paper's; the predicted error misses its bar, the median holds it."""
-    add_check(rows, "area of the eDRAM", 3.0, 3.1, "mm2")
-    add_check(rows, "a KV vector recomputed", 16.0, 4.0, "us")
-    add_check(rows, "refresh of the activations", 1.5, None, "W")
-    bars = {("predicted", "calibrated"): 0.15, ("median error", "zero"): 0.10}
-    for knobs, predicted, fitted in (("calibrated", 0.2, 0.05), ("zero", 0.3, 0.4)):
-        for group, value in (("predicted", predicted), ("calibrated", fitted), ("median error", 0.08)):
-            facts = {"series": "error", "setting": group, "knobs": knobs, "bar_high": bars.get((group, knobs))}
-            add_check(rows, f"{group}, knobs {knobs}", value, None, "1", **facts)
-    for mode in ("paper", "physical"):
-        of = {"series": "order", "mode": mode}
-        add_check(rows, f"orders that the fit reverses, {mode}", 1.0, None, "1", **of)
-        pair = "energy: AERP+SRAM over Kelle+eDRAM"
-        add_check(rows, f"order reversed, {mode}, {pair}", 0.25, None, "1", setting=pair, **of)
 
 
 def measured(series: str, policy: str, setting: str, value: float, **changed: object) -> dict:
@@ -278,31 +206,6 @@ def add_refresh(rows: Rows) -> None:
     rows["kelle_quality"].append(measured("refresh", "kelle", "no losses", 1.0, storage="int16", budget_tokens=128))
 
 
-def add_pareto(rows: Rows) -> None:
-    for policy, budget, memory, mj, perplexity, front in (
-        ("full", None, "sram", 4.0, 12.0, True), ("aerp", 64, "sram", 2.0, 13.0, True),
-        ("h2o", 64, "sram", 2.0, 14.0, False), ("kelle", 64, "edram", 1.0, 15.0, True),
-    ):  # fmt: skip
-        rows["kelle_pareto"].append({
-            "model_id": LIVE, "dataset": "code", "policy": policy, "parameters": json.dumps({"budget": budget}),
-            "setting": "2DRP" if policy == "kelle" else "",
-            "setting_value": 1050.0 if policy == "kelle" else None, "budget_tokens": budget, "storage": "plain", "n_seeds": 4,
-            "perplexity": perplexity, "low": perplexity - 1, "high": perplexity + 1, "kv_bytes": 1e5,
-            "hardware": f"kelle-{memory}", "knobs": "calibrated", "n_context_tokens": 64,
-            "n_decode_tokens": 192, "batch": 16, "interval_s": None,
-            "recomputed_frac": 0.0, "decode_energy_j_per_token": mj / 1e3, "step_s": 1e-3, **dict.fromkeys(PARTS, 0.001),
-            "is_front": front,
-        })  # fmt: skip
-
-
-def add_orderings(rows: Rows) -> None:
-    for assertion, margin, mean, holds in (("MSB / LSB", ">= 1.05", 1.2, True), ("2DRP / uniform", "<= 1", 1.01, False)):
-        rows["orderings"].append({
-            "study": STUDY, "model_id": LIVE, "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean,
-            "low": mean - 0.02, "high": mean + 0.02, "n_seeds": 4, "holds": holds,
-        })  # fmt: skip
-
-
 def add_kept(rows: Rows) -> None:
     """The oracle keeps 90 to 98 %, AERP 80 to 95 %, StreamingLLM 70 to 90 %, by budget; all fall by a tenth along the text."""
     kept = {"oracle": (0.9, 0.94, 0.98), "aerp": (0.8, 0.9, 0.95), "streaming": (0.7, 0.8, 0.9)}
@@ -333,6 +236,20 @@ def add_drift(rows: Rows) -> None:
         })  # fmt: skip
 
 
+def _told(name: str) -> Callable[[Rows], None]:
+    """Adds the rows of the file."""
+
+    def add(rows: Rows) -> None:
+        for view, told in TOLD[name].items():
+            each = (told.get("all", {}) | dict(zip(told["columns"], row, strict=True)) for row in told["rows"])
+            rows[view] += [{column: None if value == "null" else value for column, value in row.items()} for row in each]
+
+    return add
+
+
+add_requests, add_recompute, add_lifetimes, add_retention, add_parts, add_checks, add_pareto, add_orderings = map(
+    _told, ("requests", "recompute", "lifetimes", "retention", "parts", "checks", "pareto", "orderings")
+)
 EVERYTHING = (
     add_headline, add_tables, add_claims, add_sweeps, add_memory, add_settings, add_sensitivity, add_explorer, add_requests,
     add_recompute, add_lifetimes, add_retention, add_parts, add_checks, add_budgets, add_recall, add_flips, add_refresh,
