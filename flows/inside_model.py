@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from tokentape.flows.scored import composed
 from tokentape.policies.kv import KELLE
@@ -18,7 +19,7 @@ from tokentape.policies.resolve import Value, convert, resolve
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.warehouse.losses import loss_table
-from tokentape.warehouse.tape import Store, Tape
+from tokentape.warehouse.tape import Store
 
 if TYPE_CHECKING:
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
@@ -30,14 +31,6 @@ OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
 OF_WINDOWS = ("prompt_tokens", "decode_tokens")
 OF_REPLICAS = ("losses", "method")
 OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bits": int, "pool_frac": float}
-
-
-class Replicated(NamedTuple):
-    """How cxl_ndp is tried, the tape its losses come from and the quantiser of its replicas."""
-
-    run: CXLNDPRun
-    tape: Tape
-    method: str
 
 
 def sliced_run(
@@ -67,9 +60,10 @@ def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> SystemTried:
     return dataclasses.replace(run, parameters=told | given)
 
 
-def cxl_ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None = None) -> Replicated:
+def cxl_ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None = None) -> CXLNDPRun:
     """cxl_ndp; hot: half of the experts where it is not given. Raises ValueError where there is no tape of losses."""
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun  # needs torch
+    from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 
     if "losses" not in params:
         raise ValueError(
@@ -81,7 +75,8 @@ def cxl_ndp_run(params: Mapping[str, Value], n_items: int, store: Store | None =
     tape, method = (store or Store()).open(str(params["losses"])), str(params.get("method", "gptq"))
     losses = loss_table(tape, method)
     policy = resolve("system", CXL_NDP, {"hot": tape.geometry.n_experts // 2} | of_policy)
-    return Replicated(CXLNDPRun(policy, losses, n_items=n_items, **_windows(params)), tape, method)
+    experts = cache(lambda loaded: ReplicaExperts(loaded, tape, method))
+    return CXLNDPRun(policy, losses, tape.trace_id, method, experts, None, n_items=n_items, **_windows(params))
 
 
 def system_tried(
@@ -101,7 +96,7 @@ def system_tried(
     replicas, losses = None, None
     if "losses" in params:
         tape, method = (store or Store()).open(str(params["losses"])), str(params.get("method", "gptq"))
-        replicas, losses = lambda loaded: ReplicaExperts(loaded, tape, method), loss_table(tape, method)
+        replicas, losses = cache(lambda loaded: ReplicaExperts(loaded, tape, method)), loss_table(tape, method)
     tried = SystemTried(
         system, system.name, told, bytes_of, DraftSettings(**drafting), None if scheme == "none" else scheme, replicas, losses,
         n_items=n_items, **_windows(params),

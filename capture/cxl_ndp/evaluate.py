@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,28 +19,48 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report
-from tokentape.capture.live.quality import Cut, key_of, scored, windows
+from tokentape.capture.evaluate import LOGIT_ELEMENTS
+from tokentape.capture.live.quality import Told, Tried, windows
 from tokentape.capture.live.routers import Placed
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
 
+if TYPE_CHECKING:
+    from tokentape.capture.applied import AppliedTape
+
 NAME = "cxl_ndp"
 
 
 @dataclass(frozen=True)
-class CXLNDPRun(Cut):
-    """A policy and how it is tried. losses: (L, E, 4), what the rule goes by."""
+class CXLNDPRun(Tried):
+    """A policy and how it is tried. losses: (L, E, 4), what the rule goes by, of tape trace_id; method: of the replicas, which
+    `experts` makes once for a model. plain: of the data set and seed, where it has been made before."""
 
     policy: MixedPrecision
     losses: NDArray[np.float64]
+    trace_id: str
+    method: str
+    experts: Callable[[models.Loaded], ReplicaExperts]
+    plain: PlainText | None = None
+    name = NAME
 
-    def parameters(self, experts: ReplicaExperts) -> dict[str, Any]:
-        """As table `quality` holds them."""
-        made_of = {"losses": experts.trace_id, "method": experts.method}
+    @property
+    def parameters(self) -> dict[str, Any]:  # type: ignore[override]
+        made_of = {"losses": self.trace_id, "method": self.method}
         return asdict(self.policy) | made_of | {"prompt_tokens": self.prompt_tokens, "decode_tokens": self.decode_tokens}
+
+    def slot(self, loaded: models.Loaded, seed: int) -> Placed:
+        return Placed(loaded.model, self.experts(loaded), self.policy, self.losses)
+
+    def read(
+        self, loaded: models.Loaded, dataset: str, seed: int, inside: Inside, told: Told, tape: AppliedTape | None = None
+    ) -> dict[str, Any]:
+        """In one pass per window: placements stand, so no token waits for another."""
+        (placed,) = inside.slots
+        assert isinstance(placed, Placed)
+        return on_text(self.plain or PlainText(loaded, dataset, self, seed), placed, told)
 
 
 class PlainText:
@@ -90,27 +110,8 @@ def _by_expert(ids: NDArray[Any], size: tuple[int, int, int], weights: NDArray[A
     return np.bincount(keys.ravel(), None if weights is None else weights.ravel(), minlength=math.prod(size)).reshape(size)
 
 
-def evaluate_cxl_ndp(
-    loaded: models.Loaded,
-    experts: ReplicaExperts,
-    dataset: str,
-    run: CXLNDPRun,
-    seed: int = 0,
-    progress: Report = lambda done, total, name: None,
-    plain: PlainText | None = None,
-) -> dict[str, Any]:
-    """A row of table `quality`. seed: which windows or items. plain: of the data set and seed, where it has been made before.
-
-    Raises ValueError for a data set too short for a window, or of which only some items have an answer.
-    """
-    placed = Placed(loaded.model, experts, run.policy, run.losses)
-    read = lambda told: on_text(plain or PlainText(loaded, dataset, run, seed), placed, told)  # noqa: E731
-    scores = scored(loaded, dataset, run, seed, Inside(loaded.model, placed), read, progress)
-    return key_of(loaded, NAME, run.parameters(experts), dataset, seed) | NOT_MEASURED | scores | placed.measured
-
-
 @torch.inference_mode()
-def on_text(plain: PlainText, placed: Placed, progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Any]:
+def on_text(plain: PlainText, placed: Placed, progress: Told = lambda done, total: None) -> dict[str, Any]:
     """Perplexity, KL, acceptance and agreement of the policy on windows; `placed` counts the rest."""
     sums = dict.fromkeys(("nll", "kl", "acceptance", "agreement_frac"), 0.0)
     targets = plain.ids[:, plain.n_prompt + 1 :]

@@ -7,13 +7,14 @@ Half of the experts are hot, as for the paper's Mixtral-8x7B; the others run on 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp
+from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
+from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.orderings import DATASET, Ordering, measured, over
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.warehouse.losses import loss_table
@@ -23,20 +24,12 @@ METHODS = ("gptq", "rtn")
 CALIBRATION: dict[str, Any] = {"dataset": "docs", "max_requests": 128}  # text that no window is cut from
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much text a seed has: windows, and tokens of prompt and decoded ones in each."""
-
-    n_windows: int = 32
-    prompt_tokens: int = 64
-    decode_tokens: int = 192
-
-
 class Bench:
-    """A model with its replicas by both quantisers, made once for all seeds. Raises ValueError for a tape of another model."""
+    """A model with its replicas by both quantisers, made once for all seeds. cut: a seed's text. Raises ValueError for a tape of
+    another model."""
 
-    def __init__(self, loaded: models.Loaded, tape: Tape, effort: Effort = Effort()) -> None:
-        self.loaded, self.effort = loaded, effort
+    def __init__(self, loaded: models.Loaded, tape: Tape, cut: Cut = Cut(n_items=32)) -> None:  # noqa: B008 - frozen
+        self.loaded, self.cut = loaded, cut
         self.experts = {method: ReplicaExperts(loaded, tape, method) for method in METHODS}
         self.losses = {method: loss_table(tape, method) for method in METHODS}
         self.half = tape.geometry.n_experts // 2
@@ -51,14 +44,13 @@ class Lab:
         self.row = cache(self._row)
 
     def _run(self, method: str, policy: MixedPrecision) -> CXLNDPRun:
-        effort = self.bench.effort
-        text = {"prompt_tokens": effort.prompt_tokens, "decode_tokens": effort.decode_tokens, "n_items": effort.n_windows}
-        return CXLNDPRun(policy, self.bench.losses[method], **text)
+        experts = self.bench.experts[method]
+        made_of = self.bench.losses[method], experts.trace_id, method, lambda loaded: experts
+        return CXLNDPRun(policy, *made_of, **asdict(self.bench.cut))
 
     def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
         """A row of table `quality`."""
-        run, experts = self._run(method, policy), self.bench.experts[method]
-        return evaluate_cxl_ndp(self.bench.loaded, experts, DATASET, run, self.seed, plain=self.plain)
+        return evaluate_inside(self.bench.loaded, DATASET, replace(self._run(method, policy), plain=self.plain), self.seed)
 
     def perplexity(self, method: str, rule: str, bits: float, loss_weight: str = "none") -> float:
         policy = MixedPrecision(self.bench.half, bits, rule, loss_weight=loss_weight)

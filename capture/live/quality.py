@@ -28,6 +28,7 @@ from tokentape.policies.sliced import SliceMoE
 if TYPE_CHECKING:
     from tokentape.capture.applied import AppliedTape
 
+Told = Callable[[int, int], None]  # windows done, of how many
 DEFAULT_WINDOWS = 16
 ALL_DOCUMENTS = 1 << 16
 
@@ -58,6 +59,12 @@ class Tried(Cut):
     def inside(self, loaded: models.Loaded, seed: int) -> Inside:
         """It in the model."""
         return Inside(loaded.model, self.slot(loaded, seed))
+
+    def read(
+        self, loaded: models.Loaded, dataset: str, seed: int, inside: Inside, told: Told, tape: AppliedTape | None = None
+    ) -> dict[str, Any]:
+        """What it does to the seed's windows of text."""
+        return on_text(loaded, windows(loaded, dataset, self, seed), self, inside, told, tape)
 
 
 @dataclass(frozen=True)
@@ -96,28 +103,14 @@ def evaluate_inside(
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
     """
     made = inside or run.inside(loaded, seed)
-    read = lambda told: on_text(loaded, windows(loaded, dataset, run, seed), run, made, told, tape)  # noqa: E731
-    scores = scored(loaded, dataset, run, seed, made, read, progress, tape)
-    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
-
-
-def scored(
-    loaded: models.Loaded,
-    dataset: str,
-    run: Cut,
-    seed: int,
-    inside: Inside,
-    read: Callable[[Callable[[int, int], None]], dict[str, Any]],
-    progress: Report,
-    tape: AppliedTape | None = None,
-) -> dict[str, Any]:
-    """Exact match with the policy in the loop where every item of the data set has an answer, else what `read` makes of text."""
     found = items(dataset, run.n_items * (seed + 1))
     with models.suitable_threads(loaded.model):
         if any(item.answer is None for item in found):
-            return read(lambda n, of: progress(n, of, dataset))
-        with inside:
-            return exact_match(loaded, found[-run.n_items :], dataset, progress, partial(run_in, inside=inside, tape=tape))
+            scores = run.read(loaded, dataset, seed, made, lambda n, of: progress(n, of, dataset), tape)
+        else:
+            with made:
+                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, partial(run_in, inside=made, tape=tape))
+    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
 
 
 def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
@@ -166,7 +159,7 @@ def on_text(
     chosen: list[list[int]],
     run: Cut,
     inside: Inside,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Told = lambda done, total: None,
     tape: AppliedTape | None = None,
 ) -> dict[str, Any]:
     """Perplexity, KL and acceptance on windows with what is `inside`; its slots count the rest."""

@@ -24,6 +24,21 @@ select {setup}, p.series, p.setting, setting_value as number, system, batch, hot
     max(high) filter (metric = 'gain_over_hobbit') as gain_over_hobbit_high
 from cxl_ndp_points p left join traces t on p.source = t.trace_id where p.study = $study group by all order by all
 
+-- changed: An assumption that was changed, on the first setup of which some were: the gain of ours, its band, and as it is.
+-- Where MoNDE itself is another, the ratio of median steps.
+with everything as ({points}), ours as (select * from everything where system in ('OURS-2', 'OURS-3')),
+changed as (
+    select * from ours where series in ('mac rate', 'overlap', 'placement', 'alpha', 'bits rule') order by rank, setup desc
+), here as (select setup from changed limit 1),
+base as (select system, step_s, decode_gain as as_is from ours semi join here using (setup) where series = 'headline')
+select setup, series, setting, system, c.decode_gain, decode_gain_low, decode_gain_high, as_is, number
+from changed c semi join here using (setup) left join base using (system) where c.decode_gain is not null
+union all by name
+select setup, 'monde' as series, if(m.system = 'MoNDE', 'MoNDE average (ema)', m.system) as setting, base.system,
+    m.step_s / base.step_s as decode_gain, as_is
+from everything m semi join here using (setup) cross join base
+where series = 'headline' and m.system like 'MoNDE%' and decode_gain is not null
+
 -- requests: Seconds of a batch from prompt to last token, by part.
 select {setup}, p.setting as lengths, system, batch, n_context_tokens as prompt, n_decode_tokens as answer,
     streamed_experts as streamed, prefill_s, transfer_s, other_s, gpu_s, wait_s, ndp_s, e2e_s, e2e_gain, low, high,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards.cxl_ndp.words import AXES, HEADLINE, MONDE, OURS, PLACEMENTS, RULES, SERIES, SYSTEMS, TIERS, setups
+from tokentape.dashboards.cxl_ndp.words import AXES, HEADLINE, OURS, PLACEMENTS, RULES, SERIES, SYSTEMS, TIERS, setups
 from tokentape.dashboards.engine import Ask, Drawn, known, some, turn_of
 from tokentape.dashboards.units import highest, joined, lowest
 
@@ -63,7 +63,8 @@ def _swept(points: pl.DataFrame, series: list[str]) -> pl.DataFrame:
 
 
 def ablations(ask: Ask) -> Drawn:
-    found = some(_changed(ask("points")))
+    found = some(ask("changed")).with_columns(said=pl.col("setting").replace(WORDS), group=pl.col("series").replace(SERIES))
+    found = found.sort(turn_of("series", SERIES), "number", "setting", "system")
     held = {str(group): of["said"].unique(maintain_order=True).to_list() for (group,), of in found.group_by(["group"])}
     groups = [{"group": SERIES[name], "names": held[SERIES[name]]} for name in known(SERIES, found["series"])]
     half = -(-len(groups) // 2)
@@ -74,39 +75,6 @@ def ablations(ask: Ask) -> Drawn:
         "setup": found["setup"][0],
     }
     return Drawn({"ablations": found}, facts=own)
-
-
-def _changed(points: pl.DataFrame) -> pl.DataFrame:
-    """A row per changed assumption and system of ours, on the first model that has them: gain, band, and the gain as it is."""
-    ours = points.filter(pl.col("system").is_in(OURS))
-    changed = ours.filter(pl.col("series").is_in(list(SERIES)))
-    swept = setups(changed) if not changed.is_empty() else []
-    if not swept:
-        return changed
-    here = pl.col("setup") == swept[0]
-    base = ours.filter(here & (pl.col("series") == HEADLINE)).select("system", "step_s", pl.col("decode_gain").alias("as_is"))
-    others = (
-        points.filter(here & (pl.col("series") == HEADLINE) & pl.col("system").str.starts_with(MONDE))
-        .select(pl.lit("monde").alias("series"), pl.col("system").alias("setting"), pl.col("step_s").alias("theirs"))
-        .join(base, how="cross")
-        .with_columns(decode_gain=pl.col("theirs") / pl.col("step_s"), setup=pl.lit(swept[0]))
-        .with_columns(setting=pl.when(pl.col("setting") == MONDE).then(pl.lit(f"{MONDE} average (ema)")).otherwise("setting"))
-    )
-    kept = changed.filter(here).join(base.drop("step_s"), on="system", how="left")
-    columns = ("setup", "series", "setting", "system", "decode_gain", "decode_gain_low", "decode_gain_high", "as_is")
-    both = pl.concat(
-        [kept.select(*columns, "number"), others.select(*(c for c in columns if c in others.columns))], how="diagonal"
-    )
-    return (
-        both.drop_nulls("decode_gain")
-        .with_columns(said=pl.col("setting").replace(WORDS), group=pl.col("series").replace(SERIES))
-        .sort(
-            turn_of("series", SERIES),
-            "number",
-            "setting",
-            "system",
-        )
-    )
 
 
 def capacity(ask: Ask) -> Drawn:

@@ -240,12 +240,9 @@ def _measure_policy(
     from tokentape.capture import models
     from tokentape.capture.applied import AppliedTape
     from tokentape.capture.live.quality import evaluate_inside
-    from tokentape.flows.inside_model import Replicated
 
     loaded = models.load(models.find(model), device, dtype)
     rows, said = [], []
-    if isinstance(run, Replicated):
-        return _measure_cxl_ndp(loaded, names, run, seeds, show), []
     for name, seed in product(names, range(seeds)):
         tape = AppliedTape(store, loaded, name, run, seed) if store else None
         rows.append(evaluate_inside(loaded, name, run, seed, show, tape))
@@ -253,14 +250,6 @@ def _measure_policy(
             natural = "applied routing, and the model's own as natural_ids; `tokentape replay` takes it"
             said.append(f"tape {tape.finish()}: {natural}")
     return rows, said
-
-
-def _measure_cxl_ndp(loaded: Any, names: list[str], chosen: Any, seeds: int, show: Any) -> list[dict[str, Any]]:
-    from tokentape.capture.cxl_ndp.evaluate import evaluate_cxl_ndp
-    from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-
-    experts = ReplicaExperts(loaded, chosen.tape, chosen.method, show)
-    return [evaluate_cxl_ndp(loaded, experts, name, chosen.run, seed, show) for name, seed in product(names, range(seeds))]
 
 
 def _system_run(system: str, changes: list[str] | None, param: list[str], scheme: str, max_items: int | None, store: Any) -> Any:

@@ -24,12 +24,7 @@ from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
-KINDS = {
-    "ours": OURS,
-    "monde": MONDE,
-    **{f"monde-{policy}": f"{MONDE} {policy}" for policy in ("never", "always", "balance")},
-    "hobbit": HOBBIT,
-}
+KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-balance", "hobbit")
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class Options:
 
     def answer(self) -> Answer:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
-        systems = self._systems()
+        asked = self._systems()
         made, routing_of = self._source()
         hot = made.geometry.n_experts // 2 if self.hot is None else self.hot
         setting = Setting(
@@ -87,8 +82,7 @@ class Options:
             seed=self.seed,
         )
         setting.refuse_what_is_not(made.geometry.n_experts)
-        for name in systems:
-            system_of(name, made)
+        systems = [system_of(name, made).name for name in asked]
         routing = routing_of()
         spread, g = Settings.shipped().losses.spread, made.geometry
         losses = stand_in_losses(len(g.moe_layers), g.n_experts, self.seed, spread)
@@ -104,12 +98,12 @@ class Options:
         return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
 
     def _systems(self) -> list[str]:
-        if self.system != "all" and self.system not in KINDS:
-            raise unknown("system", self.system, ("all", *KINDS))
-        kinds = [OURS, MONDE, HOBBIT] if self.system == "all" else [KINDS[self.system]]
-        return [
-            name for kind in kinds for name in ([f"{OURS}-{width:g}" for width in self._widths()] if kind == OURS else [kind])
-        ]
+        if self.system not in KINDS:
+            raise unknown("system", self.system, KINDS)
+        if self.system not in ("all", "ours"):
+            return [self.system]
+        ours = [f"{OURS}-{width:g}" for width in self._widths()]
+        return ours if self.system == "ours" else [*ours, MONDE, HOBBIT]
 
     def _widths(self) -> list[float]:
         try:

@@ -11,11 +11,11 @@ import torch
 from tiny_families import MOE_CONFIGS
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, evaluate_cxl_ndp, on_text
+from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText, on_text
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.live.copies import experts_of, inputs_last
 from tokentape.capture.live.loop import Request, Sampling, decode
-from tokentape.capture.live.quality import requests_of
+from tokentape.capture.live.quality import evaluate_inside, requests_of
 from tokentape.capture.live.routers import Placed
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.experts import expert_of, matrices_of
@@ -54,7 +54,12 @@ def made(model_folder, text, tmp_path_factory):
 
 
 def run_of(tape, method="rtn", **policy):
-    return CXLNDPRun(MixedPrecision(**{"hot": 4} | policy), loss_table(tape, method), **WINDOWS)
+    made_of = loss_table(tape, method), tape.trace_id, method, None
+    return CXLNDPRun(MixedPrecision(**{"hot": 4} | policy), *made_of, **WINDOWS)
+
+
+def evaluate(loaded, experts, dataset, run, plain=None):
+    return evaluate_inside(loaded, dataset, replace(run, experts=lambda _: experts, plain=plain))
 
 
 # ---------------------------------------------------------------------------------------------------------------- replicas
@@ -150,7 +155,7 @@ def test_at_full_precision_nothing_changes(made, text):
     loaded, tape, experts = made("Qwen3Moe")
     whole = PlainText(loaded, text, run_of(tape), 0)
     for policy in ({"rule": "full"}, {"hot": 8}):
-        row = evaluate_cxl_ndp(loaded, experts, text, run_of(tape, **policy), plain=whole)
+        row = evaluate(loaded, experts, text, run_of(tape, **policy), plain=whole)
         assert (row["kl"], row["agreement_frac"], row["hot_frac"], row["table_loss"]) == (pytest.approx(0, abs=1e-6), 1, 1, 0)
         assert row["acceptance"] == pytest.approx(1, abs=1e-5)
 
@@ -188,9 +193,9 @@ def test_a_padded_batch_places_each_request_by_its_own_prompt(made):
 def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
     loaded, tape, experts = made("Olmoe")
     run = run_of(tape, placement="shuffled_prompts", bits=3)
-    whole = evaluate_cxl_ndp(loaded, experts, text, run)
+    whole = evaluate(loaded, experts, text, run)
     monkeypatch.setattr("tokentape.capture.cxl_ndp.evaluate.LOGIT_ELEMENTS", 1)
-    one_by_one = evaluate_cxl_ndp(loaded, experts, text, run)
+    one_by_one = evaluate(loaded, experts, text, run)
     for name in ("perplexity", "kl", "agreement_frac", "hot_frac", "table_loss"):
         assert one_by_one[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)
 
@@ -198,7 +203,7 @@ def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
 def test_the_oracle_is_hit_most(made, text):
     loaded, tape, experts = made("Qwen2Moe")
     hits = {
-        name: evaluate_cxl_ndp(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]
+        name: evaluate(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]
         for name in ("prefill_guided", "static_global", "random", "oracle")
     }
     assert max(hits, key=hits.get) == "oracle"
@@ -209,19 +214,19 @@ def test_items_are_answered_with_replicas_and_place_by_their_own_prompt(made, tm
     items = tmp_path / "items.jsonl"
     items.write_text("".join(f'{{"question": "What is {i} + {i}? ", "answer": "{2 * i}"}}\n' for i in range(5)))
     run = replace(run_of(tape), n_items=5)
-    row = evaluate_cxl_ndp(loaded, experts, str(items), run)
+    row = evaluate(loaded, experts, str(items), run)
     assert row["accuracy"] is not None
     assert row["n_items"] == 5
     assert 0 < row["hot_frac"] < 1
     with pytest.raises(ValueError, match="placement oracle sees more than a request's prompt: it runs on text only"):
-        evaluate_cxl_ndp(loaded, experts, str(items), replace(run, policy=MixedPrecision(4, placement="oracle")))
+        evaluate(loaded, experts, str(items), replace(run, policy=MixedPrecision(4, placement="oracle")))
 
 
 def test_the_model_is_what_it_was(made, text):
     loaded, tape, experts = made("Phimoe")
     before = {name: id(p) for name, p in loaded.model.named_parameters()}
     run = run_of(tape)
-    evaluate_cxl_ndp(loaded, experts, text, run)
+    evaluate(loaded, experts, text, run)
     loop = Placed(loaded.model, experts, run.policy, run.losses)
     with pytest.raises(ValueError, match="9 hot experts of 8 per layer"), loop:
         Placed(loaded.model, experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)

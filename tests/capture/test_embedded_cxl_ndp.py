@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Effort, Lab, orderings
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Lab, orderings
+from tokentape.capture.live.quality import Cut
 from tokentape.capture.losses.experts import replicas
 from tokentape.capture.losses.run import calibrated, losses_of
 from tokentape.capture.plan import CaptureSettings, plan, requests
@@ -128,7 +129,7 @@ def test_a_little_text_points_the_right_way(loaded, tmp_path):
     """Three bits beat two, and at one bit full precision beats everything, on a fraction of the text."""
     store = Store(str(tmp_path / "tape"))
     settings = CaptureSettings(models.EMBEDDED, "docs", tables=("losses",), max_requests=6, max_prompt_tokens=128)
-    lab = Lab(Bench(loaded, store.open(capture(settings, store)), Effort(n_windows=4, decode_tokens=64)), 0)
+    lab = Lab(Bench(loaded, store.open(capture(settings, store)), Cut(decode_tokens=64, n_items=4)), 0)
     for method in ("gptq", "rtn"):
         assert lab.perplexity(method, "prefix_split", 3) < lab.perplexity(method, "prefix_split", 2)
         assert lab.perplexity(method, "prefix_split", 2) < lab.perplexity(method, "uniform", 1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Effort, Lab, orderings
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Lab, orderings
+from tokentape.capture.live.quality import Cut
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import sources
@@ -82,7 +83,11 @@ def run_job(trace_id: str, store: Store, study: Settings, job: Job) -> None:
     table = "quality" if job.what == "quality" else "orderings"
 
     def make() -> Made:
-        bench = Bench(models.load(models.find(study.recorded.model)), losses, Effort(live.windows, live.prompt, live.output))
+        bench = Bench(
+            models.load(models.find(study.recorded.model)),
+            losses,
+            Cut(prompt_tokens=live.prompt, decode_tokens=live.output, n_items=live.windows),
+        )
         if table == "orderings":
             return {table: list(orderings(bench, live.seeds))}
         lab = Lab(bench, job.seed)
