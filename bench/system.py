@@ -50,14 +50,14 @@ def tape_of(n_requests: int) -> Recorded:
     passes = np.arange(n_rounds + 1) * DEPTH
     bounds = verify[-1] + np.arange(n_rounds * DEPTH + 1)
     rounds = Rounds(round_at, np.ones(n_rounds, np.int64), verify, passes, bounds, "elastic", "hotness", 0.5, 4, "slices")
-    return Recorded("bench", "synthetic", geometry, ids, np.ones(ids.shape), first, n_prompt, 0, rounds=rounds)
+    return Recorded("bench", "synthetic", geometry, ids, np.ones((rows, *ids.shape[1:])), first, n_prompt, 0, rounds=rounds)
 
 
 def bench() -> dict[str, Any]:
     """Million (token, MoE layer)s per CPU second, the clock's cost of every iteration included."""
     machine, found = load("h100-cxl-ndp"), {}
     for batch in (1, 16):
-        tape = tape_of(2 if batch == 1 else 16)
+        tape = tape_of(16)
         requests = tape.requests()
         for name, table in SYSTEMS.items():
             schedule = {"policy": "orca", "max_seqs": str(batch)}
