@@ -6,14 +6,14 @@ TABLES = {
     "slicemoe_points": View(
         names(
             "study trace_id model_id seed hardware capacity_bytes pair configuration tau router warmup budget strength "
-            "quality_frac high_bit_miss_frac critical_per_layer decode_step_s decode_energy_j_per_token flash_energy_frac "
-            "early_step_s early_energy_j_per_token"
+            "target_frac quality_frac high_bit_miss_frac critical_per_layer decode_step_s decode_energy_j_per_token "
+            "flash_energy_frac early_step_s early_energy_j_per_token"
         ),
         names("study trace_id hardware capacity_bytes pair configuration tau router warmup budget strength"),
         "a replay of a sliced system in a study's sweep",
-        nullable=names("tau critical_per_layer"),
+        nullable=names("tau target_frac critical_per_layer"),
         engine="slicemoe",
-        facts=names("tau strength capacity_bytes"),
+        facts=names("tau target_frac strength capacity_bytes"),
         decisions={"residency": "warmup", "route": "router", "precision": "configuration"},
     ),
     "warmup_points": View(
@@ -28,10 +28,13 @@ TABLES = {
         decisions={"residency": "warmup"},
     ),
     "operating_points": View(
-        names("study claim model_id hardware origin energy_gain speed_gain lsb_frac baseline_miss_frac ours_miss_frac"),
+        names(
+            "study claim method model_id hardware origin tau energy_gain speed_gain lsb_frac baseline_miss_frac ours_miss_frac"
+        ),
         names("study claim model_id hardware origin lsb_frac"),
         "the two miss rates that a gain in energy and one in speed imply together",
+        nullable=names("method tau"),
         engine="slicemoe",
-        facts=names("lsb_frac"),
+        facts=names("lsb_frac tau"),
     ),
 }
