@@ -62,7 +62,7 @@ class Cumsum(Router):
     share_frac: float = 0.7
     protect: int = 2
     choose = staticmethod(_resident_of_prefix)
-    n_natural: ClassVar = 0
+    n_natural: ClassVar[int | None] = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:

@@ -34,7 +34,7 @@ class MaxRank(Router):
 
     max_rank: int = 12
     choose = staticmethod(_resident_of_top)
-    n_natural: ClassVar = 0
+    n_natural: ClassVar[int | None] = 0
 
     def __post_init__(self) -> None:
         if self.max_rank < 1:

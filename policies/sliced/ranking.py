@@ -41,7 +41,7 @@ class Router:
     needs_scores: ClassVar[bool] = True
     choose: ClassVar[Any]
     strength: float = 0.0
-    n_natural: int | None = None
+    n_natural: ClassVar[int | None] = None
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         """Parameters handed to `choose`, f64 (p,). Raises ValueError if they do not fit the model."""
