@@ -1,8 +1,9 @@
-"""Token-layers per CPU second of the loop: a cache alone, with a placement, a KV track in its room, drafts; at batch 1 and 16."""
+"""Token-layers per CPU second of the loop: a cache, a placement, a KV track in its room, drafts, slices; at batch 1 and 16."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from bench.replay import N_EXPERTS, N_LAYERS, TOP_K, decode_keys
 from tokentape.hw.spec import load
 from tokentape.policies.slots import System, of_table
 from tokentape.replay.passes import fits_of
+from tokentape.replay.scores import Scores
 from tokentape.replay.system.drafts import Rounds
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.run import simulate
@@ -33,11 +35,13 @@ SYSTEMS = {
         "kv": {"policy": "streaming", "budget": 256},
     },
     "guided": {"place": {"policy": "prefill_guided", "budget": "25%"}},
+    "sliced": {"route": {"policy": "slicemoe", "router": "cache_prior"}, "residency": {"budget": "25%"}},
 }
 
 
-def tape_of(n_requests: int) -> Recorded:
-    """Requests of equal length, experts drawn as the other benches draw them; rounds of DEPTH drafts, one accepted."""
+def tape_of(n_requests: int, is_scored: bool = False) -> Recorded:
+    """Requests of equal length, experts drawn as the other benches draw them; rounds of DEPTH drafts, one accepted. is_scored:
+    with scores, drawn too."""
     rows, n_rounds = n_requests * (N_PROMPT + N_DECODE), n_requests * N_DECODE // 2
     keys = decode_keys(rows + n_rounds * (2 * DEPTH + 1)).reshape(-1, N_LAYERS, TOP_K)
     ids = np.ascontiguousarray(keys % N_EXPERTS, np.int16)
@@ -50,16 +54,23 @@ def tape_of(n_requests: int) -> Recorded:
     passes = np.arange(n_rounds + 1) * DEPTH
     bounds = verify[-1] + np.arange(n_rounds * DEPTH + 1)
     rounds = Rounds(round_at, np.ones(n_rounds, np.int64), verify, passes, bounds, "elastic", "hotness", 0.5, 4, "slices")
-    return Recorded("bench", "synthetic", geometry, ids, np.ones(ids.shape), first, n_prompt, 0, rounds=rounds)
+    tape = Recorded("bench", "synthetic", geometry, ids, np.ones((rows, *ids.shape[1:])), first, n_prompt, 0, rounds=rounds)
+    if not is_scored:
+        return tape
+    values = np.random.default_rng(0).standard_normal((rows * N_LAYERS, N_EXPERTS), np.float32)
+    gates = np.exp(values)
+    gates /= gates.sum(axis=1, keepdims=True)
+    return replace(tape, ids=ids[:rows], rounds=None, scores=Scores(values, gates))
 
 
 def bench() -> dict[str, Any]:
     """Million (token, MoE layer)s per CPU second, the clock's cost of every iteration included."""
     machine, found = load("h100-cxl-ndp"), {}
+    tapes = {False: tape_of(16), True: tape_of(4, is_scored=True)}
     for batch in (1, 16):
-        tape = tape_of(2 if batch == 1 else 16)
-        requests = tape.requests()
         for name, table in SYSTEMS.items():
+            tape = tapes["route" in table]
+            requests = tape.requests()
             schedule = {"policy": "orca", "max_seqs": str(batch)}
             system: System = of_table(name, {"schedule": schedule, **table})
             best = float("inf")

@@ -11,9 +11,9 @@ import torch
 
 from tokentape.capture import models
 from tokentape.capture.evaluate import Report
-from tokentape.capture.live.quality import SlicedRun, requests_of, run_in, windows
+from tokentape.capture.live.quality import requests_of, run_in, windows
 from tokentape.capture.live.routers import FIELDS, Sliced, counted
-from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.system import SystemTried
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.scoring import gates, ranking
 from tokentape.policies.sliced import Controller
@@ -22,28 +22,29 @@ Totals = dict[str, int]
 
 
 def both_loops(
-    loaded: models.Loaded, dataset: str, run: SlicedRun, seed: int = 0, progress: Report = lambda done, total, name: None
+    loaded: models.Loaded, dataset: str, run: SystemTried, seed: int = 0, progress: Report = lambda done, total, name: None
 ) -> tuple[Totals, Totals, int]:
     """What open-loop replay counts, what the closed loop counts, and the high-precision bytes of one expert.
 
     Raises ValueError for a data set too short for a window.
     """
-    model = loaded.model
-    slot = run.slot(loaded, seed)
+    inside = run.inside(loaded, seed)
+    (slot,) = inside.slots
+    assert isinstance(slot, Sliced)
     replayed = dict.fromkeys(FIELDS, 0)
     chosen = windows(loaded, dataset, run, seed)
-    with models.suitable_threads(model):
+    with models.suitable_threads(loaded.model):
         for i, ids in enumerate(chosen):
             for name, count in _open_loop(loaded, ids, run, slot, seed).items():
                 replayed[name] += count
-            with Inside(model, slot) as inside:
+            with inside:
                 run_in(loaded, requests_of([ids], run), inside)
             progress(i + 1, len(chosen), dataset)
     return replayed, slot.totals, sum(slot.slices)
 
 
 @torch.inference_mode()
-def _open_loop(loaded: models.Loaded, ids: list[int], run: SlicedRun, slot: Sliced, seed: int) -> Totals:
+def _open_loop(loaded: models.Loaded, ids: list[int], run: SystemTried, slot: Sliced, seed: int) -> Totals:
     """One window: the unmodified model's scores through the policy. The last token is never an input."""
     device = models.device_of(loaded.model)
     with RoutingCapture(loaded.model) as routing:
@@ -54,7 +55,7 @@ def _open_loop(loaded: models.Loaded, ids: list[int], run: SlicedRun, slot: Slic
     n_layers, n_tokens, n_experts = scores.shape
     values = np.stack([ranking(s, slot.rule, slot.params, layer) for s, layer in zip(scores, slot.blocks, strict=True)])
     dense = np.stack([gates(s, slot.rule) for s in scores])
-    controller = Controller(run.system, n_layers, n_experts, natural.shape[2], *slot.slices, slot.capacity_bytes, seed=seed)
+    controller = Controller(slot.system, n_layers, n_experts, natural.shape[2], *slot.slices, slot.capacity_bytes, seed=seed)
     n_prompt = run.prompt_tokens
     layers = np.arange(n_layers, dtype=np.int32)
 
@@ -64,7 +65,7 @@ def _open_loop(loaded: models.Loaded, ids: list[int], run: SlicedRun, slot: Slic
 
     controller.prefill(np.repeat(layers, n_prompt), rows(values, 0, n_prompt, True), rows(dense, 0, n_prompt, True))
     controller.end_prefill()
-    free = n_prompt + run.system.free_steps
+    free = n_prompt + slot.system.free_steps
     totals = dict.fromkeys(FIELDS, 0)
     for first, last, is_counted in ((n_prompt, min(free, n_tokens), False), (free, n_tokens, True)):
         if last <= first:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokentape.capture import measure, models
 from tokentape.capture.fidelity import Totals, both_loops
-from tokentape.capture.live.quality import SlicedRun
+from tokentape.capture.live.system import SystemTried
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.slicemoe.cost import decode_cost
 from tokentape.warehouse.geometry import Geometry
@@ -17,7 +17,7 @@ UNITS = {"miss_frac": "1", "flash_bytes_per_token": "B", "dram_bytes_per_token":
 
 
 def compare(
-    model: str, datasets: list[str], run: SlicedRun, seeds: int, machine: HardwareSpec, progress: Callable[..., None]
+    model: str, datasets: list[str], run: SystemTried, seeds: int, machine: HardwareSpec, progress: Callable[..., None]
 ) -> list[dict[str, Any]]:
     """One row per data set, seed and quantity. Raises ValueError for an unknown model or data set, or one too short."""
     loaded = models.load(models.find(model))

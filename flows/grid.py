@@ -13,8 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
+from tokentape.flows.scored import composed, scored_trace
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
@@ -27,6 +32,9 @@ from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.slicemoe.cost import OTHER_FORMAT
+from tokentape.replay.system.routes import slices_of
+from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, serve
 from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
@@ -34,7 +42,8 @@ from tokentape.warehouse.tape import Manifest, Store
 
 RESIDENCY = "residency"
 BATCH_ROWS = 2_000_000  # of routing, replayed between two files
-ENGINE = "tokentape.replay.experts"
+ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
+SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,16 +118,41 @@ def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]
 
 def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
     """One replay and its id. Raises ValueError on bad input."""
-    key, trace, expert_format = replay_key(store, cell, study), load_trace(store, cell.trace_id), format_of(store, cell)
+    key, how, expert_format = replay_key(store, cell, study), cell.semantics, format_of(store, cell)
+    if cell.policy == SLICEMOE:
+        trace, scores = scored_trace(store, cell.trace_id)
+        system, on = composed(dict(cell.params), store), {"seed": cell.seed, "profile": cell.profile}
+        size, machine = _size_of(store, cell, system), load_hardware(cell.hardware)
+        return key, replay_sliced(trace, scores, system, machine, size, start=how.start, fetching=how.fetching, **on)
+    trace = load_trace(store, cell.trace_id)
     if cell.policy == experts.ALL_CAPACITIES:
-        result = experts.replay_all_capacities(trace, cell.semantics, expert_format)
-    else:
-        policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
-        size = capacities.parse_capacity(cell.capacity, trace.geometry, expert_format)
-        with registry.blamed(RESIDENCY, cell.policy):
-            machine = load_hardware(cell.hardware)
-            result = experts.replay(trace, policy, machine, cell.semantics, size, expert_format, cell.seed, cell.profile)
-    return key, result
+        return key, experts.replay_all_capacities(trace, how, expert_format)
+    policy, machine = resolve(RESIDENCY, cell.policy, dict(cell.params)), load_hardware(cell.hardware)
+    size = _size_of(store, cell, policy)
+    with registry.blamed(RESIDENCY, cell.policy):
+        return key, experts.replay(trace, policy, machine, how, size, expert_format, cell.seed, cell.profile)
+
+
+def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]:
+    """The cell's tape, what its passes look up (see passes.pass_costs), and the format of all weights but the experts."""
+    if cell.policy == SLICEMOE:
+        trace, scores = scored_trace(store, cell.trace_id)
+        system, is_cold = composed(dict(cell.params), store), cell.semantics.start == "cold"
+        events, _ = serve(trace, scores, system, _size_of(store, cell, system), is_cold, cell.seed)
+        return trace, found_in(trace, events), OTHER_FORMAT
+    trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell)
+    policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
+    found = experts.looked_up(trace, policy, cell.semantics, _size_of(store, cell), expert_format, cell.seed)
+    return trace, found, expert_format
+
+
+def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
+    """Bytes of the cell's cache."""
+    geometry = manifest_of(store, cell.trace_id).geometry
+    if cell.policy != SLICEMOE:
+        return capacities.parse_capacity(cell.capacity, geometry, format_of(store, cell))
+    n_keys = len(geometry.moe_layers) * geometry.n_experts
+    return capacities.bytes_of(cell.capacity, n_keys * sum(slices_of(geometry, policy.cache)), n_keys)
 
 
 def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
@@ -131,15 +165,21 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
         "params": {},
         "hardware": "",
         "semantics": dataclasses.asdict(cell.semantics),
-        "capacity_bytes": capacities.parse_capacity(cell.capacity, manifest_of(store, cell.trace_id).geometry, expert_format),
         "expert_format": expert_format,
         "seed": cell.seed,
     }
-    if cell.policy != experts.ALL_CAPACITIES:
+    if cell.policy == SLICEMOE:
+        system = composed(dict(cell.params), store)
+        size = _size_of(store, cell, system)
+        parts |= {"policy": describe(system), "capacity_bytes": size, "expert_format": system.cache.name}
+    else:
+        parts["capacity_bytes"] = _size_of(store, cell)
+    if cell.policy not in (experts.ALL_CAPACITIES, SLICEMOE):
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
         parts["policy"] = registry.label(RESIDENCY, policy)
         parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
         parts["params"] = experts.policy_params(policy)
+    if cell.hardware:
         parts |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}
     return hash_of(parts | {"sources": sources_of(cell)})
 
@@ -159,8 +199,10 @@ def sources_of(cell: Cell) -> str:
     """Hash of the code that decides the replay: its engine's, its policy's, and the constants of its machine."""
     if cell.policy == experts.ALL_CAPACITIES:
         return sources.sha256(ENGINE)
-    fits, of_policy = calibrate.files_of(load_hardware(cell.hardware)), registry.reached(RESIDENCY, cell.policy)
-    return sources.sha256(ENGINE, also=of_policy, fits=fits)
+    fits = calibrate.files_of(load_hardware(cell.hardware))
+    if cell.policy == SLICEMOE:
+        return sources.sha256(SLICED_ENGINE, fits=fits)
+    return sources.sha256(ENGINE, also=registry.reached(RESIDENCY, cell.policy), fits=fits)
 
 
 def run(

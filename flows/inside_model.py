@@ -23,7 +23,6 @@ from tokentape.warehouse.tape import Store
 
 if TYPE_CHECKING:
     from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun
-    from tokentape.capture.live.quality import SlicedRun
     from tokentape.capture.live.system import SystemTried
 
 SLICEMOE, CXL_NDP = "slicemoe", "cxl_ndp"
@@ -35,12 +34,16 @@ OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bit
 
 def sliced_run(
     params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", store: Store | None = None, **windows: int
-) -> SlicedRun:
-    """slicemoe. scheme: of the low-bit weights, `none` for weights as loaded. store: of the tape that router.similarity names."""
-    from tokentape.capture.live.quality import SlicedRun  # needs torch
+) -> SystemTried:
+    """slicemoe as a system. scheme: of the low-bit weights, `none` for weights as loaded. store: of the tape that
+    router.similarity names."""
+    from tokentape.capture.live.system import SystemTried  # needs torch
 
-    tried = {**params, "cache_frac": cache_frac, "scheme": scheme}
-    return SlicedRun(composed(params, store), SLICEMOE, tried, cache_frac, None if scheme == "none" else scheme, **windows)
+    if not 0.0 < cache_frac <= 1.0:
+        raise ValueError(f"cache {cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
+    tried, room = {**params, "cache_frac": cache_frac, "scheme": scheme}, {"residency": {"budget": f"{100.0 * cache_frac:.10f}%"}}
+    system = System(SLICEMOE, {"route": composed(params, store)}, room)
+    return SystemTried(system, SLICEMOE, tried, bytes_of, scheme=None if scheme == "none" else scheme, **windows)
 
 
 def kv_run(name: str, params: Mapping[str, Value], n_items: int) -> SystemTried:

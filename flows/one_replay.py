@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tokentape.flows.grid import RESIDENCY, Cell, run_cell
-from tokentape.flows.sliced_replay import run as run_sliced
+from tokentape.flows.grid import RESIDENCY, SLICEMOE, Cell, run_cell
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.registry import find
 from tokentape.replay.result import ReplayResult
@@ -33,15 +32,13 @@ def replay_once(
 
     Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored.
     """
-    if policy == "slicemoe":
+    if policy == SLICEMOE:
         given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
         only = {**dataclasses.asdict(OF_ONE_SCOPE), "expert-format": "auto"}
         for name, value in given.items():
             if name not in ("start", "fetching") and value != only[name]:
                 raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
-        chosen = (semantics.start, semantics.fetching, seed, profile or PHYSICAL)
-        return run_sliced(store, trace_id, params, hardware, capacity, *chosen)
-    if seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
+    elif seed and getattr(find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
     how = (expert_format, seed, profile or PHYSICAL)
     return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, *how))

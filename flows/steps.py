@@ -8,11 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows.grid import RESIDENCY, Cell, load_hardware, load_trace, replay_key, resolve_run
+from tokentape.flows.grid import Cell, load_hardware, lookups_of, replay_key, resolve_run
 from tokentape.hw import spec
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.resolve import resolve
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.step import replay_step
 from tokentape.warehouse.results import rows_of_run, write_rows
@@ -48,10 +47,8 @@ def of_replay(
     if replay_key(store, cell, ran["study"]) != replay_id:
         raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
     pass_id = _pass(pl.DataFrame(rows_of_run(store, "timeline", replay_id)), which, replay_id)
-    made = resolve(RESIDENCY, cell.policy, dict(cell.params))
-    trace = load_trace(store, ran["trace_id"])
-    settings = (int(ran["capacity_bytes"]), ran["expert_format"], int(ran["seed"]), pass_id, cell.profile)
-    operations = replay_step(trace, made, machine, semantics, *settings)
+    trace, found, weight_format = lookups_of(store, cell)
+    operations = replay_step(trace, found, machine, semantics, weight_format, pass_id, cell.profile)
     step_id = f"{replay_id}/{pass_id}"
     kind = f" ({which})" if which in WHICH else ""
     title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id}{kind} of {ran['trace_id']}"

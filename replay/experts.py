@@ -14,21 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import kernel
 from tokentape.policies.registry import label
-from tokentape.replay import pass_metrics
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
-from tokentape.replay.passes import pass_costs, passes_over_weights
+from tokentape.replay.pass_metrics import priced
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.trace import DECODE, PREFILL, Trace
-from tokentape.warehouse.geometry import FLOAT_FORMATS
 
 Ints = NDArray[np.int64]
 ALL_CAPACITIES = "lru-all-capacities"
@@ -111,55 +108,27 @@ def replay(
 
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
-    looked_up = stream(trace, semantics)
-    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
-    hits = look_up(cache, looked_up, semantics)
-    found = by_layer(trace, looked_up, hits, cache.sizes)
-    per_pass = _per_pass(trace, found, expert_format, semantics)
-    n_lookups, n_hits, kind = per_pass["n_lookups"], per_pass["n_hits"], trace.pass_kind
-    assert n_lookups.sum() == looked_up.keys.size, "a lookup was lost"
+    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    per_pass, kind = found.sum(axis=2), trace.pass_kind
+    n_lookups, n_hits, _, missed, _ = per_pass
     metrics = {
         "n_lookups": Metric(float(n_lookups.sum()), "1"),
         "n_hits": Metric(float(n_hits.sum()), "1"),
-        "backing_bytes": Metric(float(per_pass["backing_bytes"].sum()), "B"),
+        "backing_bytes": Metric(float(missed.sum()), "B"),
         "hit_frac": _ratio(n_hits, n_lookups, np.ones(kind.size, np.bool_)),
         "hit_frac_decode": _ratio(n_hits, n_lookups, kind == DECODE),
         "hit_frac_prefill": _ratio(n_hits, n_lookups, kind == PREFILL),
     }
-    timeline: dict[str, NDArray[Any]] = {}
-    requests: dict[str, NDArray[Any]] = {}
-    outside: list[str] = []
-    total = total_expert_bytes(trace.geometry, expert_format)
-    if hardware is not None:
-        _, cost = pass_costs(trace, hardware, semantics, expert_format, profile, found)
-        metrics |= pass_metrics.cost_metrics(trace, hardware, cost)
-        held = {
-            "weights_home": trace.geometry.non_expert_bytes(expert_format),
-            "expert_home": total,
-            "expert_cache": min(capacity_bytes, total),
-        }
-        outside = pass_metrics.outside(trace, hardware, cost, metrics, held)
-        if expert_format in FLOAT_FORMATS and hardware.dtype.startswith("int"):
-            outside.append(f"{expert_format} experts on an engine rated for {hardware.dtype}")
-        timeline = pass_metrics.timeline(trace, per_pass, cost)
-        requests = pass_metrics.requests(trace, cost)
     settings = {
-        **_settings(trace, semantics, expert_format),
         "policy": label("residency", policy),
         "policy_params": policy_params(policy),
         "is_bound": bool(policy.is_bound),
-        "hardware": hardware.name if hardware else "",
-        "hardware_sha256": hardware.sha256 if hardware else "",
-        "profile": profiles.load(profile).name if hardware else "",
+        "expert_format": expert_format,
         "capacity_bytes": capacity_bytes,
-        "capacity_experts": capacity_bytes * trace.n_keys / total,
-        "capacity_frac": capacity_bytes / total,
         "seed": seed,
-        "assumed": ", ".join(hardware.assumed) if hardware else "",
-        "is_extrapolated": bool(outside),
-        "outside_envelope": "; ".join(outside),
     }
-    return ReplayResult(settings, {k: m for k, m in metrics.items() if m.value == m.value}, timeline, requests)
+    total = total_expert_bytes(trace.geometry, expert_format)
+    return priced(trace, hardware, semantics, found, metrics, settings, expert_format, total, profile)
 
 
 def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str = "int8-g32") -> ReplayResult:
@@ -171,59 +140,29 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
         raise ValueError("the LRU curve of every capacity holds for overflow evict only; leave lru_curve out or use evict")
     geometry = trace.geometry
     curve = lru_curve(stream(trace, semantics), semantics, len(geometry.moe_layers), geometry.n_experts)
-    settings = {
-        **_settings(trace, semantics, expert_format),
-        "policy": ALL_CAPACITIES,
-        "policy_params": "{}",
-        "is_bound": False,
-        "hardware": "",
-        "hardware_sha256": "",
-        "profile": "",
-        "capacity_bytes": total_expert_bytes(geometry, expert_format),
-        "capacity_experts": float(trace.n_keys),
-        "capacity_frac": 1.0,
-        "seed": 0,
-        "assumed": "",
-        "is_extrapolated": False,
-        "outside_envelope": "",
-    }
+    total = total_expert_bytes(geometry, expert_format)
+    of_policy = {"policy": ALL_CAPACITIES, "policy_params": "{}", "is_bound": False, "seed": 0}
+    settings = of_policy | {"capacity_bytes": total, "expert_format": expert_format}
+    metrics = {"n_lookups": Metric(float(curve.n_lookups), "1")}
+    made = priced(trace, None, semantics, np.zeros((5, 0, 0), np.int64), metrics, settings, expert_format, total, "")
     series = {
         "capacity_experts": curve.capacity_experts.astype(np.float64),
         "n_lookups": np.full(curve.n_hits.size, curve.n_lookups),
         "n_hits": curve.n_hits,
         "hit_frac": curve.n_hits / curve.n_lookups,
     }
-    return ReplayResult(settings, {"n_lookups": Metric(float(curve.n_lookups), "1")}, curves=series)
+    return dataclasses.replace(made, curves=series)
 
 
-def _settings(trace: Trace, semantics: Semantics, expert_format: str) -> dict[str, Any]:
-    return {
-        "trace_id": trace.trace_id,
-        **dataclasses.asdict(semantics),
-        "expert_format": expert_format,
-        "cycle_experts": trace.cycle_experts,
-        "origin": trace.origin,
-    }
-
-
-def by_layer(trace: Trace, looked_up: Stream, hits: NDArray[np.uint8], sizes: Ints) -> Ints:
+def looked_up(trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int) -> Ints:
     """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
-    n_layers = len(trace.geometry.moe_layers)
-    totals = np.zeros((5, trace.pass_ids.size, n_layers), np.int64)
-    _add_events(looked_up.keys, looked_up.offsets, looked_up.event_pass, sizes, hits, totals, trace.geometry.n_experts)
+    keys = stream(trace, semantics)
+    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    hits = look_up(cache, keys, semantics)
+    totals = np.zeros((5, trace.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
+    _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
+    assert totals[0].sum() == keys.keys.size, "a lookup was lost"
     return totals
-
-
-def _per_pass(trace: Trace, found: Ints, expert_format: str, semantics: Semantics) -> dict[str, Ints]:
-    """Lookups, hits, bytes and fetches of every pass, (p,) i64 each."""
-    n_lookups, n_hits, looked_up_bytes, backing_bytes, n_fetches = found.sum(axis=2)
-    return {
-        "n_lookups": n_lookups,
-        "n_hits": n_hits,
-        "fast_bytes": looked_up_bytes + passes_over_weights(trace, semantics) * trace.geometry.non_expert_bytes(expert_format),
-        "backing_bytes": backing_bytes,
-        "n_fetches": n_fetches,
-    }
 
 
 @kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, :, ::1], int64)")

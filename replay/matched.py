@@ -7,17 +7,12 @@ It is no accuracy, and is never shown as one (SliceMoE section 6).
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.sliced import ROUTERS, SliceMoE
-from tokentape.replay.scores import Scores
-from tokentape.replay.slicemoe.cost import PROFILE
-from tokentape.replay.slicemoe.replay import replay_sliced
-from tokentape.replay.trace import Trace
+from tokentape.replay.result import ReplayResult
 
 
 @dataclass(frozen=True)
@@ -36,32 +31,13 @@ class Point:
 
 
 METRICS = tuple(field.name for field in fields(Point))[2:]
-# Field of a router that pulls tokens towards resident experts, 0 being stock.
-PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}
 
 
-def sweep(
-    trace: Trace,
-    scores: Scores,
-    system: SliceMoE,
-    router: str,
-    strengths: tuple[float, ...],
-    low_bit_cost: float,
-    hardware: HardwareSpec,
-    capacity_bytes: int,
-    seed: int = 0,
-) -> list[Point]:
-    """`system` with the router (of PULLS) at each strength, rising; every request starts cold.
-
-    By the paper's profile: weights alone, misses block.
-    """
-    points = []
-    for strength in strengths:
-        routed = replace(system, router=ROUTERS[router](**{PULLS[router]: strength}))
-        metrics = replay_sliced(trace, scores, routed, hardware, capacity_bytes, start="cold", seed=seed, profile=PROFILE).metrics
-        quality = metrics["kept_gate_mass_frac"].value - low_bit_cost * metrics["low_bit_mass_frac"].value
-        points.append(Point(strength, quality, *(metrics[name].value for name in METRICS)))
-    return points
+def point_of(result: ReplayResult, strength: float, low_bit_cost: float) -> Point:
+    """What a replay of a sliced system says, its router at this strength."""
+    metrics = {name: metric.value for name, metric in result.metrics.items()}
+    quality = metrics["kept_gate_mass_frac"] - low_bit_cost * metrics["low_bit_mass_frac"]
+    return Point(strength, quality, *(metrics[name] for name in METRICS))
 
 
 def at_quality(points: list[Point], quality_frac: float) -> Point:

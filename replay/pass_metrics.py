@@ -2,24 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, StepCost, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.passes import joules_of
-from tokentape.replay.result import Metric
+from tokentape.replay.passes import joules_of, pass_costs, passes_over_weights
+from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION
+from tokentape.warehouse.geometry import FLOAT_FORMATS
 from tokentape.warehouse.model_sizes import kv_bytes
 
 Flags = NDArray[np.bool_]
 Series = Mapping[str, NDArray[Any]]
 COUNTS = ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")  # of a pass, as a timeline has them
+
+
+def priced(
+    trace: Trace,
+    machine: HardwareSpec | None,
+    semantics: Semantics,
+    found: NDArray[np.int64],
+    metrics: dict[str, Metric],
+    settings: dict[str, Any],
+    weight_format: str,
+    total_bytes: int,
+    profile: str,
+    of_cost: Callable[[StepCost], dict[str, Metric]] = lambda cost: {},
+    outside_already: Sequence[str] = (),
+) -> ReplayResult:
+    """A replay's result: what its passes cost on the machine (None: hits and bytes alone) beside the metrics of its lookups.
+
+    found (5, passes, MoE layers): see passes.pass_costs. settings: those of the policy, capacity_bytes, expert_format and seed
+    among them; weight_format: of all but the experts; total_bytes: of all experts; of_cost: further metrics.
+    """
+    outside, capacity_bytes = list(outside_already), settings["capacity_bytes"]
+    timed: dict[str, NDArray[Any]] = {}
+    of_requests: dict[str, NDArray[Any]] = {}
+    if machine is not None:
+        _, cost = pass_costs(trace, machine, semantics, weight_format, profile, found)
+        metrics = metrics | cost_metrics(trace, machine, cost) | of_cost(cost)
+        static = trace.geometry.non_expert_bytes(weight_format)
+        held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+        outside += _outside(trace, machine, cost, metrics, held)
+        if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
+            outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
+        n_lookups, n_hits, looked_up, missed, _ = found.sum(axis=2)
+        fast = looked_up + passes_over_weights(trace, semantics) * static
+        timed = _timeline(trace, dict(zip(COUNTS, (n_lookups, n_hits, fast, missed), strict=True)), cost)
+        of_requests = _requests(trace, cost)
+    told = {
+        "trace_id": trace.trace_id,
+        **dataclasses.asdict(semantics),
+        "cycle_experts": trace.cycle_experts,
+        "origin": trace.origin,
+        "hardware": machine.name if machine else "",
+        "hardware_sha256": machine.sha256 if machine else "",
+        "profile": profiles.load(profile).name if machine else "",
+        "capacity_experts": capacity_bytes * trace.n_keys / total_bytes,
+        "capacity_frac": capacity_bytes / total_bytes,
+        "assumed": ", ".join(machine.assumed) if machine else "",
+        "is_extrapolated": bool(outside),
+        "outside_envelope": "; ".join(outside),
+    }
+    return ReplayResult(told | settings, {k: m for k, m in metrics.items() if m.value == m.value}, timed, of_requests)
 
 
 def cost_metrics(trace: Trace, machine: HardwareSpec, cost: StepCost) -> dict[str, Metric]:
@@ -51,7 +105,7 @@ def over(where: Flags, of: Callable[..., Any], unit: str, band: Band, denominato
     return Metric(value, unit, low, high, denominator)
 
 
-def timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArray[Any]]:
+def _timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArray[Any]]:
     """The columns of table `steps`: the passes one after the other. per_pass: (p,) of COUNTS."""
     seconds = cost.seconds.value
     return {
@@ -65,7 +119,7 @@ def timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArra
     }
 
 
-def requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
+def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
     """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
     batch = np.diff(trace.member_offsets)
     member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
@@ -83,7 +137,7 @@ def requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
     }
 
 
-def outside(
+def _outside(
     trace: Trace, machine: HardwareSpec, cost: StepCost, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
 ) -> list[str]:
     """What lies outside the range that the costs stand for, one sentence each: tiers that are too small, a power that no machine

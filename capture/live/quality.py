@@ -21,9 +21,7 @@ from tokentape.capture import models
 from tokentape.capture.datasets import items
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
-from tokentape.capture.live.routers import Sliced, capacity_of
 from tokentape.capture.live.slots import Inside, Slot
-from tokentape.policies.sliced import SliceMoE
 
 if TYPE_CHECKING:
     from tokentape.capture.applied import AppliedTape
@@ -65,27 +63,6 @@ class Tried(Cut):
     ) -> dict[str, Any]:
         """What it does to the seed's windows of text."""
         return on_text(loaded, windows(loaded, dataset, self, seed), self, inside, told, tape)
-
-
-@dataclass(frozen=True)
-class SlicedRun(Tried):
-    """Sliced serving. cache_frac: share of all experts' bytes at the high width; scheme: of the low-bit weights, None: weights as
-    loaded."""
-
-    system: SliceMoE
-    name: str
-    parameters: dict[str, Any]
-    cache_frac: float
-    scheme: str | None = "amat"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.cache_frac <= 1.0:
-            raise ValueError(f"cache {self.cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
-
-    def slot(self, loaded: models.Loaded, seed: int) -> Sliced:
-        capacity = capacity_of(loaded.model, self.system.cache, self.cache_frac)
-        return Sliced(loaded.model, self.system, capacity, self.scheme, seed)
 
 
 def evaluate_inside(

@@ -30,9 +30,7 @@ def _worded(points: pl.DataFrame) -> pl.DataFrame:
     gained = pl.format("energy {} ×, speed {} ×", _gain("energy_gain"), _gain("speed_gain"))
     label = pl.format("{}, {}|{}: {}", "model", pl.col("origin"), pl.col("claim").str.replace(" at matched.*", ""), gained)
     models = pl.col("model").rank("dense") - 1
-    return points.with_columns(
-        label=label, method=pl.col("claim").str.extract(r"^(\S+)"), order=pl.int_range(pl.len()), area=300 / (2 * models + 1)
-    )
+    return points.with_columns(label=label, order=pl.int_range(pl.len()), area=300 / (2 * models + 1))
 
 
 def _gain(column: str) -> pl.Expr:

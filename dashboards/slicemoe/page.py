@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import duckdb
@@ -31,7 +30,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything recorded; `size` says how many live setups, fidelity setups and tapes it carries."""
     ask = asked(connection, size)
     warmups = ask.made(rows.warmups)
-    choices = _choices(ask.made(rows.swept), ask.made(rows.live), warmups, ask.made(rows.claims))
+    choices = _choices(ask.made(rows.swept), ask.made(rows.live), warmups, ask("operating")["tau"])
     controls = (
         Control("model", "Model", ask.made(rows.names)),
         Control("cache", "Cache"),
@@ -43,11 +42,10 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     return with_figures(Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices), ask, FIGURES)
 
 
-def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, warmups: pl.DataFrame, claims: pl.DataFrame) -> tuple[dict[str, str], ...]:
+def _choices(sweeps: pl.DataFrame, live: pl.DataFrame, warmups: pl.DataFrame, chosen: pl.Series) -> tuple[dict[str, str], ...]:
     """Every swept model, cache, pair and tau, the tau that the study chose first; every live setup; every window of steps."""
-    chosen = re.findall(r"tau ([0-9.]+)", " ".join(claims["how"].to_list()))
     swept = sweeps.filter(pl.col("configuration") == "DBSC").select("model", "cache", "pair", "tau").unique(maintain_order=True)
-    swept = swept.sort(pl.col("tau").is_in(chosen[:1]), descending=True, maintain_order=True)
+    swept = swept.sort(pl.col("tau").is_in(chosen.unique().implode()), descending=True, maintain_order=True)
     return (
         *swept.to_dicts(),
         *options("steps", sorted(warmups["steps"].unique(), key=int)),

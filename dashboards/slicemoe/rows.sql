@@ -63,9 +63,9 @@ from swept where warmup = 'last_layer' group by all order by all
 -- budgets: part of others
 -- Under a hard budget the high-bit cache is swept twice: as it is, and with its router pulled towards resident experts.
 select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = 'high-bit' and strength > 0, 'cache_prior',
-        configuration) as configuration, regexp_extract(budget, '^hard (.+)$', 1)::double as target,
+        configuration) as configuration, target_frac as target,
     max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
-from slicemoe_points where study = 'slicemoe' and budget like 'hard %' and warmup = 'last_layer' and router = 'cache_prior'
+from slicemoe_points where study = 'slicemoe' and target_frac is not null and warmup = 'last_layer' and router = 'cache_prior'
 
 -- flash: Share of a decoded token's energy that Flash takes under hard budgets, over seeds.
 select * exclude (seed, flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac order by seed) as flash,
@@ -222,7 +222,7 @@ from whole group by all order by trace, place nulls last, phase
 -- operating: a row per pair of gains; the band is over the assumed shares of accesses that read the LSB slice
 with names as (select distinct lower(model) as model, model as name from claims where paper = 'slicemoe' and model <> ''),
 pairs as (
-    select claim, model_id as model, hardware, origin, energy_gain, speed_gain,
+    select claim, method, model_id as model, hardware, origin, tau::varchar as tau, energy_gain, speed_gain,
         min(lsb_frac) as lsb_low, max(lsb_frac) as lsb_high,
         min(baseline_miss_frac) as baseline_low, max(baseline_miss_frac) as baseline_high,
         min(ours_miss_frac) as ours_low, max(ours_miss_frac) as ours_high,

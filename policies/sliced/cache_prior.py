@@ -68,6 +68,10 @@ class CachePrior(Router):
         if not 0.0 <= self.strength <= 1.0 or self.protect < 0:
             raise ValueError(f"cache_prior: strength {self.strength} must lie in 0..1 and protect {self.protect} be 0 or more")
 
+    @property
+    def n_natural(self) -> int:  # type: ignore[override]
+        return self.protect
+
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         """Behind the two: the sum of a layer's spreads, and of how many tokens."""
         if self.protect > n_experts:

@@ -29,7 +29,7 @@ class Events:
 
     (n, k) u8: is_high, computed at high precision; msb_hit, lsb_hit: the slice was resident; lsb_needed: the expert asked for its
     LSB slice; degraded: it asked and went without. (n,) i64: flash_bytes read from Flash, dram_bytes of slices read from DRAM,
-    those just fetched among them.
+    those just fetched among them; n_lookups of experts: of a prompt's layer each once, by the first row that names it.
     """
 
     ids: NDArray[np.int32]
@@ -40,6 +40,7 @@ class Events:
     degraded: Flags
     flash_bytes: NDArray[np.int64]
     dram_bytes: NDArray[np.int64]
+    n_lookups: NDArray[np.int64]
 
 
 class State:
@@ -75,7 +76,7 @@ class State:
         sizes = (
             capacity_bytes, self.high_bytes if whole else msb_bytes, lsb_bytes if is_sliced else 0, self.high_bytes, is_sliced,
             precision.is_high, cache.lsb_policy == "after_use", cache.skip_lsb_when_over_budget, system.free_steps, budget.kind,
-            warmup.kind, router.needs_scores,
+            warmup.kind, router.needs_scores, top_k if router.n_natural is None else min(router.n_natural, top_k),
         )  # fmt: skip
         limits = (
             precision.tau, budget.target_frac, budget.cap_steps, budget.gain, budget.decay, warmup.lsb_share_frac,
@@ -197,10 +198,10 @@ Made = tuple[NDArray[np.int32], Flags, NDArray[np.int64]]
 
 
 def results(n: int, k: int) -> Made:
-    """What the kernels fill for n rows: ids (n, k), flags (5, n, k), moved (n, 2)."""
-    return np.empty((n, k), np.int32), np.zeros((5, n, k), np.uint8), np.zeros((n, 2), np.int64)
+    """What the kernels fill for n rows: ids (n, k), flags (5, n, k), moved (n, 3)."""
+    return np.empty((n, k), np.int32), np.zeros((5, n, k), np.uint8), np.zeros((n, 3), np.int64)
 
 
 def events_of(ids: NDArray[np.int32], flags: Flags, moved: NDArray[np.int64]) -> Events:
     is_high, msb_hit, lsb_hit, lsb_needed, degraded = flags
-    return Events(ids, is_high, msb_hit, lsb_hit, lsb_needed, degraded, moved[:, 0], moved[:, 1])
+    return Events(ids, is_high, msb_hit, lsb_hit, lsb_needed, degraded, *moved.T)

@@ -6,6 +6,7 @@ Source: arXiv 2412.00099, as SliceMoE section 4.4 states it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,7 @@ class Cumsum(Router):
     share_frac: float = 0.7
     protect: int = 2
     choose = staticmethod(_resident_of_prefix)
+    n_natural: ClassVar[int | None] = 0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:

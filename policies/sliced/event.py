@@ -93,9 +93,10 @@ def serve_events(  # type: ignore[no-untyped-def]
     """Events one after the other. Of event i: layers[i], and entries bounds[i] .. bounds[i + 1] - 1 of `rows`, of which the first
     n_decodes[i] are decodes, the others of prompts.
 
-    rows: of values and gates (n, E) f32; owners: requests; outs: of the results ids (n, k) i32, flags (5, n, k) u8, moved (n, 2)
-    i64: Flash and DRAM bytes, which the first row that needs a slice carries. A request's token begins where its layer does not
-    rise. sums (events, 5): see state.py. Returns the first entry with fewer than k experts to choose from, else -1.
+    rows: of values and gates (n, E) f32; owners: requests; outs: of the results ids (n, k) i32, flags (5, n, k) u8, moved (n, 3)
+    i64: Flash and DRAM bytes and lookups, which the first row that needs a slice carries. A request's token begins where its
+    layer does not rise. sums (events, 5): see state.py. Returns the first entry with fewer than k experts to choose from,
+    else -1.
     """
     (sizes, limits, clock, tokens, credit, pulls, params, _, counted, _, msb_link, lsb_link, msb_in, lsb_in, pin, lsb_token, seen,
      work, naturals, chosens, phase) = sliced  # fmt: skip
@@ -123,8 +124,7 @@ def serve_events(  # type: ignore[no-untyped-def]
         for i in range(first, last):
             row, out, r, is_prompt = uint64(rows[i]), uint64(outs[i]), uint64(owners[i]), i >= first_prompt
             row_values, row_gates = values[row], gates[row]
-            top_k(row_values, ids.shape[1], keys, natural)
-            chosen = natural
+            chosen, is_natural = natural, True
             if not is_prompt:
                 if layer <= tokens[r, at.LAST_LAYER]:
                     if sizes[at.BUDGET] == at.SOFT and tokens[r, at.STEP] >= 0:
@@ -134,11 +134,15 @@ def serve_events(  # type: ignore[no-untyped-def]
                 tokens[r, at.LAST_LAYER] = layer
                 in_debt = is_hard and tokens[r, at.STEP] >= free_steps and credit[r] < 0.0
                 if in_debt and _choose_resident(row_values, resident, work, routed):
-                    chosen = routed
+                    chosen, is_natural = routed, False
                 elif reroutes:
                     after = row + uint64(1)
+                    if sizes[at.NATURAL] > 0:
+                        top_k(row_values, sizes[at.NATURAL], keys, natural)
                     choose(layer, values[row:after], gates[row:after], naturals, resident, phase, params, work, chosens)
-                    chosen = routed
+                    chosen, is_natural = routed, False
+            if is_natural:
+                top_k(row_values, ids.shape[1], keys, natural)
             total_gate = 0.0
             for j in range(k):
                 if chosen[j] < 0:
@@ -173,6 +177,7 @@ def serve_events(  # type: ignore[no-untyped-def]
             is_over = is_bound and is_hard and credit[r] < 0.0
             is_over |= is_bound and sizes[at.SKIPS_LSB] == 1 and pulls[at.MEAN_MISS] > limits[at.TARGET]
             flash = dram = int64(0)
+            n_before = n_active
             for j in range(k):
                 e = uint64(uint32(ids[out, j]))
                 key = first_key + e
@@ -231,7 +236,7 @@ def serve_events(  # type: ignore[no-untyped-def]
                     pinned += lsb
                     lsb_in[key] = 1
                     push_back(key, end, lsb_link)
-            moved[out, 0], moved[out, 1] = flash, dram
+            moved[out, 0], moved[out, 1], moved[out, 2] = flash, dram, n_active - n_before
             all_flash += flash
             all_dram += dram
             if is_prompt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,7 @@ class MaxRank(Router):
 
     max_rank: int = 12
     choose = staticmethod(_resident_of_top)
+    n_natural: ClassVar[int | None] = 0
 
     def __post_init__(self) -> None:
         if self.max_rank < 1:

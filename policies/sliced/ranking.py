@@ -34,12 +34,14 @@ class Router:
     """Chooses experts by its `choose`, of CHOOSE_SIGNATURE; plain Python is compiled.
 
     needs_scores: it looks beyond the top k, so a tape that recorded no more cannot drive it. strength: the pull towards what is
-    resident, params[0] of a router that has one.
+    resident, params[0] of a router that has one. n_natural: how many of the model's own choice it reads, None: all; event.py
+    makes no others for it.
     """
 
     needs_scores: ClassVar[bool] = True
     choose: ClassVar[Any]
     strength: float = 0.0
+    n_natural: ClassVar[int | None] = None
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         """Parameters handed to `choose`, f64 (p,). Raises ValueError if they do not fit the model."""

@@ -1,6 +1,6 @@
 """Where sliced serving's numbers stand in its arrays: shared by the kernels, the controller and the loop.
 
-sizes (12,) i64, fixed: what is cached and counted. limits (7,) f64, fixed: thresholds and the budget. clock (6,) i64, advanced.
+sizes (13,) i64, fixed: what is cached and counted. limits (7,) f64, fixed: thresholds and the budget. clock (6,) i64, advanced.
 tokens (n, 3) i64 and credit (n,) f64, advanced: of every request. pulls (2,) f64, advanced: what a soft budget has learnt.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from tokentape.policies.kernels import array, float64, int64, tuple_of, uint8, uint32
 
 # sizes
-CAPACITY, MSB, LSB, HIGH, IS_SLICED, IS_HIGH, AFTER_USE, SKIPS_LSB, FREE_STEPS, BUDGET, WARMUP, REROUTES = range(12)
+CAPACITY, MSB, LSB, HIGH, IS_SLICED, IS_HIGH, AFTER_USE, SKIPS_LSB, FREE_STEPS, BUDGET, WARMUP, REROUTES, NATURAL = range(13)
 # limits
 TAU, TARGET, CAP, GAIN, DECAY, LSB_SHARE, PULL = range(7)
 # clock; EVENT numbers what `pin` and `seen` hold, TOKEN what `lsb_token` holds

@@ -54,9 +54,9 @@ PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEY
 N_CARRIED = 13
 # The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
 # (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
-# shares of their experts that are touched without and with them; the window, 0 for none.
-OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW = range(5)
-N_OF_KIND = 5
+# shares of their experts that are touched without and with them; the window, 0 for none; the kinds of equal coefficients.
+OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW, ALIKE = range(6)
+N_OF_KIND = 6
 CONSTANTS, CARRIED, COST = -3, -2, -1
 N_OTHER_ROWS = 4  # than those of kinds
 LOADS = ("full", "per_gpu", "one_matrix")
@@ -99,6 +99,8 @@ EVENT = (
 )  # fmt: skip
 # Of a KV policy's tracks (replay/system/kv.py), behind them: what the decodes of an iteration read in a layer.
 TRACK = ("keys", "scores", "rebuilt")
+_ACTIVE, _CHOSEN, _MISSED = (N_OF_KIND + EVENT.index(name) for name in ("active", "chosen", "missed"))
+N_PLACES = 64  # where layers that may cost the same meet
 _F2 = array(float64, 2)
 ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
 _SOURCE = """\
@@ -160,6 +162,27 @@ def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     if n_tokens <= last:
         return table[uint64(n_tokens), uint64(kind)]
     return 1.0 - (1.0 - table[last, kind]) * last / n_tokens
+
+
+@kernel(inline="always")
+def stand_together(table, n_kinds, places):  # type: ignore[no-untyped-def]
+    """Of layers that cost the same, since all that they carry is equal, the first stands for all. places (N_PLACES,): scratch."""
+    last = min(N_OF_KIND + len(EVENT) + len(TRACK), table.shape[1])
+    places[:] = -1
+    for c in range(uint64(n_kinds)):
+        number = 16.0 * table[c, _MISSED] + 5.0 * table[c, _ACTIVE] + table[c, _CHOSEN]
+        place = uint64(int64(number) % N_PLACES)
+        first = places[place]
+        is_same = first >= 0
+        if is_same:
+            for i in range(SHARE, last):
+                is_same &= table[c, uint64(i)] == table[uint64(first), uint64(i)]
+        if is_same:
+            table[uint64(first), OTHERS] += table[c, OTHERS]
+            table[uint64(first), IN_GROUP] += table[c, IN_GROUP]
+            table[c, OTHERS] = table[c, IN_GROUP] = 0.0
+        else:
+            places[place] = c
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,8 +329,7 @@ def iteration_costs(
         _table(generated, blocks, near_tokens, first_column, pack),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
-        _of_kinds(prefill, columns),
-        _of_kinds(decode, columns),
+        *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
         held_frac,
         float(sum(background_w(machine, made, end).values())),
         speculation,
@@ -364,6 +386,7 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
+    table[: blocks.n - 1, ALIKE] = np.unique(table[: blocks.n - 1], axis=0, return_inverse=True)[1].ravel()
     table[CONSTANTS, : constants.size] = constants
     table[CARRIED, LONGEST] = 0.0 if pack.size else -1.0
     return table

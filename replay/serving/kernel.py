@@ -24,12 +24,14 @@ from tokentape.replay.serving.iteration import (
     LONGEST,
     N_COST,
     N_OF_KIND,
+    N_PLACES,
     NODES,
     OTHERS,
     PARTS,
     SHARE,
     SHARE_MIXED,
     covered,
+    stand_together,
 )
 from tokentape.replay.serving.iteration import PROMPT as N_PROMPT
 from tokentape.replay.serving.state import (
@@ -137,7 +139,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
     # Longest gaps are asked for since the oldest decode joined: not more iterations than the longest output has tokens.
     stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), 0
-    scratch = np.zeros(1)
+    scratch, places = np.zeros(1), np.zeros(N_PLACES, np.int64)
     members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
@@ -219,6 +221,8 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
                 cache, slots, drafts, choose, routed, migrate, moves,
             )  # fmt: skip
+        if slots is not None or served is not None:
+            stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
         carried[KEYS], carried[KEYS_W] = state[CONTEXT], state[CONTEXT_W]

@@ -69,7 +69,7 @@ class Swept:
 
     def warmed(self, model: str, name: str) -> list[float]:
         """Gains of PCW over an empty cache under the warm-ups' budget, seed by seed."""
-        is_held = (pl.col("model_id") == model) & (pl.col("budget") == f"hard {self.warmup_frac:g}")
+        is_held = (pl.col("model_id") == model) & (pl.col("target_frac") == self.warmup_frac)
         held = self.points.filter(is_held & (pl.col("configuration") == "dbsc")).sort("seed")
         empty, pcw = (_points(held.filter(pl.col("warmup") == warmup)) for warmup in ("empty", "pcw"))
         return [gains(one, other)[name] for one, other in zip(empty, pcw, strict=True)]
@@ -98,6 +98,7 @@ def operating_points(
                 except ValueError:
                     continue
                 where = {"claim": claim, "model_id": model, "hardware": machine.name, "origin": origin, "lsb_frac": lsb_frac}
+                where |= {"method": "DBSC" if is_sliced else "PCW", "tau": tau}
                 missed = {"baseline_miss_frac": implied.baseline_miss_frac, "ours_miss_frac": implied.ours_miss_frac}
                 rows.append(where | {"energy_gain": energy, "speed_gain": speed} | missed)
     return rows

@@ -81,29 +81,6 @@ def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, 
 
 
 @kernel(inline="always")
-def _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts):  # type: ignore[no-untyped-def]
-    """Experts that the rows chose in MoE layer m, in order of last mention, and the tokens on each; returns how many."""
-    n, mark = 0, m + 1
-    for i in range(n_rows - 1, -1, -1):
-        row = rows[i]
-        for j in range(ids.shape[2] - 1, -1, -1):
-            e = ids[row, m, j]
-            if e < 0:
-                continue
-            if seen[e] != mark:
-                seen[e] = mark
-                tokens[e] = 0
-                keys[n] = e
-                n += 1
-            tokens[e] += 1
-    for i in range(n // 2):
-        keys[i], keys[n - 1 - i] = keys[n - 1 - i], keys[i]
-    for i in range(n):
-        counts[i] = tokens[keys[i]]
-    return n
-
-
-@kernel(inline="always")
 def _find(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def]
     """there (E,): which of MoE layer m's experts lie in the fast tier."""
     n_experts = hot.shape[1]
@@ -117,67 +94,82 @@ def _find(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def
 
 
 @kernel(inline="always")
-def _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near):  # type: ignore[no-untyped-def]
-    """near[:n]: which of the event's experts compute where they lie."""
-    for i in range(n):
-        near[i] = 0
-    if how[PLACE] == BY_FUNCTION:
-        _find(m, how, hot, resident, slot_of, there)
-        where(m, keys[:n], counts[:n], there, near[:n], where_params)
-    elif how[PLACE] >= FIXED and not has_prompt:
-        for i in range(n):
-            near[i] = not hot[m, keys[i]]
-
-
-@kernel(inline="always")
-def _count(m, n, phase, how, near_bound, widths, keys, counts, near, hits, totals, entries):  # type: ignore[no-untyped-def]
-    """What the cost of the event follows from; hits: of the experts that are not near, in their order. Returns how many hit."""
-    at_key, n_hits = 0, 0
-    for i in range(n):
-        n_tokens, w = float(counts[i]), widths[m, keys[i]]
-        totals[m, phase + TOKEN_EXPERTS] += counts[i]
-        if not near[i]:
-            entries[ACTIVE] += 1.0
-            entries[CHOSEN] += n_tokens
-            entries[WEIGHTS] += w
-            n_hits += hits[at_key]
-            if not hits[at_key]:
-                entries[MISSED] += w
-                entries[FETCHES] = 1.0
-            at_key += 1
-            continue
-        totals[m, phase + AWAYS] += 1
-        totals[m, phase + AWAY_TOKENS] += counts[i]
-        if how[AWAY] == IS_STREAMED:
-            entries[ACTIVE] += 1.0
-            entries[CHOSEN] += n_tokens
-            entries[WEIGHTS] += w
-            entries[MISSED] += w
-            entries[FETCHES] = 1.0
-        elif how[AWAY] == IS_READ:
-            entries[IN_PLACE] += 1.0
-            entries[CHOSEN_IN_PLACE] += n_tokens
-            entries[WEIGHTS_IN_PLACE] += w
-        else:
-            group = BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR
-            entries[group] += 1.0
-            entries[group + 1] += w
-            entries[group + 2] += n_tokens
-            entries[group + 3] += n_tokens * w
-            entries[EXCHANGES] = 1.0
-    return n_hits
-
-
-@kernel(inline="always")
-def _keep(n, looked_up, hits, how, log_keys, log_hits, log_starts):  # type: ignore[no-untyped-def]
-    """Counts the event and its lookups, and logs them while there is room."""
-    if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n <= log_keys.shape[0]:
-        for i in range(n):
-            log_keys[how[N_LOOKUPS] + i] = looked_up[i]
-            log_hits[how[N_LOOKUPS] + i] = hits[i]
-        log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
-    how[N_EVENTS] += 1
-    how[N_LOOKUPS] += n
+def _count(  # type: ignore[no-untyped-def]
+    at,
+    first_layer,
+    last_layer,
+    has_prompts,
+    n_events,
+    layers,
+    ends,
+    bounds,
+    keys,
+    counts,
+    near,
+    looked_up,
+    hits,
+    table,
+    first_entry,
+    slots,
+):
+    """What the costs of these events follow from, their totals and, while there is room, a log of their lookups. ends: of an
+    event's experts; bounds: of those that were looked up."""
+    (how, _, _, of_layer, near_bound, _, widths, _, totals, log_keys, log_hits, log_starts, fetched, _, of_iteration, _, _, _) = (
+        slots
+    )
+    for event in range(n_events):
+        m = layers[event]
+        cost, phase, n_hits, at_key = of_layer[1, m], 0, 0, bounds[event]
+        if has_prompts and first_layer <= of_layer[0, m] < last_layer:
+            phase = N_OF_PHASE
+        for i in range(ends[event], ends[event + 1]):
+            n_tokens, w = float(counts[i]), widths[m, keys[i]]
+            totals[m, phase + TOKEN_EXPERTS] += counts[i]
+            if not near[i]:
+                table[cost, first_entry + ACTIVE] += 1.0
+                table[cost, first_entry + CHOSEN] += n_tokens
+                table[cost, first_entry + WEIGHTS] += w
+                n_hits += hits[at_key]
+                if not hits[at_key]:
+                    table[cost, first_entry + MISSED] += w
+                    table[cost, first_entry + FETCHES] = 1.0
+                at_key += 1
+                continue
+            totals[m, phase + AWAYS] += 1
+            totals[m, phase + AWAY_TOKENS] += counts[i]
+            if how[AWAY] == IS_STREAMED:
+                table[cost, first_entry + ACTIVE] += 1.0
+                table[cost, first_entry + CHOSEN] += n_tokens
+                table[cost, first_entry + WEIGHTS] += w
+                table[cost, first_entry + MISSED] += w
+                table[cost, first_entry + FETCHES] = 1.0
+            elif how[AWAY] == IS_READ:
+                table[cost, first_entry + IN_PLACE] += 1.0
+                table[cost, first_entry + CHOSEN_IN_PLACE] += n_tokens
+                table[cost, first_entry + WEIGHTS_IN_PLACE] += w
+            else:
+                group = first_entry + (BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR)
+                table[cost, group] += 1.0
+                table[cost, group + 1] += w
+                table[cost, group + 2] += n_tokens
+                table[cost, group + 3] += n_tokens * w
+                table[cost, first_entry + EXCHANGES] = 1.0
+        n = bounds[event + 1] - bounds[event]
+        if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n <= log_keys.shape[0]:
+            for i in range(n):
+                log_keys[how[N_LOOKUPS] + i] = looked_up[bounds[event] + i]
+                log_hits[how[N_LOOKUPS] + i] = hits[bounds[event] + i]
+            log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
+        how[N_EVENTS] += 1
+        how[N_LOOKUPS] += n
+        fetched[m] += table[cost, first_entry + MISSED]
+        totals[m, phase + LOOKUPS] += n
+        totals[m, phase + HITS] += n_hits
+        if at < of_iteration.shape[0]:
+            of_iteration[at, 0] += n
+            of_iteration[at, 1] += n_hits
+            of_iteration[at, 2] += ends[event + 1] - ends[event] - n
+            of_iteration[at, 3] += table[cost, first_entry + MISSED]
 
 
 @kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED))
@@ -214,63 +206,93 @@ def serve_experts(  # type: ignore[no-untyped-def]
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
     (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
      n_cached, n_total, last) = cache  # fmt: skip
-    (how, ids, first_row, of_layer, near_bound, hot, widths, pending, totals, log_keys, log_hits, log_starts, fetched, counted,
-     of_iteration, rows, params, where_params) = slots  # fmt: skip
+    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, log_hits, _, _, counted, _, rows, params, where_params) = slots
     average, scratch, move_params, room = moves
-    n_experts = hot.shape[1]
-    seen, tokens = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
-    keys, counts = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
-    near, there = np.zeros(n_experts, np.uint8), np.zeros(n_experts, np.uint8)
-    looked_up, hits, bounds = np.zeros(n_experts, np.int32), np.zeros(n_experts, np.uint8), np.zeros(2, np.int64)
+    n_layers, n_experts = of_layer.shape[1], hot.shape[1]
     n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
-    for m in range(of_layer.shape[1]):
-        entries = table[of_layer[1, m], first_entry : first_entry + N_EVENT]
-        entries[:] = 0.0
-        has_prompt = n_members > 0 and first_layer <= of_layer[0, m] < last_layer
-        phase = N_OF_PHASE if has_prompt else 0
-        n_rows = n_all if has_prompt else n_decode
-        if n_rows > 0 and pending[m] > 0.0:
-            entries[MISSED] += pending[m]
-            entries[FETCHES] = 1.0
-            pending[m] = 0.0
-        if routed[0].shape[0] > 0:
-            _find(m, how, hot, resident, slot_of, there)
-            route_event(m, rows, n_rows, n_decode, there, ids, choose, routed)
-        n = _distinct(m, ids, rows, n_rows, seen, tokens, keys, counts)
-        if n == 0:
+    seen, tokens, there = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64), np.zeros(n_experts, np.uint8)
+    most = n_layers * min(n_experts, n_all * ids.shape[2])  # experts of an iteration's events; looked up: those that are not near
+    keys, counts, near = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint8)
+    looked_up, hits = np.empty(most, np.int32), np.empty(most, np.uint8)
+    layers, ends, bounds = np.empty(n_layers, np.int64), np.zeros(n_layers + 1, np.int64), np.zeros(n_layers + 1, np.int64)
+    # Whose events see what the one before left is served layer by layer, others all layers at once: a call is dear.
+    is_routed = routed[0].shape[0] > 0
+    is_alone = is_routed or how[PLACE] == BY_FUNCTION or how[PROFILED] >= 0
+    stretch = 1 if is_alone else n_layers
+    for first in range(0, n_layers, stretch):
+        n_events = n_looked_up = 0
+        for m in range(first, first + stretch):
+            cost = of_layer[1, m]
+            for i in range(N_EVENT):
+                table[cost, first_entry + i] = 0.0
+            has_prompt = n_members > 0 and first_layer <= of_layer[0, m] < last_layer
+            n_rows = n_all if has_prompt else n_decode
+            if n_rows > 0 and pending[m] > 0.0:
+                table[cost, first_entry + MISSED] += pending[m]
+                table[cost, first_entry + FETCHES] = 1.0
+                pending[m] = 0.0
+            if is_routed:
+                _find(m, how, hot, resident, slot_of, there)
+                route_event(m, rows, n_rows, n_decode, there, ids, choose, routed)
+            begin, mark = ends[n_events], m + 1
+            end = begin
+            for i in range(n_rows - 1, -1, -1):  # distinct experts in order of last mention, and the tokens on each
+                for j in range(ids.shape[2] - 1, -1, -1):
+                    e = ids[rows[i], m, j]
+                    if e < 0:
+                        continue
+                    if seen[e] != mark:
+                        seen[e] = mark
+                        tokens[e] = 0
+                        keys[end] = e
+                        end += 1
+                    tokens[e] += 1
+            for i in range((end - begin) // 2):
+                keys[begin + i], keys[end - 1 - i] = keys[end - 1 - i], keys[begin + i]
+            for i in range(begin, end):
+                counts[i], near[i] = tokens[keys[i]], 0
+            if end == begin:
+                continue
+            if how[PLACE] == MOVING and not has_prompt:
+                n_moved = move(m, keys[begin:end], counts[begin:end], hot, migrate, average, scratch, move_params, room)
+                totals[m, MOVED] += n_moved
+                if n_moved > 0:
+                    table[cost, first_entry + MISSED] += n_moved
+                    table[cost, first_entry + FETCHES] = 1.0
+            if how[PLACE] == BY_FUNCTION:
+                _find(m, how, hot, resident, slot_of, there)
+                where(m, keys[begin:end], counts[begin:end], there, near[begin:end], where_params)
+            elif how[PLACE] >= FIXED and not has_prompt:
+                for i in range(begin, end):
+                    near[i] = not hot[m, keys[i]]
+            for i in range(begin, end):
+                if not near[i]:
+                    looked_up[n_looked_up] = m * n_experts + keys[i]
+                    n_looked_up += 1
+            layers[n_events] = m
+            n_events += 1
+            ends[n_events], bounds[n_events] = end, n_looked_up
+        if n_events == 0:
             continue
-        if how[PLACE] == MOVING and not has_prompt:
-            n_moved = move(m, n, keys, counts, hot, migrate, average, scratch, move_params, room)
-            totals[m, phase + MOVED] += n_moved
-            if n_moved > 0:
-                entries[MISSED] += n_moved
-                entries[FETCHES] = 1.0
-        _place(m, n, has_prompt, how, hot, resident, slot_of, where, where_params, keys, counts, there, near)
-        n_looked_up = 0
-        for i in range(n):
-            if not near[i]:
-                looked_up[n_looked_up] = m * n_experts + keys[i]
-                n_looked_up += 1
         if how[N_EVENTS] == how[PROFILED]:
             profile[:] = counted
-        bounds[1] = n_looked_up
         if how[PLACE] >= FIXED:
             for i in range(n_looked_up):
-                hits[i] = hot[m, looked_up[i] - m * n_experts]
+                hits[i] = hot[looked_up[i] // n_experts, looked_up[i] % n_experts]
         elif how[RESIDENCY] == QUEUE:
             run_queue_events(
-                looked_up[:n_looked_up], bounds, sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
+                looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
                 how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
             )  # fmt: skip
         elif how[RESIDENCY] == RANKED:
             run_ranked(
-                rank_of, params, looked_up[:n_looked_up], bounds, sizes, cache_of, base_of, capacity, how[FLAG] != 0,
+                rank_of, params, looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[FLAG] != 0,
                 how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
                 last, how[N_EVENTS], how[N_LOOKUPS], hits,
             )  # fmt: skip
         elif how[RESIDENCY] == UNIFORM:
             run_uniform(
-                looked_up[:n_looked_up], bounds, sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
+                looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
                 count, used, stamp, how[N_EVENTS], hits,
             )  # fmt: skip
         elif how[RESIDENCY] == GIVEN:
@@ -278,16 +300,10 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 hits[i] = log_hits[how[N_LOOKUPS] + i]
         else:
             hits[:n_looked_up] = 1
-        n_hits = _count(m, n, phase, how, near_bound, widths, keys, counts, near, hits, totals, entries)
-        _keep(n_looked_up, looked_up, hits, how, log_keys, log_hits, log_starts)
-        fetched[m] += entries[MISSED]
-        totals[m, phase + LOOKUPS] += n_looked_up
-        totals[m, phase + HITS] += n_hits
-        if at < of_iteration.shape[0]:
-            of_iteration[at, 0] += n_looked_up
-            of_iteration[at, 1] += n_hits
-            of_iteration[at, 2] += n - n_looked_up
-            of_iteration[at, 3] += entries[MISSED]
+        _count(
+            at, first_layer, last_layer, n_members > 0, n_events, layers, ends, bounds, keys, counts, near, looked_up, hits,
+            table, first_entry, slots,
+        )  # fmt: skip
 
 
 @kernel(void(_I2, _I1, int64, SPLIT, SLOTS, PLACED, MOVES))

@@ -15,9 +15,9 @@ MOVES = tuple_of(array(float64, 2), array(int64, 1), array(float64, 1), array(in
 
 
 @kernel(inline="always")
-def move(m, n, keys, counts, hot, migrate, average, tokens, params, capacity):  # type: ignore[no-untyped-def]
-    """Residents hot[m] once the experts of this event, keys[:n], have moved; returns how many crossed the link."""
+def move(m, keys, counts, hot, migrate, average, tokens, params, capacity):  # type: ignore[no-untyped-def]
+    """Residents hot[m] once the experts of this event, keys, have moved; returns how many crossed the link."""
     tokens[:] = 0
-    for i in range(n):
+    for i in range(keys.shape[0]):
         tokens[keys[i]] = counts[i]
     return migrate(tokens, average[m], hot[m], capacity[0], params)

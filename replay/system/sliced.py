@@ -22,9 +22,9 @@ N_MARKS = 3
 _I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(float64, 2)
 _X2 = array(float32, 2)
 # marks; first_row (n,); of_layer (2, MoE layers); recorded ids (rows, MoE layers, k), -1: not run; values, gates (rows x MoE
-# layers, E); ids, flags, moved of those rows; sizes (2,): bytes of an expert as the cost reads it and of whole slices; totals,
-# fetched, of_iteration as events.SLOTS; scratch: base rows and owners of an iteration's tokens, rows and owners of its events,
-# layers, bounds, n_decodes and sums of events.
+# layers, E); ids, flags and moved of those rows (Flash and DRAM bytes, lookups); sizes (2,): bytes of an expert as the cost reads
+# it and of whole slices; totals, fetched, of_iteration as events.SLOTS; scratch: base rows and owners of an iteration's tokens,
+# rows and owners of its events, layers, bounds, n_decodes and sums of events.
 SLICED = st.SLICED
 SERVED = tuple_of(
     _I1, _I1, _I2, array(int16, 3), _X2, _X2, array(int32, 2), array(uint8, 3), _I2, _F1, _I2, _F1, _F2, _I1, _I1, _I1, _I1, _I1,

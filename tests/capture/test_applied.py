@@ -9,21 +9,24 @@ import pytest
 
 from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
-from tokentape.capture.live.quality import SlicedRun, evaluate_inside
-from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.quality import evaluate_inside
+from tokentape.capture.live.system import SystemTried
 from tokentape.flows.scored import scored_trace
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
-from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.policies.slots import System
+from tokentape.replay.capacity import bytes_of
 from tokentape.replay.system.routes import slices_of
+from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.warehouse.tape import Store
 
 REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)
 FAMILIES = ("Qwen3Moe", "DeepseekV3", "GptOss")
 
 
-def run_of(system: SliceMoE, **changes: object) -> SlicedRun:
-    return SlicedRun(system, "slicemoe", {"n": 1}, 0.4, prompt_tokens=12, decode_tokens=20, n_items=3, **changes)
+def run_of(policy: SliceMoE, **changes: object) -> SystemTried:
+    system = System("slicemoe", {"route": policy}, {"residency": {"budget": "40%"}})
+    return SystemTried(system, "slicemoe", {"n": 1}, bytes_of, prompt_tokens=12, decode_tokens=20, n_items=3, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +40,13 @@ def text(tmp_path_factory):
 def recorded(model_folder, text, tmp_path_factory):
     """`recorded(family, run)` -> the store, the tape, the row of `quality` and the loop's counts."""
 
-    def record(family: str, run: SlicedRun):
+    def record(family: str, run: SystemTried):
         store = Store(str(tmp_path_factory.mktemp("applied") / "tape"))
         loaded = models.load(models.find(model_folder(family)), device="cpu")
         tape = AppliedTape(store, loaded, text, run, seed=0)
-        slot = run.slot(loaded, 0)
-        row = evaluate_inside(loaded, text, run, tape=tape, inside=Inside(loaded.model, slot))
-        return store, store.open(tape.finish()), row, slot.totals
+        inside = run.inside(loaded, 0)
+        row = evaluate_inside(loaded, text, run, tape=tape, inside=inside)
+        return store, store.open(tape.finish()), row, inside.slots[0].totals
 
     return record
 

@@ -17,17 +17,20 @@ from tokentape.capture.blocks import find_routers
 from tokentape.capture.families import FAMILIES, score_rule
 from tokentape.capture.live.copies import experts_of
 from tokentape.capture.live.loop import Request, Sampling, decode
-from tokentape.capture.live.quality import SlicedRun, evaluate_inside
+from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.live.routers import FIELDS, Sliced, capacity_of, slices_of
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.system import SystemTried
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import dequantise, quantise
 from tokentape.policies.scoring import gates, ranking, weights_of
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
+from tokentape.policies.slots import System
+from tokentape.replay.capacity import bytes_of
 from tokentape.replay.scores import scores_from_table
-from tokentape.replay.slicemoe.replay import replay_sliced
+from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tables import conform
 from tokentape.warehouse.tape import Store
@@ -397,18 +400,23 @@ def test_slices_are_those_of_the_tape_geometry(tiny):
 # ---------------------------------------------------------------------------------------------------------------- quality
 
 
+def tried(policy: SliceMoE, parameters: dict[str, float], **windows: int) -> SystemTried:
+    system = System("slicemoe", {"route": policy}, {"residency": {"budget": "50%"}})
+    return SystemTried(system, "slicemoe", parameters, bytes_of, scheme=None, **windows)
+
+
 def test_quality_of_a_policy_without_strength_is_the_models_own(tmp_path, model_folder):
     path = tmp_path / "text.txt"
     path.write_text("record once, replay often. " * 60)
     loaded = models.load(models.find(model_folder("Qwen3Moe")), device="cpu")
     system = SliceMoE(ROUTERS["cache_prior"](0.0), precision=HIGH)
-    run = SlicedRun(system, "slicemoe", {"strength": 0.0}, 0.5, scheme=None, prompt_tokens=16, decode_tokens=24, n_items=3)
-    slot = run.slot(loaded, 1)
-    row = evaluate_inside(loaded, str(path), run, seed=1, inside=Inside(loaded.model, slot))
+    run = tried(system, {"strength": 0.0}, prompt_tokens=16, decode_tokens=24, n_items=3)
+    inside = run.inside(loaded, 1)
+    row = evaluate_inside(loaded, str(path), run, seed=1, inside=inside)
     conform("quality", pa.Table.from_pylist([row]))
     assert row["kl"] == pytest.approx(0.0, abs=1e-6)
     assert row["acceptance"] == pytest.approx(1.0, abs=1e-6)
-    assert (row["n_items"], row["n_tokens"], slot.totals["rerouted"]) == (3, 3 * 23, 0)
+    assert (row["n_items"], row["n_tokens"], inside.slots[0].totals["rerouted"]) == (3, 3 * 23, 0)
     assert json.loads(row["parameters"]) == {"strength": 0.0}
     assert evaluate_inside(loaded, str(path), run, seed=2)["perplexity"] != row["perplexity"]  # other windows
 
@@ -419,5 +427,5 @@ def test_quality_compares_the_logits_a_family_scales_after_its_head(tmp_path, mo
     monkeypatch.setattr(loaded.model.config, "logits_scaling", 4.0)
     path = tmp_path / "text.txt"
     path.write_text("record once, replay often. " * 20)
-    run = SlicedRun(SliceMoE(precision=HIGH), "slicemoe", {}, 0.5, scheme=None, prompt_tokens=8, decode_tokens=8, n_items=2)
+    run = tried(SliceMoE(precision=HIGH), {}, prompt_tokens=8, decode_tokens=8, n_items=2)
     assert evaluate_inside(loaded, str(path), run)["kl"] == pytest.approx(0.0, abs=1e-6)

@@ -10,7 +10,7 @@ from command import Cli
 from tiny_tape import write_tiny
 
 from tokentape.capture import models
-from tokentape.warehouse.results import read_rows
+from tokentape.warehouse.results import read_rows, run_ids
 from tokentape.warehouse.tape import Store
 
 POLICY = ("--param", "router=cache_prior", "--param", "router.strength=0.3", "--param", "pair=MAT42")
@@ -76,12 +76,15 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
 
 
 def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, tmp_path: Path) -> None:
-    write_tiny(Store(str(tmp_path / "tape")))
+    store = Store(str(tmp_path / "tape"))
+    write_tiny(store)
     done = tokentape(
         "replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--hardware", "slicemoe-xpu"
     )
     assert done.code == 0, done.err
     assert "high_bit_miss_frac" in done.out
+    (key,) = run_ids(store)
+    assert "flash" in tokentape("timeline", key).out
 
 
 @pytest.mark.parametrize(("of", "study"), [("experts", "slicemoe"), ("drafts", "elmoe3d"), ("kv", "kelle")])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tokentape.flows import grid, sliced_replay, sources
+from tokentape.flows import grid, sources
 from tokentape.flows.serving import points as serving
 from tokentape.flows.serving import setup
 from tokentape.flows.systems.cxl_ndp import live as cxl_ndp
@@ -24,7 +24,7 @@ from tokentape.policies.residency import CACHES
 
 ENGINES: dict[str, tuple[str, ...]] = {
     "experts": (grid.ENGINE,),
-    "sliced": (sliced_replay.ENGINE,),
+    "sliced": (grid.SLICED_ENGINE,),
     "sweeps": sweeps.ENGINE,
     "serving": serving.ENGINE,
     "rounds": elmoe3d.REPLAYED,
@@ -35,12 +35,13 @@ ENGINES: dict[str, tuple[str, ...]] = {
 }
 INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module for module in engine)}
 LOOP = {"serving", "sliced", "sweeps"}
-LIVE = {*LOOP, *INSIDE}  # one decode loop: whatever runs inside a model takes all slots
+LIVE = {*LOOP, *INSIDE}
+ROUTED = LIVE - {"kv: quality", "kv: kv_divergence"}  # a KV policy alone reaches no router
 # A file, and the engines whose results are made again after a comment in it.
 TOUCHED = {
     "replay/experts.py": {"experts"},
     "replay/curve.py": {"experts"},
-    "replay/slicemoe/replay.py": {"sliced", "sweeps"},
+    "replay/system/slicemoe.py": {"sliced", "sweeps"},
     "replay/matched.py": {"sweeps"},
     "replay/serving/run.py": LOOP,
     "replay/serving/prefix_cache.py": {"serving"},
@@ -51,7 +52,7 @@ TOUCHED = {
     "replay/cxl_ndp/system.py": set(),
     "capture/fidelity.py": {"sliced inside: fidelity"},
     "capture/speculation/study.py": {"drafts"},
-    "capture/live/routers.py": INSIDE,
+    "capture/live/routers.py": ROUTED - LOOP,
     "capture/live/divergence.py": {"kv: kv_divergence"},
     "capture/live/kv_orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),
@@ -62,20 +63,19 @@ TOUCHED = {
     "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
     "warehouse/load.py": set(),
     # kernels, and what engines share
-    "policies/queue.py": {"experts", *LIVE},
+    "policies/queue.py": {"experts", *ROUTED},
     "replay/stream.py": {"experts"},
-    "policies/sliced/event.py": LIVE,
+    "policies/sliced/event.py": ROUTED,
     "replay/serving/kernel.py": LOOP,
     "policies/kv/slots.py": LIVE,
     "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/profiles/slicemoe.toml": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
     "hw/timings/hbm3-6400.toml": {"experts", "sliced", "sweeps", "serving", "sliced inside: fidelity"},
-    "warehouse/geometry.py": set(ENGINES) - {"kv: orderings", "sliced inside: policy", "sliced inside: orderings"},
+    "warehouse/geometry.py": set(ENGINES) - {"kv: orderings", "sliced inside: orderings"},
 }
 # The modules that decide a flow's rows and the engines that its keys name.
 CALLERS = [
-    ([grid], [grid.ENGINE]),
-    ([sliced_replay], [sliced_replay.ENGINE]),
+    ([grid], [grid.ENGINE, grid.SLICED_ENGINE]),
     ([sweeps], sweeps.ENGINE),
     ([layered_prefill, serving, setup], serving.ENGINE),
     ([elmoe3d], [*elmoe3d.REPLAYED, *elmoe3d.MEASURED]),

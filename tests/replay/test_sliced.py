@@ -17,6 +17,7 @@ from tokentape.hw import profile
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load as load_hardware
+from tokentape.policies.resolve import resolve
 from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
 from tokentape.policies.sliced.budget import Hard
 from tokentape.policies.sliced.cache_prior import CachePrior
@@ -27,9 +28,9 @@ from tokentape.replay.result import tables_of
 from tokentape.replay.scores import scores_from_choices, scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
-from tokentape.replay.slicemoe.replay import describe, replay_sliced
 from tokentape.replay.stream import stream
 from tokentape.replay.system.routes import slices_of
+from tokentape.replay.system.slicemoe import describe, replay_sliced
 from tokentape.replay.trace import DECODE, PREFILL, trace_from_tables
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 from tokentape.warehouse.model_sizes import static_bytes
@@ -211,9 +212,9 @@ def test_a_replay_is_deterministic_and_its_settings_name_the_whole_composition(t
     told = json.loads(one.settings["policy_params"])
     assert one.settings["policy"] == "slicemoe"
     assert one.settings["expert_format"] == "MAT42"
-    assert told["router"] == {"name": "cache_prior", "strength": 0.2, "protect": 2}
-    assert told["budget"]["target_frac"] == 0.05
-    assert (told["precision"]["name"], told["warmup"]["name"]) == ("dbsc", "pcw")
+    assert (told["router"], told["router.strength"], told["router.protect"]) == ("cache_prior", 0.2, 2)
+    assert (told["budget.target_frac"], told["precision"], told["warmup"]) == (0.05, "dbsc", "pcw")
+    assert resolve("system", "slicemoe", told) == system
     buddies = [describe(SliceMoE(ROUTERS["buddy"](np.full((1, 2, 2), x, np.float32)))) for x in (0, 0, 1)]
     assert buddies[0] == buddies[1] != buddies[2]
 

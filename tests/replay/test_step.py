@@ -6,14 +6,19 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from sliced_tape import sliced_trace
 from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
-from tokentape.replay.experts import replay
+from tokentape.policies.sliced import SliceMoE
+from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s
+from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.slicemoe.cost import OTHER_FORMAT
 from tokentape.replay.step import replay_step
+from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve
 from tokentape.warehouse.geometry import Geometry
 
 PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")
@@ -24,6 +29,11 @@ def bytes_of(step, *where):
     return step.filter(*where)["bytes"].sum()
 
 
+def step_of(trace, policy, machine, semantics, capacity_bytes, expert_format, seed, pass_id):
+    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    return replay_step(trace, found, machine, semantics, expert_format, pass_id)
+
+
 @pytest.mark.parametrize("fetching", ["blocking", "overlapped"])
 @pytest.mark.parametrize("machine", [PHONE, WORKSTATION])
 def test_a_step_is_the_replays_pass(machine, fetching):
@@ -32,7 +42,7 @@ def test_a_step_is_the_replays_pass(machine, fetching):
     result = replay(trace, CACHES["lru"](), machine, semantics, CAPACITY)
     for index in (0, 5, 21, 40):
         pass_id = int(trace.pass_ids[index])
-        step = replay_step(trace, CACHES["lru"](), machine, semantics, CAPACITY, "int8-g32", 0, pass_id)
+        step = step_of(trace, CACHES["lru"](), machine, semantics, CAPACITY, "int8-g32", 0, pass_id)
         assert bytes_of(step, pl.col("resource") == machine.roles.expert_home) == result.timeline["backing_bytes"][index]
         cost_s = result.timeline["step_s"][index]
         if fetching == "blocking":
@@ -45,13 +55,13 @@ def test_a_step_is_the_replays_pass(machine, fetching):
 
 def test_every_layer_and_the_head_are_there_and_only_misses_fetch():
     trace = make_trace()
-    step = replay_step(trace, CACHES["lru"](), WORKSTATION, Semantics("global"), CAPACITY, "int8-g32", 0, 0)
+    step = step_of(trace, CACHES["lru"](), WORKSTATION, Semantics("global"), CAPACITY, "int8-g32", 0, 0)
     assert set(step["op_layer"]) == {-1, 0, 1, 2, 3}
     assert {"query, key, value", "prefill attention", "routed experts", "output head"} <= set(step["operation"])
     fetched = step.filter(pl.col("operation") == "fetch missing experts")
     assert set(fetched["resource"]) == {"host", "pcie"}
     assert set(fetched["op_layer"]) <= set(GEOMETRY.moe_layers)
-    everything = replay_step(trace, CACHES["belady"](), WORKSTATION, Semantics("global"), 10**9, "int8-g32", 0, 60)
+    everything = step_of(trace, CACHES["belady"](), WORKSTATION, Semantics("global"), 10**9, "int8-g32", 0, 60)
     assert "fetch missing experts" not in set(everything["operation"])
 
 
@@ -60,7 +70,7 @@ def test_token_major_prefill_reads_the_weights_once_per_token():
 
     def head_bytes(rule, pass_id):
         semantics = Semantics("global", prefill=rule)
-        step = replay_step(trace, CACHES["lru"](), PHONE, semantics, CAPACITY, "int8-g32", 0, pass_id)
+        step = step_of(trace, CACHES["lru"](), PHONE, semantics, CAPACITY, "int8-g32", 0, pass_id)
         return bytes_of(step, pl.col("op_layer") == -1)
 
     assert head_bytes("token-major", 0) == 10 * head_bytes("layer-major", 0)
@@ -77,7 +87,7 @@ def test_recorded_sizes_count_as_their_layers():
         n_experts=8, top_k=2, **sizes,
     )  # fmt: skip
     trace = make_trace(geometry=geometry)
-    step = replay_step(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
+    step = step_of(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
     read = pl.col("operation").is_in(["other weights", "routed experts"])
     of_layer = {layer: bytes_of(step, read, pl.col("op_layer") == layer) for layer in range(4)}
     assert of_layer[0] == 0
@@ -86,12 +96,12 @@ def test_recorded_sizes_count_as_their_layers():
 
 def test_a_pass_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="has no pass 999; its passes run from 0 to 62"):
-        replay_step(make_trace(), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 0, 999)
+        step_of(make_trace(), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 0, 999)
 
 
 def test_steps_are_deterministic():
     trace = make_trace()
-    made = [replay_step(trace, CACHES["random"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 3, 7) for _ in range(2)]
+    made = [step_of(trace, CACHES["random"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 3, 7) for _ in range(2)]
     assert made[0].equals(made[1])
 
 
@@ -119,3 +129,14 @@ def test_two_devices_hold_twice_as_much(n_devices, vocab, told):
     said = replay(trace, CACHES["lru"](), machine, Semantics("global"), CAPACITY, "int8-g32").settings["outside_envelope"]
     assert (f"vram ({told}) does not hold" in said) == bool(told)
     assert told or "vram" not in said
+
+
+def test_a_step_of_slices_is_the_replays_pass():
+    trace, table, _ = sliced_trace(n_requests=1, n_prompt=4, n_decode=6)
+    scores, policy, machine = scores_from_table(trace, table, "softmax", {}), SliceMoE(), load("slicemoe-xpu")
+    line = replay_sliced(trace, scores, policy, machine, 100_000).timeline
+    found = found_in(trace, serve(trace, scores, policy, 100_000, False, 0)[0])
+    for index in (0, 3, 6):
+        step = replay_step(trace, found, machine, Semantics("global"), OTHER_FORMAT, int(trace.pass_ids[index]))
+        assert bytes_of(step, pl.col("resource") == machine.roles.expert_home) == line["backing_bytes"][index]
+        assert end_s(step) == pytest.approx(line["step_s"][index])

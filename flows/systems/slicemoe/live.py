@@ -22,7 +22,7 @@ from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
-    "policy": ("tokentape.capture.live.quality",),
+    "policy": ("tokentape.capture.live.system",),
     "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe.cost"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),

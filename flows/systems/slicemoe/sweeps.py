@@ -5,30 +5,29 @@ A tape's rows are one file per table, written when they are complete: an interru
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.scored import scored_trace
+from tokentape.flows.scored import composed, scored_trace
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.slicemoe.settings import WARM_UPS, Captured, Model, Settings
 from tokentape.hw import calibrate
-from tokentape.policies.matryoshka import MAT
-from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
-from tokentape.replay.matched import sweep
-from tokentape.replay.scores import Scores
+from tokentape.policies.sliced import SliceMoE
+from tokentape.replay.matched import point_of
 from tokentape.replay.slicemoe.cost import PROFILE
-from tokentape.replay.slicemoe.replay import replay_sliced
 from tokentape.replay.system.routes import slices_of
-from tokentape.replay.trace import Trace
+from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store, Tape
 
-ENGINE = ("tokentape.replay.matched", "tokentape.replay.windows")
+ENGINE = ("tokentape.replay.system.slicemoe", "tokentape.replay.matched", "tokentape.replay.windows")
+PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}  # of a router: 0 is stock
+NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac")
 
 
 class Job(NamedTuple):
@@ -58,15 +57,11 @@ class System:
         return "none" if self.target_frac is None else f"hard {self.target_frac:g}"
 
     @property
-    def cache(self) -> SlicedCache:
-        pair = MAT.parse(self.pair)
-        return SlicedCache(bits_high=pair.high, bits_low=pair.low)
-
-    def composed(self) -> SliceMoE:
-        """The policy; the sweep puts the router in."""
-        precision = PRECISIONS[self.configuration](**({} if self.tau is None else {"tau": self.tau}))
-        budget = BUDGETS["none"]() if self.target_frac is None else BUDGETS["hard"](target_frac=self.target_frac)
-        return SliceMoE(cache=self.cache, precision=precision, budget=budget, warmup=WARMUPS[self.warmup]())
+    def policy(self) -> SliceMoE:
+        held = {} if self.target_frac is None else {"budget": "hard", "budget.target_frac": self.target_frac}
+        critical = {} if self.tau is None else {"precision.tau": self.tau}
+        routed = {"router": self.router, f"router.{PULLS[self.router]}": self.strength}
+        return composed({"pair": self.pair, "precision": self.configuration, "warmup": self.warmup, **critical, **held, **routed})
 
 
 def of_tape(store: Store, study: Settings, job: Job) -> str:
@@ -82,7 +77,7 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
-    whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, System(study.pair, "high-bit").cache))
+    whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, composed({"pair": study.pair}).cache))
     points = dict[tuple[System, int], bool]()  # each once, and whether it is a warm-up
     for grid in (grid for grid in study.grid if grid.is_captured == isinstance(model, Captured)):
         for fields in grid.points():
@@ -91,12 +86,12 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
             points[point] = points.get(point, False) or grid.series == WARM_UPS
     rows, warmups = [], []
     for (system, capacity_bytes), is_warmup in points.items():
-        on = (model.low_bit_cost, machine, capacity_bytes, seed)
-        (made,) = sweep(trace, scores, system.composed(), system.router, (system.strength,), *on)
-        named = {name: getattr(system, name) for name in ("pair", "configuration", "tau", "router", "warmup", "budget")}
-        rows.append({**where, "capacity_bytes": capacity_bytes, **named, **asdict(made)})
+        result = replay_sliced(trace, scores, system.policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
+        made, of = asdict(point_of(result, system.strength, model.low_bit_cost)), {**where, "capacity_bytes": capacity_bytes}
+        rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **made})
         if is_warmup:
-            warmups += [where | row for row in _windows(study, trace, scores, system, capacity_bytes, seed)]
+            of |= {name: getattr(system, name) for name in ("warmup", "budget", "strength")}
+            warmups += [of | costs for costs in window_costs(trace, result, study.windows)]
     return {"warmup_points": warmups, "slicemoe_points": rows}
 
 
@@ -125,14 +120,3 @@ def _recorded(store: Store, model: Captured, seed: int) -> str:
         seed=seed,
     )
     return capture(settings, store, resume=True)
-
-
-def _windows(
-    study: Settings, trace: Trace, scores: Scores, system: System, capacity_bytes: int, seed: int
-) -> list[dict[str, Any]]:
-    """A warm-up over growing windows."""
-    policy = replace(system.composed(), router=ROUTERS[system.router](strength=system.strength))
-    machine = load_hardware(study.hardware)
-    result = replay_sliced(trace, scores, policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
-    named = {"warmup": system.warmup, "budget": system.budget, "strength": system.strength, "capacity_bytes": capacity_bytes}
-    return [{**named, **costs} for costs in window_costs(trace, result, study.windows)]
