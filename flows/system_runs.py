@@ -173,7 +173,7 @@ def key_of(store: Store, asked: Asked, system: System) -> str:
             "hardware": machine.sha256,
             "workload": workload,
             "model": asked.model and hash_of(models.load(asked.model).geometry.model_dump(mode="json")),
-            "setting": [setting.expert_format, setting.seed, profiles.load(setting.profile).sha256],
+            "setting": [setting.expert_format, setting.seed, profiles.load(asked.profile).sha256],
             "sources": _sources(system, machine),
         }
     )

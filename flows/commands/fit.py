@@ -80,7 +80,7 @@ def fit(
     ]
     title = f"{model} on {place.name}: {batch} x {context:,} tokens, experts {expert_format}, keys and values {kv_format}"
     print_table(title, ("tier", "what lies there", "bytes", "room", "left"), rows, numbers=("bytes", "room", "left"))
-    by_width = [
+    shown = [
         (
             one.asked.expert_format,
             quantity(one.held["weights_home"] + one.held["expert_home"], "B"),
@@ -91,7 +91,7 @@ def fit(
         for one, (of_batch, of_context) in zip(each, most, strict=True)
     ]
     head = ("weights in", "all weights", "experts in the fast tier", f"batch at {context:,} tokens", f"tokens at batch {batch}")
-    print_table("what each width leaves room for", head, by_width, numbers=head[1:])
+    print_table("what each width leaves room for", head, shown, numbers=head[1:])
     if not found.missing:
         say("it fits" if found.cached_frac == 1.0 else f"it fits with {found.cached_frac:.0%} of the experts in the fast tier")
         return

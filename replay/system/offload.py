@@ -12,13 +12,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import ArrayLike
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
-from tokentape.hw.work import Values
+from tokentape.hw.work import Floats
 from tokentape.policies.slots import system_of
 from tokentape.replay.serving.validation import NOTHING, Row
 from tokentape.replay.system.events import N_EVENTS
@@ -118,7 +120,7 @@ def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -
         if row.get("cache_hit_pct") is not None:
             measured["hit_frac"] = row["cache_hit_pct"] / 100.0
         told = _of(row, cache_mib=float(row["cache_mib"]))
-        beside = ", overlap" * told["overlap"]
+        beside = ", overlap" if told["overlap"] else ""
         source = f"settings: {row['model']}, {row['active_experts']} experts, {row['cache_mib']} MiB{beside}"
         yield replace(longest, source=source, is_tape=False, traced=False, measured=measured, manage_s=0.0, **told)  # type: ignore[arg-type]
 
@@ -132,7 +134,7 @@ def as_run(tape: Recorded, run: Streamed) -> Recorded:
     sizes = tuple(round(more * size) for size in tape.geometry.recorded_expert_bytes)
     geometry = tape.geometry.model_copy(update={"recorded_expert_bytes": sizes})
     bounds = np.array([0, rows.size])
-    of_rows = {"ids": tape.ids[rows], "gates": tape.gates[rows], "first": bounds, "n_prompt": tape.n_prompt[:1]}
+    of_rows: dict[str, Any] = {"ids": tape.ids[rows], "gates": tape.gates[rows], "first": bounds, "n_prompt": tape.n_prompt[:1]}
     return replace(tape, geometry=geometry, request_ids=tape.request_ids[:1], tracks={}, not_run=0, **of_rows)
 
 
@@ -178,10 +180,10 @@ def fitted(tape: Recorded, run: Streamed, machine: HardwareSpec) -> tuple[Hardwa
     return with_values(machine, of), run.manage_s * storage_bytes_per_s(machine) / run.measured["read_bytes_per_token"]
 
 
-def busy_s(n_reads: Values, readers: int, read_s: Values) -> Values:
+def busy_s(n_reads: ArrayLike, readers: int, read_s: ArrayLike) -> Floats:
     """Summed over readers that take equal reads in turns and share the storage's rate; read_s: of one that has it alone."""
-    turns, rest = np.divmod(n_reads, readers)
-    return (turns * readers**2 + rest**2) * read_s
+    turns, rest = np.divmod(np.asarray(n_reads), readers)
+    return np.asarray((turns * readers**2 + rest**2) * np.asarray(read_s), np.float64)
 
 
 def predicted(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> dict[str, float]:
