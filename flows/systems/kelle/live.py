@@ -118,8 +118,8 @@ def _measured(live: Live, job: Job) -> list[Row]:
 
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
-    tables, at_most = ("requests", "tokens", "attention"), {"max_prompt_tokens": job.prompt, "max_new_tokens": job.output}
-    settings = CaptureSettings(study.live.model, job.dataset, tables, max_requests=job.items, **at_most)
+    at_most: dict[str, Any] = {"max_requests": job.items, "max_prompt_tokens": job.prompt, "max_new_tokens": job.output}
+    settings = CaptureSettings(study.live.model, job.dataset, ("requests", "tokens", "attention"), **at_most)
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
     evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
     policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
