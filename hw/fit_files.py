@@ -46,13 +46,14 @@ class Fit(Generic[T]):
 @dataclass(frozen=True)
 class FitFiles(Generic[T]):
     """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; assumed: names of
-    the constants that are not fitted."""
+    the constants that are not fitted; by: the command that writes them, where it is not `calibrate SYSTEM`."""
 
     system: str
     kind: type[T]
     measure: str
     digits: int = 6
     assumed: tuple[str, ...] = ()
+    by: str = ""
 
     def load(self, name_or_path: str | None = None) -> Fit[T]:
         """A shipped fit by name (`SYSTEM-l1` or `l1`; None: the system's only one), or a file by path (*.toml).
@@ -60,7 +61,7 @@ class FitFiles(Generic[T]):
         Raises BadSpec naming the file and the key.
         """
         path = self.path(name_or_path)
-        command = f"`tokentape calibrate {self.system}`"
+        command = f"`{self._command}`"
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
             if data.pop("system", None) != self.system:
@@ -74,6 +75,10 @@ class FitFiles(Generic[T]):
             raise BadSpec(f"{path}: not a file of {self.system} constants ({error}); write it with {command}") from error
         return fit
 
+    @property
+    def _command(self) -> str:
+        return f"tokentape calibrate {self.by or self.system}"
+
     def path(self, name_or_path: str | None = None) -> Path:
         """The file that `load` reads."""
         name = name_or_path or self.system
@@ -84,7 +89,7 @@ class FitFiles(Generic[T]):
         """Writes a fit, aside and then renamed."""
         known = {name: getattr(fit, name) for name in ("machine", "model", "mode")}
         lines = [
-            f"# Written by `tokentape calibrate {self.system}`; hw/fits/README.md says what this is.",
+            f"# Written by `{self._command}`; hw/fits/README.md says what this is.",
             f'system = "{self.system}"',
             *(f'{name} = "{value}"' for name, value in known.items() if value),
             f"residual = {fit.residual:.6g}  # {self.measure}",

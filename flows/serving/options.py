@@ -133,8 +133,8 @@ PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt 
 
 
 # Options that an engine's own settings decide.
-_OF_ENGINE = {
-    **dict.fromkeys(("scheduler", "param", "coverage", "profile")),
+_OF_ENGINE: dict[str, str | None] = {
+    **dict.fromkeys(("scheduler", "param", "coverage", "profile"), None),
     "kv_blocks": "--kv-blocks",
     "memory_frac": "--memory-frac",
     "max_seqs": "--max-seqs",

@@ -122,7 +122,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     kv_blocks, held_frac = _memory(point, geometry, machine)
     if exact:
         _refuse_of_recorded(point, machine, held_frac)
-    how = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
+    how: dict[str, Any] = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
     cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, **how)
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
     outside = list(filter(None, (cost.outside, tape.gaps if tape else "")))

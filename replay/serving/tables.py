@@ -67,7 +67,7 @@ def plane(t, first, n_tokens, n_active):  # type: ignore[no-untyped-def]
 @kernel()
 def _below(row, start, value):  # type: ignore[no-untyped-def]
     """The point of an axis that a value lies above, as a float that also says how far towards the next."""
-    low, high = 0, np.int64(row[start]) - 2
+    low, high = np.int64(0), np.int64(row[start]) - 2
     while low < high:
         middle = (low + high + 1) // 2
         if row[start + 1 + middle] <= value:

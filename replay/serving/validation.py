@@ -37,7 +37,7 @@ class Host:
     step_s: float = 0.0
 
 
-HOST = FitFiles("host", Host, "mean relative error of the rows, absolute")
+HOST = FitFiles("host", Host, "mean relative error of the rows, absolute", by="serving PATH")
 
 
 @dataclass(frozen=True)

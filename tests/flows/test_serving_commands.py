@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from command import Cli
@@ -273,3 +274,33 @@ def test_a_damaged_tape_is_named(tokentape: Cli, tmp_path: Path):
     assert done.code == 2
     assert "changed since it was written" in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_log_is_validated_fitted_to_simulated_and_imported(tokentape: Cli, tmp_path: Path) -> None:
+    """The same settings and requests by every command: the fitted constant makes the means of the log's own rows nearer."""
+    settings = {"max_num_seqs": 8, "max_num_batched_tokens": 512}
+    meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kwargs": settings}
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    lengths = {"input_toks": 100, "output_toks": 5}
+    rows = [lengths | {"queued_ts": i, "first_token_ts": i + 0.02, "last_token_ts": i + 0.06} for i in range(3)]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    on = ("--hardware", "h100", "--json")
+    found = {}
+    for options in (
+        ("validate", "serving", str(tmp_path), *on),
+        ("calibrate", "serving", str(tmp_path), *on, "--out", "host.toml"),
+    ):
+        told = json.loads(tokentape(*options).out)
+        found[options[0]] = {(row["metric"], row["statistic"]): row["rel_err"] for row in told}
+        on_rows = f"means of ttft_s, tpot_s, e2e_s of {tmp_path.name}"
+        assert {row["fitted_on"] for row in told} == {"nothing" if options[0] == "validate" else on_rows}
+    assert abs(found["calibrate"]["tpot_s", "mean"]) < abs(found["validate"]["tpot_s", "mean"])
+    again = json.loads(tokentape("validate", "serving", str(tmp_path), *on, "--host", "host.toml").out)
+    assert {(row["metric"], row["statistic"]): row["rel_err"] for row in again} == pytest.approx(found["calibrate"], abs=1e-5)
+    log = tokentape("import", "requests", str(tmp_path / "requests.jsonl")).out.strip()
+    simulate = ("serving", "simulate", "--engine", str(tmp_path / "meta.json"), "--hardware", "h100", "--workload", log)
+    assert tokentape(*simulate, "--out", "times.csv").code == 0
+    times = pl.read_csv("times.csv")
+    assert times["n_prompt_tokens"].to_list() == [100] * 3
+    assert (times["first_token_s"] - times["arrival_s"]).mean() == pytest.approx(0.02 * (1 + found["validate"]["ttft_s", "mean"]))
+    assert "--max-seqs has no effect with --engine" in tokentape(*simulate, "--max-seqs", "3").err
