@@ -99,7 +99,7 @@ EVENT = (
 )  # fmt: skip
 # Of a KV policy's tracks (replay/system/kv.py), behind them: what the decodes of an iteration read in a layer.
 TRACK = ("keys", "scores", "rebuilt")
-_ACTIVE, _CHOSEN, _MISSED = (N_OF_KIND + EVENT.index(name) for name in ("active", "chosen", "missed"))
+_CHOSEN, _WEIGHTS, _MISSED = (N_OF_KIND + EVENT.index(name) for name in ("chosen", "weights", "missed"))
 N_PLACES = 64  # where layers that may cost the same meet
 _F2 = array(float64, 2)
 ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
@@ -170,7 +170,7 @@ def stand_together(table, n_kinds, places):  # type: ignore[no-untyped-def]
     last = min(N_OF_KIND + len(EVENT) + len(TRACK), table.shape[1])
     places[:] = -1
     for c in range(uint64(n_kinds)):
-        number = 16.0 * table[c, _MISSED] + 5.0 * table[c, _ACTIVE] + table[c, _CHOSEN]
+        number = 37.7 * table[c, _MISSED] + 101.3 * table[c, _WEIGHTS] + table[c, _CHOSEN]
         place = uint64(int64(number) % N_PLACES)
         first = places[place]
         is_same = first >= 0
