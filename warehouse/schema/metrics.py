@@ -79,6 +79,7 @@ METRICS: dict[str, Metric] = {
     "jain": Metric("1", "Jain's index of fairness over requests"),
     "away_frac": Metric("1", "share of the tokens' experts that computed outside the fast tier"),
     "fetched_bytes_per_token": Metric("B", "bytes of experts that came into the fast tier, over output tokens"),
+    "fetched_bytes_per_prompt_token": Metric("B", "bytes of experts missed in layers with prompts, over prompt tokens"),
     "kv_read_bytes_per_token": Metric("B", "keys and values that decodes read, over output tokens"),
     "kv_peak_bytes": Metric("B", "keys and values held at once, the most"),
     "refresh_j_per_token": Metric("J", "refresh of keys and values held, over output tokens"),

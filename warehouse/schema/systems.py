@@ -29,6 +29,21 @@ TABLES = {
         decisions={slot: slot for slot in DECISIONS},
         run_id="run_id",
     ),
+    "study_points": View(
+        names("study series place panel line x system hardware trace_id seed result_id reason"),
+        names("study place trace_id"),
+        "a point of a study of systems: its run, or why there is none, and where in the study's figure it stands",
+        nullable=names("result_id reason"),
+        own={
+            "system": _SYSTEM,
+            "panel": Column(TEXT, "", "of the figure: what lines are drawn together"),
+            "line": Column(TEXT, "", "of the figure: what points are drawn together"),
+            "x": Column(TEXT, "", "of the figure: where along the axis, in the order of `place`"),
+        },
+        engine="systems",
+        values="",
+        facts=names("place seed"),
+    ),
     "comparisons": View(
         names("comparison trace_id hardware place system seed result_id reason"),
         names("comparison trace_id hardware system seed"),
