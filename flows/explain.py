@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tokentape.flows.grid import load_hardware, resolve_run
+from tokentape.flows.grid import resolve_run
 from tokentape.flows.system_runs import VIEW, Asked, key_of, run_asked, setting_of, tape_of
 from tokentape.policies.resolve import resolve, told
 from tokentape.policies.slots import SLOTS, System
@@ -34,7 +34,7 @@ def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[S
     run_id = resolve_run(store, prefix, VIEW)
     (row,) = rows_of_run(store, VIEW, run_id)
     asked = Asked.from_json(row["asked"])
-    system, machine = asked.made(), load_hardware(asked.machine)
+    system, machine = asked.made(), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, system.route is not None)
     if key_of(store, asked, system) != run_id:
         raise ValueError(f"result {run_id} cannot be made again: its tape, system, machine or the code has changed; run it again")

@@ -1,4 +1,4 @@
-"""Runs the replays of a study: expands it, skips what is done, computes the rest on threads or processes, writes each result.
+"""Runs a study's replays and systems: expands it, skips what is done, computes the rest on threads or processes, writes results.
 
 A replay is identified by the hash of everything that decides its numbers, so an interrupted or repeated run continues where it
 stopped, and results have the same bytes whatever the runner. The numbers themselves come from replay/.
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,16 @@ ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.sli
 SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
 
 
+class Job(Protocol):
+    """A run of a study: a Cell, or a system's, flows/system_runs.py."""
+
+    @property
+    def trace_id(self) -> str: ...
+
+    def key(self, store: Store, study: str) -> str:
+        """The run's id. Raises ValueError on bad input."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """One replay, as a person would type it. Only names and numbers, so that it travels to another process."""
@@ -63,6 +73,9 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.policy} at {self.capacity} {self.semantics.scope} on {self.trace_id}"
 
+    def key(self, store: Store, study: str) -> str:
+        return replay_key(store, self, study)
+
 
 @dataclasses.dataclass(frozen=True)
 class GridReport:
@@ -74,7 +87,7 @@ class GridReport:
 
 
 def expand(study: Study, store: Store) -> list[Cell]:
-    """Every replay of the study, trace by trace. Raises ValueError if no tape fits, or none that can be opened."""
+    """Every replay of policies of the study, trace by trace. Raises ValueError if no tape fits, or none that can be opened."""
     tapes, damaged = store.tapes()
     wanted = matching(study.traces, [*(tape.trace_id for tape in tapes), *damaged])
     routed = [tape.trace_id for tape in tapes if tape.trace_id in wanted and tape.has("routing")]
@@ -219,10 +232,16 @@ def run(
     n_workers = workers or os.cpu_count() or 1
     pool = pool_of(runner, n_workers)
     store.remove_stale()
-    cells = expand(study, store)
-    finished = set(results.run_ids(store))
+    cells: list[Job] = [*expand(study, store)] if study.policies else []
+    n_found, n_run, impossible = 0, 0, _damaged(study, store) if study.policies else []
+    if study.grid:
+        from tokentape.flows import system_grid  # which loads tapes as this module does
+
+        points, reasons = system_grid.expand(study, store)
+        cells += sorted((point.asked for point in points), key=lambda asked: asked.trace_id)
+        impossible += reasons
+    finished = {*results.run_ids(store), *(results.run_ids(store, "system_runs") if study.grid else ())}
     n_cells = Counter(cell.trace_id for cell in cells)
-    n_found, n_run, impossible = 0, 0, _damaged(study, store)
     total = len(cells) + len(impossible)
     with ending(pool):
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
@@ -245,6 +264,8 @@ def run(
                 n_refused += len(reasons)
                 progress(n_found + n_run + n_refused, total)
             impossible += [reason for _, reasons in sorted(refused.items()) for reason in reasons]
+    if study.grid:
+        system_grid.write(store, study.name, points, impossible)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(impossible))
@@ -256,12 +277,12 @@ def _damaged(study: Study, store: Store) -> list[str]:
     return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
 
 
-def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) -> tuple[list[Cell], list[str]]:
+def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> tuple[list[Job], list[str]]:
     """The cells that have no whole result yet, each once, and the reasons of those that can have none."""
-    wanted, reasons = dict[str, Cell](), []
+    wanted, reasons = dict[str, Job](), []
     for cell in cells:
         try:
-            key = replay_key(store, cell, study)
+            key = cell.key(store, study)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
             continue
@@ -272,21 +293,27 @@ def _missing(store: Store, study: str, cells: list[Cell], finished: set[str]) ->
     return list(missing.values()), reasons
 
 
-def _run_batch(uri: str, study: str, batch: tuple[int, list[Cell]]) -> tuple[int, list[str]]:
-    """How many cells of one trace were computed, and the reasons of those that are not possible. batch: number and cells."""
+def _run_batch(uri: str, study: str, batch: tuple[int, list[Job]]) -> tuple[int, list[str]]:
+    """How many cells of one trace were computed, and the reasons of those that are not possible. batch: number and cells.
+    Replays of policies are written together, a system's run is a batch of its own."""
+    from tokentape.flows.system_runs import Asked, run_asked
+
     store, made, reasons = Store(uri), dict[str, tuple[Cell, ReplayResult]](), list[str]()
     for cell in batch[1]:
         try:
-            key, result = compute(store, cell, study)
-            made[key] = (cell, result)
+            if isinstance(cell, Asked):
+                run_asked(store, cell)
+            elif isinstance(cell, Cell):
+                key, result = compute(store, cell, study)
+                made[key] = (cell, result)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
     if made:
         write(store, study, made)
-    return len(made), reasons
+    return len(batch[1]) - len(reasons), reasons
 
 
-def _batches(cells: list[Cell], n_workers: int, n_rows: int) -> Iterator[list[Cell]]:
+def _batches(cells: list[Job], n_workers: int, n_rows: int) -> Iterator[list[Job]]:
     """At least four batches per worker, to share the load; of at most eight replays of a long tape, so that Ctrl-C waits for
     little, and of more of a short one, since a batch is a file per table. n_rows: of the tape's routing."""
     size = min(max(8, min(64, BATCH_ROWS // max(1, n_rows))), max(1, -(-len(cells) // (4 * n_workers))))

@@ -1,21 +1,30 @@
 """A study: which replays answer a question, as TOML. Shipped ones by name (flows/studies/*.toml), a user's own by path.
 
-Everything is multiplied out: traces x policies (x their seeds) x scopes x capacities x expert formats x hardware. Paths in
-the file are relative to it.
+Everything is multiplied out: traces x policies (x their seeds) x scopes x capacities x expert formats x hardware, and every
+`[[grid]]` of systems. Paths in the file are relative to it.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tokentape.flows.study_file import Part, parsed
+from tokentape.flows.console import brief
+from tokentape.flows.study_file import Grid, Part, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
+from tokentape.policies.slots import SLOTS
+
+OF_REPLAYS = ("policies", "capacities", "scopes", "hardware")
+OF_POINT = ("trace", "system", "machine", "budget", "model", "expert_format", "profile", "panel", "line", "x")
+OF_PARTS = ("machine", "workload", *SLOTS)  # whose own fields are given as "machine.links.pcie.peak_bytes_per_s", "kv.budget"
 
 
 class PolicyEntry(Part):
@@ -37,20 +46,68 @@ class SemanticsEntry(Part):
     fetching: str = "blocking"
 
 
+class Points(Grid):
+    """`[[grid]]`: runs of systems, by what `compare` takes and by fields of their parts. panel, line, x: where a run stands in
+    the study's figure, in which "{residency.budget}" is that field."""
+
+    @model_validator(mode="after")
+    def _refuse_others(self) -> Self:
+        for name in (name for fields in (self.model_extra or {}, *self.each) for name in fields):
+            part, dot, _ = name.partition(".")
+            if name not in (*OF_POINT, *SLOTS) and not (dot and part in OF_PARTS):
+                known = (*OF_POINT, *SLOTS, *(f"{of}.FIELD" for of in OF_PARTS))
+                raise ValueError(f"{name!r} is no field of a point; fields are {', '.join(known)}")
+        needed = ("system", "machine")
+        if missing := [name for name in needed for fields in self.each if name not in {**(self.model_extra or {}), **fields}]:
+            raise ValueError(f"{missing[0]} is missing; a point names {' and '.join(needed)}")
+        return self
+
+
+def given_of(point: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """A point's fields of a part, by their names within it."""
+    return {name.removeprefix(f"{part}."): value for name, value in point.items() if name.startswith(f"{part}.")}
+
+
+def worded(point: Mapping[str, Any], field: str) -> str:
+    """A point's panel, line or x. Raises ValueError for a field in it that the point does not have."""
+
+    def value(of: re.Match[str]) -> str:
+        if of[1] not in point:
+            raise ValueError(f"{field} = {point[field]!r}: the point has no {of[1]}, only {', '.join(point)}")
+        if isinstance(number := point[of[1]], float) and "_bytes" in of[1]:
+            return brief("B", number)
+        return Path(text).stem if (text := str(point[of[1]])).endswith(".toml") else text
+
+    return re.sub(r"\{([^}]+)\}", value, str(point.get(field, "")))
+
+
 class Study(Part):
-    """A parsed study file."""
+    """A parsed study file: replays of policies, or runs of systems."""
 
     name: str
     question: str
     traces: tuple[str, ...] = ("*",)  # patterns over trace ids
-    policies: tuple[PolicyEntry, ...] = Field(min_length=1)
-    capacities: tuple[str, ...] = Field(min_length=1)  # as --capacity takes them
-    scopes: tuple[str, ...] = Field(min_length=1)  # no default: the two answer different questions
-    hardware: tuple[str, ...] = Field(min_length=1)
+    policies: tuple[PolicyEntry, ...] = ()
+    capacities: tuple[str, ...] = ()  # as --capacity takes them
+    scopes: tuple[str, ...] = ()  # no default: the two answer different questions
+    hardware: tuple[str, ...] = ()
     expert_formats: tuple[str, ...] = ("auto",)
     profile: str = PHYSICAL  # cost profile, by name or file
     semantics: SemanticsEntry = SemanticsEntry()
     lru_curve: bool = False  # also an LRU of every capacity, hits only
+    grid: tuple[Points, ...] = ()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        missing = [name for name in OF_REPLAYS if not getattr(self, name)]
+        if missing and not (self.grid and len(missing) == len(OF_REPLAYS)):
+            raise ValueError(f"{missing[0]} is missing; replays need {', '.join(OF_REPLAYS)}, runs of systems a [[grid]]")
+        return self
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Fields of every run of a system, with its series; `trace`: a pattern."""
+        for grid in self.grid:
+            yield from ({"series": grid.series, **point} for point in grid.points(trace=self.traces))
 
 
 def load(name_or_path: str) -> Study:

@@ -21,12 +21,13 @@ from tokentape.flows.kv_tape import attention_tape
 from tokentape.flows.scored import scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
-from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
+from tokentape.replay.capacity import parse_capacity
 from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
@@ -47,7 +48,7 @@ BOUND = "bound"  # of lru_offload: the same schedule and room, with Belady's cho
 BELADY = {"residency.policy": "belady"}
 # What is compared: the metric, and whether more is better.
 METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
-WORDS = ("requests", "batch", "rate", "seed", "order")
+WORDS = ("requests", "repeats", "batch", "rate", "seed", "order")
 VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
 STAND_IN = "losses of experts at few bits are drawn: this tape holds none"
 MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
@@ -55,10 +56,12 @@ MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a ro
 
 @dataclass(frozen=True)
 class Workload:
-    """requests: how many of the tape's, in order, all where 0. batch: requests at once, the system's where 0. rate: arrivals per
-    second, all there at 0 where 0. seed: of arrivals, of a shuffled order, and of caches that draw."""
+    """requests: how many of the tape's, in order, all where 0. repeats: how often they come again, after the last of them.
+    batch: requests at once, the system's where 0. rate: arrivals per second, all there at 0 where 0. seed: of arrivals, of a
+    shuffled order, and of caches that draw."""
 
     requests: int = 0
+    repeats: int = 0
     batch: int = 0
     rate: float = 0.0
     seed: int = 0
@@ -71,8 +74,8 @@ class Workload:
         if n > n_held:
             raise ValueError(f"requests={n}: tape {tape.trace_id} holds {n_held}; record a longer one, or ask for fewer")
         rng = np.random.default_rng(self.seed)
-        rows = rng.permutation(n_held)[:n] if self.order == "shuffled" else np.arange(n)
-        return tape.requests(arrivals(n, self.rate, rng) if self.rate else None, rows)
+        rows = np.tile(rng.permutation(n_held)[:n] if self.order == "shuffled" else np.arange(n), 1 + self.repeats)
+        return tape.requests(arrivals(rows.size, self.rate, rng) if self.rate else None, rows)
 
     @property
     def draws(self) -> bool:
@@ -83,7 +86,8 @@ class Workload:
         at_once = f"at most {self.batch} at once, " if self.batch else ""
         seed = f", seed {self.seed}" * self.draws
         requests = "1 request" if self.requests == 1 else f"{self.requests or 'all'} requests"
-        return f"{requests} of the tape, {at_once}{arriving}, order {self.order}{seed}"
+        again = f", {self.repeats} times again" if self.repeats else ""
+        return f"{requests} of the tape{again}, {at_once}{arriving}, order {self.order}{seed}"
 
 
 def workload_of(text: str | None) -> Workload:
@@ -101,7 +105,8 @@ def workload_of(text: str | None) -> Workload:
         try:
             given[name] = float(value) if name == "rate" else int(value)
         except ValueError as error:
-            raise ValueError(f"--workload {name}={value} is not a number") from error
+            kind = "number" if name == "rate" else "whole number"
+            raise ValueError(f"--workload {name}={value} is not a {kind}") from error
         if not 0 <= float(given[name]) < float("inf"):
             raise ValueError(f"--workload {name}={value} must be 0 or more and finite")
     return Workload(**given)  # type: ignore[arg-type]
@@ -110,7 +115,7 @@ def workload_of(text: str | None) -> Workload:
 @dataclass(frozen=True)
 class Asked:
     """One run, as a person would type it. system: a name or a file; changes: of its slots; budget: room for experts, where it
-    has a cache or a hot set; name: that the run goes by, the system's where empty."""
+    has a cache or a hot set; name: that the run goes by, the system's where empty; numbers: of the machine, by dotted key."""
 
     trace_id: str
     system: str
@@ -122,6 +127,19 @@ class Asked:
     expert_format: str = "auto"
     profile: str = profiles.PHYSICAL
     name: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        changed = "".join(f" {key}={value}" for key, value in {**self.changes, **self.numbers}.items())
+        return f"{self.name or self.system}{changed} on {self.machine}, {self.trace_id}: {self.workload}"
+
+    def key(self, store: Store, study: str = "") -> str:
+        """The run's id, the same in every study. Raises ValueError on what cannot be had."""
+        return key_of(store, self, self.made())
+
+    @property
+    def hardware(self) -> HardwareSpec:
+        return with_values(load_hardware(self.machine), self.numbers)
 
     @classmethod
     def from_json(cls, text: str) -> Asked:
@@ -144,7 +162,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
 
     system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
     """
-    chosen, machine = system or asked.made(), load_hardware(asked.machine)
+    chosen, machine = system or asked.made(), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, chosen.route is not None)
     setting = setting_of(store, asked, chosen)
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)
@@ -163,7 +181,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
 
 def key_of(store: Store, asked: Asked, system: System) -> str:
     """The run's id: a hash of all that decides its numbers."""
-    machine, setting = load_hardware(asked.machine), setting_of(store, asked, system)
+    machine, setting = asked.hardware, setting_of(store, asked, system)
     own = {slot: registry.sha256(slot, told(slot, policy)[0]) for slot, policy in system.policies.items()}
     workload = asdict(asked.workload) | ({} if asked.workload.draws else {"seed": setting.seed})
     return hash_of(
@@ -292,14 +310,24 @@ def compare(
     """Every system on every machine, with no_offload, lru_offload and its bound beside them. asked: what they share; where it
     says no budget, `room_for` does. What a tape or machine cannot carry is a cell with the reason.
 
-    Raises ValueError on names that do not exist, and where nothing ran.
+    Raises ValueError on what no system could run with, such as names that do not exist, and where nothing ran.
     """
+    if not machines:
+        raise ValueError("--machine names none; give shipped machines or my.toml, by commas")
     for machine in machines:
         load_hardware(machine)
+    profiles.load(asked.profile)
     every = [replace(asked, system=name) for name in dict.fromkeys((*ALWAYS, *names))]
     every.append(replace(asked, system="lru_offload", changes=BELADY, name=BOUND))
     systems = [one.made().name for one in every]
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
+    if not tape.geometry.hidden:
+        raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
+    if format_of(store, asked) not in EXPERT_FORMATS:
+        raise unknown("--expert-format", asked.expert_format, EXPERT_FORMATS)
+    if asked.budget:
+        parse_capacity(asked.budget, tape.geometry, format_of(store, asked))
+    asked.workload.of(tape)
     for machine in machines:
         budget = asked.budget or f"{room_for(store, asked, tape, machine)}B"
         for name, one in zip(systems, every, strict=True):

@@ -18,6 +18,7 @@ LEAD = (
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything that was compared."""
     ask = Ask(connection, Path(__file__).parent, size)
-    chosen = Control("chosen", "Comparison")
-    own = Page(FILE, TITLE, LEAD, "page.html", controls=(chosen,), choices=options("chosen", ask("cells")["chosen"].unique()))
-    return with_figures(own, ask, ("compared",), 4)
+    controls = Control("chosen", "Comparison"), Control("finding", "Study")
+    choices = (*options("chosen", ask("cells")["chosen"].unique()), *options("finding", ask("points")["finding"].unique()))
+    own = Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices)
+    return with_figures(own, ask, ("compared", "composed"), 4)

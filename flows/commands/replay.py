@@ -229,7 +229,7 @@ def study(
     from tokentape.flows.systems import questions
 
     if name is None:
-        listed = [f"{study_name:16} {question}" for study_name, question in questions().items()]
+        listed = [f"{study_name:18} {question}" for study_name, question in questions().items()]
         print(json.dumps(questions(), indent=1) if as_json else "\n".join(listed))  # plain, so that the list is there at once
         return
     check(name, runner, live)

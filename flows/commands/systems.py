@@ -51,7 +51,7 @@ def compare(
     names, machines = ([name.strip() for name in text.split(",") if name.strip()] for text in (systems, machine))
     load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(place, trace_id, model))
     shared = (budget, model, expert_format, profile or profiles.PHYSICAL)
-    asked = runs.Asked(trace_id, "lru_offload", machines[0], load, {}, *shared)
+    asked = runs.Asked(trace_id, "lru_offload", "", load, {}, *shared)
     with progress_bar("compare") as advance:
         cells = runs.compare(place, asked, names, machines, seeds, advance)
     of_lru = {cell.machine: cell for cell in cells if cell.system == "lru_offload"}

@@ -24,4 +24,32 @@ def add_cells(rows: Rows) -> None:
                 ]  # fmt: skip
 
 
-EVERYTHING = (add_cells,)
+def add_points(rows: Rows) -> None:
+    """A study of two lines over three rooms, whose runs are two seeds each."""
+    for place, (line, x) in enumerate((line, x) for line in ("alone", "both") for x in ("25%", "50%", "75%")):
+        for seed in (0, 1):
+            run_id = f"point-{place}-{seed}"
+            told = {"study": "made-up", "series": "small", "place": place, "panel": "one machine", "line": line, "x": x}
+            told |= {
+                "system": line,
+                "hardware": "h100",
+                "trace_id": f"tape-{seed}",
+                "seed": seed,
+                "result_id": run_id,
+                "reason": None,
+            }
+            rows["study_points"].append(told)
+            value = (1.0 if line == "alone" else 2.0) * (place % 3 + 1) * (1.0 + seed)
+            metrics = {
+                "tokens_per_s": value,
+                "ttft_mean_s": 1 / value,
+                "largest_gap_s": 1 / value,
+                "fetched_bytes_per_token": 1e6,
+            }
+            rows["metrics"] += [
+                {"run_id": run_id, "metric": name, "value": of, "low": 0.8 * of, "high": 1.2 * of, "denominator": None}
+                for name, of in metrics.items()
+            ]
+
+
+EVERYTHING = (add_cells, add_points)

@@ -31,7 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("index.html", 1),
         ("experts.html", 6),
         ("hardware.html", 3),
-        ("systems.html", 1),
+        ("systems.html", 2),
         ("elmoe3d.html", 20),
         ("kelle.html", 25),
         ("cxl_ndp.html", 18),

@@ -51,7 +51,7 @@ PARTS: dict[ModuleType, tuple[ModuleType, dict[str, tuple[str, str]]]] = {
         "dense": ("explorer dense", "served ttft tbt"), "arrivals": ("arrivals", ""), "others": ("others", ""),
         "elsewhere": ("elsewhere", ""),
     }),
-    systems: (for_systems, {"cells": ("compared", "chosen")}),
+    systems: (for_systems, {"cells": ("compared", "chosen"), "points": ("composed", "finding")}),
     slicemoe: (for_slicemoe, {
         "points": ("gains sweeps", "model cache pair tau"), "captured": ("sweeps", "model cache pair tau"),
         "budgets": ("flash", ""), "warmups": ("warmups", "steps"), "claims": ("claims", ""),
@@ -118,8 +118,12 @@ def test_no_number_of_the_paper_is_typed_into_the_page(topic: ModuleType) -> Non
 
 def test_systems_are_told_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:
     with opened(tmp_path / "systems.duckdb", for_systems.add_cells) as connection:
-        (figure,) = systems.page(connection, 16).figures
+        figure, empty = systems.page(connection, 16).figures
     (said,) = figure.answers.values()
+    assert empty.chart is None
     assert "On h100-cxl-ndp no_offload is fastest, 440 tokens/s, +300.0 % against lru_offload" in said
     assert "On phone-lpddr5x-ufs4 near_compute is fastest, 16.5 tokens/s, +50.0 % against lru_offload" in said
     assert f"No no_offload on phone-lpddr5x-ufs4: {for_systems.REASON}." in said
+    with opened(tmp_path / "points.duckdb", for_systems.add_points) as connection:
+        (said,) = systems.page(connection, 16).figures[1].answers.values()
+    assert said == "one machine: both at 75% is fastest, 9.00 tokens/s."

@@ -58,6 +58,7 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
         (("--system", "prefill_guided", "--set", "residency=lru"), "slot residency is filled twice"),
         (("--system", "lru_offload", "--set", "place=lru"), "not of place"),
         (("--system", "lru_offload", "--set", "draft=elastic"), "slot draft"),
+        (("--system", "elmoe3d"), "has no rounds of drafts; capture one with --draft"),
         (("--system", "lru_offload", "--set", "precision=uniform"), "add place"),
         (("--system", "kelle"), "AERP ranks tokens by attention, and tape tiny-0001 holds none; record it with --attention full"),
         (("--system", "slicemoe"), "holds the chosen experts only; system slicemoe may route to any expert: record the tape"),
@@ -74,6 +75,26 @@ def test_bad_input_is_one_line_and_code_2(tokentape: Cli, store: Store, tape: st
     assert done.code == 2
     assert said in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--machine", ","), "--machine names none"),
+        (("--systems", "nope"), "unknown system 'nope'"),
+        (("--budget", "lots"), "capacity 'lots' is not understood"),
+        (("--workload", "requests=99"), "requests=99: tape"),
+        (("--workload", "batch=0.5"), "is not a whole number"),
+        (("--profile", "nope"), "unknown cost profile 'nope'"),
+        (("--expert-format", "recorded"), "unknown --expert-format 'recorded'"),
+    ],
+)
+def test_what_no_system_could_run_with_is_refused_before_any_runs(
+    tokentape: Cli, store: Store, tape: str, given: tuple[str, ...], said: str
+) -> None:
+    done = tokentape("compare", tape, *given)
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
+    assert said in done.err
 
 
 def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: pytest.MonkeyPatch) -> None:

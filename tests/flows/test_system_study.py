@@ -1,0 +1,108 @@
+"""Studies of systems: fields multiplied into runs, made once; the pages of docs/findings say what the runs do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import Cli
+
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows import findings, grid, study
+from tokentape.warehouse.results import read_rows, stored_run
+from tokentape.warehouse.tape import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
+PUBLISHED = ROOT.parents[1] / "shared" / "data" / "traces" / "bigmoeonedge" / "qwen.route.csv"
+RECORDED = {"layered_over_cache": "one prompt again and again", "near_starves_cache": "recorded routing"}
+SMALL = """
+question = "which?"
+[[grid]]
+series = "small"
+machine = "h100-cxl-ndp"
+"machine.links.pcie.peak_bytes_per_s" = [32e9, 64e9]
+each = [
+    { system = "near_compute", "place.most" = [1, 4] }, { system = "sarathi", "schedule.chunk_tokens" = 8 }, { system = "kelle" },
+]
+"residency.budget" = "50%"
+"workload.rate" = 50
+"workload.repeats" = 1
+"workload.seed" = [0, 1]
+panel = "{machine.links.pcie.peak_bytes_per_s}/s"
+line = "{system}"
+x = "{residency.budget}"
+"""
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(
+    tokentape: Cli, store: Store, tmp_path: Path
+) -> None:
+    path = written(tmp_path, SMALL)
+    counts = [json.loads(tokentape("study", path, "--json", "--workers", "1").out) for _ in range(2)]
+    assert [(of["run"], of["found"], of["impossible"]) for of in counts] == [(12, 0, 4), (0, 12, 4)]
+    rows = read_rows(store, "study_points", "mine")
+    ran = [row for row in rows if row["result_id"]]
+    assert (len(rows), len({row["result_id"] for row in ran})) == (16, 12)
+    assert {row["panel"] for row in rows} == {"32 GB/s", "64 GB/s"}
+    assert all("kelle" in row["reason"] for row in rows if not row["result_id"])
+    done = [stored_run(store, "system_runs", row["result_id"]) for row in ran]
+    assert {facts["n_requests"] for facts, _ in done} == {6}
+    assert len({facts["hardware_sha256"] for facts, _ in done}) == 2
+    found = findings.cells(store, "mine")
+    assert {place[2] for place in found} == {"near_compute", "sarathi"}
+    page = "<!-- table small; tokens_per_s;  -->\n<!-- end --> <!-- is total_s; x; {0} / {0} --><!-- end -->"
+    said = findings.refreshed(page.format("small | 32 GB/s | sarathi | 50%"), found)
+    assert "| 64 GB/s | sarathi |" in said
+    assert said.endswith("-->1<!-- end -->")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SMALL.replace('"residency.budget"', '"residenzy.budget"'), "'residenzy.budget' is no field of a point"),
+        (SMALL.replace('machine = "h100-cxl-ndp"\n', ""), "machine is missing"),
+        (SMALL.replace('"workload.rate"', '"workload.speed"'), "unknown word of --workload 'speed'"),
+        (SMALL.replace("links.pcie", "links.pci"), "is no number of this machine"),
+        (SMALL.replace('"{system}"', '"{scope}"'), "the point has no scope"),
+        (SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h'), "no tape fits nope"),
+    ],
+)
+def test_what_is_wrong_in_a_grid_is_one_line(tokentape: Cli, store: Store, tmp_path: Path, text: str, says: str) -> None:
+    done = tokentape("study", written(tmp_path, text), "--workers", "1")
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
+    assert says in done.err
+
+
+def test_pages_of_findings_are_those_of_the_studies() -> None:
+    assert [page.stem for page in PAGES] == sorted(RECORDED)
+    for page in PAGES:
+        series = {point["series"] for point in study.load(page.stem).points()}
+        told = [match[2] for match in findings.BLOCK.finditer(page.read_text())]
+        assert told
+        assert {part for text in told if "|" not in text for part in (text.partition(";")[0],)} <= series
+
+
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_cells_of_a_page_are_what_the_recorded_tape_gives(store: Store, page: Path) -> None:
+    import_bigmoe(PUBLISHED, store)
+    asked = study.load(page.stem)
+    (of,) = (of for of in asked.grid if RECORDED[page.stem] in of.series)
+    few = of.model_copy(update={"each": of.each[:2], "residency.budget": ["50%"]})
+    grid.run(asked.model_copy(update={"grid": (few,)}), store, workers=1)
+    found = findings.cells(store, page.stem)
+    blocks = list(findings.BLOCK.finditer(page.read_text(encoding="utf-8")))
+    lines = {line for block in blocks if block[2].startswith(of.series + ";") for line in block[3].splitlines()}
+    cells = [
+        text for block in blocks if block[2].startswith(of.series + ";") for text in findings.values_of(block[2], found).values()
+    ]
+    assert cells
+    assert all(any(f" {text} |" in line for line in lines) for text in cells)
