@@ -323,8 +323,7 @@ def compare(
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    if format_of(store, asked) not in EXPERT_FORMATS:
-        raise unknown("--expert-format", asked.expert_format, EXPERT_FORMATS)
+    tape.geometry.expert_bytes(format_of(store, asked))  # raises ValueError for a format that there is not
     if asked.budget:
         parse_capacity(asked.budget, tape.geometry, format_of(store, asked))
     asked.workload.of(tape)

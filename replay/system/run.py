@@ -260,7 +260,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
     }
     if made.slots.system.sliced is None:
         missed, n_prompt = made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1), int(serving.requests.n_prompt_tokens.sum())
-        found["fetched_bytes_per_prompt_token"] = (missed * _mean_size(made) / n_prompt, "B", "prompt tokens")
+        found["fetched_bytes_per_prompt_token"] = (missed * float(np.mean(made.slots.sizes)) / n_prompt, "B", "prompt tokens")
     if made.slots.rounds:
         n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
         found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
