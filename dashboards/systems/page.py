@@ -19,6 +19,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     """The page over everything that was compared."""
     ask = Ask(connection, Path(__file__).parent, size)
     controls = Control("chosen", "Comparison"), Control("finding", "Study")
-    choices = (*options("chosen", ask("cells")["chosen"].unique()), *options("finding", ask("points")["finding"].unique()))
+    found = ask("points")["finding"].unique(maintain_order=True)
+    choices = (*options("chosen", ask("cells")["chosen"].unique()), *options("finding", found))
     own = Page(FILE, TITLE, LEAD, "page.html", controls=controls, choices=choices)
     return with_figures(own, ask, ("compared", "composed"), 4)

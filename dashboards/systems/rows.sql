@@ -17,8 +17,8 @@ select trace_id || ': ' || comparison as chosen, hardware as machine, system, an
         filter (metric in ('moe_frac', 'dense_frac', 'attention_frac', 'communication_frac', 'other_frac')) as busiest
 from told group by all order by chosen, machine, place
 
--- points: Per figure of a study, panel, line and x: median over seeds and tapes with the lowest and highest end of these and the machine.
-select p.study || ': ' || p.series as finding, p.panel, p.line, p.x, min(p.place) as place, count(distinct p.result_id) as n_runs,
+-- points: Per panel of a study's figure, line and x: median over seeds and tapes with the lowest and highest end of these and the machine.
+select p.study || ': ' || p.series || ', ' || p.panel as finding, p.panel, p.line, p.x, min(p.place) as place, count(distinct p.result_id) as n_runs,
     median(value) filter (metric = 'tokens_per_s') as tokens, min(low) filter (metric = 'tokens_per_s') as tokens_low,
     max(high) filter (metric = 'tokens_per_s') as tokens_high,
     median(value) filter (metric = 'ttft_mean_s') as ttft, min(low) filter (metric = 'ttft_mean_s') as ttft_low,
