@@ -134,9 +134,11 @@ def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
     key, how, expert_format = replay_key(store, cell, study), cell.semantics, format_of(store, cell)
     if cell.policy == SLICEMOE:
         trace, scores = scored_trace(store, cell.trace_id)
-        system, on = composed(dict(cell.params), store), {"seed": cell.seed, "profile": cell.profile}
+        system = composed(dict(cell.params), store)
         size, machine = _size_of(store, cell, system), load_hardware(cell.hardware)
-        return key, replay_sliced(trace, scores, system, machine, size, start=how.start, fetching=how.fetching, **on)
+        return key, replay_sliced(
+            trace, scores, system, machine, size, start=how.start, fetching=how.fetching, seed=cell.seed, profile=cell.profile
+        )
     trace = load_trace(store, cell.trace_id)
     if cell.policy == experts.ALL_CAPACITIES:
         return key, experts.replay_all_capacities(trace, how, expert_format)

@@ -33,7 +33,7 @@ OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bit
 
 
 def sliced_run(
-    params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", store: Store | None = None, **windows: int
+    params: Mapping[str, Value], cache_frac: float, scheme: str = "amat", store: Store | None = None, **windows: Any
 ) -> SystemTried:
     """slicemoe as a system. scheme: of the low-bit weights, `none` for weights as loaded. store: of the tape that
     router.similarity names."""

@@ -76,7 +76,9 @@ def tables_of(subject: str) -> dict[str, Table]:
 
 
 def _table(said: dict[str, Any]) -> Table:
-    of = {name: tuple(said[name].split()) for name in ("columns", "key", "optional", "nullable", "facts") if name in said}
+    of: dict[str, Any] = {
+        name: tuple(said[name].split()) for name in ("columns", "key", "optional", "nullable", "facts") if name in said
+    }
     of |= {name: _pairs(said[name]) for name in ("at", "decisions") if name in said}
     own = _OF_DECISIONS if {*DECISIONS} <= {*of["columns"]} else {}
     own = own | {name: column(*parts) for name, parts in said.pop("own", {}).items()}

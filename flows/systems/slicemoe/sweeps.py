@@ -16,6 +16,7 @@ from tokentape.flows.scored import composed, scored_trace
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.slicemoe.settings import WARM_UPS, Captured, Model, Settings
 from tokentape.hw import calibrate
+from tokentape.policies.resolve import Value
 from tokentape.policies.sliced import SliceMoE
 from tokentape.replay.matched import point_of
 from tokentape.replay.slicemoe.cost import PROFILE
@@ -58,8 +59,8 @@ class System:
 
     @property
     def policy(self) -> SliceMoE:
-        held = {} if self.target_frac is None else {"budget": "hard", "budget.target_frac": self.target_frac}
-        critical = {} if self.tau is None else {"precision.tau": self.tau}
+        held: dict[str, Value] = {} if self.target_frac is None else {"budget": "hard", "budget.target_frac": self.target_frac}
+        critical: dict[str, Value] = {} if self.tau is None else {"precision.tau": self.tau}
         routed = {"router": self.router, f"router.{PULLS[self.router]}": self.strength}
         return composed({"pair": self.pair, "precision": self.configuration, "warmup": self.warmup, **critical, **held, **routed})
 
