@@ -63,7 +63,7 @@ class Source:
         return getattr(self.config.get_text_config(), "max_position_embeddings", None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loaded:
     """A model ready to run, in eval mode."""
 

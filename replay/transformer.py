@@ -246,7 +246,7 @@ def experts_of(
     weight_format: str = ACTIVATION,
 ) -> tuple[Rows, ...]:
     """Routed experts that the main engine computes: from the cache where the machine has one, else, or where they are not cached,
-    from their home.
+    from their home. Fitted operators were measured on weights in the engine's own memory: what is read elsewhere has none.
 
     All broadcast to (S, MoE blocks). active: distinct experts; chosen: selections, tokens x top-k; weights: bytes of the experts.
     """
@@ -254,11 +254,12 @@ def experts_of(
         return ()
     g, d = geometry, machine.n_devices
     selections = np.asarray(chosen, np.float64)
+    tier = "expert_cache" if machine.roles.expert_cache and is_cached else "expert_home"
     return (
         Rows(
             kind="expert",
             name="routed experts",
-            tier="expert_cache" if machine.roles.expert_cache and is_cached else "expert_home",
+            tier=tier,
             engine="main",
             blocks=blocks.moe,
             bytes=weights,
@@ -266,7 +267,7 @@ def experts_of(
             ops=2.0 * selections * g.expert_params,
             count=1.0,
             dtype=_dtype(machine, weight_format),
-            operator=operator_of("moe", weight_format),
+            operator=operator_of("moe", weight_format) if machine.roles.of(tier) == machine.fast else "",
             shapes={
                 **operands(machine, weight_format),
                 "num_tokens": n_tokens,

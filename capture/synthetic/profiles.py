@@ -135,6 +135,6 @@ def _score_rule(geometry: Geometry) -> tuple[str, dict[str, Any], str]:
         source = f"assumed: {geometry.architecture} is not listed; softmax over all experts, not renormalised"
         return "softmax", {"top_k": geometry.top_k, "norm_topk_prob": False}, source
     params = {"top_k": geometry.top_k, **known["params"]}
-    if known["rule"] == "sigmoid_bias_groups":
+    if known.get("has_bias"):
         params["bias"] = {str(layer): [0.0] * geometry.n_experts for layer in geometry.moe_layers}
     return known["rule"], params, known["source"]

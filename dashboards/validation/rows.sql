@@ -44,7 +44,7 @@ from validation_points where "check" = 'dram' and measured > 0 order by all
 
 -- engines: mean error per set of measurements, simulator and metric; how many stages or settings each ran
 select device as data, framework as simulator, operator as metric, n, split_part(version, ' of ', 2)::bigint as n_of,
-    split = 'closed_form' as nothing_fitted, mape_frac as mape
+    split = 'closed_form' as nothing_fitted, mape_frac as mape, printf('%.0f%%, %d of %d', 100 * mape, n, n_of) as word
 from validation where "check" = 'engine' order by data, metric, simulator <> 'tokentape', simulator
 
 -- stages: predicted / measured - 1 of the means of every stage, log or setting

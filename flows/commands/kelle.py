@@ -23,8 +23,8 @@ def calibrate_kelle(
       tokentape calibrate kelle --out my-kelle.toml
     """
     from tokentape.flows.console import note, number, percent, print_table
+    from tokentape.flows.systems.kelle.closed_forms import checks, told
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.flows.systems.kelle.study import checks, told
     from tokentape.replay.kelle.ratios import calibrate, nothing_fitted, ratios
     from tokentape.replay.kelle.rows import ZERO
     from tokentape.replay.kelle.systems import FITS

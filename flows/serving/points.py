@@ -18,7 +18,7 @@ from tokentape.warehouse.at_rest import ID_DIGITS
 from tokentape.warehouse.tape import Store
 
 ENGINE = (
-    *(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window")),
+    *(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window", "engine_logs")),
     "tokentape.hw.serving_fits",
 )
 # What else of a point is told with the scheduler's parameters, where it is not the default.

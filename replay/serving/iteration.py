@@ -488,7 +488,7 @@ class _Experts:
         """weights: in whole experts."""
         return experts_of(
             self.geometry, self.machine, self.blocks, tokens, active, chosen, weights * self.expert_bytes, is_cached,
-            self.expert_format,
+            self.geometry.value_format(self.expert_format),
         )  # fmt: skip
 
     def _moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -176,7 +177,7 @@ def test_the_score_rule_is_the_one_a_capture_records(name: str) -> None:
     families = pytest.importorskip("tokentape.capture.families")
     geometry = geometry_of(name)
     drawn = profiles.profile(name, geometry)
-    family = families.FAMILIES[geometry.architecture.removesuffix("ForCausalLM")]
+    family = families.FAMILIES[re.sub("For(CausalLM|ConditionalGeneration)$", "", geometry.architecture)]
     assert drawn.score_rule == family.rule
     assert set(drawn.score_params) == {"top_k", *family.fixed, *family.attributes, *(["bias"] if family.bias else [])}
     assert all(drawn.score_params[key] == value for key, value in family.fixed.items())

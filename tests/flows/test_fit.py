@@ -66,7 +66,7 @@ def test_json_and_a_budget(capsys):
     assert code == 0
     assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
     assert made["fits"]
-    assert [one["fits"] for one in made["widths"]] == [True] * 5
+    assert [one["fits"] for one in made["widths"]] == [True] * len(made["widths"])
 
 
 def test_a_budget_without_a_cache_is_refused(capsys):

@@ -219,7 +219,7 @@ def test_fitted_operators_where_there_are_some_else_the_roofline(ok: Run) -> Non
     assert "fitted operators: " in fitted.out
     assert "roofline: " in roofline.out
     assert seconds_of(fitted) > seconds_of(roofline)  # launches, and shares of the peak below the machine's own
-    assert "int4, physical, roofline: " in ok(*step, "--weights", "int4").out
+    assert "int8-g32, physical, roofline: " in ok(*step, "--weights", "int8-g32").out
     assert "roofline: " in ok("step", "gpu", "llama-3-8b", "--hardware", "mac-unified").out
 
 

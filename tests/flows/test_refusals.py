@@ -108,7 +108,10 @@ hardware validate truncated.parquet --record | truncated.parquet: not a readable
 hardware validate gemm.parquet --json | no machine has measured_as = "My GPU"; give
 hardware validate --nope | No such option: --nope
 validate serving nowhere --hardware h100 | nowhere: neither a request log (meta.json, requests.jsonl) nor experiments
+validate offload nowhere | nowhere: none of the logs of
 hardware list --nope | No such option: --nope
+fit qwen3-30b-a3b nope | unknown hardware 'nope'
+fit llama-3-8b h100 --budget 1GB | --budget 1GB has no effect: h100 has no tier in front of the experts
 
 models show qwen3-30b | give qwen3-30b-a3b, or the path of a config.json
 models show not.json | not.json: cannot be read as JSON

@@ -36,7 +36,6 @@ ENGINES: dict[str, tuple[str, ...]] = {
 INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module for module in engine)}
 LOOP = {"serving", "sliced", "sweeps"}
 LIVE = {*LOOP, *INSIDE}
-ROUTED = LIVE - {"kv: quality", "kv: kv_divergence"}  # a KV policy alone reaches no router
 # A file, and the engines whose results are made again after a comment in it.
 TOUCHED = {
     "replay/experts.py": {"experts"},
@@ -52,7 +51,7 @@ TOUCHED = {
     "replay/cxl_ndp/system.py": set(),
     "capture/fidelity.py": {"sliced inside: fidelity"},
     "capture/speculation/study.py": {"drafts"},
-    "capture/live/routers.py": ROUTED - LOOP,
+    "capture/live/routers.py": INSIDE,
     "capture/live/divergence.py": {"kv: kv_divergence"},
     "capture/live/kv_orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),
@@ -63,9 +62,9 @@ TOUCHED = {
     "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
     "warehouse/load.py": set(),
     # kernels, and what engines share
-    "policies/queue.py": {"experts", *ROUTED},
+    "policies/queue.py": {"experts", *LIVE},
     "replay/stream.py": {"experts"},
-    "policies/sliced/event.py": ROUTED,
+    "policies/sliced/event.py": LIVE,
     "replay/serving/kernel.py": LOOP,
     "policies/kv/slots.py": LIVE,
     "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},

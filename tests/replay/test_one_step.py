@@ -21,7 +21,7 @@ from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, NEAR, Setup, ours, system_of
 from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
 from tokentape.replay.kelle.step import decode_step
@@ -162,7 +162,7 @@ def of_elmoe3d(profile):
         step = Load(batch=4, context_tokens=700)
         cost = estimate(geometry, machine, step, float(found.experts[0]), None, STATIC_FORMAT, profile, KV_FORMAT).cost
         beside = {"links"} if profile == "elmoe3d" else set()  # partial sums between the units of the engine
-        joules = sum(values[:, 0] for part, values in found.joules.items() if part not in beside)
+        joules = found.joules[[part not in beside for part in PARTS], :, 0].sum(axis=0)
         yield joules.tolist(), [getattr(cost.joules, end)[0] for end in ENDS]
         yield found.seconds[0], cost.seconds.value[0]
 

@@ -15,9 +15,9 @@ from tokentape.policies.routes import ROUTES
 from tokentape.policies.serving import Chunked
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
-from tokentape.policies.speculation import POOLS
-from tokentape.policies.speculation.recorded import AsRecorded
+from tokentape.policies.speculation import POOLS, AsRecorded
 from tokentape.replay.experts import look_up, make_cache
+from tokentape.replay.passes import fits_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.stream import stream
@@ -161,7 +161,7 @@ def test_drafting_costs_what_the_clock_says_of_its_passes(name) -> None:
         n_bytes = active * 4 / 16 * 2.0 * GEOMETRY.expert_params
         experts = experts_of(GEOMETRY, machine, blocks, 1.0, active, active, n_bytes)
         work = steps_of(GEOMETRY, machine, Tokens(decodes=1, context=N_PROMPT + 1 + depth), experts, blocks, "int4")
-        passes += float(clock(work, machine, profiles.load("physical"), {}).seconds.value[0])
+        passes += float(clock(work, machine, profiles.load("physical"), fits_of(machine, "int4")).seconds.value[0])
     assert seconds[0] - seconds[1] == pytest.approx(passes, rel=1e-9)
 
 

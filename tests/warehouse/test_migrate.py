@@ -160,7 +160,7 @@ def test_names_of_before_become_todays_and_so_do_the_ids_that_follow_from_them(
     assert set(renamed["study"]) == {"cxl_ndp", "mine", "s", "test", None}
     assert read_rows(small, "cxl_ndp_hits") == [HITS | {"study": "cxl_ndp"}]
     assert read_rows(small, "cxl_ndp_hits", "mine") == [HITS | {"study": "mine"}]
-    assert read_rows(small, "elmoe3d_checks") == [CHECK]
+    assert read_rows(small, "elmoe3d_checks") == [CHECK | {"how": None}]
     assert [row["policy"] for row in read_rows(small, "quality")] == ["cxl_ndp"]
     assert read_rows(small, "answers") == [ANSWER | {"study": "layered_prefill"}]
     write_rows(small, "cxl_ndp_hits", [HITS | {"study": "cxl_ndp"}], "cxl_ndp")

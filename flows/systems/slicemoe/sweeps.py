@@ -61,7 +61,7 @@ class System:
     def policy(self) -> SliceMoE:
         held: dict[str, Value] = {} if self.target_frac is None else {"budget": "hard", "budget.target_frac": self.target_frac}
         critical: dict[str, Value] = {} if self.tau is None else {"precision.tau": self.tau}
-        routed = {"router": self.router, f"router.{PULLS[self.router]}": self.strength}
+        routed: dict[str, Value] = {"router": self.router, f"router.{PULLS[self.router]}": self.strength}
         return composed({"pair": self.pair, "precision": self.configuration, "warmup": self.warmup, **critical, **held, **routed})
 
 
