@@ -41,7 +41,7 @@ def regimes(ask: Ask) -> Drawn:
 def engines(ask: Ask) -> Drawn:
     """Ours first, then other simulators by name."""
     found = some(ask("engines")).with_columns(*_told(), cut=pl.min_horizontal("mape", pl.lit(CUT)))
-    found = found.with_columns(what=pl.format("{}, {}", "metric", "simulator")).with_row_index("order")
+    found = found.with_columns(what=pl.format("{}, {}: {}", "metric", "simulator", "word")).with_row_index("order")
     simulators = found["simulator"].unique(maintain_order=True).to_list()
     own = {"simulators": simulators, "colours": list(theme.colours(simulators).values())}
     return Drawn({"engines": found}, facts=own)
