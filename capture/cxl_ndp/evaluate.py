@@ -51,8 +51,8 @@ class CXLNDPRun(Tried):
         made_of = {"losses": self.trace_id, "method": self.method}
         return asdict(self.policy) | made_of | {"prompt_tokens": self.prompt_tokens, "decode_tokens": self.decode_tokens}
 
-    def slot(self, loaded: models.Loaded, seed: int) -> Placed:
-        return Placed(loaded.model, self.experts(loaded), self.policy, self.losses)
+    def inside(self, loaded: models.Loaded, seed: int) -> Inside:
+        return Inside(loaded.model, Placed(loaded.model, self.experts(loaded), self.policy, self.losses))
 
     def read(
         self, loaded: models.Loaded, dataset: str, seed: int, inside: Inside, told: Told, tape: AppliedTape | None = None

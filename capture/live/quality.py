@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from tokentape.capture import models
 from tokentape.capture.datasets import items
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
-from tokentape.capture.live.slots import Inside, Slot
+from tokentape.capture.live.slots import Inside
 
 if TYPE_CHECKING:
     from tokentape.capture.applied import AppliedTape
@@ -44,19 +45,15 @@ class Cut:
             raise ValueError("a window needs a prompt of at least 1 token and 2 to decode")
 
 
-class Tried(Cut):
+class Tried(Cut, ABC):
     """What runs inside a model and how it is tried. name, parameters: as table `quality` holds them."""
 
     name: str
     parameters: dict[str, Any]
 
-    def slot(self, loaded: models.Loaded, seed: int) -> Slot:
-        """The policy alone; seed: of draws."""
-        raise NotImplementedError
-
+    @abstractmethod
     def inside(self, loaded: models.Loaded, seed: int) -> Inside:
-        """It in the model."""
-        return Inside(loaded.model, self.slot(loaded, seed))
+        """It in the model; seed: of draws."""
 
     def read(
         self, loaded: models.Loaded, dataset: str, seed: int, inside: Inside, told: Told, tape: AppliedTape | None = None

@@ -15,7 +15,7 @@ def fit(
     machine: Annotated[str, argument("MACHINE", "A shipped machine or my.toml.")],
     batch: Annotated[int, option("Requests at once.", min=1)] = 1,
     context: Annotated[int, option("Tokens of each, prompt and output.", min=1)] = 4096,
-    expert_format: Annotated[str, option("Of routed experts: bf16, fp32, int8-g32, mxfp4, int4.")] = "bf16",
+    expert_format: Annotated[str, option("Of routed experts: bf16, fp32, fp8, int8-g32, mxfp4, int4.")] = "bf16",
     weight_format: Annotated[str | None, option("Of all other weights. [default: as the experts]")] = None,
     kv_format: Annotated[str, option("Of keys and values: bf16, int8, int4.", "--kv-format")] = "bf16",
     prefill_tokens: Annotated[int, option("Tokens of prompts in one pass: what activations are kept of.", min=1)] = 512,

@@ -281,7 +281,7 @@ def step(
     coverage: Annotated[
         str, option("recorded (needs --trace), or a closed form: uniform, pigeonhole, power-law, reuse, heaps.")
     ] = "",
-    expert_format: Annotated[str, option("bf16, fp16, int8-g32, int4, mxfp4.", "--weights")] = "bf16",
+    expert_format: Annotated[str, option("bf16, fp16, fp8, int8-g32, int4, mxfp4.", "--weights")] = "bf16",
     roofline: Annotated[bool, option("Leave fitted operator constants out.", "--roofline")] = False,
     fits: FitsOption = None,
     profile: ProfileOption = None,

@@ -24,7 +24,7 @@ def compare(
     workload: WorkloadOption = None,
     seeds: Annotated[int, option("How many seeds: of arrivals, of a shuffled order, of caches that draw.", min=1)] = 1,
     model: WidthsOption = None,
-    expert_format: Annotated[str, option("int8-g32, int4, mxfp4, bf16; auto.")] = "auto",
+    expert_format: Annotated[str, option("recorded, int8-g32, int4, mxfp4, fp8, bf16; auto.")] = "auto",
     profile: ProfileOption = None,
     store: StoreOption = None,
 ) -> None:

@@ -89,7 +89,7 @@ CoverageOption = Annotated[
         "routing), or a TRACE whose curves are taken.",
     ),
 ]
-WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, int8-g32, int4, mxfp4.")]
+WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, fp8, int8-g32, int4, mxfp4.")]
 TimesOption = Annotated[
     str,
     typer.Option(
