@@ -20,12 +20,12 @@ import numpy as np
 import polars as pl
 
 from tokentape.hw.files import write_text
-from tokentape.replay.serving.validation import NOTHING, Row
+from tokentape.replay.serving.validation import NOTHING, Moment, Row
 from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
 SIMULATORS = Path(__file__).parents[1] / "warehouse" / "claims" / "simulators.csv"
-OURS, CHECK = "tokentape", "engine"
+OURS, CHECK, MOMENT = "tokentape", "engine", "moment"
 UNITS = {"hit_frac": "1", "read_bytes_per_token": "B", "tokens_per_s": "1/s", "output_tokens_per_s": "1/s"}
 # What is measured, in the order of the table: folder, machine, command, and words of it with which predictions are told more.
 RUNS = (
@@ -73,8 +73,9 @@ def errors(data: str, rows: Iterable[Row], n_of: int) -> list[dict[str, Any]]:
     )
 
 
-def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int) -> None:
-    """For the validation page: an error per metric and simulator, a point per metric, statistic and stage."""
+def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int, moments: Iterable[Moment] = ()) -> None:
+    """For the validation page: an error per metric and simulator, a point per metric, statistic and stage, and of a log's moments
+    as many as it has."""
     of = {"check": CHECK, "device": data}
     shown = [
         {
@@ -92,6 +93,14 @@ def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int
             "predicted": row.predicted, "unit": UNITS.get(row.metric, "s"),
         }
         for row in rows
+    ]  # fmt: skip
+    points += [
+        {
+            **of, "framework": OURS, "version": machine, "operator": moment.metric, "split": _split(rows[0]), "regime": MOMENT,
+            "shape": moment.source, "start_s": moment.start_s, "measured": moment.measured,
+            "predicted": moment.predicted, "unit": UNITS.get(moment.metric, "s"),
+        }
+        for moment in moments
     ]  # fmt: skip
     write_rows(store, "validation", shown)
     write_rows(store, "validation_points", points)
