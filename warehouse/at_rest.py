@@ -103,19 +103,13 @@ class Point:
 SHIPPED = Maker()  # by no copy, and the rows say the rest
 
 
-def at_rest(
-    name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED, *, is_older: bool = False
-) -> dict[str, pa.Table]:
+def at_rest(name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED) -> dict[str, pa.Table]:
     """The stored tables, `runs` first, that rows of a view lie in; a later row replaces one of its key.
 
-    is_older: they are of an older version, and null in the columns that they lack.
     Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
     view = VIEWS[name]
-    types = [pa.field(column, view.column(column).type) for column in view.columns]
-    frame = pl.DataFrame(
-        pa.Table.from_pylist([dict(row) for row in rows], pa.schema(types)) if is_older else declared(name, rows)
-    )
+    frame = pl.DataFrame(declared(name, rows))
     runs = dict[str, dict[str, Any]]()
     ids = []
     told = frame.select(*facts(name), *(view.run_id,) * bool(view.run_id))

@@ -70,25 +70,6 @@ def rm(
         note(f"removed {trace}")
 
 
-def migrate(store: StoreOption = None) -> None:
-    """Take over the results that an older version wrote: as runs, and under the names of today. Tapes stay as they are.
-
-    Interrupted, it goes on where it stopped when it is run again. `tokentape load` says where there is something to take over.
-    """
-    from tokentape.flows.console import note, progress_bar
-    from tokentape.warehouse import migrate as older
-    from tokentape.warehouse.tape import Store
-
-    place = Store(store)
-    if not place.exists:
-        raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
-    n_files = 0
-    with progress_bar("migrate", "files") as show:
-        for n_files, total in older.migrate(place):
-            show(n_files, total)
-    note(f"{place.uri}: {n_files} files taken over" if n_files else f"{place.uri}: no results of an older version")
-
-
 def check(
     folder: Annotated[str | None, argument("STORE", "The store; --store says the same.")] = None,
     store: StoreOption = None,
