@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from tokentape.flows.console import mebibytes, note, number, print_table
 from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument, argument, option
 
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
-    from tokentape.flows.console import mebibytes, note, number, print_table
     from tokentape.warehouse.results import run_ids
     from tokentape.warehouse.tape import Store
 
@@ -62,7 +62,6 @@ def rm(
     store: StoreOption = None,
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
-    from tokentape.flows.console import note
     from tokentape.warehouse.tape import Store
 
     for trace in traces:
@@ -86,7 +85,6 @@ def check(
       tokentape check
       tokentape check ./tape --repair
     """
-    from tokentape.flows.console import note
     from tokentape.warehouse import check as checker
     from tokentape.warehouse.load import database_path
     from tokentape.warehouse.tape import Store
