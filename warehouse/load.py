@@ -206,22 +206,10 @@ def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) ->
 
 def _catalogue_row(tape: Tape) -> dict[str, object]:
     m, geometry = tape.manifest, tape.geometry
-    return {
-        "trace_id": m.trace_id,
-        "model_id": m.model_id,
-        "model_revision": m.model_revision,
-        "dataset": m.dataset,
-        "origin": m.origin,
-        "n_requests": m.rows.get("requests", 0),
-        "n_tokens": m.rows.get("tokens", 0),
-        "n_layers": geometry.n_layers,
-        "n_moe_layers": len(geometry.moe_layers),
-        "n_experts": geometry.n_experts,
-        "top_k": geometry.top_k,
-        "tables": ",".join(m.tables),
-        "flags": json.dumps(m.flags, sort_keys=True),
-        "created_utc": m.created_utc,
-    }
+    row = {name: getattr(m, name) for name in ("trace_id", "model_id", "model_revision", "dataset", "origin", "created_utc")}
+    row |= {name: getattr(geometry, name) for name in ("n_layers", "n_experts", "top_k")}
+    row |= {f"n_{name}": m.rows.get(name, 0) for name in ("requests", "tokens")} | {"n_moe_layers": len(geometry.moe_layers)}
+    return row | {"tables": ",".join(m.tables), "flags": json.dumps(m.flags, sort_keys=True)}
 
 
 def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:

@@ -101,7 +101,7 @@ def replay(
     profiles.load(profile or profiles.PHYSICAL)
     place = Store(store)
     trace_id = place.resolve(trace)
-    from tokentape.flows.one_replay import replay_once  # kernels, once the words are known to be good
+    from tokentape.flows.grid import replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
     params = parse(param)

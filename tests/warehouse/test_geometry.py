@@ -262,8 +262,6 @@ def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple
 def test_decode_operations() -> None:
     llama = SHAPES["llama-2-7b"]
     assert model_sizes.ops_per_token(llama, 1000) == 2 * 6_607_077_376 + 32 * 2 * 2 * 32 * 128 * 1000
-    head = 2 * 32000 * 4096
-    assert model_sizes.ops_per_token(llama, 1000) - model_sizes.ops_per_token(llama, 1000, with_head=False) == head
     moe = 2 * (QWEN3.non_expert_params + 48 * 8 * QWEN3.expert_params)
     assert model_sizes.ops_per_token(QWEN3, 500) == moe + 48 * 4 * 32 * 128 * 500
     windowed = 4 * 64 * 64 * 12 * (128 + 1000)
@@ -276,23 +274,18 @@ def test_latent_attention_operations() -> None:
     per_context = 27 * 2 * 16 * (512 + 64 + 512)
     assert model_sizes.ops_per_token(g, 101) - model_sizes.ops_per_token(g, 1) == 100 * per_context
     pairs = 100 * 101 // 2
-    body = 2 * 100 * (g.non_expert_params - 102400 * 2048 + 26 * 6 * g.expert_params)
-    assert model_sizes.prefill_ops(g, 100, n_logits=0) == body + 27 * 2 * 16 * (192 + 128) * pairs
-    again = 27 * 2 * 512 * 16 * (128 + 128) * 50
-    halves = model_sizes.prefill_ops(g, 50, n_logits=0) + model_sizes.prefill_ops(g, 50, n_past=50, n_logits=0)
-    assert halves == model_sizes.prefill_ops(g, 100, n_logits=0) + again
+    head = 102400 * 2048
+    body = 2 * 100 * (g.non_expert_params - head + 26 * 6 * g.expert_params)
+    assert model_sizes.prefill_ops(g, 100) == body + 2 * head + 27 * 2 * 16 * (192 + 128) * pairs
 
 
 SHORT = WINDOWED.model_copy(update={"n_layers": 2, "moe_layers": (0, 1), "sliding_windows": (5, 0)})
 
 
-@given(st.integers(0, 12), st.integers(1, 12))
-def test_prefill_is_the_sum_of_its_tokens_and_of_its_chunks(n_past: int, n_tokens: int) -> None:
-    tokens = range(n_past + 1, n_past + n_tokens + 1)
-    chunk = model_sizes.prefill_ops(SHORT, n_tokens, n_past, n_logits=n_tokens)
-    assert chunk == sum(model_sizes.ops_per_token(SHORT, n) for n in tokens)
-    whole = model_sizes.prefill_ops(SHORT, n_past + n_tokens, n_logits=n_past + n_tokens)
-    assert whole == model_sizes.prefill_ops(SHORT, n_past, n_logits=n_past) + chunk
+@pytest.mark.parametrize("n_tokens", range(1, 13))
+def test_prefill_is_the_sum_of_its_tokens_but_for_their_heads(n_tokens: int) -> None:
+    tokens, heads = range(1, n_tokens + 1), 2 * (n_tokens - 1) * SHORT.vocab * SHORT.hidden
+    assert model_sizes.prefill_ops(SHORT, n_tokens) == sum(model_sizes.ops_per_token(SHORT, n) for n in tokens) - heads
 
 
 @given(st.sampled_from(names()), st.integers(1, 10_000), st.integers(1, 10_000))
@@ -491,8 +484,6 @@ def test_bad_requests_are_refused() -> None:
         slice_bytes(100, 4, 4)
     with pytest.raises(ValueError, match="count the token itself"):
         model_sizes.ops_per_token(QWEN3, 0)
-    with pytest.raises(ValueError, match="n_logits <= n_tokens"):
-        model_sizes.prefill_ops(QWEN3, 3, n_logits=4)
     unknown = QWEN3.model_copy(update={"hidden": 0})
     with pytest.raises(ValueError, match="records no widths"):
         model_sizes.total_params(unknown)
