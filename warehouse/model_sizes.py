@@ -155,8 +155,8 @@ def ops_per_token(g: Geometry, context_tokens: int) -> int:
 
 
 def prefill_ops(g: Geometry, n_tokens: int) -> int:
-    """Operations (2 per multiply-add) of a causal pass over a prompt, whose last token meets the output head. MLA expands keys and
-    values."""
+    """Operations (2 per multiply-add) of a causal pass over a prompt, whose last token meets the output head. MLA expands keys
+    and values."""
     full = [min(n_tokens, window or n_tokens) for window in _windows(g)]
     return _matrix_ops(g, n_tokens) + _ops_per_pair(g) * sum(n * (n + 1) // 2 + (n_tokens - n) * n for n in full)
 
