@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import note, percent, print_table, progress_bar, say
 from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ def serving(
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, percent, progress_bar, say
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.replay.serving.engine_logs import METRICS, read
     from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host, over_time
@@ -91,7 +91,6 @@ def serving(
 
 def _print_rows(what: str, rows: Sequence[Row]) -> None:
     """Predicted beside measured; what: the sources are."""
-    from tokentape.flows.console import percent, print_table
 
     numbers = ("measured", "predicted", "off by")
     head = (what, "stage", "metric", "statistic", *numbers)
@@ -105,7 +104,6 @@ def _print_rows(what: str, rows: Sequence[Row]) -> None:
 def _record(store: str | None, path: Path, machine: str, rows: Sequence[Row], n_of: int, moments: Sequence[Moment] = ()) -> None:
     """Writes the rows; n_of: stages or settings that there are; moments: of logs."""
     from tokentape.flows import validation
-    from tokentape.flows.console import note
     from tokentape.warehouse.tape import Store
 
     validation.record(Store(store), validation.data_of(path), machine, rows, n_of, moments)
@@ -139,7 +137,6 @@ def offload(
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import percent, progress_bar, say
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.offload import rows_of
 
