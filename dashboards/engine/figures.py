@@ -153,7 +153,9 @@ def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> 
     held = [ask.sql(text, rows) for text in menus["choices"]]
     words = {of: _labels(held, of) for of in menus["titles"]}
     kinds = dict.fromkeys(menus.get("sliders", ()), "slider")
-    choices = [{of: str(value) for of, value in row.items() if of in words} for frame in held for row in frame.to_dicts()]
+    choices = [
+        {of: str(value) for of, value in row.items() if not of.endswith("_words")} for frame in held for row in frame.to_dicts()
+    ]
     return Drawn(
         {of: ask.sql(text, rows) for of, text in told.get("data", {name: "from told "}).items()},
         facts={**own, **{of: ask.sql(text, rows) for of, text in told.get("also", {}).items()}},
