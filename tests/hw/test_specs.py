@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -272,6 +273,10 @@ def test_the_page_lists_every_number_and_is_current():
         listed = rows(load(name))
         assert len(listed) == len(load(name).numbers()) == section.count("\n| `")
         assert all(f"| `{row.key}` | {row.value} |" in section for row in listed)
+    assumed = [int(share) for share in re.findall(r"\((\d+) %\) \|$", page, re.M)]
+    told = f"{min(assumed)} to {max(assumed)} % of a machine's numbers are"
+    assert len(assumed) == len(shipped())
+    assert told in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def test_the_page_is_written_aside_first(tmp_path):
