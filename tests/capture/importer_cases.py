@@ -9,18 +9,21 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import importer_requests as requests
 import importer_routings as routings
+import pytest
 from importer_requests import Rows
 from importer_spoiling import spoiled_bytes, spoiled_text
 
 from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv, import_vllm_log
 from tokentape.capture.importers.routing_columns import Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
@@ -31,6 +34,16 @@ MAX_BYTES = 1 << 20
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
 CONFIG = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 1000}
 CONFIG |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "mlp_only_layers": [0]}
+
+
+@contextmanager
+def refused(store: Store, *said: str) -> Iterator[None]:
+    """The import inside is refused in one line that says so, and leaves no store."""
+    with pytest.raises(BadImport) as caught:
+        yield
+    assert [part for part in said if part not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
 
 
 @dataclass(frozen=True)
