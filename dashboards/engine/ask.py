@@ -61,12 +61,13 @@ class Ask:
 
     def sql(self, text: str, told: pl.DataFrame | None = None) -> pl.DataFrame:
         """The rows of a query by its name, or of SQL, in which {name} stands for a query and `told` for the rows of that name."""
-        if " " not in text:
+        known = queries(self.folder / "rows.sql")
+        if text in known and "told" not in known[text]:
             return self(text)
         if told is not None:
             self.connection.register("told", told)
         self.connection.execute(SHORT)
-        return _found(self.connection, _filled(text, queries(self.folder / "rows.sql")), self._params)
+        return _found(self.connection, known[text] if text in known else _filled(text, known), self._params)
 
     def _rows(self, name: str, **more: Any) -> pl.DataFrame:
         return rows_of(self.connection, self.folder / "rows.sql", name, **self._params, **more)

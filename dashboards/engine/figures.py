@@ -157,7 +157,7 @@ def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> 
         {of: str(value) for of, value in row.items() if not of.endswith("_words")} for frame in held for row in frame.to_dicts()
     ]
     return Drawn(
-        {of: ask.sql(text, rows) for of, text in told.get("data", {name: "from told "}).items()},
+        {of: ask.sql(text, rows) for of, text in told.get("data", {name: "from told"}).items()},
         facts={**own, **{of: ask.sql(text, rows) for of, text in told.get("also", {}).items()}},
         said=ask.sql(told["said"], rows) if "said" in told else rows,
         controls=tuple(Control(of, title, words[of], kinds.get(of, "menu")) for of, title in menus["titles"].items()),
