@@ -116,10 +116,25 @@ def _json(path: Path) -> Any:
         raise ValueError(f"{path}: cannot be read as JSON ({error})") from None
 
 
+def _rows(path: Path) -> pl.DataFrame:
+    try:
+        return pl.read_ndjson(path)
+    except pl.exceptions.PolarsError:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for n, line in enumerate(lines, 1):
+            try:
+                json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {n} is not JSON ({error}); was it cut off?") from None
+        if not lines:
+            raise ValueError("it holds no requests") from None
+        raise
+
+
 def _of_log(folder: Path) -> Served:
     engine, path = engine_of(folder / "meta.json"), folder / "requests.jsonl"
     try:
-        rows = pl.read_ndjson(path).sort("queued_ts")
+        rows = _rows(path).sort("queued_ts")
         prompt, output = (rows[name].cast(pl.Int64).to_numpy() for name in ("input_toks", "output_toks"))
         queued, first, last = (rows[name].cast(pl.Float64).to_numpy() for name in _STAMPS)
         requests = Requests(queued - queued[0], prompt, output, origin=folder.name)

@@ -86,6 +86,13 @@ def test_bad_logs_are_named(tmp_path, meta, rows, words):
         read(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(("text", "words"), [("", "it holds no requests"), (2 * (json.dumps(ROW) + "\n"), "line 2 is not JSON")])
+def test_a_log_that_was_cut_off_is_named(tmp_path, text, words):
+    (write_log(tmp_path) / "requests.jsonl").write_text(text[:-20])
+    with pytest.raises(ValueError, match=f"requests.jsonl: {words}"):
+        read(tmp_path)
+
+
 def test_latencies_of_one_token_have_no_time_per_output_token():
     found = latencies(np.zeros(1), np.ones(1), np.ones(1), np.array([1]))
     assert ("tpot_s", "mean") not in found
