@@ -89,11 +89,18 @@ class Writer:
     told: Mapping[str, str] = field(default_factory=dict)  # rows by name: code of their seconds, "" where another row's has them
 
     def __post_init__(self) -> None:
+        head, scales = self.work.n_blocks - 1, self.scales
         self.rows = [
-            _Row(rows, lane, rates_of(self.machine, rows, lane, self.end), self.scales.get((rows.kind, rows.tier), ""))
+            _Row(
+                replace(rows, times=1.0),
+                lane,
+                rates_of(self.machine, rows, lane, self.end),
+                scales.get((rows.kind, rows.tier), ""),
+            )
             for rows in self.work.rows
             if (lane := self.profile.lane_of(rows))
         ]
+        self.of_head = {id(row) for row in self.rows if row.rows.blocks is not None and head in row.rows.blocks}
         self.values: list[Floats] = []
         self.sums: list[str] = []
         self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
@@ -136,7 +143,7 @@ class Writer:
 
     def _of(self, row: _Row, values: Any) -> Floats:
         """(steps, blocks) of the row's values."""
-        return self.work.by_cell(replace(row.rows, times=1.0), values)
+        return self.work.by_cell(row.rows, values)
 
     def _moved(self, row: _Row) -> Floats:
         stored = np.asarray(row.rows.bytes, np.float64)
@@ -144,8 +151,7 @@ class Writer:
 
     def _here(self) -> list[_Row]:
         """Rows of the section that is written."""
-        head = self.work.n_blocks - 1
-        return [row for row in self.rows if (row.rows.blocks is not None and head in row.rows.blocks) == (self.at == "head")]
+        return [row for row in self.rows if (id(row) in self.of_head) == (self.at == "head")]
 
     def _form(self, terms: Sequence[tuple[_Row, Any]]) -> str:
         """The sum of the rows' values, as linear in the features. "" where it is 0."""
@@ -159,8 +165,9 @@ class Writer:
         slopes = (values[1:] - values[0]) / BASE
         constant = values[0] - BASE * slopes.sum(axis=0)
         constant[np.abs(constant) <= 1e-13 * np.abs(values[0])] = 0.0
-        terms = [(constant, ""), *zip(slopes, self.features, strict=True)]
-        return _plus(*(_times(self._coefficient(column), name) for column, name in terms if np.any(column)))
+        columns, names = np.vstack([constant[None], slopes]), ("", *self.features)
+        there = np.flatnonzero(columns.any(axis=1))
+        return _plus(*(_times(self._coefficient(columns[i]), names[i]) for i in there))
 
     def _coefficient(self, column: Floats) -> str:
         self.values.append(np.array(column))  # equal ones too: the source must not depend on numbers
@@ -265,7 +272,7 @@ class Writer:
         texts = [self._linear(values) or "0.0" for values in columns]
         by = tuple(name for i, name in enumerate(self.features) if any(np.any(of[i + 1] != of[0]) for of in columns))
         call = f"{fit.operator}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
-        there = self.work.by_cell(replace(rows, times=1.0), 1.0)[0]
+        there = self.work.by_cell(rows, 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)
         guards = [self._guard(rows), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
         guard = " and ".join(filter(None, guards))

@@ -77,6 +77,11 @@ def tuple_of(*of: Type) -> Type:
     return Type("Tuple", of)
 
 
+def no_arrays(of: Type) -> Any:
+    """A tuple of arrays without entries, of this type."""
+    return tuple(map(no_arrays, of.of)) if of.name == "Tuple" else np.zeros((0,) * of.of[1], of.of[0].name)
+
+
 class Kernel:
     """A function that is compiled, or read from disk, when it is first called or a kernel that calls it is compiled.
 
@@ -122,12 +127,14 @@ class Kernel:
             return self._compiled
 
 
-def kernel(signature: Type | str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def kernel(signature: Type | str | None = None, allocates: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Makes a function a kernel of one signature, without the interpreter's lock.
 
-    Without a signature, and with inline="always", it is one for other kernels. options: further ones of numba.njit.
+    Without a signature, and with inline="always", it is one for other kernels. allocates: it may make arrays, and so counts
+    references to every array that it views or hands on, atomically: where events are short that takes most of their time.
+    options: further ones of numba.njit.
     """
-    return lambda written: Kernel(written, signature, options)
+    return lambda written: Kernel(written, signature, options | {"_nrt": allocates})
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,7 +144,7 @@ def of_source(source: str, signature: Type, **space: Any) -> Kernel:
     name = f"generated_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
     known = {"__name__": __name__, "np": np, **space}
     exec(compile(source.replace("{name}", name, 1), __file__, "exec"), known)
-    return Kernel(known[name], signature, {"error_model": "numpy"})
+    return Kernel(known[name], signature, {"error_model": "numpy", "_nrt": False})
 
 
 @functools.lru_cache

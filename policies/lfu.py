@@ -15,12 +15,12 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE
 
 
-@kernel(RANK_SIGNATURE)
+@kernel(RANK_SIGNATURE, allocates=False)
 def _count_in_cache(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return n_cached
 
 
-@kernel(RANK_SIGNATURE)
+@kernel(RANK_SIGNATURE, allocates=False)
 def _count_lifetime(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return n_total
 

@@ -12,7 +12,7 @@ from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uin
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 
 
-@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8))
+@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8), allocates=False)
 def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, used, hits):  # type: ignore[no-untyped-def]
     """Every key an event of its own. Arguments as in `run_queue_events`; an expert larger than its cache is streamed."""
     # List operations are written out: calling the helpers below costs a quarter of the speed here.
@@ -86,7 +86,7 @@ def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-un
     used[c] += sizes[key]
 
 
-@kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8))
+@kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), allocates=False)
 def run_queue_events(  # type: ignore[no-untyped-def]
     keys, offsets, sizes, cache_of, capacity, promote, keep_overflow, hits_first, link, resident, used, stamp, first_event,
     hits,
@@ -131,7 +131,7 @@ def run_queue_events(  # type: ignore[no-untyped-def]
             _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
 
 
-@kernel(void(int64, _I64, _I64, _U32, _U8, _I64))
+@kernel(void(int64, _I64, _I64, _U32, _U8, _I64), allocates=False)
 def shrink_queue(c, sizes, capacity, link, resident, used):  # type: ignore[no-untyped-def]
     """Drops what leaves first until cache c holds no more than its capacity."""
     sentinel = uint64(sizes.shape[0]) + uint64(c)

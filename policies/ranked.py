@@ -13,7 +13,7 @@ _I32, _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32
 ABSENT = 0xFFFFFFFF
 
 
-@kernel(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32))
+@kernel(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32), allocates=False)
 def _sift_up(slot, key, rank, last, base, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     """Places (key, rank, last) at `slot` or above; slots are counted from the cache's `base`."""
     while slot > 0:
@@ -33,7 +33,7 @@ def _sift_up(slot, key, rank, last, base, heap, ranks, lasts, slot_of):  # type:
     slot_of[key] = slot
 
 
-@kernel(void(uint64, uint64, float64, int64, uint64, uint64, _U32, _F64, _I64, _U32))
+@kernel(void(uint64, uint64, float64, int64, uint64, uint64, _U32, _F64, _I64, _U32), allocates=False)
 def _sift_down(slot, key, rank, last, base, size, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     """Places (key, rank, last) at `slot` or below."""
     while True:
@@ -60,7 +60,7 @@ def _sift_down(slot, key, rank, last, base, size, heap, ranks, lasts, slot_of): 
     slot_of[key] = slot
 
 
-@kernel(uint64(uint64, uint64, _I64, _U32, _F64, _I64, _U32))
+@kernel(uint64(uint64, uint64, _I64, _U32, _F64, _I64, _U32), allocates=False)
 def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untyped-def]
     top = uint64(heap[base])
     size = uint64(count[c]) - uint64(1)
@@ -76,7 +76,7 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
     void(
         function(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, boolean, _F64,
         _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, int64, _U8,
-    ),
+    ), allocates=False,
 )  # fmt: skip
 def run_ranked(  # type: ignore[no-untyped-def]
     rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, hits_first, profile,
@@ -153,7 +153,7 @@ def run_ranked(  # type: ignore[no-untyped-def]
             used[c] -= sizes[top]
 
 
-@kernel(void(int64, _I64, _I64, _I64, _U32, _F64, _I64, _U32, _I64, _I64))
+@kernel(void(int64, _I64, _I64, _I64, _U32, _F64, _I64, _U32, _I64, _I64), allocates=False)
 def shrink_ranked(c, sizes, base_of, capacity, heap, ranks, lasts, slot_of, count, used):  # type: ignore[no-untyped-def]
     """Drops the lowest ranks until cache c holds no more than its capacity."""
     while used[c] > capacity[c]:

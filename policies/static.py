@@ -11,7 +11,7 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE
 
 
-@kernel(RANK_SIGNATURE)
+@kernel(RANK_SIGNATURE, allocates=False)
 def _profile(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
     return profile
 

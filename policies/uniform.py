@@ -8,7 +8,7 @@ _I32, _I64, _U8, _U32, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint32
 ABSENT = 0xFFFFFFFF
 
 
-@kernel(uint64(_U64))
+@kernel(uint64(_U64), allocates=False)
 def _draw(state):  # type: ignore[no-untyped-def]
     """Next 64-bit number of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); state (1,) u64."""
     state[0] += uint64(0x9E3779B97F4A7C15)
@@ -29,7 +29,7 @@ def _remove(slot, c, base, residents, slot_of, count, used, sizes):  # type: ign
     used[c] -= sizes[victim]
 
 
-@kernel(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8))
+@kernel(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8), allocates=False)
 def run_uniform(  # type: ignore[no-untyped-def]
     keys,
     offsets,
@@ -85,7 +85,7 @@ def run_uniform(  # type: ignore[no-untyped-def]
             _remove(_draw(state) % uint64(count[c]), c, base, residents, slot_of, count, used, sizes)
 
 
-@kernel(void(int64, _I64, _I64, _I64, _U64, _U32, _U32, _I64, _I64))
+@kernel(void(int64, _I64, _I64, _I64, _U64, _U32, _U32, _I64, _I64), allocates=False)
 def shrink_uniform(c, sizes, base_of, capacity, state, residents, slot_of, count, used):  # type: ignore[no-untyped-def]
     """Drops drawn experts until cache c holds no more than its capacity."""
     while used[c] > capacity[c]:

@@ -31,7 +31,7 @@ class EventPlacement:
         return np.zeros(0)
 
 
-@kernel(WHERE_SIGNATURE)
+@kernel(WHERE_SIGNATURE, allocates=False)
 def near_if_rare(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
     for i in range(keys.shape[0]):
         near[i] = not resident[keys[i]] and counts[i] <= params[0]

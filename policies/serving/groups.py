@@ -45,7 +45,7 @@ def steps(rule: str, n_max: int, n_layers: int) -> tuple[tuple[int, int], ...]:
     return tuple((tokens, min(n, n_layers)) for tokens, n in zip(_UP_TO_TOKENS, row, strict=True))
 
 
-@kernel("int64(int64[:, ::1], int64)")
+@kernel("int64(int64[:, ::1], int64)", allocates=False)
 def n_groups(step_numbers, n_tokens):  # type: ignore[no-untyped-def]
     """Groups that a batch of n_tokens walks through. step_numbers: (2, m) as BatchRule.step_numbers()."""
     last = step_numbers.shape[1] - 1

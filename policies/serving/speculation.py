@@ -67,7 +67,7 @@ class Speculation:
         return np.array(self.survival, np.float64)
 
 
-@kernel("int64(int64, int64, int64, float64[::1])")
+@kernel("int64(int64, int64, int64, float64[::1])", allocates=False)
 def accepted(seed, request, n_generated, survival):  # type: ignore[no-untyped-def]
     """Drafts accepted in the round after a request's n_generated tokens: the same whatever the scheduler and the order.
 

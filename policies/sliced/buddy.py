@@ -15,7 +15,7 @@ from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router
 
 
-@kernel(CHOOSE_SIGNATURE)
+@kernel(CHOOSE_SIGNATURE, allocates=False)
 def _substituted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
     k, n_experts, may = uint64(ids.shape[1]), uint64(values.shape[1]), work[0]
     of_layer = uint64(1) + uint64(layer) * n_experts * n_experts

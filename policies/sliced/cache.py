@@ -52,7 +52,7 @@ class SlicedCache:
         return f"MAT{self.bits_high}{self.bits_low}"
 
 
-@kernel(void(uint64, _U32))
+@kernel(void(uint64, _U32), allocates=False)
 def unlink(node, link):  # type: ignore[no-untyped-def]
     """Takes `node` out of the list. link (2 (K + 1),) u32: the node before and the node after each node."""
     before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
@@ -60,7 +60,7 @@ def unlink(node, link):  # type: ignore[no-untyped-def]
     link[2 * after] = before
 
 
-@kernel(void(uint64, uint64, _U32))
+@kernel(void(uint64, uint64, _U32), allocates=False)
 def push_back(node, end, link):  # type: ignore[no-untyped-def]
     """Appends `node`: used most recently."""
     last = uint64(link[2 * end])
@@ -70,14 +70,14 @@ def push_back(node, end, link):  # type: ignore[no-untyped-def]
     link[2 * end] = node
 
 
-@kernel(void(uint64, uint64, _U32))
+@kernel(void(uint64, uint64, _U32), allocates=False)
 def refresh(node, end, link):  # type: ignore[no-untyped-def]
     """Moves a member to the end."""
     unlink(node, link)
     push_back(node, end, link)
 
 
-@kernel(uint64(uint64, int64, _U32, _I64))
+@kernel(uint64(uint64, int64, _U32, _I64), allocates=False)
 def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     """The least recently used member that is not pinned, `end` if there is none."""
     node = uint64(link[2 * end + 1])
@@ -86,7 +86,7 @@ def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     return node
 
 
-@kernel(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64))
+@kernel(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64), allocates=False)
 def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
     """Evicts until at most `allowed` bytes are used; returns the bytes used. Pinned slices must fit `allowed`."""
     while used > allowed:
@@ -103,7 +103,7 @@ def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link,
     return used
 
 
-@kernel(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32))
+@kernel(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32), allocates=False)
 def drop(used, key, end, whole, msb_bytes, lsb_bytes, msb_in, lsb_in, msb_link, lsb_link):  # type: ignore[no-untyped-def]
     """Removes a resident expert's LSB slice if it has one, and with `whole` its MSB slice too; returns the bytes used."""
     if lsb_in[key]:

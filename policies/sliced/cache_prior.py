@@ -34,7 +34,7 @@ def _spread(values):  # type: ignore[no-untyped-def]
     return from_ordered(high) - from_ordered(low) if high >= low else np.float32(0.0)
 
 
-@kernel(CHOOSE_SIGNATURE)
+@kernel(CHOOSE_SIGNATURE, allocates=False)
 def _boosted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
     n, k, keys, mean = uint64(values.shape[1]), uint64(ids.shape[1]), work[0], uint64(2 + 2 * layer)
     for i in range(uint64(values.shape[0])):

@@ -36,7 +36,7 @@ def _prefix(values, gates, share, k, keys, order):  # type: ignore[no-untyped-de
         ranked = min(2 * ranked, n)
 
 
-@kernel(CHOOSE_SIGNATURE)
+@kernel(CHOOSE_SIGNATURE, allocates=False)
 def _resident_of_prefix(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
     k, protect, order = uint64(ids.shape[1]), uint64(int(params[1])), work[1]
     for i in range(uint64(values.shape[0])):

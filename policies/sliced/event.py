@@ -25,7 +25,7 @@ _I32_2D, _F32_2D, _F64_2D, _I64_2D, _U8_3D = (
 )
 
 
-@kernel(void(_I64, _I64, _U32, _U32, _U8, _U8, _I64))
+@kernel(void(_I64, _I64, _U32, _U32, _U8, _U8, _I64), allocates=False)
 def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
     """Drops the LSB slices that the last tokens used: they stand at the end of their list."""
     end = uint64(lsb_in.shape[0])
@@ -36,7 +36,7 @@ def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token): 
         node = before
 
 
-@kernel(void(_I64, _F64, _I64, _F64, _F64, float64))
+@kernel(void(_I64, _F64, _I64, _F64, _F64, float64), allocates=False)
 def _settle_soft(sizes, limits, token, pulls, params, token_bytes):  # type: ignore[no-untyped-def]
     """Moves the router's strength by the misses of the token that is done."""
     miss = token[at.TOKEN_FLASH] / token_bytes
@@ -46,7 +46,7 @@ def _settle_soft(sizes, limits, token, pulls, params, token_bytes):  # type: ign
         params[0] = pulls[at.STRENGTH] = min(max(moved, 0.0), 1.0)
 
 
-@kernel(boolean(_F32, _U8, _I64_2D, _I64))
+@kernel(boolean(_F32, _U8, _I64_2D, _I64), allocates=False)
 def _choose_resident(values, resident, work, chosen):  # type: ignore[no-untyped-def]
     """The top k of the resident experts; False where fewer than k are resident.
 
@@ -59,25 +59,40 @@ def _choose_resident(values, resident, work, chosen):  # type: ignore[no-untyped
     return chosen[chosen.shape[0] - 1] >= 0
 
 
-@kernel(int64(_U8, _F64, _I64, int64))
-def _lowest(is_in, rank, pin, now):  # type: ignore[no-untyped-def]
-    """The resident, unpinned key of lowest rank, ties by lowest key; -1 if there is none."""
-    found, lowest = int64(-1), np.inf
-    for key in range(uint64(is_in.shape[0])):
-        if is_in[key] and pin[key] != now and rank[key] < lowest:
-            found, lowest = int64(key), rank[key]
+@kernel(int64(int64, _U8, _F64, _I64), allocates=False)
+def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
+    """The resident key of lowest rank outside this layer, ties by lowest key; -1 if there is none. lowest (L,): of every layer,
+    -1 where it has none, -2 where that is not known: it is looked for there alone."""
+    n_experts, found = is_in.shape[0] // lowest.shape[0], int64(-1)
+    for other in range(lowest.shape[0]):
+        if other == layer:
+            continue
+        if lowest[other] == -2:
+            lowest[other] = -1
+            for key in range(uint64(other * n_experts), uint64((other + 1) * n_experts)):
+                if is_in[key] and (lowest[other] < 0 or rank[key] < rank[lowest[other]]):
+                    lowest[other] = key
+        key = lowest[other]
+        if key >= 0 and (found < 0 or rank[key] < rank[found]):
+            found = key
     return found
 
 
-@kernel(int64(int64, int64, int64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64))
-def _make_room_by_counts(used, allowed, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
-    """As cache.make_room: LSB slices leave by rising gate mass, then MSB slices by rising count."""
-    end = uint64(msb_in.shape[0])
+@kernel(int64(int64, int64, boolean, int64, int64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64, _I64_2D), allocates=False)
+def _make_room(  # type: ignore[no-untyped-def]
+    used, allowed, by_counts, layer, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin, lowest
+):
+    """As cache.make_room; by_counts: this whole layer is pinned, and LSB slices leave by rising gate mass, then MSB slices by
+    rising count."""
+    end, n_experts = uint64(msb_in.shape[0]), msb_in.shape[0] // lowest.shape[1]
+    if not by_counts:
+        return make_room(used, allowed, sizes[at.MSB], sizes[at.LSB], end, now, msb_link, lsb_link, msb_in, lsb_in, pin)
     while used > allowed:
-        victim = _lowest(lsb_in, counted[1], pin, now)
+        victim = _lowest(layer, lsb_in, counted[1], lowest[1])
         whole = victim < 0
         if whole:
-            victim = _lowest(msb_in, counted[0], pin, now)
+            victim = _lowest(layer, msb_in, counted[0], lowest[0])
+        lowest[0 if whole else 1, victim // n_experts] = -2
         used = drop(used, uint64(victim), end, whole, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
     return used
 
@@ -86,6 +101,7 @@ def _make_room_by_counts(used, allowed, now, sizes, counted, msb_link, lsb_link,
     int64(
         CHOOSE, int64, _I64, _I64, _I64, _I64, _I64, _I64, _F32_2D, _F32_2D, at.SLICED, _I32_2D, _U8_3D, _I64_2D, _I64_2D,
     ),
+    allocates=False,
 )  # fmt: skip
 def serve_events(  # type: ignore[no-untyped-def]
     choose, n_layers, layers, bounds, n_decodes, rows, outs, owners, values, gates, sliced, ids, flags, moved, sums
@@ -99,13 +115,13 @@ def serve_events(  # type: ignore[no-untyped-def]
     else -1.
     """
     (sizes, limits, clock, tokens, credit, pulls, params, _, counted, _, msb_link, lsb_link, msb_in, lsb_in, pin, lsb_token, seen,
-     work, naturals, chosens, phase) = sliced  # fmt: skip
+     work, naturals, chosens, phase, lowest) = sliced  # fmt: skip
     n_experts, k, end = uint64(values.shape[1]), uint64(ids.shape[1]), uint64(msb_in.shape[0])
     msb, lsb, capacity, is_sliced = sizes[at.MSB], sizes[at.LSB], sizes[at.CAPACITY], sizes[at.IS_SLICED] != 0
     token_bytes = float(n_layers * ids.shape[1] * sizes[at.HIGH])
     keys, natural, routed = work[0], naturals[0], chosens[0]
     is_hard, free_steps, tau = sizes[at.BUDGET] == at.HARD, sizes[at.FREE_STEPS], limits[at.TAU]
-    reroutes = sizes[at.REROUTES] != 0
+    reroutes, is_known = sizes[at.REROUTES] != 0, False
     for event in range(uint64(layers.shape[0])):
         layer, first, last = layers[event], uint64(bounds[event]), uint64(bounds[event + uint64(1)])
         at_layer, first_prompt = uint64(layer), first + uint64(n_decodes[event])
@@ -164,6 +180,9 @@ def serve_events(  # type: ignore[no-untyped-def]
                     pinned += msb * msb_in[key] + lsb * lsb_in[key]
         has_prompt = first_prompt < last
         by_counts = has_prompt and sizes[at.WARMUP] == at.PREDICTIVE
+        if by_counts and not is_known:
+            lowest[:] = -2
+        is_known = by_counts
         if has_prompt:
             pinned = int64(0)
             for key in range(first_key, first_key + n_experts):
@@ -193,15 +212,10 @@ def serve_events(  # type: ignore[no-untyped-def]
                     else:
                         flash += msb
                         if pinned + msb <= capacity:  # else it is streamed
-                            if by_counts:
-                                used = _make_room_by_counts(
-                                    used, capacity - msb, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin
-                                )
-                            else:
-                                used = make_room(
-                                    used, capacity - msb, msb, lsb, end, now, msb_link, lsb_link, msb_in, lsb_in, pin
-                                )
-                            used += msb
+                            used = msb + _make_room(
+                                used, capacity - msb, by_counts, layer, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in,
+                                pin, lowest,
+                            )  # fmt: skip
                             pinned += msb
                             msb_in[key] = 1
                             push_back(key, end, msb_link)
@@ -226,13 +240,10 @@ def serve_events(  # type: ignore[no-untyped-def]
                     continue
                 flash += lsb
                 if msb_in[key] and pinned + lsb <= capacity:
-                    if by_counts:
-                        used = _make_room_by_counts(
-                            used, capacity - lsb, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin
-                        )
-                    else:
-                        used = make_room(used, capacity - lsb, msb, lsb, end, now, msb_link, lsb_link, msb_in, lsb_in, pin)
-                    used += lsb
+                    used = lsb + _make_room(
+                        used, capacity - lsb, by_counts, layer, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin,
+                        lowest,
+                    )  # fmt: skip
                     pinned += lsb
                     lsb_in[key] = 1
                     push_back(key, end, lsb_link)
@@ -249,6 +260,7 @@ def serve_events(  # type: ignore[no-untyped-def]
                     gained = limits[at.TARGET] / n_layers - flash / token_bytes
                     credit[r] = min(credit[r] + gained, limits[at.CAP] * limits[at.TARGET])
         clock[at.USED] = used
+        lowest[:, at_layer] = -2  # counts and slices of this layer changed
         sums[event, at.ACTIVE] += n_active
         sums[event, at.CHOSEN] += int64(last - first) * ids.shape[1]
         sums[event, at.HITS] += n_hits

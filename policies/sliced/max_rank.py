@@ -12,7 +12,7 @@ from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router, top_k
 
 
-@kernel(CHOOSE_SIGNATURE)
+@kernel(CHOOSE_SIGNATURE, allocates=False)
 def _resident_of_top(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
     k, order = uint64(ids.shape[1]), work[1]
     m = min(max(int(params[0]), ids.shape[1]), values.shape[1])

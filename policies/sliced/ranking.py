@@ -84,7 +84,7 @@ def key_of(value, e):  # type: ignore[no-untyped-def]
     return (int64(to_ordered(value)) << 32) | (LOW_HALF - int64(e))
 
 
-@kernel(void(int64, _I64, _I64))
+@kernel(void(int64, _I64, _I64), allocates=False)
 def take(k, keys, order):  # type: ignore[no-untyped-def]
     """order[:k]: the experts of the k largest keys, falling; -1 past the last above -inf, or on NaN. The keys are used up.
 
@@ -102,7 +102,7 @@ def take(k, keys, order):  # type: ignore[no-untyped-def]
             order[j] = -1
 
 
-@kernel(void(_F32, int64, _I64, _I64))
+@kernel(void(_F32, int64, _I64, _I64), allocates=False)
 def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
     """As `take`, of the values: ties by lowest index. keys (E,): scratch."""
     for e in range(uint64(values.shape[0])):
@@ -110,7 +110,7 @@ def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
     take(k, keys, order)
 
 
-@kernel(void(_F32, _F32, _I64))
+@kernel(void(_F32, _F32, _I64), allocates=False)
 def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
     """Sorts `chosen` by falling gate, equal gates by falling value, then by rising index: the order of a tape's rows."""
     for i in range(uint64(1), uint64(chosen.shape[0])):

@@ -31,8 +31,9 @@ _F64, _I64, _U8, _U32 = (array(t, 1) for t in (float64, int64, uint8, uint32))
 _I64_2D = array(int64, 2)
 # sizes, limits, clock, tokens, credit, pulls; params of the router and as they start; counted (3, K) of the prompts under way;
 # draws (g, K): keys in random order, one row per generation; the cache (cache.py): msb_link, lsb_link, msb_in, lsb_in, pin,
-# lsb_token; free to use: seen (2, E), work (2, E), natural and chosen (1, k), phase (1,) of a decode.
+# lsb_token; free to use: seen (2, E), work (2, E), natural and chosen (1, k), phase (1,) of a decode,
+# lowest (2, L): keys that leave first.
 SLICED = tuple_of(
     _I64, _F64, _I64, _I64_2D, _F64, _F64, _F64, _F64, array(float64, 2), _I64_2D, _U32, _U32, _U8, _U8, _I64, _I64, _I64_2D,
-    _I64_2D, _I64_2D, _I64_2D, _U8,
+    _I64_2D, _I64_2D, _I64_2D, _U8, _I64_2D,
 )  # fmt: skip

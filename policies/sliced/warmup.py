@@ -85,7 +85,7 @@ def _hold(keys, link, is_in):  # type: ignore[no-untyped-def]
     link[2 * before + 1], link[2 * is_in.shape[0]] = is_in.shape[0], before
 
 
-@kernel(void(at.SLICED))
+@kernel(void(at.SLICED), allocates=False)
 def begin_prompt(sliced):  # type: ignore[no-untyped-def]
     """A prompt comes, and none is under way: counts begin."""
     sizes, clock, counted = sliced[0], sliced[2], sliced[8]
@@ -94,7 +94,7 @@ def begin_prompt(sliced):  # type: ignore[no-untyped-def]
         drop_used_lsb(sizes, clock, sliced[10], sliced[11], sliced[12], sliced[13], sliced[15])
 
 
-@kernel(void(int64, at.SLICED))
+@kernel(void(int64, at.SLICED), allocates=False)
 def begin_decode(request, sliced):  # type: ignore[no-untyped-def]
     """A generation begins: step 0 of the request comes next."""
     token, credit = sliced[3][request], sliced[4]
@@ -105,7 +105,7 @@ def begin_decode(request, sliced):  # type: ignore[no-untyped-def]
 @kernel(void(at.SLICED))
 def clear(sliced):  # type: ignore[no-untyped-def]
     """Empties the cache; router and soft budget forget what they have learnt."""
-    (_, limits, clock, tokens, _, pulls, params, fresh, _, _, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _) = sliced
+    (_, limits, clock, tokens, _, pulls, params, fresh, _, _, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _, _) = sliced
     params[:], nothing = fresh, np.zeros(0, np.int64)
     pulls[at.STRENGTH], pulls[at.MEAN_MISS] = limits[at.PULL], 0.0
     _hold(nothing, msb_link, msb_in)
@@ -118,7 +118,7 @@ def clear(sliced):  # type: ignore[no-untyped-def]
 @kernel(void(at.SLICED))
 def warm_up(sliced):  # type: ignore[no-untyped-def]
     """Prompts are done: puts the cache into the warm-up's state."""
-    (sizes, limits, clock, _, _, _, _, _, counted, draws, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _) = sliced
+    (sizes, limits, clock, _, _, _, _, _, counted, draws, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _, _) = sliced
     msb, lsb = in_order(msb_link), in_order(lsb_link)
     if sizes[at.WARMUP] == at.EMPTY:
         msb, lsb = msb[:0], lsb[:0]

@@ -22,7 +22,7 @@ GAP_SUM_S, GAP_SQUARES = range(2)
 _I1, _F1 = array(int64, 1), array(float64, 1)
 
 
-@kernel(void(float64, int64, _I1, _F1, _F1))
+@kernel(void(float64, int64, _I1, _F1, _F1), allocates=False)
 def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untyped-def]
     """Counts a gap so many times. sums: (2,) of gaps and of their squares. scratch: (1,)."""
     scratch[0] = seconds
@@ -32,7 +32,7 @@ def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untype
     sums[GAP_SQUARES] += times * seconds * seconds
 
 
-@kernel(float64(_I1, _F1, int64, int64))
+@kernel(float64(_I1, _F1, int64, int64), allocates=False)
 def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Longest duration of the iterations from `first` on."""
     low, high = 0, stacked - 1
@@ -45,7 +45,7 @@ def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped
     return stack_s[low]
 
 
-@kernel(int64(_I1, _F1, int64, int64))
+@kernel(int64(_I1, _F1, int64, int64), allocates=False)
 def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Drops the stack's entries of iterations before `first`; returns how many stay."""
     kept = 0

@@ -7,7 +7,8 @@ models, machines and constants are tables. See docs/serving.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +116,7 @@ def {name}(t):
     logits = verified + prompts * carries_prompt
     crowd = {crowd}
     {start}
+    of_kind, of_group = -1.0, -1
     for kind in range(n_kinds):
         k = np.uint64(kind)
         window = t[k, {WINDOW}]
@@ -132,6 +134,9 @@ def {name}(t):
             busiest = prompt * crowd / max(prompts, 1.0)
             if count == 0.0 or tokens == 0.0:
                 continue
+            if of_kind != t[k, {ALIKE}] or of_group != is_group:  # what the layers of a kind share
+                of_kind, of_group = t[k, {ALIKE}], is_group
+                {shared}
             {layer}
     k = np.uint64(n_kinds)
     {head}
@@ -155,7 +160,7 @@ near_kv = min(1.0, {room} / max(held, 1.0))
 far_kv = 1.0 - near_kv"""
 
 
-@kernel(float64(_F2, int64, int64), error_model="numpy")
+@kernel(float64(_F2, int64, int64), error_model="numpy", allocates=False)
 def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     """Share of a layer's experts that n_tokens touch. Beyond the table the untouched share falls as 1 / n_tokens."""
     last = table.shape[0] - 1
@@ -386,7 +391,8 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
-    table[: blocks.n - 1, ALIKE] = np.unique(table[: blocks.n - 1], axis=0, return_inverse=True)[1].ravel()
+    kinds = dict[bytes, int]()
+    table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in table[: blocks.n - 1]]
     table[CONSTANTS, : constants.size] = constants
     table[CARRIED, LONGEST] = 0.0 if pack.size else -1.0
     return table
@@ -555,6 +561,19 @@ def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -
     return rows, replace(rows, phase="prefill", **of_prefill)  # type: ignore[arg-type]
 
 
+def _apart(lines: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
+    """Lines that follow from nothing of a layer's `own`, and the others: sums, and what its own events decide."""
+    shared, others = list[str](), list[str]()
+    for line in lines:
+        name, how, _ = line.split(" ", 2)
+        if how == "=" and own.isdisjoint(re.findall(r"[a-z]\w*", line)):
+            shared.append(line)
+        else:
+            own = own | {name}
+            others.append(line)
+    return shared, others
+
+
 def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int) -> str:
     """The source of an iteration's cost."""
     first = N_OF_KIND + len(EVENT)
@@ -571,7 +590,8 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
     start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
     start += [f"first = {made.constants.size + 1}\nlongest = t[carried, {LONGEST}]"] if has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
-    layer = ([_LENGTH.format(**numbers)] if "length" in text else []) + list(made.layer)
+    shared, layer = _apart(made.layer, {"share", *EVENT, *(("context", *TRACK) if has_tracks else ())})
+    shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]
     seconds = dict[str, list[str]]()
     for of, name in made.seconds.items():
         seconds.setdefault(of[0] if isinstance(of, tuple) else "other", []).append(name)
@@ -584,6 +604,7 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
         "start": (start, 4),
         "event": (event, 8),
         "keys": (keys, 8),
+        "shared": (shared, 16),
         "layer": (layer, 12),
         "head": (made.head, 4),
         "after": (made.after, 4),

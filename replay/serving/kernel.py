@@ -1,14 +1,14 @@
 """The serving engine's loop: iterations back to back, requests in and out of them (Layered Prefill section 4, common rules).
 
-What happens in every iteration is written out here: numba counts references to every array that a call is handed, atomically, and
-completing batches in a function of its own halved the speed of chunked prefill.
+What it calls makes no arrays: numba else counts references to every array that a call is handed, atomically, which took most of
+an iteration's time.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import Kernel, array, float64, function, int64, kernel, none, void
+from tokentape.policies.kernels import array, float64, function, int64, kernel, none, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
@@ -101,13 +101,12 @@ _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 _COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
-_SLOTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, function(ITERATION), KV, CHOOSE)
-
-
+_EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
+_SLOTS = (*_EXPERTS, function(ITERATION), KV, CHOOSE, ROUTED, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
-@kernel(void(*_ARGUMENTS, *_SLOTS, ROUTED, none, none), error_model="numpy")
+@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
@@ -123,8 +122,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. moves:
-    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router, or None;
-    sliced, served: of SliceMoE in place of `routed` (sliced.py).
+    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router; sliced, served: of
+    SliceMoE in place of the others (sliced.py), empty where there is none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -203,25 +202,26 @@ def run_engine(  # type: ignore[no-untyped-def]
         for c in range(n_kinds):
             in_group = layers_before[last_layer, c] - layers_before[first_layer, c]
             table[c, IN_GROUP], table[c, OTHERS] = in_group, layers_before[n_layers, c] - in_group
-            only = covered(cov_decode, n_decode, c)
-            table[c, SHARE] = only
-            table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+            if slots is None:  # else events say what is touched
+                only = covered(cov_decode, n_decode, c)
+                table[c, SHARE] = only
+                table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         if kv is not None:
             hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
             serve_kv(
                 at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
                 kv,
             )  # fmt: skip
-        if served is not None:
-            serve_sliced(
-                at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, sliced, served,
-            )  # fmt: skip
-        if routed is not None:
-            serve_experts(
-                at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                cache, slots, drafts, choose, routed, migrate, moves,
-            )  # fmt: skip
-        if slots is not None or served is not None:
+            if served[0].shape[0] > 0:
+                serve_sliced(
+                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, sliced,
+                    served,
+                )  # fmt: skip
+            else:
+                serve_experts(
+                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
+                    cache, slots, drafts, choose, routed, migrate, moves,
+                )  # fmt: skip
             stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0
         carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
@@ -322,8 +322,5 @@ def run_engine(  # type: ignore[no-untyped-def]
     totals[NOW] = now
 
 
-# Without experts' slots, and with SliceMoE's: branches of the others are not compiled, and a run starts without their arrays.
-run_alone, run_sliced = (
-    Kernel(run_engine.__wrapped__, void(*_ARGUMENTS, *slots), {"error_model": "numpy"})
-    for slots in ((none,) * (len(_SLOTS) + 3), (*_SLOTS, none, SLICED, SERVED))
-)
+# Without experts' slots: their branches are not compiled, and a run starts without their arrays.
+run_alone = kernel(void(*_ARGUMENTS, *(none,) * len(_SLOTS)), error_model="numpy")(run_engine.__wrapped__)

@@ -36,7 +36,6 @@ from tokentape.replay.serving.kernel import (
     STARTED,
     run_alone,
     run_engine,
-    run_sliced,
 )
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
@@ -177,7 +176,7 @@ def run_rule(
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
-    engine = run_alone if slots is None else run_engine if slots.system.sliced is None else run_sliced
+    engine = run_alone if slots is None else run_engine
     drafts: tuple[Any, ...] = NO_DRAFTS
     of_slots: tuple[Any, ...] = (None,) * 14
     if slots is not None:

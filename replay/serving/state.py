@@ -61,7 +61,7 @@ def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     return (n_tokens + block_tokens - 1) // block_tokens
 
 
-@kernel(void(int64, _I2, _I1))
+@kernel(void(int64, _I2, _I1), allocates=False)
 def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Puts request r into the bucket of its last iteration."""
     q = requests[r]
@@ -72,7 +72,7 @@ def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     bucket[last] = r
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
 def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r decodes from iteration at + 1 on.
 
@@ -99,7 +99,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
     needs_block[(at + 2 - length) % needs_block.shape[0]] += 1
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1))
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1), allocates=False)
 def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r stops decoding after n_steps iterations; its KV blocks are free. Its bucket is the caller's concern."""
     q = requests[r]
@@ -124,7 +124,7 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
     q[GENERATED] += n_steps
 
 
-@kernel(void(int64, _I2, _I1))
+@kernel(void(int64, _I2, _I1), allocates=False)
 def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Takes request r out of the bucket of its last iteration."""
     q = requests[r]
@@ -137,7 +137,7 @@ def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
         requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1))
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
 def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
     q = requests[r]
@@ -158,7 +158,7 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1))
+@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
 def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
     q = requests[r]
@@ -173,6 +173,7 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 
 @kernel(
     "UniTuple(int64, 2)(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
+    allocates=False,
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule: fills `members`, `takes` (tokens of each) and `carried` (iteration.py); returns how many, and

@@ -48,14 +48,14 @@ N_DRAFTED = 6
 NO_DRAFTS = (*(np.zeros(0, np.int64) for _ in range(7)), np.zeros((0, 0)), np.zeros(N_DRAFTED))
 
 
-@kernel(int64(int64, int64, DRAFTS))
+@kernel(int64(int64, int64, DRAFTS), allocates=False)
 def round_of(r, held, drafts):  # type: ignore[no-untyped-def]
     """Round of request r, `held` of whose tokens are in the cache; -1: it decodes plainly, -2: nothing is recorded."""
     round_at = drafts[1]
     return round_at[drafts[0][r] + held] if round_at.shape[0] > 0 else -2
 
 
-@kernel(int64(int64, int64, int64, DRAFTS))
+@kernel(int64(int64, int64, int64, DRAFTS), allocates=False)
 def nodes_of(r, held, n_nodes, drafts):  # type: ignore[no-untyped-def]
     """Drafts that request r has verified: of its round, or n_nodes where nothing is recorded."""
     k = round_of(r, held, drafts)
@@ -64,7 +64,7 @@ def nodes_of(r, held, n_nodes, drafts):  # type: ignore[no-untyped-def]
     return drafts[3][k + 1] - drafts[3][k] - 1
 
 
-@kernel(int64(int64, _I2, _I1, _I1, DRAFTS, _I1))
+@kernel(int64(int64, _I2, _I1, _I1, DRAFTS, _I1), allocates=False)
 def decode_rows(at, requests, state, first_row, drafts, rows):  # type: ignore[no-untyped-def]
     """Fills `rows` with the rows of ids that the decodes take in iteration `at`, in order of joining; returns how many."""
     n = 0

@@ -11,7 +11,20 @@ import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE
 from tokentape.policies.cache import CACHE_STATE
-from tokentape.policies.kernels import array, float32, float64, function, int16, int64, kernel, tuple_of, uint8, void
+from tokentape.policies.kernels import (
+    array,
+    float32,
+    float64,
+    function,
+    int16,
+    int32,
+    int64,
+    kernel,
+    tuple_of,
+    uint8,
+    uint64,
+    void,
+)
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events
@@ -52,8 +65,12 @@ _U1, _U2 = array(uint8, 1), array(uint8, 2)
 # table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width; pending
 # (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (MoE
 # layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and
-# of `where`.
-SLOTS = tuple_of(_I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1)
+# of `where`; SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is placed), those looked up,
+# hits; place and there (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
+SCRATCH = tuple_of(_I1, _I1, _U1, array(int32, 1), _U1, array(uint64, 1), _U1, _I1, _I1, _I1)
+SLOTS = tuple_of(
+    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1, SCRATCH
+)  # fmt: skip
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
 ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
@@ -81,80 +98,117 @@ def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, 
 
 
 @kernel(inline="always")
-def _find(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def]
-    """there (E,): which of MoE layer m's experts lie in the fast tier."""
-    n_experts = hot.shape[1]
+def _resident(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def]
+    """(E,) which of MoE layer m's experts lie in the fast tier. there (E,): scratch."""
+    first, n_experts = m * hot.shape[1], hot.shape[1]
+    if how[PLACE] >= FIXED:
+        return hot[m]
+    if how[RESIDENCY] == QUEUE:
+        return resident[first : first + n_experts]
+    is_held = how[RESIDENCY] == HELD
     for e in range(n_experts):
-        if how[PLACE] >= FIXED:
-            there[e] = hot[m, e]
-        elif how[RESIDENCY] == QUEUE:
-            there[e] = resident[m * n_experts + e]
-        else:
-            there[e] = how[RESIDENCY] == HELD or slot_of[m * n_experts + e] != ABSENT
+        there[e] = is_held or slot_of[first + e] != ABSENT
+    return there
 
 
 @kernel(inline="always")
-def _count(  # type: ignore[no-untyped-def]
-    at,
-    first_layer,
-    last_layer,
-    has_prompts,
-    n_events,
-    layers,
-    ends,
-    bounds,
-    keys,
-    counts,
-    near,
-    looked_up,
-    hits,
-    table,
-    first_entry,
-    slots,
-):
-    """What the costs of these events follow from, their totals and, while there is room, a log of their lookups. ends: of an
-    event's experts; bounds: of those that were looked up."""
-    (how, _, _, of_layer, near_bound, _, widths, _, totals, log_keys, log_hits, log_starts, fetched, _, of_iteration, _, _, _) = (
-        slots
-    )
-    for event in range(n_events):
-        m = layers[event]
-        cost, phase, n_hits, at_key = of_layer[1, m], 0, 0, bounds[event]
-        if has_prompts and first_layer <= of_layer[0, m] < last_layer:
-            phase = N_OF_PHASE
-        for i in range(ends[event], ends[event + 1]):
-            n_tokens, w = float(counts[i]), widths[m, keys[i]]
-            totals[m, phase + TOKEN_EXPERTS] += counts[i]
-            if not near[i]:
-                table[cost, first_entry + ACTIVE] += 1.0
-                table[cost, first_entry + CHOSEN] += n_tokens
-                table[cost, first_entry + WEIGHTS] += w
-                n_hits += hits[at_key]
-                if not hits[at_key]:
-                    table[cost, first_entry + MISSED] += w
-                    table[cost, first_entry + FETCHES] = 1.0
-                at_key += 1
+def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-untyped-def]
+    """Distinct experts of an event in order of last mention, and the tokens on each, in front of keys[end]; returns where they
+    begin. place (E,): scratch."""
+    first, k = end, ids.shape[2]
+    for i in range(n_rows):
+        row = uint64(rows[n_rows - 1 - i])
+        for j in range(k):
+            found = ids[row, m, uint64(k - 1 - j)]
+            if found < 0:
                 continue
-            totals[m, phase + AWAYS] += 1
-            totals[m, phase + AWAY_TOKENS] += counts[i]
-            if how[AWAY] == IS_STREAMED:
-                table[cost, first_entry + ACTIVE] += 1.0
-                table[cost, first_entry + CHOSEN] += n_tokens
-                table[cost, first_entry + WEIGHTS] += w
-                table[cost, first_entry + MISSED] += w
-                table[cost, first_entry + FETCHES] = 1.0
-            elif how[AWAY] == IS_READ:
-                table[cost, first_entry + IN_PLACE] += 1.0
-                table[cost, first_entry + CHOSEN_IN_PLACE] += n_tokens
-                table[cost, first_entry + WEIGHTS_IN_PLACE] += w
+            e = uint64(found)
+            at_key = place[e]
+            if first <= at_key < end and keys[at_key] == found:
+                counts[at_key] += 1
             else:
-                group = first_entry + (BUSY if n_tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR)
-                table[cost, group] += 1.0
-                table[cost, group + 1] += w
-                table[cost, group + 2] += n_tokens
-                table[cost, group + 3] += n_tokens * w
-                table[cost, first_entry + EXCHANGES] = 1.0
-        n = bounds[event + 1] - bounds[event]
+                first -= uint64(1)
+                place[e], keys[first], counts[first] = first, found, 1
+    return first
+
+
+@kernel(inline="always")
+def _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots):  # type: ignore[no-untyped-def]
+    """Of the experts that these events look up, which are there; the cache is advanced."""
+    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
+     n_cached, n_total, last) = cache  # fmt: skip
+    how, hot, log_hits, params = slots[0], slots[5], slots[10], slots[16]
+    if how[PLACE] >= FIXED:
+        for event in range(uint64(n_events)):
+            m = uint64(layers[event])
+            for i in range(uint64(bounds[event]), uint64(bounds[event + uint64(1)])):
+                hits[i] = hot[m, uint64(looked_up[i]) - m * uint64(hot.shape[1])]
+    elif how[RESIDENCY] == QUEUE:
+        run_queue_events(
+            looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
+            how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
+        )  # fmt: skip
+    elif how[RESIDENCY] == RANKED:
+        run_ranked(
+            rank_of, params, looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[FLAG] != 0,
+            how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
+            last, how[N_EVENTS], how[N_LOOKUPS], hits,
+        )  # fmt: skip
+    elif how[RESIDENCY] == UNIFORM:
+        run_uniform(
+            looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
+            count, used, stamp, how[N_EVENTS], hits,
+        )  # fmt: skip
+    elif how[RESIDENCY] == GIVEN:
+        for i in range(bounds[n_events]):
+            hits[i] = log_hits[how[N_LOOKUPS] + i]
+    else:
+        hits[: bounds[n_events]] = 1
+
+
+@kernel(inline="always")
+def _count(at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first, slots):  # type: ignore[no-untyped-def]
+    """What the costs of these events follow from, their totals and, while there is room, a log of their lookups. Of event i:
+    experts from begins[i] to (i + 1) width, and those that were looked up, bounds[i] to bounds[i + 1]."""
+    (how, _, _, of_layer, near_bound, _, widths, _, totals, log_keys, log_hits, log_starts, fetched, _, of_iteration,
+     _, _, _, _) = slots  # fmt: skip
+    for event in range(uint64(n_events)):
+        m = uint64(layers[event])
+        entries = table[uint64(of_layer[1, m]), first : first + N_EVENT]
+        phase = N_OF_PHASE if prompt_layers[0] <= of_layer[0, m] < prompt_layers[1] else 0
+        at_key, end = uint64(bounds[event]), (event + uint64(1)) * width
+        active = chosen = weights = 0.0
+        missed, n_hits, n_tokens, n_away = entries[MISSED], 0, 0, 0
+        for i in range(uint64(begins[event]), end):
+            tokens, w = float(counts[i]), widths[m, uint64(keys[i])]
+            n_tokens += counts[i]
+            if near[i]:
+                n_away += 1
+                totals[m, phase + AWAY_TOKENS] += counts[i]
+                if how[AWAY] == IS_READ:
+                    entries[IN_PLACE] += 1.0
+                    entries[CHOSEN_IN_PLACE] += tokens
+                    entries[WEIGHTS_IN_PLACE] += w
+                    continue
+                if how[AWAY] == IS_NEAR:
+                    group = BUSY if tokens > near_bound[0] * (w if near_bound[1] == 0.0 else 1.0) else NEAR
+                    entries[group] += 1.0
+                    entries[group + 1] += w
+                    entries[group + 2] += tokens
+                    entries[group + 3] += tokens * w
+                    entries[EXCHANGES] = 1.0
+                    continue
+            active += 1.0
+            chosen += tokens
+            weights += w
+            is_hit = hits[at_key] if not near[i] else uint8(0)
+            at_key += uint64(not near[i])
+            n_hits += is_hit
+            if not is_hit:
+                missed += w
+                entries[FETCHES] = 1.0
+        entries[ACTIVE], entries[CHOSEN], entries[WEIGHTS], entries[MISSED] = active, chosen, weights, missed
+        n = bounds[event + uint64(1)] - bounds[event]
         if how[N_EVENTS] < log_starts.shape[0] and how[N_LOOKUPS] + n <= log_keys.shape[0]:
             for i in range(n):
                 log_keys[how[N_LOOKUPS] + i] = looked_up[bounds[event] + i]
@@ -162,17 +216,19 @@ def _count(  # type: ignore[no-untyped-def]
             log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
         how[N_EVENTS] += 1
         how[N_LOOKUPS] += n
-        fetched[m] += table[cost, first_entry + MISSED]
+        fetched[m] += missed
+        totals[m, phase + TOKEN_EXPERTS] += n_tokens
+        totals[m, phase + AWAYS] += n_away
         totals[m, phase + LOOKUPS] += n
         totals[m, phase + HITS] += n_hits
         if at < of_iteration.shape[0]:
             of_iteration[at, 0] += n
             of_iteration[at, 1] += n_hits
-            of_iteration[at, 2] += ends[event + 1] - ends[event] - n
-            of_iteration[at, 3] += table[cost, first_entry + MISSED]
+            of_iteration[at, 2] += n_away
+            of_iteration[at, 3] += missed
 
 
-@kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED))
+@kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED), allocates=False)
 def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type: ignore[no-untyped-def]
     """Puts a router's choice for an event's rows in `ids`, each by falling gate."""
     recorded, values, gates, params, of_values, of_gates, natural, chosen, phase, of, work = routed
@@ -180,15 +236,20 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
     for i in range(n_rows):
         row = rows[i]
         if recorded[row, m, 0] >= 0:
-            of_values[n], of_gates[n] = values[row * n_layers + m], gates[row * n_layers + m]
-            natural[n] = recorded[row, m]
+            for e in range(values.shape[1]):
+                of_values[n, e], of_gates[n, e] = values[row * n_layers + m, e], gates[row * n_layers + m, e]
+            for j in range(k):
+                natural[n, j] = recorded[row, m, j]
             phase[n], of[n] = DECODE if i < n_decode else OF_PROMPT, row
             n += 1
     if n == 0:
         return
     choose(m, of_values[:n], of_gates[:n], natural[:n], there, phase[:n], params, work, chosen[:n])
     for i in range(n):
-        if chosen[i].min() >= 0:
+        lowest = int64(0)
+        for j in range(k):
+            lowest = min(lowest, chosen[i, j])
+        if lowest >= 0:
             by_gate(of_values[i], of_gates[i], chosen[i])
         for j in range(k):
             ids[of[i], m, j] = chosen[i, j]
@@ -197,112 +258,71 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
 _OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
 
 
-@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES))
+@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES), allocates=False)
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
     drafts, choose, routed, migrate, moves,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
-    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
-     n_cached, n_total, last) = cache  # fmt: skip
-    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, log_hits, _, _, counted, _, rows, params, where_params) = slots
-    average, scratch, move_params, room = moves
-    n_layers, n_experts = of_layer.shape[1], hot.shape[1]
+    capacity, profile, resident, slot_of = cache[3], cache[4], cache[9], cache[11]
+    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, _, _, _, counted, _, rows, _, where_params, scratch) = slots
+    average, tokens, move_params, room = moves
+    n_layers, n_experts = uint64(of_layer.shape[1]), hot.shape[1]
     n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
-    seen, tokens, there = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64), np.zeros(n_experts, np.uint8)
-    most = n_layers * min(n_experts, n_all * ids.shape[2])  # experts of an iteration's events; looked up: those that are not near
-    keys, counts, near = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint8)
-    looked_up, hits = np.empty(most, np.int32), np.empty(most, np.uint8)
-    layers, ends, bounds = np.empty(n_layers, np.int64), np.zeros(n_layers + 1, np.int64), np.zeros(n_layers + 1, np.int64)
+    prompt_layers = (first_layer, last_layer) if n_members > 0 else (0, 0)
+    width = uint64(min(n_experts, n_all * ids.shape[2]))  # room for an event's experts; looked up: those that are not near
+    keys, counts, near, looked_up, hits, place, there, layers, begins, bounds = scratch
     # Whose events see what the one before left is served layer by layer, others all layers at once: a call is dear.
-    is_routed = routed[0].shape[0] > 0
-    is_alone = is_routed or how[PLACE] == BY_FUNCTION or how[PROFILED] >= 0
-    stretch = 1 if is_alone else n_layers
-    for first in range(0, n_layers, stretch):
-        n_events = n_looked_up = 0
+    is_routed, is_asked = routed[0].shape[0] > 0, how[PLACE] == BY_FUNCTION
+    is_alone = ((is_routed or is_asked) and capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS]
+    stretch = uint64(1) if is_alone else n_layers
+    for first in range(uint64(0), n_layers, stretch):
+        n_events, n_looked_up = uint64(0), uint64(0)
         for m in range(first, first + stretch):
-            cost = of_layer[1, m]
+            entries = table[uint64(of_layer[1, m]), first_entry : first_entry + N_EVENT]
             for i in range(N_EVENT):
-                table[cost, first_entry + i] = 0.0
-            has_prompt = n_members > 0 and first_layer <= of_layer[0, m] < last_layer
+                entries[i] = 0.0
+            has_prompt = prompt_layers[0] <= of_layer[0, m] < prompt_layers[1]
             n_rows = n_all if has_prompt else n_decode
             if n_rows > 0 and pending[m] > 0.0:
-                table[cost, first_entry + MISSED] += pending[m]
-                table[cost, first_entry + FETCHES] = 1.0
+                entries[MISSED], entries[FETCHES] = pending[m], 1.0
                 pending[m] = 0.0
+            if is_routed or is_asked:
+                held = _resident(m, how, hot, resident, slot_of, there)
             if is_routed:
-                _find(m, how, hot, resident, slot_of, there)
-                route_event(m, rows, n_rows, n_decode, there, ids, choose, routed)
-            begin, mark = ends[n_events], m + 1
-            end = begin
-            for i in range(n_rows - 1, -1, -1):  # distinct experts in order of last mention, and the tokens on each
-                for j in range(ids.shape[2] - 1, -1, -1):
-                    e = ids[rows[i], m, j]
-                    if e < 0:
-                        continue
-                    if seen[e] != mark:
-                        seen[e] = mark
-                        tokens[e] = 0
-                        keys[end] = e
-                        end += 1
-                    tokens[e] += 1
-            for i in range((end - begin) // 2):
-                keys[begin + i], keys[end - 1 - i] = keys[end - 1 - i], keys[begin + i]
-            for i in range(begin, end):
-                counts[i], near[i] = tokens[keys[i]], 0
+                route_event(int64(m), rows, n_rows, n_decode, held, ids, choose, routed)
+            end = (n_events + uint64(1)) * width
+            begin = _gather(m, rows, n_rows, ids, place, end, keys, counts)
             if end == begin:
                 continue
             if how[PLACE] == MOVING and not has_prompt:
-                n_moved = move(m, keys[begin:end], counts[begin:end], hot, migrate, average, scratch, move_params, room)
+                n_moved = move(int64(m), keys[begin:end], counts[begin:end], hot, migrate, average, tokens, move_params, room)
                 totals[m, MOVED] += n_moved
                 if n_moved > 0:
-                    table[cost, first_entry + MISSED] += n_moved
-                    table[cost, first_entry + FETCHES] = 1.0
-            if how[PLACE] == BY_FUNCTION:
-                _find(m, how, hot, resident, slot_of, there)
-                where(m, keys[begin:end], counts[begin:end], there, near[begin:end], where_params)
-            elif how[PLACE] >= FIXED and not has_prompt:
+                    entries[MISSED] += n_moved
+                    entries[FETCHES] = 1.0
+            if is_asked:
+                near[begin:end] = 0
+                where(int64(m), keys[begin:end], counts[begin:end], held, near[begin:end], where_params)
+            elif how[PLACE] >= FIXED:
                 for i in range(begin, end):
-                    near[i] = not hot[m, keys[i]]
+                    near[i] = not has_prompt and not hot[m, uint64(keys[i])]
             for i in range(begin, end):
-                if not near[i]:
-                    looked_up[n_looked_up] = m * n_experts + keys[i]
-                    n_looked_up += 1
-            layers[n_events] = m
-            n_events += 1
-            ends[n_events], bounds[n_events] = end, n_looked_up
+                looked_up[n_looked_up] = m * uint64(n_experts) + uint64(keys[i])
+                n_looked_up += uint64(not near[i])
+            layers[n_events], begins[n_events] = m, begin
+            n_events += uint64(1)
+            bounds[n_events] = n_looked_up
         if n_events == 0:
             continue
         if how[N_EVENTS] == how[PROFILED]:
-            profile[:] = counted
-        if how[PLACE] >= FIXED:
-            for i in range(n_looked_up):
-                hits[i] = hot[looked_up[i] // n_experts, looked_up[i] % n_experts]
-        elif how[RESIDENCY] == QUEUE:
-            run_queue_events(
-                looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
-                how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
-            )  # fmt: skip
-        elif how[RESIDENCY] == RANKED:
-            run_ranked(
-                rank_of, params, looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[FLAG] != 0,
-                how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
-                last, how[N_EVENTS], how[N_LOOKUPS], hits,
-            )  # fmt: skip
-        elif how[RESIDENCY] == UNIFORM:
-            run_uniform(
-                looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
-                count, used, stamp, how[N_EVENTS], hits,
-            )  # fmt: skip
-        elif how[RESIDENCY] == GIVEN:
-            for i in range(n_looked_up):
-                hits[i] = log_hits[how[N_LOOKUPS] + i]
-        else:
-            hits[:n_looked_up] = 1
+            for key in range(counted.shape[0]):
+                profile[key] = counted[key]
+        _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots)
         _count(
-            at, first_layer, last_layer, n_members > 0, n_events, layers, ends, bounds, keys, counts, near, looked_up, hits,
-            table, first_entry, slots,
+            at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
+            slots,
         )  # fmt: skip
 
 

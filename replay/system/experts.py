@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.kernels import dispatcher_of, no_arrays
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
@@ -35,17 +35,12 @@ from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
+from tokentape.replay.system.sliced import SERVED, SLICED
 from tokentape.warehouse.formats import bytes_per_value
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _KINDS = {"queue": ev.QUEUE, "ranked": ev.RANKED, "uniform": ev.UNIFORM, "future": ev.GIVEN}
-_NO_CACHE = (np.zeros(0, np.int64), np.zeros(0, np.int32), *(np.zeros(0, t) for t in (np.int64, np.int64, np.float64, np.int64)))
-_EMPTY_CACHE = (*_NO_CACHE, np.zeros(0, np.int64), np.zeros(0, np.uint64), *(
-    np.zeros(0, t) for t in (
-        np.uint32, np.uint8, np.uint32, np.uint32, np.int64, np.float64, np.int64, np.float64, np.int64, np.int64, np.int64,
-    )
-))  # fmt: skip
 Arguments = tuple[Any, ...]
 
 
@@ -141,7 +136,7 @@ class ExpertSlots:
 
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
         """Of a run that starts now: rank, where, split, cache, slots, placed, the cost of draft passes, kv, choose, routed, and
-        nothing served otherwise. n_iterations: that are recorded."""
+        no slices. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, system.place
@@ -167,22 +162,25 @@ class ExpertSlots:
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
-        routed = self._routed(n_rows)
+        routed, n_most = self._routed(n_rows), n_layers * min(n_experts, n_rows * rec.ids.shape[2])
         slots = (
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
+            (*(np.zeros(n_most, of) for of in (np.int64, np.int64, np.uint8, np.int32, np.uint8)), np.zeros(n_experts, np.uint64),
+             np.zeros(n_experts, np.uint8), *np.zeros((3, n_layers + 1), np.int64)),
         )  # fmt: skip
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
-        arrays = cache.arrays() if cache else _EMPTY_CACHE
+        arrays = cache.arrays() if cache else no_arrays(ev.CACHE)
         self.cache = cache
         memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
         migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
         of_place = (self._placed(), migrate, moves)
-        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, None, None
+        of_slices = no_arrays(SLICED), no_arrays(SERVED)
+        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""
@@ -228,7 +226,7 @@ class ExpertSlots:
 
     def _placed(self) -> Arguments:
         if not self.is_placed:
-            return np.zeros((0, 0, 0)), np.zeros((0, 0, 0)), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0, 0))
+            return tuple(no_arrays(ev.PLACED))
         counts, weights = self.recorded.used_by_prompts()
         place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
         if isinstance(place, PrefillGuided | ShuffledPrompts):

@@ -66,7 +66,7 @@ KV = tuple_of(_F1, _F3, _F1, _I1, _F2)
 Floats = NDArray[np.float64]
 
 
-@kernel(float64(int64, _I2, _I1, KV))
+@kernel(float64(int64, _I2, _I1, KV), allocates=False)
 def _read(at, requests, state, kv):  # type: ignore[no-untyped-def]
     """Bytes of the decodes' KV in iteration `at`, its own tokens included: what they read."""
     numbers, track, held, first_row, _ = kv
@@ -80,7 +80,7 @@ def _read(at, requests, state, kv):  # type: ignore[no-untyped-def]
     return n_bytes
 
 
-@kernel(float64(int64, _I2, _I1, _I1, int64, KV))
+@kernel(float64(int64, _I2, _I1, _I1, int64, KV), allocates=False)
 def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Bytes of drafts' KV, of prompts in flight, whole, and of the hidden states of so many tokens."""
     tokens = state[N_NODES]
@@ -91,7 +91,7 @@ def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no
     return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
 
 
-@kernel(int64(int64, int64, int64, _I2, _I1, _I1, int64, KV))
+@kernel(int64(int64, int64, int64, _I2, _I1, _I1, int64, KV), allocates=False)
 def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Room that iteration `at` takes before a batch is formed, in prompt tokens; state[FREE] is then all of it. `needed` where KV
     has its own room. hidden: tokens of a batch between its first and last group of layers."""
@@ -103,7 +103,7 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV))
+@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV), allocates=False)
 def serve_kv(at, hidden, requests, state, members, n_members, table, first, residency, cache, kv):  # type: ignore[no-untyped-def]
     """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
     (sizes, _, base_of, capacity, _, used, _, draws, link, resident, heap, slot_of, count, ranks, lasts, _, _, _, _) = cache

@@ -48,7 +48,7 @@ class SlicedSlots(ExpertSlots):
             *(np.zeros(size, np.int64) for size in (n, n, n * n_layers, n * n_layers, n_layers, n_layers + 1, n_layers + 1)),
             np.zeros((n_layers, 5), np.int64),
         )  # fmt: skip
-        return *others[:-4], self.state.choose, None, self.state.arrays, served
+        return *others[:-4], self.state.choose, others[-3], self.state.arrays, served
 
     @property
     def events(self) -> Events:

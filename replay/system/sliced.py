@@ -32,7 +32,7 @@ SERVED = tuple_of(
 )  # fmt: skip
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, CHOOSE, SLICED, SERVED))
+@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, CHOOSE, SLICED, SERVED), allocates=False)
 def serve_sliced(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, choose, sliced, served
 ):
