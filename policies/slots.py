@@ -23,7 +23,6 @@ OPTIONS: dict[str, dict[str, str]] = {
     "schedule": {"max_seqs": "1"},
     "kv": {"storage": "plain", "bits": "4", "rate": "", "resample": "false"},
 }
-IN_THE_LOOP = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")  # slots that replay/system runs
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _sets(positions: np.ndarray) -> list[np.ndarray]:
     return [np.sort(held[held >= 0]) for held in positions.reshape(-1, positions.shape[-1])]
 
 
-def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: int, renorm: bool = True) -> Trail:
+def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: int) -> Trail:
     """What the policy retains after every pass when it only watches. requests: forced, of equal length: none is padded."""
     trail: Trail = []
     slots: list[Slots] = []
@@ -72,22 +72,21 @@ def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: in
                 if done.kind == "prefill":
                     slots[layer].start(_by_set(mass, n_sets), window=sliding[layer])
                 else:
-                    _step(slots[layer], mass, done.width, n_sets, sliding[layer], renorm)
+                    _step(slots[layer], mass, done.width, n_sets, sliding[layer])
             trail.append([_by_head(s, n_rows, attention.n_kv_heads) for s in slots])
 
         decode(model, requests, Sampling(), frozenset(), pad_id, on_pass=watch)
     return trail
 
 
-def _step(slots: Slots, mass: np.ndarray, width: int, n_sets: int, window: int, renorm: bool) -> None:
+def _step(slots: Slots, mass: np.ndarray, width: int, n_sets: int, window: int) -> None:
     """mass (batch, heads, keys): the last `keys` positions of `width`."""
     batch, heads, n_keys = mass.shape
     now = np.full(batch * n_sets, width - 1)
     slots.place(now)
     at = np.repeat(slots.positions.reshape(batch, n_sets, -1), heads // n_sets, axis=1) - (width - n_keys)
     kept = np.where(at >= 0, np.take_along_axis(mass, np.maximum(at, 0), axis=2), 0.0)
-    if renorm:
-        kept *= mass.sum(axis=2, keepdims=True) / kept.sum(axis=2, keepdims=True)
+    kept *= mass.sum(axis=2, keepdims=True) / kept.sum(axis=2, keepdims=True)
     slots.settle(_by_set(kept, n_sets), now, window)
 
 

@@ -175,11 +175,9 @@ class Choice:
             return
         scores, ids = self.scores[changed].astype(np.float64), chosen[changed]
         is_again = np.tril(ids[:, :, None] == ids[:, None, :], -1).any(axis=2)
-        if is_again.any():  # a pool of fewer than k: the same in every row
-            n = ids.shape[1] - int(is_again[0].sum())
-            made = np.pad(weights_of(scores, ids[:, :n], of.rule, of.params), ((0, 0), (0, ids.shape[1] - n)))
-        else:
-            made = weights_of(scores, ids, of.rule, of.params)
+        n_again = int(is_again[0].sum())  # of a pool of fewer than k: the same in every row
+        made = weights_of(scores, ids[:, : ids.shape[1] - n_again], of.rule, of.params)
+        made = np.pad(made, ((0, 0), (0, n_again)))
         where = torch.from_numpy(changed).to(self.ids.device)
         self.weights, self.ids = self.weights.clone(), self.ids.clone()
         self.weights[where] = torch.from_numpy(made).to(self.weights)

@@ -18,7 +18,7 @@ from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.slots import IN_THE_LOOP, SLOTS, System
+from tokentape.policies.slots import System
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -121,9 +121,6 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     """Raises ValueError, in one line, for what the loop does not run and what does not fit."""
     if not recorded.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    for slot in SLOTS:
-        if slot not in IN_THE_LOOP and system.policies.get(slot) is not None:
-            raise ValueError(f"system {system.name}: slot {slot} does not run in this loop yet; leave it out")
     if system.schedule is None:
         raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
     if not hasattr(system.schedule, "rule"):

@@ -127,27 +127,30 @@ def test_greedy_raises_the_more_important_of_equals_by_the_least_and_none_for_no
     assert greedy(np.ones((3, 4)), 4.0).tolist() == [1, 1, 1]
 
 
-def test_tables_that_do_not_fit_the_groups_are_refused():
-    scores, hot = np.ones((2, 3, 5)), np.zeros((2, 3, 5), bool)
-    for losses, of, where in (
-        (np.ones((5, 4)), scores[0], hot[0]),
-        (np.ones((3, 5, 4)), scores, hot[:1]),
-        (np.ones((3, 6, 4)), scores, hot),
-    ):
-        with pytest.raises(ValueError, match=r"must be \(G, L, E\)"):
-            assign(PREFIX, losses, of, where, 2.0)
+def with_one(table, place, value):
+    table[place] = value
+    return table
 
 
-def test_refusals():
-    table = np.ones((3, 4))
-    for mean_bits in (0.9, 4.1, float("nan")):
-        with pytest.raises(ValueError, match=r"must lie in 1\.\.4"):
-            PREFIX(table, mean_bits)
-    table[1, 2], table[2, 1] = np.nan, np.inf
-    with pytest.raises(ValueError, match=r"loss of expert \[1\] at 3 bits is nan"):
-        PREFIX(table, 2.0)
-    with pytest.raises(ValueError, match="4 columns"):
-        PREFIX(np.ones((3, 3)), 2.0)
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        *((lambda bits=bits: PREFIX(np.ones((3, 4)), bits), r"must lie in 1\.\.4") for bits in (0.9, 4.1, float("nan"))),
+        (lambda: PREFIX(with_one(np.ones((3, 4)), (1, 2), np.nan), 2.0), r"loss of expert \[1\] at 3 bits is nan"),
+        (lambda: PREFIX(np.ones((3, 3)), 2.0), "4 columns"),
+        (lambda: assign(PREFIX, np.ones((5, 4)), np.ones((3, 5)), np.zeros((3, 5), bool), 2.0), r"must be \(G, L, E\)"),
+        (lambda: assign(PREFIX, np.ones((3, 5, 4)), np.ones((2, 3, 5)), np.zeros((1, 3, 5), bool), 2.0), r"must be \(G, L, E\)"),
+        (lambda: assign(PREFIX, np.ones((3, 6, 4)), np.ones((2, 3, 5)), np.zeros((2, 3, 5), bool), 2.0), r"must be \(G, L, E\)"),
+        (lambda: assign(PREFIX, layers()[0][:2], *layers()[1:], 2.0), r"\(L, E, 4\)"),
+        (
+            lambda: assign(PREFIX, with_one(layers()[0], (1, 2, 3), np.inf), *layers()[1:], 2.0),
+            r"\[1, 2\] at 4 bits is inf",
+        ),
+    ],
+)
+def test_tables_and_budgets_that_do_not_fit_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
 
 
 @pytest.mark.parametrize(("n", "at_2_bits", "at_3_bits"), [(4, 0.61, 1.0), (6, 0.575, 1.0)])
@@ -272,12 +275,3 @@ def test_arrays_that_must_not_be_written_to_are_taken():
         array.flags.writeable = False
     assert np.array_equal(assign(PREFIX, losses, scores, hot, 2.4, share=scores), expected)
     assert PREFIX(losses[0], 2.0).sum() == 16
-
-
-def test_assign_refuses_tables_that_do_not_fit():
-    losses, scores, hot = layers()
-    with pytest.raises(ValueError, match=r"\(L, E, 4\)"):
-        assign(PREFIX, losses[:2], scores, hot, 2.0)
-    losses[1, 2, 3] = np.inf
-    with pytest.raises(ValueError, match=r"loss of expert \[1, 2\] at 4 bits is inf"):
-        assign(PREFIX, losses, scores, hot, 2.0)

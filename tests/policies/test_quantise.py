@@ -103,15 +103,10 @@ def test_equal_widths_lose_nothing(bits: int) -> None:
                 assert np.array_equal(approximate(w, MAT(bits, bits), name), whole), name
 
 
-def test_relative_errors_are_those_of_the_specification(weights: dict[str, np.ndarray]) -> None:
-    for scheme, expected in GAUSSIAN.items():
-        for pair, value in zip((MAT(4, 2), MAT(8, 4)), expected, strict=True):
-            assert relative_mse(weights["gaussian"], pair, scheme) == pytest.approx(value, rel=0.03), (scheme, pair)
-
-
-def test_relative_errors_are_those_of_a_second_source(weights: dict[str, np.ndarray]) -> None:
-    cases = [(name, MAT(8, bits)) for name in ("gaussian", "laplace") for bits in (4, 3, 2)]
-    for scheme, expected in EIGHT_BITS.items():
+def test_relative_errors_are_those_of_both_sources(weights: dict[str, np.ndarray]) -> None:
+    one = [("gaussian", MAT(4, 2)), ("gaussian", MAT(8, 4))]
+    other = [(name, MAT(8, bits)) for name in ("gaussian", "laplace") for bits in (4, 3, 2)]
+    for cases, (scheme, expected) in [*((one, of) for of in GAUSSIAN.items()), *((other, of) for of in EIGHT_BITS.items())]:
         for (name, pair), value in zip(cases, expected, strict=True):
             assert relative_mse(weights[name], pair, scheme) == pytest.approx(value, rel=0.03), (scheme, name, pair)
 
@@ -129,14 +124,6 @@ def test_errors_of_every_code_once_are_the_closed_forms(bits_low: int) -> None:
     assert np.mean(augmented**2) == (2 ** (2 * k) + 2) / 12
 
 
-@pytest.mark.parametrize("data", ["gaussian", "student-t", "laplace", "embedded"])
-@pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_schemes_keep_their_order(weights: dict[str, np.ndarray], data: str, pair: MAT) -> None:
-    errors = [relative_mse(weights[data], pair, scheme) for scheme in BY_ERROR]
-    assert errors == sorted(errors), dict(zip(BY_ERROR, errors, strict=True))
-    assert len(set(errors)) == len(errors)
-
-
 def gates(w: np.ndarray, pair: MAT) -> list[str]:
     """The specification's bars on weight errors (SliceMoE, section 6) that do not hold."""
     mse = {scheme: relative_mse(w, pair, scheme) for scheme in BY_ERROR}
@@ -150,8 +137,11 @@ def gates(w: np.ndarray, pair: MAT) -> list[str]:
 
 
 @pytest.mark.parametrize("data", ["gaussian", "student-t", "laplace", "embedded"])
-def test_the_gates_hold(weights: dict[str, np.ndarray], data: str) -> None:
-    assert [gates(weights[data], pair) for pair in PAIRS] == [[], [], []]
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_schemes_keep_their_order_and_the_gates_hold(weights: dict[str, np.ndarray], data: str, pair: MAT) -> None:
+    errors = [relative_mse(weights[data], pair, scheme) for scheme in BY_ERROR]
+    assert errors == sorted(set(errors)), dict(zip(BY_ERROR, errors, strict=True))
+    assert gates(weights[data], pair) == []
 
 
 @pytest.mark.parametrize("wrong", ["trunc_asym", "trunc_asym_floor"])
