@@ -167,7 +167,7 @@ def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> 
 
 def _labels(held: Iterable[pl.DataFrame], of: str) -> dict[str, str]:
     said = [frame.select(pl.col(of).cast(pl.String), words=f"{of}_words") for frame in held if f"{of}_words" in frame.columns]
-    return dict(pl.concat(said).iter_rows()) if said else {}
+    return dict(pl.concat(said).drop_nulls().iter_rows()) if said else {}
 
 
 @cache
