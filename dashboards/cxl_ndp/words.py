@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Control
 
 NAME = PAPER = "cxl_ndp"
 STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
-DIGITS = 4  # of a number, as the page carries it
 HEADLINE = "headline"
 MONDE, HOBBIT = "MoNDE", "HOBBIT"
 OURS = ("OURS-2", "OURS-3")
@@ -78,7 +74,6 @@ TASKS = {
     "average": "average", "mmlu": "MMLU", "mathqa": "MathQA", "hellaswag": "HellaSwag", "arc_easy": "ARC easy",
     "arc_challenge": "ARC challenge", "boolq": "BoolQ", "winogrande": "WinoGrande", "piqa": "PIQA",
 }  # fmt: skip
-SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
 STORED = {
     "hot experts": theme.VERMILLION,
     "attention, shared and dense": theme.BLUE,
@@ -127,10 +122,3 @@ RUN = "Run: tokentape evaluate --policy cxl_ndp, then tokentape load and tokenta
 SEEDS = "Bands: least to most of the seeds, which read different texts."
 LEGEND = "top columns=6"
 SQUARES = "top columns=7 symbolType=square symbolStrokeWidth=0"
-
-
-def setups(*frames: pl.DataFrame, by: str = "setup") -> list[str]:
-    """Names of the frames' rows by rank; of the paper's models the smaller one first."""
-    there = [frame.select(by, "rank") for frame in frames if not frame.is_empty()]
-    found = pl.concat(there).unique() if there else pl.DataFrame(schema={by: pl.String, "rank": pl.Int32})
-    return found.sort("rank", by, descending=[False, True])[by].to_list()

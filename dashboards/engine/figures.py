@@ -144,30 +144,41 @@ def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Make:
 
 def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> Drawn:
     """rows: that sentences are of unless `said` are others, `told` to all that is asked; data: what is drawn where it is other
-    rows; facts: a value each; also: rows that sentences call by name. menus: `choices`, rows whose column NAME_words says what a
-    value of NAME is called, `titles` and `sliders`."""
+    rows; facts: a value each; also: rows that sentences call by name."""
     some(rows)
     facts = "select " + ", ".join(f'{text} as "{of}"' for of, text in told.get("facts", {}).items())
     own = ask.sql(f"{facts} from told", rows).row(0, named=True) if "facts" in told else {}
-    menus = told.get("menus", {"choices": [], "titles": {}})
-    held = [ask.sql(text, rows) for text in menus["choices"]]
-    words = {of: _labels(held, of) for of in menus["titles"]}
-    kinds = dict.fromkeys(menus.get("sliders", ()), "slider")
-    choices = [
-        {of: str(value) for of, value in row.items() if not of.endswith("_words")} for frame in held for row in frame.to_dicts()
-    ]
+    controls, choices = menus(ask, told, rows)
     return Drawn(
         {of: ask.sql(text, rows) for of, text in told.get("data", {name: "from told"}).items()},
         facts={**own, **{of: ask.sql(text, rows) for of, text in told.get("also", {}).items()}},
         said=ask.sql(told["said"], rows) if "said" in told else rows,
-        controls=tuple(Control(of, title, words[of], kinds.get(of, "menu")) for of, title in menus["titles"].items()),
-        choices=tuple(choices),
+        controls=controls,
+        choices=choices,
     )
+
+
+def menus(
+    ask: Ask, told: Mapping[str, Any], rows: pl.DataFrame | None = None
+) -> tuple[tuple[Control, ...], tuple[dict[str, str], ...]]:
+    """Menus of a file and what may be chosen. choices: rows, whose column NAME_words says what a value of NAME is called, or
+    `labels` the table of words that does; titles; sliders."""
+    of_file = told.get("menus", {"choices": [], "titles": {}})
+    words, kinds = words_of(ask.folder.name), dict.fromkeys(of_file.get("sliders", ()), "slider")
+    tables = {name: words[table] for name, table in of_file.get("labels", {}).items()}
+    held = [ask.sql(text, rows) for text in of_file["choices"]]
+    choices = (
+        {of: str(value) for of, value in row.items() if not of.endswith("_words")} for frame in held for row in frame.to_dicts()
+    )
+    controls = (
+        Control(of, title, tables.get(of) or _labels(held, of), kinds.get(of, "menu")) for of, title in of_file["titles"].items()
+    )
+    return tuple(controls), tuple(choices)
 
 
 def _labels(held: Iterable[pl.DataFrame], of: str) -> dict[str, str]:
     said = [frame.select(pl.col(of).cast(pl.String), words=f"{of}_words") for frame in held if f"{of}_words" in frame.columns]
-    return dict(pl.concat(said).iter_rows()) if said else {}
+    return dict(pl.concat(said).drop_nulls().iter_rows()) if said else {}
 
 
 @cache

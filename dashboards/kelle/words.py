@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Control
 
-LIVE = Control("live", "Live model")
 NAMES = {
     "full": "whole cache",
     "streaming": "StreamingLLM",
@@ -44,7 +42,6 @@ RECENT = ("StreamingLLM", "recent only")
 SCORED = ("H2O", "AEP", "AEP (mean score)", "AERP", "AERP (mean score)")  # what evicts by accumulated attention
 STUDY = "Run: tokentape study kelle, then tokentape load and tokentape site."
 NOT_HERE = f"Nothing to draw: not computed, or too little of it fits into the DRAM under this reading. {STUDY}"
-DIGITS = 5  # of a number, as the page carries it
 NAME = "kelle"
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 SYSTEMS = {
@@ -61,7 +58,6 @@ READINGS = {
     ZERO: "as the paper counts, nothing fitted",
     PHYSICAL: "physically counted, calibrated",
 }
-READING = Control("reading", "Reading", READINGS)
 PARTS = {
     "DRAM": theme.QUIET,
     "weight SRAM": theme.BLUE,
@@ -118,9 +114,3 @@ WHO_LEGEND = "top columns=5 symbolStrokeWidth=0"
 WHO_COLOURS = {name: colour for name, (colour, _, _) in LOOKS.items()}
 WHO_SHAPES = {name: shape for name, (_, shape, _) in LOOKS.items()}
 HEADER = "bold labelLimit=400"
-
-
-def readings(ask: Ask) -> list[str]:
-    """Readings that anything was computed in, in the order of the menu."""
-    held = set(ask("readings")["reading"])
-    return [name for name in READINGS if name in held]

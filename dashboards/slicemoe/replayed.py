@@ -1,4 +1,4 @@
-"""The SliceMoE page's figures of claims and of what the study's replays show: Flash under budgets, gains, sweeps, warm-ups."""
+"""The SliceMoE page's figures of what the study's replays show: Flash under budgets, gains, sweeps, warm-ups."""
 
 from __future__ import annotations
 
@@ -7,12 +7,6 @@ import polars as pl
 from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.slicemoe import rows, words
 from tokentape.dashboards.units import percent
-
-
-def stated(ask: Ask) -> Drawn:
-    found = ask.made(rows.claims)
-    answered = some(found.drop_nulls("replay"))
-    return Drawn({"claims": answered}, facts={"ours": "replay (least to most of seeds)"}, said=found)
 
 
 def flash(ask: Ask) -> Drawn:

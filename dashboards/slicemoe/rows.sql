@@ -229,5 +229,15 @@ pairs as (
         bool_or(least(baseline_miss_frac, ours_miss_frac) >= 0 and greatest(baseline_miss_frac, ours_miss_frac) <= 1) as possible
     from operating_points where study = 'slicemoe' group by all
 )
-select pairs.* replace (coalesce(name, model) as model) from pairs left join names using (model)
-order by origin, claim, model, hardware
+select *, row_number() over (order by origin, claim, model, hardware) - 1 as "order", 150 / (dense_rank() over (order by model) - 0.5e0) as area,
+    format('{}, {}|{}: energy {:.2f} ×, speed {:.2f} ×', model, origin, regexp_replace(claim, ' at matched.*', ''), energy_gain, speed_gain) as label
+from (select pairs.* replace (coalesce(name, model) as model) from pairs left join names using (model)) order by "order"
+
+-- operating_end: part of others: end of the axis: past 1, so that the impossible is seen to be
+greatest(1.25, 1.05e0 * max(greatest(baseline_high, ours_high)))
+
+-- tape_menus: Every tape with its layers, then all layers.
+select trace, layer, tapes.trace_id || ': ' || model_id || ', ' || dataset || ' (' || origin || ')' as trace_words,
+    if(layer = 'all', 'all layers', null) as layer_words
+from (select trace, layer, place from ({early}) union select trace, layer, place from ({critical}))
+left join (select *, row_number() over () as n from ({tapes})) tapes on trace = tapes.trace_id order by n nulls last, trace, place nulls last

@@ -37,6 +37,7 @@ LOOKS = {
 }
 WARMUPS = {"empty": "empty", "last_layer": "last layer", "random": "random", "pcw": "PCW"}
 WARMUP_NAMES = list(WARMUPS.values())
+TAU_COLOURS = [theme.SKY, theme.BLUE, theme.INK]  # rising
 SIDES = {"baseline": "square", "ours": "circle"}
 ORIGINS = {"paper": "diamond", "replay": "circle"}
 SERIES = {"prefill": theme.ORANGE, "early": theme.BLUE}

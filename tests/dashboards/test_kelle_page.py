@@ -13,7 +13,7 @@ from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_
 
 from tokentape.dashboards import claims
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READING, ZERO
+from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READINGS, ZERO
 from tokentape.dashboards.shell import Page
 
 PAGE, MADE = kelle, EVERYTHING  # of the fixtures connection, page and said
@@ -49,7 +49,7 @@ def test_queries_ask_for_what_is_shown(connection: duckdb.DuckDBPyConnection) ->
     """Physical rows without a fit, nine times as high, are not asked for; a replay that is scaled anew is shown once."""
     ask = kelle.asked(connection)
     for rows in map(ask, ("headline", "explorer")):
-        assert set(rows["reading"]) == set(READING.labels)
+        assert set(rows["reading"]) == set(READINGS)
         assert rows["energy"].max() < 20  # type: ignore[operator]
     assert (ask("kept").height, ask("kept")["kept"].min()) == (9, 0.7)
 
