@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from tokentape.dashboards.engine import in_words, turn_of
+from tokentape.dashboards.engine import Ask, in_words, turn_of
 from tokentape.dashboards.theme import ROLES
 from tokentape.dashboards.units import percent, signed, significant
 from tokentape.warehouse.claim_errors import COMPARED
@@ -42,6 +42,12 @@ def rows(connection: duckdb.DuckDBPyConnection, paper: str, is_placed: bool = Tr
     """
     found = connection.sql(_CLAIMS, params={"paper": paper}).pl()
     return worded(found.with_columns(pl.col("setting").str.replace(short, ", average", literal=True)), is_placed)
+
+
+def stated(ask: Ask, **given: Any) -> pl.DataFrame:
+    """The rows of the figure that figures/claims.toml describes, of the page's paper. given: as `rows` takes it."""
+    given.pop("name", "")
+    return rows(ask.connection, ask.params["study"], **given)
 
 
 def worded(claims: pl.DataFrame, is_placed: bool = True) -> pl.DataFrame:

@@ -169,7 +169,7 @@ def note(text: str) -> None:
 
 
 @contextmanager
-def progress_bar(label: str, unit: str = "") -> Iterator[Callable[..., None]]:
+def progress_bar(label: str) -> Iterator[Callable[..., None]]:
     """A bar on stderr, and where there is no terminal a line every ten seconds; call the yielded function with (done, total, text
     beside the bar)."""
     from rich.console import Console

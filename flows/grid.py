@@ -121,6 +121,34 @@ def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, Repla
     return key, result
 
 
+def replay_once(
+    store: Store,
+    trace_id: str,
+    policy: str,
+    params: Mapping[str, Any],
+    hardware: str,
+    semantics: Semantics,
+    capacity: str,
+    expert_format: str = "auto",
+    seed: int = 0,
+    profile: str | None = None,
+) -> tuple[str, ReplayResult]:
+    """The replay's id and result, written to the store as study 'adhoc' unless it is there.
+
+    Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored.
+    """
+    if policy == SLICEMOE:
+        given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
+        only = {**dataclasses.asdict(Semantics("global")), "expert-format": "auto"}
+        for name, value in given.items():
+            if name not in ("start", "fetching") and value != only[name]:
+                raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
+    elif seed and getattr(registry.find(RESIDENCY, policy), "kind", "") != "uniform":
+        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
+    how = (expert_format, seed, profile or PHYSICAL)
+    return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, *how))
+
+
 def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]]) -> None:
     """Replays as one batch, by their ids, and the machines they ran on."""
     for machine in sorted({cell.hardware for cell, _ in made.values()} - {""}):

@@ -13,29 +13,14 @@ from tokentape.warehouse.tape import Store
 
 def rows(machine: HardwareSpec) -> dict[str, list[dict[str, Any]]]:
     """The machine's row and one for each of its numbers, by table."""
+    told = ("value", "low", "high", "source", "is_assumed")
     numbers = [
-        {
-            "hardware": machine.name,
-            "key": key,
-            "value": number.value,
-            "low": number.low,
-            "high": number.high,
-            "unit": catalogue.unit(key),
-            "source": number.source,
-            "is_assumed": number.is_assumed,
-        }
+        {"hardware": machine.name, "key": key, "unit": catalogue.unit(key)} | {name: getattr(number, name) for name in told}
         for key, number in machine.numbers()
     ]
-    itself = {
-        "hardware": machine.name,
-        "hardware_sha256": machine.sha256,
-        "title": machine.title,
-        "engine": machine.engine,
-        "dtype": machine.dtype,
-        "fast_tier": machine.fast,
-        "backing_tier": machine.backing,
-        "n_devices": machine.n_devices,
-    }
+    itself = {"hardware": machine.name, "hardware_sha256": machine.sha256}
+    itself |= {"fast_tier": machine.fast, "backing_tier": machine.backing}
+    itself |= {name: getattr(machine, name) for name in ("title", "engine", "dtype", "n_devices")}
     return {"machines": [itself], "hardware_numbers": numbers}
 
 

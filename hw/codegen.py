@@ -21,6 +21,8 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
 
 BASE = 1024.0  # at which features are put; rows are linear around it
+RECURRING = frozenset({"tokens", "logits", "share"})  # features of few values in a run: operators of these alone are timed once
+N_KEPT = 512  # times that are kept, in columns beside the coefficients: of each feature its value, and the time
 Parts = dict[Hashable, str]  # part -> seconds, an expression; "" for constants of the profile
 
 
@@ -227,22 +229,37 @@ class Writer:
         return {self.part_of(rows[0].rows): text} if text else {}
 
     def _items(self, rows: Sequence[_Row]) -> Parts:
-        parts: Parts = {}
+        texts: dict[Hashable, dict[tuple[str, ...], str]] = {}  # by part, of what is kept by what
         for row in rows:
+            kept: tuple[str, ...] = ()
             if row.rows.name in self.told:
                 text = self.told[row.rows.name]
             elif row.lane.operators and row.rows.operator in self.fits:
-                text = self._operator(row)
+                text, kept = self._operator(row)
             else:
                 terms = self._terms([row])
                 text = _plus(_join(row.lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
             if text:
-                part = self.part_of(row.rows)
-                parts[part] = _plus(parts.get(part, ""), text)
-        return parts
+                of_part = texts.setdefault(self.part_of(row.rows), {})
+                of_part[kept] = _plus(of_part.get(kept, ""), text)
+        return {part: _plus(*(self._kept(by, text) if by else text for by, text in of.items())) for part, of in texts.items()}
 
-    def _operator(self, row: _Row) -> str:
-        """A call of the fitted operator that times the row."""
+    def _kept(self, by: tuple[str, ...], text: str) -> str:
+        """What an expression says, worked out again only where another value of what it depends on has taken its place."""
+        first, at = self.first_column + len(self.values), f"h{len(self.values)}"
+        self.values += [np.full(self.work.n_blocks, -1.0)] * (N_KEPT * (len(by) + 1))
+        *places, place = (f"t[k, {at} + np.uint64({i * N_KEPT})]" for i in range(len(by) + 1))
+        mixed = " + ".join(f"{factor!r} * {name}" for factor, name in zip((1.0, 8191.0), by, strict=False))
+        self.lines[self.at].append(
+            f"{at} = np.uint64({first} + (np.int64({mixed}) & {N_KEPT - 1}))\n"
+            f"if {' or '.join(f'{kept} != {name}' for kept, name in zip(places, by, strict=True))}:\n"
+            + "".join(f"    {kept} = {name}\n" for kept, name in zip(places, by, strict=True))
+            + f"    {place} = {text}"
+        )
+        return place
+
+    def _operator(self, row: _Row) -> tuple[str, tuple[str, ...]]:
+        """A call of the fitted operator that times the row, and by which features its time can be kept."""
         rows, name = row.rows, row.rows.operator
         fit = self.fits[name]
         module = OPERATORS[fit.operator]
@@ -251,13 +268,16 @@ class Writer:
             self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.parameters)))
             self.constants += [fit.constants[parameter.name] for parameter in module.parameters]
         given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
-        texts = [self._linear(self._of(row, np.asarray(values, np.float64))) or "0.0" for values in given]
+        columns = [self._of(row, np.asarray(values, np.float64)) for values in given]
+        texts = [self._linear(values) or "0.0" for values in columns]
+        by = tuple(name for i, name in enumerate(self.features) if any(np.any(of[i + 1] != of[0]) for of in columns))
         call = f"{fit.operator}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
         there = self.work.by_cell(rows, 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)
         guards = [self._guard(rows), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
         guard = " and ".join(filter(None, guards))
-        return f"({call} if {guard} else 0.0)" if guard else call
+        kept = by if RECURRING.issuperset(by) and not guards[0] else ()
+        return (f"({call} if {guard} else 0.0)" if guard else call), kept
 
     def _guard(self, rows: Rows) -> str:
         """When the row runs at all; "" for always."""

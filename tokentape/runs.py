@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows.one_replay import replay_once
+from tokentape.flows.grid import replay_once
 from tokentape.policies.resolve import told
 from tokentape.policies.systems import System
 from tokentape.replay.result import ReplayResult

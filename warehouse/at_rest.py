@@ -103,19 +103,13 @@ class Point:
 SHIPPED = Maker()  # by no copy, and the rows say the rest
 
 
-def at_rest(
-    name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED, *, is_older: bool = False
-) -> dict[str, pa.Table]:
+def at_rest(name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED) -> dict[str, pa.Table]:
     """The stored tables, `runs` first, that rows of a view lie in; a later row replaces one of its key.
 
-    is_older: they are of an older version, and null in the columns that they lack.
     Raises ValueError for no rows, BadTable for rows that do not fit the declaration.
     """
     view = VIEWS[name]
-    types = [pa.field(column, view.column(column).type) for column in view.columns]
-    frame = pl.DataFrame(
-        pa.Table.from_pylist([dict(row) for row in rows], pa.schema(types)) if is_older else declared(name, rows)
-    )
+    frame = pl.DataFrame(declared(name, rows))
     runs = dict[str, dict[str, Any]]()
     ids = []
     told = frame.select(*facts(name), *(view.run_id,) * bool(view.run_id))
@@ -166,24 +160,9 @@ def runs_at_rest(engine: str, points: Sequence[Point], maker: Maker = SHIPPED) -
         raise BadTable(f"{engine}: metric {unknown[0]} is not declared in warehouse/schema/metrics.toml; declare it")
     runs, metrics = dict[str, dict[str, Any]](), list[dict[str, Any]]()
     for point in points:
-        own = {column: value for column, value in point.facts.items() if column in OWN_COLUMNS}
         run_id = hash_of([engine, maker.study, dict(point.facts), dict(point.decisions)])
-        runs[run_id] = {
-            "run_id": run_id,
-            "view_name": "",
-            "conditions": run_id,
-            "engine": engine,
-            "copy_of": maker.copy_of,
-            "system": _json(point.decisions),
-            **dict.fromkeys(DECISIONS),
-            **point.decisions,
-            "study": maker.study,
-            **own,
-            "semantics": None,
-            "facts": _json({name: of for name, of in point.facts.items() if name not in own}),
-            "sources_sha256": maker.sources,
-            "code_version": _version(),
-        }
+        named = {"run_id": run_id, "view_name": "", "conditions": run_id, "engine": engine}
+        runs[run_id] = _told(named, point.facts, point.decisions, maker)
         metrics += [{"run_id": run_id, "metric": metric, "value": value} for metric, value in point.metrics.items()]
     tables = {"runs": list(runs.values()), "metrics": metrics}
     return {name: conform(name, filled(name, pa.Table.from_pylist(rows, schema=schema(name)))) for name, rows in tables.items()}
@@ -206,24 +185,30 @@ def _run(name: str, run_id: str, row: dict[str, Any], maker: Maker) -> dict[str,
     given = [column for column in facts(name) if column not in FOUND]
     system = {slot: row[column] for slot, column in view.decisions.items() if row[column] is not None}
     system |= maker.decide(row)
-    own = {column: row[column] for column in OWN_COLUMNS if column in row}
+    conditions = _hash_of(name, row, given, maker) if view.run_id else run_id
+    named = {"run_id": run_id, "view_name": name, "conditions": conditions, "engine": view.engine}
     rules = {column: row[column] for column in SEMANTICS if column in row}
-    others = {column: value for column, value in row.items() if column not in {*own, *rules, view.run_id}}
+    return _told(named, {c: value for c, value in row.items() if c not in {*rules, view.run_id}}, system, maker, rules)
+
+
+def _told(
+    named: dict[str, Any], facts: Mapping[str, Any], system: Mapping[str, str], maker: Maker, rules: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """A row of `runs`: what it is called, what ran, what its system decides, and the rules of a replay."""
+    own = {column: value for column, value in facts.items() if column in OWN_COLUMNS}
+    others = {column: value for column, value in facts.items() if column not in own}
     return {
-        "run_id": run_id,
-        "view_name": name,
-        "conditions": _hash_of(name, row, given, maker) if view.run_id else run_id,
-        "engine": view.engine,
+        **named,
         "system": _json(system),
         **dict.fromkeys(DECISIONS),
         **system,
         "study": maker.study,
-        **own,
         "copy_of": maker.copy_of,
-        "semantics": _json(rules) if rules else None,
-        "facts": _json(others),
         "sources_sha256": maker.sources,
         "code_version": _version(),
+        **own,
+        "semantics": _json(rules) if rules else None,
+        "facts": _json(others),
     }
 
 

@@ -5,8 +5,6 @@ Knows nothing of models: counts of values go in, bytes come out.
 
 from __future__ import annotations
 
-from typing import Literal
-
 GROUP = 32  # values that share a scale, in every grouped format here
 SCALE_BYTES = 2  # one FP16 scale per group
 
@@ -38,19 +36,14 @@ def bytes_per_value(value_format: str) -> float:
     return VALUE_FORMATS[value_format]
 
 
-def slice_bytes(
-    n_weights: int, bits_high: int, bits_low: int, scheme: Literal["asymmetric", "symmetric"] = "asymmetric"
-) -> tuple[int, int]:
+def slice_bytes(n_weights: int, bits_high: int, bits_low: int) -> tuple[int, int]:
     """(MSB, LSB) slice bytes of `n_weights` quantised to `bits_high`, of which the MSB slice holds the upper `bits_low`.
 
-    asymmetric: an FP16 scale and a 1-byte zero point per 32 weights, both with the MSB slice (SliceMoE section 2; MAT84 is
-    bits 8 and 4). symmetric: an FP16 scale per 32 weights, split evenly between the slices (ELMoE-3D section 3). Raises
-    ValueError unless 0 < bits_low < bits_high.
+    An FP16 scale and a 1-byte zero point per 32 weights, both with the MSB slice (SliceMoE section 2; MAT84 is bits 8 and 4).
+    Raises ValueError unless 0 < bits_low < bits_high.
     """
     if not 0 < bits_low < bits_high:
         raise ValueError(f"slices need 0 < bits_low < bits_high, got bits_low {bits_low} and bits_high {bits_high}")
     n_groups = -(-n_weights // GROUP)
     msb, lsb = (-(-n_weights * bits // 8) for bits in (bits_low, bits_high - bits_low))
-    if scheme == "symmetric":
-        return msb + n_groups * SCALE_BYTES // 2, lsb + n_groups * SCALE_BYTES // 2
     return msb + n_groups * (SCALE_BYTES + 1), lsb

@@ -167,12 +167,13 @@ class Geometry(BaseModel):
         return (*(self.layer_params(layer) for layer in range(self.n_layers)), self.vocab * self.hidden)
 
 
+_OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _LEAST = {  # of a field that is given
     **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size"), 1),
     **dict.fromkeys(("num_experts", "n_shared_experts", "first_k_dense_replace", "num_experts_per_tok"), 0),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "kv_lora_rank", "q_lora_rank"), 0),
-    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "sliding_window", "max_window_layers"), 0),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", *_OF_LATENTS), 0),
+    **dict.fromkeys(("sliding_window", "max_window_layers"), 0),
 }
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
 _WANTED = "give the config of a decoder-only language model"
@@ -299,11 +300,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
         expert_hidden=_first(config, "expert_hidden_size") if n_experts else 0,
         shared_intermediate=shared if n_experts else 0,
         dense_intermediate=intermediate,
-        kv_lora_rank=_first(config, "kv_lora_rank"),
-        q_lora_rank=_first(config, "q_lora_rank"),
-        qk_rope_head_dim=_first(config, "qk_rope_head_dim"),
-        qk_nope_head_dim=_first(config, "qk_nope_head_dim"),
-        v_head_dim=_first(config, "v_head_dim"),
+        **{name: _first(config, name) for name in _OF_LATENTS},
         **_details(config, n_layers),
     )
 

@@ -25,7 +25,6 @@ from tokentape.warehouse.at_rest import metric_defs, view_sql
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
 from tokentape.warehouse.claim_errors import create_view
 from tokentape.warehouse.columns import COLUMNS
-from tokentape.warehouse.migrate import older, older_names
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from tokentape.warehouse.tables import (
@@ -53,14 +52,13 @@ _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports
 @dataclass(frozen=True)
 class LoadReport:
     """What a load found: rows per table; tapes without a manifest; files that results have lost; results without their last
-    file; files of an older version's results; runs that newer ones replace, or whose tape is gone; damaged tapes."""
+    file; runs that newer ones replace, or whose tape is gone; damaged tapes."""
 
     database: Path
     rows: dict[str, int]
     unfinished_tapes: tuple[str, ...]
     lost_files: tuple[str, ...]
     n_incomplete: int
-    n_older: int
     n_superseded: int
     n_without_tape: int
     damaged_tapes: Mapping[str, str]  # what is wrong with them, by id
@@ -72,7 +70,6 @@ class LoadReport:
             f"what lost a file: {', '.join(self.lost_files[:3])}{', ...' * (len(self.lost_files) > 3)} is gone (run its study "
             "again)": len(self.lost_files),
             f"{self.n_incomplete} incomplete results": self.n_incomplete,
-            f"{self.n_older} files of an older version's results (`tokentape migrate` takes them over)": self.n_older,
             f"{self.n_superseded} runs that newer ones under the same conditions replace": self.n_superseded,
             f"{self.n_without_tape} replays whose tape is gone or damaged": self.n_without_tape,
             f"{len(self.damaged_tapes)} damaged tapes ({'; '.join(self.damaged_tapes.values())})": len(self.damaged_tapes),
@@ -153,8 +150,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
     left_out = found.height - chosen.height, chosen.height - runs.height
-    n_older = len(older(store)) + len(older_names(found))
-    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, n_older, *left_out, damaged)
+    return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, *left_out, damaged)
 
 
 def _key(name: str, row: Mapping[str, object]) -> tuple[object, ...]:
@@ -210,22 +206,10 @@ def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) ->
 
 def _catalogue_row(tape: Tape) -> dict[str, object]:
     m, geometry = tape.manifest, tape.geometry
-    return {
-        "trace_id": m.trace_id,
-        "model_id": m.model_id,
-        "model_revision": m.model_revision,
-        "dataset": m.dataset,
-        "origin": m.origin,
-        "n_requests": m.rows.get("requests", 0),
-        "n_tokens": m.rows.get("tokens", 0),
-        "n_layers": geometry.n_layers,
-        "n_moe_layers": len(geometry.moe_layers),
-        "n_experts": geometry.n_experts,
-        "top_k": geometry.top_k,
-        "tables": ",".join(m.tables),
-        "flags": json.dumps(m.flags, sort_keys=True),
-        "created_utc": m.created_utc,
-    }
+    row = {name: getattr(m, name) for name in ("trace_id", "model_id", "model_revision", "dataset", "origin", "created_utc")}
+    row |= {name: getattr(geometry, name) for name in ("n_layers", "n_experts", "top_k")}
+    row |= {f"n_{name}": m.rows.get(name, 0) for name in ("requests", "tokens")} | {"n_moe_layers": len(geometry.moe_layers)}
+    return row | {"tables": ",".join(m.tables), "flags": json.dumps(m.flags, sort_keys=True)}
 
 
 def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:

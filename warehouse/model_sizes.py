@@ -143,7 +143,7 @@ def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
     return per_token * sum(min(context_tokens, window or context_tokens) for window in _windows(g))
 
 
-def ops_per_token(g: Geometry, context_tokens: int, with_head: bool = True) -> int:
+def ops_per_token(g: Geometry, context_tokens: int) -> int:
     """Operations (2 per multiply-add) of one decode token that attends to `context_tokens`, itself included.
 
     MLA works on the cached latent, the up-projections absorbed into query and output. Raises ValueError for an empty context.
@@ -151,27 +151,21 @@ def ops_per_token(g: Geometry, context_tokens: int, with_head: bool = True) -> i
     if context_tokens < 1:
         raise ValueError(f"context_tokens must count the token itself, got {context_tokens}")
     per_pair = 2 * g.n_heads * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else _ops_per_pair(g)
-    return _matrix_ops(g, 1, int(with_head)) + per_pair * _pairs(g, context_tokens - 1, context_tokens)
+    return _matrix_ops(g, 1) + per_pair * sum(min(context_tokens, window or context_tokens) for window in _windows(g))
 
 
-def prefill_ops(g: Geometry, n_tokens: int, n_past: int = 0, n_logits: int = 1) -> int:
-    """Operations (2 per multiply-add) of a pass over `n_tokens` prompt tokens after `n_past` cached ones, causal.
-
-    n_logits: tokens that go through the output head. MLA expands keys and values of new tokens, and again of cached ones. Raises
-    ValueError for negative counts or more logits than tokens.
-    """
-    if min(n_tokens, n_past, n_logits) < 0 or n_logits > n_tokens:
-        raise ValueError(f"need 0 <= n_logits <= n_tokens and n_past >= 0, got {n_logits}, {n_tokens} and {n_past}")
-    up = g.kv_lora_rank * g.n_heads * (g.qk_nope_head_dim + g.v_head_dim)
-    expanded = 2 * up * g.n_layers * n_past if n_tokens else 0
-    return _matrix_ops(g, n_tokens, n_logits) + expanded + _ops_per_pair(g) * _pairs(g, n_past, n_past + n_tokens)
+def prefill_ops(g: Geometry, n_tokens: int) -> int:
+    """Operations (2 per multiply-add) of a causal pass over a prompt, whose last token meets the output head. MLA expands keys
+    and values."""
+    full = [min(n_tokens, window or n_tokens) for window in _windows(g)]
+    return _matrix_ops(g, n_tokens) + _ops_per_pair(g) * sum(n * (n + 1) // 2 + (n_tokens - n) * n for n in full)
 
 
-def _matrix_ops(g: Geometry, n_tokens: int, n_logits: int) -> int:
+def _matrix_ops(g: Geometry, n_tokens: int) -> int:
     p = parameters(g)
     body = p.attention + p.dense_ffn + p.shared_ffn + p.routers
     chosen = len(g.moe_layers) * g.top_k * g.expert_params
-    return 2 * (n_tokens * (body + chosen) + n_logits * g.vocab * g.hidden)
+    return 2 * (n_tokens * (body + chosen) + g.vocab * g.hidden)
 
 
 def _ops_per_pair(g: Geometry) -> int:
@@ -181,13 +175,3 @@ def _ops_per_pair(g: Geometry) -> int:
 
 def _windows(g: Geometry) -> tuple[int, ...]:
     return g.sliding_windows or (0,) * g.n_layers
-
-
-def _pairs(g: Geometry, n_past: int, n_end: int) -> int:
-    """(query, key) pairs of positions n_past..n_end-1, summed over layers."""
-
-    def until(n: int, window: int) -> int:
-        full = min(n, window or n)
-        return full * (full + 1) // 2 + (n - full) * full
-
-    return sum(until(n_end, window) - until(n_past, window) for window in _windows(g))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import polars as pl
@@ -29,9 +30,11 @@ def batch_path(store: Store, table: str, batch: str) -> str:
 
 
 def batches(store: Store, table: str = "runs") -> list[str]:
-    """Batches that wrote the table, oldest first."""
-    paths = oldest_first(store, [batch_path(store, table, stem) for stem in _stems(store, store.path(table))])
-    return [_stem(path) for path in paths]
+    """Batches that wrote the table, oldest first; those of one time, and where the store tells no times, by name."""
+    stems = _stems(store, store.path(table))
+    with suppress(NotImplementedError):
+        return sorted(stems, key=lambda stem: store.fs.modified(batch_path(store, table, stem)))
+    return stems
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -249,14 +252,6 @@ def _shown(store: Store, name: str, runs: pl.DataFrame) -> list[dict[str, Any]]:
         connection.execute(view_sql(name)).fetchall()
         rows: list[dict[str, Any]] = connection.sql(f"from {name}").to_arrow_table().to_pylist()
     return rows
-
-
-def oldest_first(store: Store, paths: list[str]) -> list[str]:
-    """`paths` by the time they were written; those of one time, and where the store tells no times, as they are."""
-    try:
-        return sorted(paths, key=store.fs.modified)
-    except NotImplementedError:
-        return paths
 
 
 def _stem(path: str) -> str:

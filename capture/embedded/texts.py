@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from operator import add, floordiv, mul, sub
 from pathlib import Path
 
 import numpy as np
@@ -72,87 +73,54 @@ THINGS = [
 PLACES = ["boxes", "bags", "shelves", "trays", "baskets", "drawers"]
 
 
-def _add(rng: np.random.Generator, total: int) -> int:
+# Signs of a problem and its text: from the first number on, each sign makes of what there is and the next number a step.
+TEMPLATES = {
+    "one_add": ("+", "{A} has {0} {t}. {B} gives {A} {1} more. How many {t} does {A} have?"),
+    "one_sub": ("-", "{A} has {0} {t} and gives {1} to {B}. How many {t} are left?"),
+    "one_mul": ("*", "There are {0} {p} with {1} {t} in each. How many {t} are there?"),
+    "one_div": ("/", "{A} puts {0} {t} into {1} {p}, the same number in each. How many {t} are in each?"),
+    "add_sub": ("+-", "{A} has {0} {t}. {A} finds {1} more and then loses {2}. How many {t} does {A} have?"),
+    "mul_add": ("*+", "{A} buys {0} {p} with {1} {t} in each. {B} brings {2} more {t}. How many {t} are there?"),
+    "mul_sub": ("*-", "{A} fills {0} {p} with {1} {t} in each and sells {2} {t}. How many {t} are left?"),
+    "sub_div": ("-/", "{A} has {0} {t}, keeps {1} and shares the rest among {2} friends. How many {t} does each friend get?"),
+    "three": ("*+-", "{A} packs {0} {p} with {1} {t} in each, adds {2} {t} and gives {3} to {B}. How many {t} are left?"),
+}
+OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "/": floordiv}
+
+
+def _more(rng: np.random.Generator, total: int) -> int:
     return int(rng.integers(1, 100 - total)) if total < 99 else 0
 
 
-# Each template: (numbers from rng, text, worked steps). Every operand and result lies in 0..99; divisions are exact.
-def _one_add(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a = int(rng.integers(2, 90))
-    b = _add(rng, a)
-    return (a, b), "{A} has {0} {t}. {B} gives {A} {1} more. How many {t} does {A} have?", [f"{a}+{b}={a + b}"]
-
-
-def _one_sub(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a = int(rng.integers(10, 100))
-    b = int(rng.integers(1, a))
-    return (a, b), "{A} has {0} {t} and gives {1} to {B}. How many {t} are left?", [f"{a}-{b}={a - b}"]
-
-
-def _factors(rng: np.random.Generator) -> tuple[int, int]:
-    a = int(rng.integers(2, 25))
-    return a, int(rng.integers(2, max(3, min(13, 99 // a + 1))))
-
-
-def _one_mul(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    return (a, b), "There are {0} {p} with {1} {t} in each. How many {t} are there?", [f"{a}*{b}={a * b}"]
-
-
-def _one_div(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    n = a * b
-    return (n, b), "{A} puts {0} {t} into {1} {p}, the same number in each. How many {t} are in each?", [f"{n}/{b}={a}"]
-
-
-def _add_sub(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a = int(rng.integers(2, 90))
-    b = _add(rng, a)
-    c = int(rng.integers(1, a + b))
-    text = "{A} has {0} {t}. {A} finds {1} more and then loses {2}. How many {t} does {A} have?"
-    return (a, b, c), text, [f"{a}+{b}={a + b}", f"{a + b}-{c}={a + b - c}"]
-
-
-def _mul_add(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    c = _add(rng, a * b)
-    text = "{A} buys {0} {p} with {1} {t} in each. {B} brings {2} more {t}. How many {t} are there?"
-    return (a, b, c), text, [f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"]
-
-
-def _mul_sub(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    c = int(rng.integers(1, a * b))
-    text = "{A} fills {0} {p} with {1} {t} in each and sells {2} {t}. How many {t} are left?"
-    return (a, b, c), text, [f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"]
-
-
-def _sub_div(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    n = a * b
-    c = _add(rng, n)
-    text = "{A} has {0} {t}, keeps {1} and shares the rest among {2} friends. How many {t} does each friend get?"
-    return (n + c, c, b), text, [f"{n + c}-{c}={n}", f"{n}/{b}={a}"]
-
-
-def _three(rng: np.random.Generator) -> tuple[tuple[int, ...], str, list[str]]:
-    a, b = _factors(rng)
-    n = a * b
-    c = _add(rng, n)
-    d = int(rng.integers(1, n + c))
-    text = "{A} packs {0} {p} with {1} {t} in each, adds {2} {t} and gives {3} to {B}. How many {t} are left?"
-    return (a, b, c, d), text, [f"{a}*{b}={n}", f"{n}+{c}={n + c}", f"{n + c}-{d}={n + c - d}"]
-
-
-TEMPLATES = (_one_add, _one_sub, _one_mul, _one_div, _add_sub, _mul_add, _mul_sub, _sub_div, _three)
+def _numbers(rng: np.random.Generator, signs: str) -> list[int]:
+    """Of a problem: every operand and result lies in 0..99, divisions are exact."""
+    if signs[0] == "*" or signs[-1] == "/":
+        a = int(rng.integers(2, 25))
+        b = int(rng.integers(2, max(3, min(13, 99 // a + 1))))
+        if signs[-1] == "/":
+            kept = [_more(rng, a * b)] if signs[0] == "-" else []
+            return [a * b + sum(kept), *kept, b]
+        numbers, total, signs = [a, b], a * b, signs[1:]
+    else:
+        total = int(rng.integers(2, 90) if signs[0] == "+" else rng.integers(10, 100))
+        numbers = [total]
+    for sign in signs:
+        numbers.append(_more(rng, total) if sign == "+" else int(rng.integers(1, total)))
+        total = OPERATIONS[sign](total, numbers[-1])
+    return numbers
 
 
 def math_items(held_out: bool, seed: int | list[int]) -> Iterator[Item]:
     """Endless templated word problems of 1 to 3 steps; the worked line comes before `#### <integer>` as in GSM8K."""
     rng = np.random.default_rng(seed)
     while True:
-        which = int(rng.integers(len(TEMPLATES)))
-        numbers, text, steps = TEMPLATES[which](rng)
+        template = list(TEMPLATES)[rng.integers(len(TEMPLATES))]
+        signs, text = TEMPLATES[template]
+        numbers, steps = _numbers(rng, signs), list[str]()
+        answer = numbers[0]
+        for sign, number in zip(signs, numbers[1:], strict=True):
+            steps.append(f"{answer}{sign}{number}={OPERATIONS[sign](answer, number)}")
+            answer = OPERATIONS[sign](answer, number)
         first, second = rng.choice(len(NAMES), 2, replace=False)
         words = {
             "A": NAMES[first],
@@ -160,12 +128,11 @@ def math_items(held_out: bool, seed: int | list[int]) -> Iterator[Item]:
             "t": THINGS[rng.integers(len(THINGS))],
             "p": PLACES[rng.integers(len(PLACES))],
         }
-        name = f"{TEMPLATES[which].__name__[1:]}:{','.join(map(str, numbers))}"
+        name = f"{template}:{','.join(map(str, numbers))}"
         if is_held_out(name, ITEM_BUCKETS) != held_out:
             continue
-        answer = steps[-1].split("=")[1]
         question = text.format(*numbers, **words)
-        yield Item(name, f"Question: {question}\nAnswer:", answer, f" {'. '.join(steps)}.\n#### {answer}\n")
+        yield Item(name, f"Question: {question}\nAnswer:", str(answer), f" {'. '.join(steps)}.\n#### {answer}\n")
 
 
 # -------------------------------------------------------------------------------------------------------------- recall

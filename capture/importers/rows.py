@@ -117,14 +117,19 @@ def write_import(store: Store, source: Source, rows: RoutedRows) -> str:
     checks.reject(rows, source)
     if store.writer(source.trace_id).is_finished:
         return source.trace_id
+    tables = tables_of(rows, source.dataset, source.n_output_tokens or {}, source.token_ids or {})
+    return write_tape(store, source, tables, checks.findings(rows, source) | (source.flags or {}))
+
+
+def tables_of(rows: RoutedRows, dataset: str, n_output: dict[int, int], token_ids: dict[int, np.ndarray]) -> dict[str, pa.Table]:
+    """Tables requests, tokens, passes and routing; n_output, token_ids: as a Source has them, empty where nothing is known."""
     first = rows.grouped.first
-    tables = {
-        "requests": _requests(rows, first, source),
-        "tokens": _tokens(rows, first, source.token_ids or {}),
+    return {
+        "requests": _requests(rows, first, dataset, n_output, token_ids),
+        "tokens": _tokens(rows, first, token_ids),
         "passes": _passes(rows, first),
         "routing": _routing(rows),
     }
-    return write_tape(store, source, tables, checks.findings(rows, source) | (source.flags or {}))
 
 
 def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags: dict[str, Any]) -> str:
@@ -158,18 +163,19 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
     return source.trace_id
 
 
-def _requests(rows: RoutedRows, first: np.ndarray, source: Source) -> pa.Table:
+def _requests(
+    rows: RoutedRows, first: np.ndarray, dataset: str, stated: dict[int, int], known: dict[int, np.ndarray]
+) -> pa.Table:
     ids, bounds = rows.grouped.request_ids, rows.grouped.bounds
     n_output = np.add.reduceat(rows.is_decode[first], bounds[:-1], dtype=np.int64)
     n_prompt = np.diff(bounds) - n_output
-    stated, known = source.n_output_tokens or {}, source.token_ids or {}
     prompts = zip((known.get(i) for i in ids.tolist()), n_prompt.tolist(), strict=True)
     n_stated = [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)]
     hashes = [None if ids is None else hashlib.sha256(ids[:n].astype("<i4").tobytes()).hexdigest() for ids, n in prompts]
     return pa.table(
         {
             "request_id": _numbers(ids, np.uint32),
-            "dataset": _words([source.dataset] * len(ids)),
+            "dataset": _words([dataset] * len(ids)),
             "arrival_s": _numbers(np.zeros(len(ids)), np.float64),
             "n_prompt_tokens": _numbers(n_prompt, np.uint32),
             "n_output_tokens": _numbers(np.array(n_stated), np.uint32),

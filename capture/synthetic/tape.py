@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tokentape.capture.importers.rows import RoutedRows, tables_of
 from tokentape.capture.synthetic.calibrate import HalfCached
 from tokentape.capture.synthetic.generator import VERSION
 from tokentape.capture.synthetic.profiles import ANCHOR, Profile, profile
@@ -155,52 +155,11 @@ def _write(
 
 def _tables(made: Routes, geometry: Geometry, settings: SynthesisSettings, request: int) -> dict[str, pa.Table]:
     """All tables of one request."""
-    length = settings.length
-    n_passes, n_rows = 1 + length.n_decoded, len(made.place)
-    first_pass = request * n_passes
-    token = np.arange(length.n_inputs)
-    is_prompt = token < length.n_prompt
-    keys = {
-        "request_id": np.full(n_rows, request),
-        "position": made.position,
-        "layer": np.array(geometry.moe_layers, np.uint16)[made.place],
-    }
-    tables = {
-        "requests": {
-            "request_id": [request],
-            "dataset": [DATASET],
-            "arrival_s": [0.0],
-            "n_prompt_tokens": [length.n_prompt],
-            "n_output_tokens": [length.n_output],
-            "prompt_sha256": pa.nulls(1, pa.string()),
-        },
-        "tokens": {
-            "request_id": np.full(token.size, request),
-            "position": token,
-            "token_id": pa.nulls(token.size, pa.int32()),
-            "phase": np.where(is_prompt, "prefill", "decode"),
-            "pass_id": first_pass + np.where(is_prompt, 0, token - length.n_prompt + 1),
-            "nll": pa.nulls(token.size, pa.float32()),
-        },
-        "passes": {
-            "pass_id": first_pass + np.arange(n_passes),
-            "kind": ["prefill"] + ["decode"] * length.n_decoded,
-            "n_tokens": [length.n_prompt] + [1] * length.n_decoded,
-            "request_ids": [[request]] * n_passes,
-            "policy_state": pa.nulls(n_passes, pa.string()),
-        },
-        "routing": {
-            **keys,
-            "pass_id": first_pass + made.step,
-            "expert_ids": _lists(made.ids),
-            "gate_weights": _lists(made.weights),
-        },
-    }
+    layer, of_request = np.array(geometry.moe_layers, np.uint16)[made.place], np.full(len(made.place), request)
+    passes = request * (1 + settings.length.n_decoded) + made.step
+    rows = RoutedRows(of_request, made.position, layer, passes, made.step > 0, made.ids, made.weights)
+    tables = tables_of(rows, DATASET, {request: settings.output}, {})
     if made.scores is not None:
-        tables["scores"] = {**keys, "scores": _lists(made.scores)}
-    return {name: pa.table(columns) for name, columns in tables.items()}
-
-
-def _lists(values: np.ndarray[Any, Any]) -> pa.Array:
-    """(n, k) numbers -> n lists of k, without a copy; the writer makes them the schema's lists."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        scores = pa.FixedSizeListArray.from_arrays(pa.array(made.scores.ravel()), made.scores.shape[1])  # not copied
+        tables["scores"] = tables["routing"].select(["request_id", "position", "layer"]).append_column("scores", scores)
+    return tables

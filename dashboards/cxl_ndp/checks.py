@@ -1,34 +1,20 @@
-"""The CXL GPU-NDP page on what is reproduced: the paper's numbers beside ours, bars, and what the paper's ratios force."""
+"""The CXL GPU-NDP page on bars: numbers as they are written."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from tokentape.dashboards import claims
-from tokentape.dashboards.cxl_ndp.words import PAPER, VERDICTS
-from tokentape.dashboards.engine import Ask, Drawn, some, turn_of
+from tokentape.dashboards.cxl_ndp.words import VERDICTS
+from tokentape.dashboards.engine import Ask, some
 from tokentape.dashboards.units import quantity
 
 UNITS = {"percentage points": "points", "percentage_points": "points", "1e9": "billion"}
 
 
-def stated(ask: Ask) -> Drawn:
-    """Every answered number of the paper."""
-    found = claims.rows(ask.connection, PAPER)
-    answered = some(found.drop_nulls("replay"))
-    said = found.filter(pl.col("mode").is_in(["", claims.AS_THE_PAPER]))
-    return Drawn({"claims": answered}, facts={"ours": "replay (least to most of seeds)"}, said=said)
-
-
-def checks(ask: Ask) -> Drawn:
-    is_above = pl.col("bar_low").is_null() | (pl.col("bar_low") <= pl.col("value"))
-    is_below = pl.col("bar_high").is_null() | (pl.col("value") <= pl.col("bar_high"))
-    has_bar = pl.col("bar_low").is_not_null() | pl.col("bar_high").is_not_null()
-    verdict = pl.when(~has_bar).then(pl.lit("")).when(is_above & is_below).then(pl.lit("held")).otherwise(pl.lit("missed"))
-    kept = some(ask("checks")).filter(has_bar | pl.col("published").is_not_null()).with_columns(verdict=verdict)
-    kept = kept.sort(turn_of("verdict", ("missed", "held", "")), "check")
-    found = kept.with_columns(pl.DataFrame([_said(row) for row in kept.to_dicts()])).with_columns(order=pl.int_range(pl.len()))
-    return Drawn({"checks": found.drop("unit")})
+def checks(ask: Ask) -> pl.DataFrame:
+    """With what has a bar or a published number, missed ones first."""
+    found = some(ask("checks"))
+    return found.with_columns(pl.DataFrame([_said(row) for row in found.to_dicts()])).with_columns(order=pl.int_range(pl.len()))
 
 
 def _said(row: dict[str, object]) -> dict[str, str]:

@@ -64,13 +64,21 @@ SWEPT = {
     "batch": ("batch", ""), "link bandwidth": ("link", " GB/s"), "ndp macs": ("NDP multiply-adds", " ×"),
     "ndp bandwidth": ("NDP bandwidth", " ×"), "hot experts": ("experts on the GPU", ""),
 }  # fmt: skip
+WITHIN = {"batch": "batch (requests, log scale)", "link": "link (GB/s, log scale)", "ndp size": "NDP devices (count, log scale)"}
+TICKS = [m * 10**n for n in range(7) for m in (1, 3)]
+METHODS = {
+    "original_fp16": "FP16",
+    "ours_3bit_no_selector": "3 bits, uniform",
+    "ours_3bit": "3 bits, selector",
+    "ours_2bit_no_selector": "2 bits, uniform",
+    "ours_2bit": "2 bits, selector",
+}
 OVER = {"monde": ("decode_gain", MONDE), "hobbit": ("gain_over_hobbit", HOBBIT)}
 TASKS = {
     "average": "average", "mmlu": "MMLU", "mathqa": "MathQA", "hellaswag": "HellaSwag", "arc_easy": "ARC easy",
     "arc_challenge": "ARC challenge", "boolq": "BoolQ", "winogrande": "WinoGrande", "piqa": "PIQA",
 }  # fmt: skip
 SETUP, ROUTING = Control("setup", "Model"), Control("routing", "Routing")
-TABLE, GIVEN, SHARED = Control("table", "Losses"), Control("given", "Bits of"), Control("shared", "Bits given to")
 STORED = {
     "hot experts": theme.VERMILLION,
     "attention, shared and dense": theme.BLUE,

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import duckdb
 
-from tokentape.dashboards.elmoe3d.drawn import models, written
-from tokentape.dashboards.elmoe3d.words import DIGITS, HONESTY, LAW, LAWS, LEVEL, params
+from tokentape.dashboards.elmoe3d.drawn import written
+from tokentape.dashboards.elmoe3d.words import DIGITS, HONESTY, LAW, LAWS, LEVEL, PAPER
 from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
+from tokentape.warehouse import models
 
 FILE, TITLE = "elmoe3d.html", "ELMoE-3D"
 LEAD = (
@@ -27,7 +28,9 @@ FIGURES = (
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
     """The page's questions; most of them are of its points, `shown`."""
-    ask = Ask(connection, Path(__file__).parent, size, params())
+    top_k = {name: models.load(name).geometry.top_k for name in models.names()}
+    told = {"study": PAPER, "models": list(top_k), "top_k": list(top_k.values())}
+    ask = Ask(connection, Path(__file__).parent, size, told)
     connection.register("shown", ask("points"))
     return ask
 
@@ -44,7 +47,7 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
     choices = (
         *options("law", (law for law in LAWS if law in laws)),
         *options("level", shown["level"].unique().sort(descending=True)),
-        *options("model", models(shown)),
+        *options("model", shown["model"].unique().sort(descending=True)),
         *options("machine", shown.sort("gib", descending=True)["machine"].unique(maintain_order=True)),
         *options("batch", shown["batch"].unique().sort(descending=True)),
     )

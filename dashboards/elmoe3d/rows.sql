@@ -4,11 +4,21 @@ with machines as (
     where study = $study and series = 'table-3' group by hardware
 )
 
+-- by_size: part of others: machines of the rows, those with less memory first
+(select list(machine order by gib) from (select machine, min(gib) as gib from told group by all))
+
+-- panelled: part of others: rows of `named` as `turned`: panels by model and data set, with the end of the tape where several have both, captured ones first
+panelled as (
+    select *, origin = 'synthetic' as is_made, model || ', ' || dataset
+        || if(count(distinct source) over (partition by model, dataset) = 1, '', ', ' || right(source, 4)) as panel
+    from named
+), turned as (select *, dense_rank() over (order by is_made, model desc, panel) as turn from panelled)
+
 -- points: elmoe3d_points, to other questions `shown`, with draft_ms and verify_ms of a round; can_draft: not where Elastic-SD has fewer experts in HB than a token selects
 {machines}
 select p.* exclude (study, model_id, sd_scheme, hit_model, hb_bytes, hb_bytes_per_s), model_id as model, sd_scheme as scheme,
     hit_model as law, round(hb_bytes / 1073741824, 3) as gib, hb_bytes_per_s / 1e9 as hb_gb_per_s,
-    coalesce(machine, hardware) as machine, list_position($schemes, sd_scheme) as turn, batch::varchar as batch_words,
+    coalesce(machine, hardware) as machine, list_position($SCHEME_NAMES, sd_scheme) as turn, batch::varchar as batch_words,
     n_draft_steps * draft_step_s * 1e3 as draft_ms, verify_s * 1e3 as verify_ms,
     sd_scheme <> 'Elastic-SD' or draft_experts >= coalesce(map($models, $top_k)[model_id], 0) as can_draft
 from elmoe3d_points p left join machines using (hardware) where study = $study order by all
@@ -33,16 +43,16 @@ with each as (
         case when not is_withheld then
             case panel when 'ar' then published_ar when 'sd' then published_sd else greatest(published_ar, published_sd) end
         end as published
-    from ({table3}) t, (select unnest($panel) as panel)
+    from ({table3}) t, (select unnest($PANELS) as panel)
 ), placed as (
     select *, max(published) over setting as most, row_number() over (setting order by round(value, 3) desc, turn) as place,
         first_value(scheme) over (setting order by coalesce(published, 0) desc, turn) as theirs
     from each window setting as (partition by law, level, machine, model, batch, panel)
 )
 select law, level, machine, model, batch, scheme, value, shown_mode, published, is_withheld, theirs, most,
-    map($panel, $panel_words)[panel] as panel, published >= most as agrees,
+    map($PANELS, $PANELS_words)[panel] as panel, published >= most as agrees,
     concat_ws(' ', nullif(shown_mode, ''), format('{:.1f}×', value)) as said
-from placed where place = 1 order by list_position($panel, placed.panel), law, level, machine, model, batch
+from placed where place = 1 order by list_position($PANELS, placed.panel), law, level, machine, model, batch
 
 -- pays: From which batch Elastic-SD's SD stays the faster mode; null: it is not at the largest.
 select law, level, model, machine, min(batch) filter (batch > lost) as "at" from (
@@ -52,6 +62,9 @@ select law, level, model, machine, min(batch) filter (batch > lost) as "at" from
 
 -- swept: The sweep over batches, where a scheme can draft.
 select * from shown where series = 'batch' and can_draft order by all
+
+-- never: part of others: where a scheme that never pays stands, at twice the largest batch
+2e0 * (select max(batch) from ({swept}))
 
 -- thresholds: From which batch SD pays, by law, machine, model and scheme: ours over the sweep, the paper's over its open batches.
 with ours as (
@@ -75,7 +88,7 @@ select * exclude until, coalesce('from ' || ours, 'not up to ' || most) as said,
 from ours left join theirs using (law, machine, model, scheme) order by law, machine, gib, model, scheme
 
 -- cells: Error of a cell of Table 3 and mode, or the prediction where the paper's number is withheld.
-select law, level, machine, gib, model, scheme, batch, mode, speedup as value, published, role, mode || ', ' || machine as "row",
+select law, level, machine, gib, model, scheme, batch, mode, fidelity, speedup as value, published, role, mode || ', ' || machine as "row",
     speedup / published - 1 as error,
     coalesce(regexp_replace(printf('%+.0f', 100 * error), '^[+-]0$', '0'), format('{:.1f}×', speedup)) as said
 from ({modes}) where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical')
@@ -126,20 +139,20 @@ from beside order by law, model desc, gib, batch, size desc, turn, mode
 
 -- measured: A tape's own acceptance through the machine.
 select model, machine, scheme, batch, law, fidelity, accepted_len, mode, speedup,
-    format('{}, {}, batch {}: {}', model, machine, batch, map($law, $law_words)[law]) as label
+    format('{}, {}, batch {}: {}', model, machine, batch, map($LAWS, $LAWS_words)[law]) as label
 from ({modes}) where series = 'measured' order by mode, hardware, model, scheme, batch, law
 
 -- checks: Errors and means of the fit that predicts against the paper's open rows, whether they hold their bars, and their panel.
 select block, level, hit_model as law, fit, value, unit, n, bar_low, bar_high, value between bar_low and bar_high as inside,
-    map($law, $law_words)[hit_model] as law_words, map($law, $law_words)[hit_model] || ', ' || level as form,
-    case how when 'relative error' then $errors else $shares end as panel,
-    case panel when $errors then least(value, $most) else value end as shown
+    map($LAWS, $LAWS_words)[hit_model] as law_words, map($LAWS, $LAWS_words)[hit_model] || ', ' || level as form,
+    case how when 'relative error' then $ERRORS else $SHARES end as panel,
+    case panel when $ERRORS then least(value, $MOST_ERROR) else value end as shown
 from elmoe3d_checks where study = $study and fit = 'calibrate' and unit = '1' order by all
 
 -- intensity: Operations per byte of a pass by part, and the knees of the rooflines.
 {machines}
 select coalesce(machine, hardware) as machine, model_id as model, batch, step_mode as mode, part, ops_per_byte,
-    map($part, $part_words)[part] as words
+    map($PART_NAMES, $PART_NAMES_words)[part] as words
 from elmoe3d_intensity left join machines using (hardware) where study = $study order by all
 
 -- touched: Experts of a layer in AR and in verification, and SD over AR, of EAGLE3.
@@ -155,7 +168,7 @@ from ({table3}) order by law, level desc, model desc, gib, turn, batch
 -- placed: GB of every part in every tier; parts that take nothing are left out.
 {machines}
 select coalesce(machine, hardware) as machine, model_id as model, sd_scheme as scheme, batch, tier, part, placed_bytes / 1e9 as gb,
-    map($tier, $tier_words)[tier] as tier_words, map($held, $held_words)[part] as words, list_position($held, part) - 1 as place,
+    map($TIERS, $TIERS_words)[tier] as tier_words, map($PARTS, $PARTS_words)[part] as words, list_position($PARTS, part) - 1 as place,
     batch::varchar as batch_words
 from elmoe3d_mapping left join machines using (hardware) where study = $study and placed_bytes > 0
 order by machine, model, scheme, batch, tier, part
@@ -167,7 +180,7 @@ with headline as (
     from elmoe3d_platforms where study = $study
 )
 select platform, model_id as model, dataset, batch, hit_model as law, level, upper(step_mode) as mode, fidelity,
-    map($platform, $platform_words)[platform] as words, model_id || ', ' || dataset as panel,
+    map($PLATFORMS, $PLATFORMS_words)[platform] as words, model_id || ', ' || dataset as panel,
     any_value(speedup) filter (
         verify_nodes = nodes and (nmp_ext_ratio is null or nmp_ext_ratio = ratio) and coalesce(placement, 'dense') = 'dense'
     ) as speedup,
@@ -178,8 +191,8 @@ from headline group by platform, model_id, dataset, batch, hit_model, level, ste
 
 -- energy: Joules of a token by part in each platform's faster mode, over ours at the same law, model and batch.
 select platform, e.model_id as model, dataset, batch, hit_model as law, level, step_mode as mode, part, j_per_token,
-    map($platform, $platform_words)[platform] as words, map($spent, $spent_words)[part] as said, list_position($spent, part) - 1 as turn,
-    list_position($platform, platform) - 1 as place, j_per_token / own as relative, low / own as low, high / own as high
+    map($PLATFORMS, $PLATFORMS_words)[platform] as words, map($JOULES, $JOULES_words)[part] as said, list_position($JOULES, part) - 1 as turn,
+    list_position($PLATFORMS, platform) - 1 as place, j_per_token / own as relative, low / own as low, high / own as high
 from elmoe3d_energy e join (
     select model_id, batch, hit_model, sum(j_per_token) as own from elmoe3d_energy
     where study = $study and is_best and platform = 'elmoe3d' group by all
@@ -190,20 +203,29 @@ select law, model, batch, level, dataset, platform, words, place, mode, sum(rela
     sum(low) as low, sum(high) as high
 from ({energy}) group by all order by law, model, batch, place
 
--- misses: Missed lookups by batch and cached share, replayed and by every law.
-select source, origin, model_id as model, dataset, batch, hit_model as law, cache_frac, cache_experts,
-    miss_frac_lookups as missed, fidelity, map($law, $law_words)[hit_model] as law_words, format('{:g}', cache_frac) as share
-from elmoe3d_misses where study = $study order by all
+-- misses: Missed lookups by batch and cached share, replayed and by every law, of the first tapes.
+with named as (
+    select source, origin, model_id as model, dataset, batch, hit_model as law, cache_frac, cache_experts,
+        miss_frac_lookups as missed, fidelity, map($LAWS, $LAWS_words)[hit_model] as law_words, format('{:g}', cache_frac) as share
+    from elmoe3d_misses where study = $study
+), {panelled}
+select * exclude turn from turned where turn <= $size order by turn, source, batch, law, cache_frac
 
--- unions: Distinct experts of a layer that n tokens touch, of one request and of different ones.
-select c.source, c.model_id as model, form, tokens_of, c.n_tokens, coverage_frac * n_experts as experts, low * n_experts as low,
-    high * n_experts as high, n_experts, origin, dataset,
-    case tokens_of when 'decode' then 'of different requests' when 'one_request' then 'of one request' else 'of one prompt' end as whose,
-    case form when 'recorded' then 'exact' else 'approximate' end as fidelity
-from coverage_points c join traces t on c.source = t.trace_id where study = $study and layer_band = 'all' order by all
+-- unions: Distinct experts of a layer that n tokens touch, of one request, of as many of different ones, of the first tapes.
+with counted as (
+    select c.source, c.model_id as model, form, tokens_of, c.n_tokens, coverage_frac * n_experts as experts, low * n_experts as low,
+        high * n_experts as high, n_experts, origin, dataset, case tokens_of when 'decode' then 'of different requests'
+        when 'one_request' then 'of one request' else 'of one prompt' end as whose,
+        case form when 'recorded' then 'exact' else 'approximate' end as fidelity
+    from coverage_points c join traces t on c.source = t.trace_id where study = $study and layer_band = 'all'
+), named as (
+    select * from counted where n_tokens <= (
+        select coalesce(max(n_tokens) filter (tokens_of = 'one_request'), max(n_tokens)) from counted)
+), {panelled}
+select * exclude turn from turned where turn <= $size order by turn, source, form, tokens_of, n_tokens
 
 -- acceptance: What live models accept of drafted tokens, of any study.
-select study, model_id || ', ' || dataset as live, series, drafter, coalesce(map($cut, $cut_words)[scheme], scheme) as scheme_words, bits_low,
+select study, model_id || ', ' || dataset as live, series, drafter, coalesce(map($CUTS, $CUTS_words)[scheme], scheme) as scheme_words, bits_low,
     format('{} to {} bits', bits_high, bits_low) as bits, pool_policy, pool_frac, batch, n_seeds, n_rounds, fidelity, metric, value,
     low, high, case series when 'pool' then 'live run' when 'replay' then 'replayed from a tape' else series end as run,
     case when width > 1 then format('tree of width {}', width) else 'chain' end || ', ' ||

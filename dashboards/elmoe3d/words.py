@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Control
-from tokentape.warehouse import models
 
 STUDY = "Run: tokentape study elmoe3d, then tokentape load and tokentape site."
 HONESTY = (
@@ -44,12 +40,8 @@ LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),
 )
-# Series -> title of what varies, its unit where the sentence tells it.
-SWEEPS = {
-    "hb-capacity": ("capacity of HB (GiB, log scale)", "{at:g} GiB"),
-    "hb-bandwidth": ("bandwidth of HB (GB/s, log scale)", "{at:,.0f} GB/s"),
-    "context": ("context of a request (tokens, log scale)", "{at:,.0f} tokens"),
-}
+# Series -> what of a point the sentence tells.
+SWEEPS = {"hb-capacity": "{at:g} GiB", "hb-bandwidth": "{at:,.0f} GB/s", "context": "{at:,.0f} tokens"}
 MEAN_ERRORS = {words: f"Phi_{words} error, open rows, mean" for words in MODES.values()}  # blocks of the study's checks
 LEGEND = "top columns=6"
 PLAIN_LEGEND = "top columns=6 symbolType=circle symbolStrokeWidth=0"
@@ -89,28 +81,9 @@ SEEDS = "Bands: least to most of the seeds."
 
 ERRORS, SHARES = "error (%; lower is better)", "share, ratio or rank correlation (%; 100 is best)"
 MOST_ERROR = 0.32  # of the axis; larger ones stand at its end
-KNEES = {"knee hb": "HB bends", "knee ext": "EXT bends"}
+PART_NAMES = PASS_PARTS | {"knee hb": "HB bends", "knee ext": "EXT bends"}
 TIERS = {"hb": "HB (fast, small)", "ext": "EXT (LPDDR5, large)"}
 CUTS = {
     "lsb_aug": "slice, LSB augmentation", "trunc_sym": "slice, truncated", "round_sym": "rounded",
     "base_sym": "quantised at the width",    "amat": "AMAT", "full": "as loaded",
 }  # fmt: skip
-ASKED: dict[str, Mapping[str, Any]] = {
-    "law": LAWS,
-    "panel": PANELS,
-    "part": PASS_PARTS | KNEES,
-    "tier": TIERS,
-    "held": PARTS,
-    "platform": PLATFORMS,
-    "spent": JOULES,
-    "cut": CUTS,
-}
-
-
-def params() -> dict[str, Any]:
-    """Values of $names in rows.sql: `$law`, names, and `$law_words`, how they are said; schemes and models with their top-k."""
-    top_k = {name: models.load(name).geometry.top_k for name in models.names()}
-    own = {"study": PAPER, "schemes": SCHEME_NAMES, "models": list(top_k), "top_k": list(top_k.values())}
-    own |= {name: list(table) for name, table in ASKED.items()}
-    own |= {f"{name}_words": [of if isinstance(of, str) else of[0] for of in table.values()] for name, table in ASKED.items()}
-    return own | {"errors": ERRORS, "shares": SHARES, "most": MOST_ERROR}

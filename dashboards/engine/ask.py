@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
 import polars as pl
 
+from tokentape.dashboards import theme
+
 Made = TypeVar("Made")
+SHORT = "create or replace temp macro short(x, n) as round(x, if(x = 0, 0, n - 1 - floor(log10(abs(x))))::int)"  # to n digits
 
 
 class Nothing(Exception):
@@ -28,7 +32,8 @@ def some(found: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Ask:
-    """A page's questions. folder: with rows.sql; size: how many tapes or models to show; params: values of its $names.
+    """A page's questions. folder: with rows.sql; size: how many tapes or models to show; params: values of its $names, beside
+    `size` and the words of the page.
 
     start: what the page's own menus open with.
     """
@@ -54,15 +59,54 @@ class Ask:
             self.asked[key] = make()
         return self.asked[key]  # type: ignore[no-any-return]
 
+    def sql(self, text: str, told: pl.DataFrame | None = None) -> pl.DataFrame:
+        """The rows of a query by its name, or of SQL, in which {name} stands for a query and `told` for the rows of that name."""
+        known = queries(self.folder / "rows.sql")
+        if text in known and "told" not in known[text]:
+            return self(text)
+        if told is not None:
+            self.connection.register("told", told)
+        self.connection.execute(SHORT)
+        return _found(self.connection, known[text] if text in known else _filled(text, known), self._params)
+
     def _rows(self, name: str, **more: Any) -> pl.DataFrame:
-        return rows_of(self.connection, self.folder / "rows.sql", name, **self.params, **more)
+        return rows_of(self.connection, self.folder / "rows.sql", name, **self._params, **more)
+
+    @property
+    def _params(self) -> dict[str, Any]:
+        return {**tables_of(self.folder.name), "size": self.size, **self.params}
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, file: Path, name: str, **params: Any) -> pl.DataFrame:
     """The rows of a query of `file`. params: values of its $names and of others, which DuckDB would refuse."""
-    text = queries(file)[name]
-    rows: pl.DataFrame = connection.sql(text, params={key: value for key, value in params.items() if f"${key}" in text}).pl()
+    return _found(connection, queries(file)[name], params)
+
+
+def _found(connection: duckdb.DuckDBPyConnection, text: str, params: Mapping[str, Any]) -> pl.DataFrame:
+    asked = set(re.findall(r"\$(\w+)", text))
+    rows: pl.DataFrame = connection.sql(text, params={key: value for key, value in params.items() if key in asked}).pl()
     return rows
+
+
+def words_of(page: str) -> dict[str, Any]:
+    """What files of a page's figures call by name, beside the facts of the figure."""
+    own = Path(__file__).parents[1] / page / "words.py"
+    return vars(theme) | (vars(import_module(f"tokentape.dashboards.{page}.words")) if own.exists() else {})
+
+
+@cache
+def tables_of(page: str) -> dict[str, Any]:
+    """Words as SQL takes them: text, numbers and lists as they are; of a table NAME its keys, and as NAME_words what they are
+    called."""
+    words = {
+        name: of for name, of in words_of(page).items() if name.isupper() and isinstance(of, (str, int, float, list, tuple, dict))
+    }
+    called = {
+        f"{name}_words": [one[0] if isinstance(one, (list, tuple)) else str(one) for one in of.values()]
+        for name, of in words.items()
+        if isinstance(of, dict)
+    }
+    return {name: list(of) if isinstance(of, (tuple, dict)) else of for name, of in words.items()} | called
 
 
 @cache
@@ -71,5 +115,9 @@ def queries(file: Path) -> dict[str, str]:
     parts = re.split(r"^-- ([a-z_0-9]+): .*\n", file.read_text(encoding="utf-8"), flags=re.M)
     found: dict[str, str] = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
-        found[name] = re.sub(r"\{(\w+)\}", lambda m: found[m[1]].strip(), text)
+        found[name] = _filled(text, found)
     return found
+
+
+def _filled(text: str, queries: Mapping[str, str]) -> str:
+    return re.sub(r"\{([a-z]\w*)\}", lambda m: queries[m[1]].strip(), text)

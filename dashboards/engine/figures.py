@@ -15,8 +15,7 @@ import jinja2
 import polars as pl
 import polars.selectors as cs
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.engine.ask import Ask, Nothing, some
+from tokentape.dashboards.engine.ask import Ask, Nothing, some, words_of
 from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.engine.say import Rows, filled
@@ -25,8 +24,8 @@ from tokentape.warehouse.sql import one_line
 
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
 KEYS = {
-    *("question", "question_empty", "missing", "rows", "given", "query", "answer", "by", "depends", "params", "reading", "like"),
-    *("chart", "panels"),
+    *("question", "question_empty", "missing", "rows", "given", "answer", "by", "depends", "params", "reading", "like", "chart"),
+    *("panels", "query", "said", "data", "also", "facts", "menus"),
 }
 
 
@@ -59,8 +58,7 @@ def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None 
 
     digits: of a number, as the page carries it.
     """
-    own = f"tokentape.dashboards.{ask.folder.name}.words"
-    words = vars(theme) | (vars(import_module(own)) if (ask.folder / "words.py").exists() else {})
+    words = words_of(ask.folder.name)
     drawn = {name: _drawn(ask, name) for name in names}
     there = [one for one in drawn.values() if one]
     parts: list[Page | Drawn] = [page, *there]
@@ -90,7 +88,8 @@ def _figure(folder: Path, name: str, drawn: Drawn | None, words: Mapping[str, An
     if drawn is None:
         question = _text(scope, told, "question_empty" if "question_empty" in told else "question")
         return Figure(name, question, None, {}, (), "", _text(scope, told, "missing"))
-    scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames=drawn.data)
+    beside = {} if drawn.said is None else {"told": drawn.said}
+    scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames={**drawn.data, **beside})
     depends = tuple(told.get("depends", ()))
     made = drawn.chart(start) if drawn.chart else chart(scope, told, start, told.get("params", depends))
     texts = {key: _text(scope, told, key) for key in ("question", "reading", "missing")}
@@ -123,20 +122,52 @@ def _text(scope: Scope, told: Mapping[str, Any], key: str) -> str:
 
 
 def _rows(folder: Path, name: str, told: Mapping[str, Any]) -> Make:
-    """The function that `rows` names, of a module of the page or, after a dot, of all pages; or the rows of `query` as they are.
+    """The function that `rows` names, of a module of the page or, after a dot, of all pages; or what the file asks for, of the
+    rows of `query` or of such a function.
 
     A function of several figures takes the figure's name and what is `given` to it.
     """
     if "query" in told:
-        return lambda ask: Drawn({name: some(ask(told["query"]))})
+        return lambda ask: _asked(ask, name, told, ask.sql(told["query"]))
     module, _, function = told["rows"].partition(":")
     package = "tokentape.dashboards" if module.startswith(".") else f"tokentape.dashboards.{folder.name}."
     found = getattr(import_module(package + module), function or name, None)
     if found is None:
         raise BadFigure(f"{folder.name}/figures/{name}.toml: rows: {told['rows']}: no such function")
-    if "given" in told:
-        return lambda ask: found(ask, name=name, **told["given"])
-    return found  # type: ignore[no-any-return]
+
+    def make(ask: Ask) -> Drawn:
+        made = found(ask, name=name, **told["given"]) if "given" in told else found(ask)
+        return made if isinstance(made, Drawn) else _asked(ask, name, told, made)
+
+    return make
+
+
+def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> Drawn:
+    """rows: that sentences are of unless `said` are others, `told` to all that is asked; data: what is drawn where it is other
+    rows; facts: a value each; also: rows that sentences call by name. menus: `choices`, rows whose column NAME_words says what a
+    value of NAME is called, `titles` and `sliders`."""
+    some(rows)
+    facts = "select " + ", ".join(f'{text} as "{of}"' for of, text in told.get("facts", {}).items())
+    own = ask.sql(f"{facts} from told", rows).row(0, named=True) if "facts" in told else {}
+    menus = told.get("menus", {"choices": [], "titles": {}})
+    held = [ask.sql(text, rows) for text in menus["choices"]]
+    words = {of: _labels(held, of) for of in menus["titles"]}
+    kinds = dict.fromkeys(menus.get("sliders", ()), "slider")
+    choices = [
+        {of: str(value) for of, value in row.items() if not of.endswith("_words")} for frame in held for row in frame.to_dicts()
+    ]
+    return Drawn(
+        {of: ask.sql(text, rows) for of, text in told.get("data", {name: "from told"}).items()},
+        facts={**own, **{of: ask.sql(text, rows) for of, text in told.get("also", {}).items()}},
+        said=ask.sql(told["said"], rows) if "said" in told else rows,
+        controls=tuple(Control(of, title, words[of], kinds.get(of, "menu")) for of, title in menus["titles"].items()),
+        choices=tuple(choices),
+    )
+
+
+def _labels(held: Iterable[pl.DataFrame], of: str) -> dict[str, str]:
+    said = [frame.select(pl.col(of).cast(pl.String), words=f"{of}_words") for frame in held if f"{of}_words" in frame.columns]
+    return dict(pl.concat(said).iter_rows()) if said else {}
 
 
 @cache

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
+from tokentape.dashboards.units import joined
 
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal", "T": "temporal"}
 WORDS = {"yes": True, "no": False, "null": None} | {
@@ -30,6 +31,7 @@ SCALES: dict[str, dict[str, Any]] = {
     "clamp": {"clamp": True},
     "stacked": {"stack": "zero"},
     "as_found": {"sort": "as found"},
+    "falling": {"sort": "falling"},
     "palette": {"palette": True},
 }
 GUIDES: dict[str, dict[str, Any]] = {
@@ -89,13 +91,16 @@ class Scope:
         return rows[name]
 
     def text(self, text: str) -> str:
-        """`text` with {name} replaced; {name:q}: as a Vega string; {name:,}: in a format of Python's."""
+        """`text` with {name} replaced; {name:q}: as a Vega string; {name:,}: in a format of Python's; {name:all}: of a column all
+        values in words."""
 
         def filled(found: re.Match[str]) -> str:
+            if found[2] == "all":
+                return joined([str(value).replace("_", " ") for value in self.many(found[1])])
             value, form = self[found[1]], found[2] or ""
             return theme.quote(str(value)) if form == "q" else format(value, form) if form else str(value)
 
-        return re.sub(r"\{([A-Za-z_]\w*)(?::(q|,|[.,\d]*[a-z]))?\}", filled, text)
+        return re.sub(r"\{([A-Za-z_]\w*)(?::(q|,|all|[.,\d]*[a-z]))?\}", filled, text)
 
     def value(self, text: str) -> Any:
         """A word, a number, a list, a name (@name), or plain text."""
@@ -206,6 +211,8 @@ def channel(scope: Scope, name: str, told: Any) -> dict[str, Any]:
         return {**found, "scale": None}
     if scaled.get("sort") == "as found":
         scaled["sort"] = scope.column(of).unique(maintain_order=True).to_list()
+    if scaled.get("sort") == "falling":
+        scaled["sort"] = scope.column(of).unique().sort(descending=True).to_list()
     for word, setting in (("known", "sort"), ("held", "domain")):
         if word in scaled:
             scaled[setting] = known(dict.fromkeys(scope[scaled.pop(word)]), scope.column(of))

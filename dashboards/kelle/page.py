@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards.engine import Ask, Page, options, with_figures
-from tokentape.dashboards.kelle import live
 from tokentape.dashboards.kelle.words import DIGITS, LIVE, NAME, READING, readings
 
 FILE, TITLE = "kelle.html", "Kelle"
@@ -37,6 +36,6 @@ def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         LEAD,
         "page.html",
         controls=(READING, LIVE),
-        choices=(*options("reading", readings(ask)), *options("live", live.models(ask))),
+        choices=(*options("reading", readings(ask)), *options("live", ask("lives")["model"])),
     )
     return with_figures(own, ask, FIGURES, DIGITS)

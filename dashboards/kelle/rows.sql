@@ -37,6 +37,15 @@ select split_part(setting, ' over ', 1) as system, max(value) filter (metric = '
 from claims where paper = $paper and location similar to '8[.]1[.][23]' and setting like '% over Original+SRAM;%'
 group by all order by all
 
+-- means: Mean gains over the cells that both systems fit, a row per measure, with the paper's number.
+with made as (
+    select reading, system, avg(energy order by model, workload) as energy, avg(speed order by model, workload) as speed, count(*) as cells
+    from ({headline}) where energy is not null group by all
+)
+select reading, m.system, cells, measure, if(measure = 'speed', m.speed, m.energy) as gain, if(measure = 'speed', p.speed, p.energy) as published
+from made m left join ({published}) p using (system) cross join (values ('energy efficiency'), ('speed')) measures(measure)
+order by reading, measure, m.system
+
 -- chip: Shares of Kelle's energy on the chip, means over models.
 {parts}
 select reading, workload, part, avg(j / (energy_j - dram) order by model) as share, count(*) as models
@@ -63,6 +72,12 @@ from (select *, max(energy_j) filter (setting in ('off', '45 us')) over (partiti
     from split where series in ('recompute', 'refresh policy') and system = 'Kelle+eDRAM')
 where base is not null group by all order by all
 
+-- in_full: part of others: of readings that have every series: a panel each, and none of them empty
+qualify count(distinct p.series) over (partition by reading) = count(distinct p.series) over () order by all
+
+-- series_order: part of others: of a series that is told apart by settings
+list_position(['off', 'on', '45 us', 'uniform 360 us', '2D', '2D + scheduler'], setting)
+
 -- tables: Tables 7 and 9 and the batches between, low and high: the typical error; published: the paper's number.
 -- A table's own points and those around them, with its number where it prints one.
 {points},
@@ -74,18 +89,18 @@ stated as (
 )
 select p.reading, p.series, p.model, p.system, p.batch, p.budget_tokens as budget, p.role, p.energy_gain as gain,
     p.energy_gain * (1 - typical_err_frac) as low, p.energy_gain * (1 + typical_err_frac) as high,
-    p.energy_gain * (1 - worst_err_frac) as least, p.energy_gain * (1 + worst_err_frac) as most, s.value as published
+    p.energy_gain * (1 - worst_err_frac) as least, p.energy_gain * (1 + worst_err_frac) as most, s.value as published,
+    map($ROLES, $ROLES_words)[if(s.value is null, 'report', p.role)] as role_words
 from points p left join stated s on s.series = p.series and s.model = p.model and s.system = p.system
     and if(p.series = 'table-7', s.budget = p.budget_tokens::varchar, s.batch = p.batch::varchar)
-where p.series in ('table-7', 'table-9') and p.system <> 'Original+SRAM' and p.energy_gain is not null order by all
+where p.series in ('table-7', 'table-9') and p.system <> 'Original+SRAM' and p.energy_gain is not null {in_full}
 
 -- sweeps: Refresh intervals and eDRAM bandwidths that the paper shows without numbers.
 {points}
 select reading, series, setting, setting_value as value, model, workload, system, energy_gain as gain, speed_gain as speed,
     energy_gain * (1 - typical_err_frac) as low, energy_gain * (1 + typical_err_frac) as high,
     energy_gain * (1 - worst_err_frac) as least, energy_gain * (1 + worst_err_frac) as most
-from points where series in ('refresh interval', 'edram bandwidth') and system <> 'Original+SRAM' and energy_gain is not null
-order by all
+from points p where series in ('refresh interval', 'edram bandwidth') and system <> 'Original+SRAM' and energy_gain is not null {in_full}
 
 -- sensitivity: Kelle's mean gain with one thing changed, and the mean |ln| error over the paper's ratios that it then has.
 {points},
@@ -111,8 +126,15 @@ from kelle_requests where prefill_j is not null and {is_read} order by all
 
 -- recompute: Recomputed share against operations per byte, operations per second, and what the roofline allows.
 select model_id as model, workload, batch, mode, recomputed_frac as frac, ops_per_byte, ops_per_s, roof_ops_per_s as roof,
-    is_compute_bound, batch / step_s as tokens_per_s, label
+    is_compute_bound, batch / step_s as tokens_per_s, label, map($MODES, $MODES_words)[mode] as said
 from kelle_recompute order by all
+
+-- roof: Corners of the roof: of the least intensity, where memory and array are as fast, and of the largest.
+with ends as (
+    select min(ops_per_byte) as least, max(ops_per_byte) as most, first(roof order by ops_per_byte, frac) as low,
+        first(roof order by ops_per_byte desc, frac) as high from ({recompute})
+)
+select unnest([least, greatest(least, high / (low / least)), most]) as ops_per_byte, unnest([low, high, high]) as roof from ends
 
 -- lifetimes: When a layer's transient data live, in ms.
 select model_id as model, batch, budget_tokens as budget, schedule, tensor, start_s * 1e3 as start, seconds * 1e3 as ms,
@@ -131,8 +153,28 @@ select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as powe
     if(knobs = 'zero', 'paper, nothing fitted', 'paper') as reading
 from kelle_parts order by all
 
+-- area: A row per part and measure, by the reading whose knobs it has; of power, array and special functions are one part.
+with each as (
+    select reading, measure, if(measure = 'power (W)' and part in ('array', 'special functions'), 'array and special functions',
+        map($CHIP, $CHIP_words)[part]) as part, if(measure = 'power (W)', power, area) as ours,
+        if(measure = 'power (W)', power_paper, area_paper) as theirs
+    from ({chip_parts}) cross join (values ('area (mm2)'), ('power (W)')) measures(measure)
+)
+select reading, measure, part, sum(ours order by ours) as ours, sum(theirs order by theirs) as theirs from each group by all order by all
+
+-- written: part of others: a number in three digits with its unit
+trim(case when abs(x) < 0.01 then format('{:.2g}', x) when x >= 999.5 then format('{:,.0f}', x) || ' ' || unit
+    else rtrim(format('{:#.3g}', x), '.') || ' ' || unit end)
+
 -- checks: What was derived anew, beside what the paper says of it.
-select "check" as name, value, published, unit, how from kelle_checks where series = 'derived' order by all
+with told as (
+    select "check" as name, value, published, unit as stated, if(unit = '1', '', unit) as unit, how, value / published as ratio
+    from kelle_checks where series = 'derived'
+)
+select name, value, published, stated as unit, how, ratio, (select {written} from (select value as x)) as ours,
+    coalesce((select {written} from (select published as x where published is not null)), '') as theirs,
+    row_number() over (order by abs(ln(ratio)) desc nulls last, name) - 1 as "order"
+from told order by "order"
 
 -- errors: Errors by group of ratios and knobs, with the bar each is held to.
 select "check" as name, value, published, unit, how, setting as "group", knobs, bar_high as bar,
@@ -142,15 +184,44 @@ from kelle_checks where series = 'error' order by all
 -- turned: Systems out of their order by the fit alone, and in which share of cells.
 select setting as turned, value from kelle_checks where series = 'order' and mode = 'paper' and setting is not null order by all
 
--- quality: Perplexity over that without eviction or losses, or accuracy, of live models: mean over seeds, the least, the most.
+-- ours: part of others: claims but those of models that are not run here
+select * from told where list_contains($ROLES, role) and location not in ('Table 2', 'Table 3', 'Table 4', 'Table 5', 'Table 6')
+
+-- who: part of others: the policy as it is said, with its variant; ways to refresh are not told apart
+coalesce(map($ALONE, $ALONE_words)[variant], coalesce(map($NAMES, $NAMES_words)[policy], policy)
+    || if(variant = '' or policy = 'kelle', '', format(' ({})', variant))) as who
+
+-- whos: part of others: policies of the rows in the house order
+(select list(who order by list_position($LOOKS, who), who) from (select distinct who from told))
+
+-- who_dash: part of others: which of them have a dashed line
+(select {'condition': {'test': format('indexof([{}], datum.who) >= 0',
+    coalesce(string_agg(format('''{}''', who), ', ' order by list_position($LOOKS, who)), '')), 'value': [5, 3]}, 'value': [1, 0]}
+    from (select distinct who from told where list_contains($DASHED, who)))
+
+-- every_quality: Perplexity over that without eviction or losses, or accuracy, of live models: mean over seeds, the least, the most.
 select series, model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage,
-    n_seeds as seeds, metric, value, low, high
+    n_seeds as seeds, metric, value, low, high, {who}
 from kelle_quality where metric in ('perplexity_ratio', 'accuracy') order by all
 
--- pareto: Perplexity of live models beside their energy, in mJ per decoded token, on a machine.
+-- every_pareto: Perplexity of live models beside their energy, in mJ per decoded token, on a machine.
 select model_id as model, dataset, policy, setting as variant, setting_value as at, budget_tokens as budget, storage, hardware,
-    perplexity, low, high, decode_energy_j_per_token * 1e3 as mj, kv_bytes / 1e3 as kb, is_front
+    perplexity, low, high, decode_energy_j_per_token * 1e3 as mj, kv_bytes / 1e3 as kb, is_front, {who}
 from kelle_pareto order by all
+
+-- lives: The first live models.
+select distinct model from (select model from ({every_quality}) union select model from ({every_pareto})) order by model limit $size
+
+-- quality: Quality of these models.
+select * from ({every_quality}) where model in ({lives}) order by all
+
+-- pareto: Costs of these models.
+select * from ({every_pareto}) where model in ({lives}) order by all
+
+-- flips: Rates above none, with the panel and the name of what loses bits.
+select *, map($FLIPPED, $FLIPPED_words)[variant] as panel, if(variant = 'all bits', storage || ', all bits', variant) as "group"
+from ({quality}) where series = 'errors' and metric = 'perplexity_ratio' and "at" > 0 and list_contains($FLIPPED, variant)
+order by panel, "group", "at", model, dataset
 
 -- variant: what tells parameters of one policy apart, as kelle_quality.setting; part of others
 case when policy in ('aep', 'aerp') and parameters ->> '$.importance' = 'mean' then 'mean score'
@@ -160,7 +231,7 @@ case when policy in ('aep', 'aerp') and parameters ->> '$.importance' = 'mean' t
 -- divergence: Tokens that a replayed tape and the live run both keep, by layer, over seeds.
 select model_id as model, dataset, policy, {variant}, (parameters ->> '$.budget')::bigint as budget,
     layer, avg(same_frac order by seed) as same,
-    min(same_frac) as low, max(same_frac) as high, count(*) as seeds
+    min(same_frac) as low, max(same_frac) as high, count(*) as seeds, {who}
 from kv_divergence group by all order by all
 
 -- tapes: replayed tapes; part of others
@@ -168,22 +239,27 @@ from kv_divergence group by all order by all
 with chosen as (
     select *, {variant} from kv_replays
     qualify row_number() over (partition by trace_id, policy, variant, budget_tokens order by renorm desc, parameters) = 1
-)
+), first_tapes as (select distinct trace_id from kv_replays order by trace_id limit $size)
+
+-- keeping: Menus of tapes and budgets: of every tape the middle one opens.
+select tape, budget::varchar as keeping from (
+    select *, list_sort(list(budget) over (partition by tape)) as budgets from (select distinct tape, budget from told where budget is not null))
+order by tape, budget <> budgets[(len(budgets) - 1) // 2 + 1], budget
 
 -- kept: Recorded attention mass that policies keep of a tape, and bytes of either form.
 {tapes}
 select trace_id as tape, policy, variant, budget_tokens as budget, is_bound, is_exact, kept_mass_frac as kept,
-    kept_mass_high_frac as kept_high, popular_frac as popular, x_bytes, kv_bytes, full_bytes
-from chosen order by all
+    kept_mass_high_frac as kept_high, popular_frac as popular, x_bytes, kv_bytes, full_bytes, {who}
+from chosen where trace_id in (from first_tapes) order by all
 
 -- timeline: Kept mass and popular tokens by query position, over all layers.
 {tapes}
 select c.trace_id as tape, c.policy, variant, budget_tokens as budget, c.is_bound,
     first_position + (bin_tokens - 1) / 2 as position,
     sum(t.kept_mass_frac * t.n_steps order by layer) / sum(t.n_steps) as kept,
-    sum(t.popular_frac * t.n_steps order by layer) / sum(t.n_steps) as popular
+    sum(t.popular_frac * t.n_steps order by layer) / sum(t.n_steps) as popular, {who}
 from kv_timeline t join chosen c using (trace_id, policy, parameters, renorm)
-where t.n_steps > 0 group by all order by all
+where t.n_steps > 0 and trace_id in (from first_tapes) group by all order by all
 
 -- table_3: The paper's accuracies (%) by task and budget.
 select model, split_part(setting, ' ', 1) as task, nullif(regexp_extract(setting, 'budget=([0-9]+)', 1), '')::bigint as budget,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import polars as pl
-
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Control, known
+from tokentape.dashboards.engine import Ask, Control
 
 LIVE = Control("live", "Live model")
 NAMES = {
@@ -43,6 +39,7 @@ LOOKS: dict[str, tuple[str, str, bool]] = {
     "random (unprotected)": ("#999999", "diamond", True),
     "oracle (bound)": (theme.INK, "square", True),
 }
+DASHED = [name for name, (_, _, is_dashed) in LOOKS.items() if is_dashed]
 RECENT = ("StreamingLLM", "recent only")
 SCORED = ("H2O", "AEP", "AEP (mean score)", "AERP", "AERP (mean score)")  # what evicts by accumulated attention
 STUDY = "Run: tokentape study kelle, then tokentape load and tokentape site."
@@ -79,6 +76,10 @@ ON_CHIP = {name: colour for name, colour in PARTS.items() if name != "DRAM"}
 TURN = f"toNumber(({theme.literal({name: str(n) for n, name in enumerate(PARTS)})})[datum.part])"  # a part's place
 SIZES = {"4 MB": theme.QUIET, "8 MB": theme.BLUE}
 TASKS = {"A-c": theme.BLUE, "A-e": theme.ORANGE, "PQ": theme.PURPLE}
+FLIPPED = {
+    "all bits": "all bits alike (Fig. 8a)", "HST": "by token (Fig. 8b)", "LST": "by token (Fig. 8b)", "MSB": "by bit (Fig. 8c)",
+    "LSB": "by bit (Fig. 8c)",
+}  # fmt: skip
 GROUPS = {
     "int16, all bits": theme.BLUE, "fp16, all bits": theme.VERMILLION, "HST": theme.ORANGE, "LST": theme.GREEN,
     "MSB": theme.PURPLE, "LSB": theme.SKY,
@@ -88,6 +89,8 @@ MACHINES = {"kelle-sram": "SRAM", "kelle-edram": "eDRAM"}
 WAYS = {"uniform": theme.QUIET, "2DRP": theme.VERMILLION}
 FORMS = {"as keys and values": theme.QUIET, "as layer inputs": theme.GREEN}
 MODELS = {"llama-3.2-3b": theme.VERMILLION, "llama-2-13b": theme.GREEN}
+CURVES = [theme.SKY, theme.ORANGE, theme.VERMILLION, theme.PURPLE, *theme.SPARE_COLOURS * 4]
+CHIP = {"array": "array", "special functions": "special functions", "edram": "eDRAM", "sram": "SRAM", "dram": "DRAM"}
 TENSORS = {"X": theme.BLUE, "Q": theme.ORANGE, "K": theme.GREEN, "V": theme.VERMILLION}
 PHASES = {"prompt": theme.ORANGE, "decode": theme.BLUE}
 MODES = {
@@ -115,33 +118,6 @@ WHO_LEGEND = "top columns=5 symbolStrokeWidth=0"
 WHO_COLOURS = {name: colour for name, (colour, _, _) in LOOKS.items()}
 WHO_SHAPES = {name: shape for name, (_, shape, _) in LOOKS.items()}
 HEADER = "bold labelLimit=400"
-
-
-def named(found: pl.DataFrame) -> pl.DataFrame:
-    """With `who`: the policy as it is said, with its variant; ways to refresh are not told apart."""
-    words = pl.col("policy").replace(NAMES)
-    is_plain = (pl.col("variant") == "") | (pl.col("policy") == "kelle")
-    both = pl.when(is_plain).then(words).otherwise(pl.format("{} ({})", words, "variant"))
-    alone = pl.col("variant").replace_strict(ALONE, default=None, return_dtype=pl.String)
-    return found.with_columns(who=pl.coalesce(alone, both))
-
-
-def first_of(found: pl.DataFrame, column: str, size: int) -> pl.DataFrame:
-    """Rows of the first `size` models or tapes."""
-    return found.filter(pl.col(column).is_in(found[column].unique().sort().head(size).implode()))
-
-
-def whos(found: pl.DataFrame) -> dict[str, Any]:
-    """What files of figures call by name: policies in the house order, and which have a dashed line."""
-    there = known(LOOKS, found["who"])
-    dashed = ", ".join(theme.quote(name) for name in there if name in LOOKS and LOOKS[name][2])
-    dash = {"condition": {"test": f"indexof([{dashed}], datum.who) >= 0", "value": [5, 3]}, "value": [1, 0]}
-    return {"whos": there, "who_dash": dash}
-
-
-def in_full(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Rows of the readings that have every value of `column`: a panel each, and none of them empty."""
-    return frame.filter(pl.col(column).n_unique().over("reading") == pl.col(column).n_unique())
 
 
 def readings(ask: Ask) -> list[str]:

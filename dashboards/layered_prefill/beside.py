@@ -49,7 +49,7 @@ def _rows(points: pl.DataFrame, beside: Beside) -> pl.DataFrame:
     held = of_series(points, *beside.series)
     if held.is_empty():
         return held
-    metrics = [name for name in MEASURES if name in held.columns]
+    metrics = [name for name in MEASURES if name in held.columns and held[name].count()]
     turn = [turn_of("series", held["series"].unique(maintain_order=True)), "model", "hardware", "arrival", "rate", "system"]
     told = held.filter(pl.col("rate").is_not_null()).sort(turn).with_columns(label=_label(beside))
     if beside.name == "others":

@@ -15,6 +15,10 @@ from tokentape.warehouse import models
 
 STUDY = "layered_prefill"
 SETTING = ("model", "workload", "arrival", "hardware", "coverage")  # all but the rate and the scheduler
+ASKED = (  # metrics whose columns are there though no point has them
+    *("ttft_mean_s", "ttft_p99_s", "tbt_mean_s", "tbt_p99_s", "energy_j_per_token", "energy_j_per_output_token"),
+    *("energy_static_j", "energy_bytes_j", "energy_ops_j"),
+)
 KINDS = ("value", "low", "high")
 KNOBS = {"chunk_tokens": pl.Int64, "n_max": pl.Int64, "n_lg_rule": pl.String, "pass_tokens": pl.Int64}
 
@@ -28,10 +32,12 @@ def points(ask: Ask) -> pl.DataFrame:
     kept = [name for name in long.columns if name not in ("metric", "value", "low", "high")]
     wide = long.pivot("metric", index=kept, values=["value", "low", "high"])
     renamed = {f"{kind}_{name}": name + ("" if kind == "value" else f"_{kind}") for name in metrics for kind in KINDS}
+    absent = {f"{name}{end}" for name in ASKED for end in ("", "_low", "_high")} - set(wide.columns) - set(renamed.values())
     knobs = [_knobs(text) for text in wide["policy_params"].to_list()]
     dense = {name: _is_dense(name) for name in wide["model"].unique()}
     return wide.rename(renamed).with_columns(
         pl.DataFrame(knobs, schema=KNOBS),
+        **dict.fromkeys(sorted(absent), pl.lit(None, pl.Float64)),
         is_dense=pl.col("model").replace_strict(dense, return_dtype=pl.Boolean),
     )
 

@@ -15,6 +15,55 @@ select * exclude (study) from serving_spans where study = $study order by all
 -- tokens: when the tokens of drawn requests came
 select * exclude (study) from serving_tokens where study = $study order by all
 
--- coverage: shares of a layer's experts that tokens touch together, by form and band of layers
-select source, model_id as model, form, tokens_of, layer_band as band, n_tokens, coverage_frac as covered, low, high
-from coverage_points where study = $study order by all
+-- coverage: shares of a layer's experts that tokens touch together, by form and band of layers, of the first tapes; the paper's first
+with told as (
+    select source, model_id as model, form, tokens_of, layer_band as band, n_tokens, coverage_frac as covered, low, high,
+        if(source = $study, model || ' (the paper)', source) as routed,
+        coalesce(map($FORMS, $FORMS_words)[form], form) || if(band = 'all', '', ', ' || band) as line,
+        coalesce(map($TOKENS_OF, $TOKENS_OF_words)[tokens_of], tokens_of) as panel,
+        coalesce(list_position($FORMS, form) - 1, len($FORMS)) as place,
+        coalesce(list_position(['all', 'first third', 'middle third', 'last third'], band), 5) as depth
+    from coverage_points where study = $study and (layer_band = 'all' or form like 'recorded%')
+)
+select * exclude (source, depth) from told qualify dense_rank() over (order by source <> $study, routed) <= $size
+order by source <> $study, routed, place, depth, line, tokens_of, n_tokens
+
+-- lines: part of others: curves as found
+select line, min(n) as n from (select *, row_number() over () as n from told) group by line
+
+-- swept: part of others: points of a knob by setting and rate
+select setting, format('{}, {}/s', setting, rate) as "at", scheduler, system, rate, if(scheduler = 'chunked', chunk_tokens, n_max) as knob,
+    n_seeds, n_lg_rule, ttft_mean_s, ttft_mean_s_low, ttft_mean_s_high, ttft_p99_s, ttft_p99_s_low, ttft_p99_s_high, tbt_mean_s,
+    tbt_mean_s_low, tbt_mean_s_high, tbt_p99_s, tbt_p99_s_low, tbt_p99_s_high
+from told where knob is not null order by "at" desc, scheduler, knob
+
+-- chunks: part of others: one prompt alone, larger chunks last, schedulers without chunks behind them
+select columns('^(setting|system|size|chunk_tokens|expert_bytes_per_request|ttft_mean_s|(moe|attention|dense|communication|other)_frac)$')
+from (select *, coalesce(chunk_tokens::varchar, system) as size from told)
+where setting = (select setting from told where chunk_tokens is not null group by setting order by count(*) desc, setting desc limit 1)
+order by chunk_tokens is null, chunk_tokens
+
+-- best: part of others: is_best: no other point of the setting is as good in both TTFT and TBT and better in one
+select p.*, not exists (select * from ({swept}) q where q."at" = p."at" and q.tbt_p99_s <= p.tbt_p99_s and q.ttft_mean_s <= p.ttft_mean_s
+    and (q.tbt_p99_s < p.tbt_p99_s or q.ttft_mean_s < p.ttft_mean_s)) as is_best
+from ({swept}) p order by "at" desc, scheduler, knob
+
+-- one_rule: part of others: the fixed rule alone where it is swept: with another the number is the most that a batch may take
+select * from ({swept}) where n_lg_rule = 'fixed' or not exists (from ({swept}) where n_lg_rule = 'fixed') order by "at" desc, scheduler, knob
+
+-- split_energy: part of others: joules of a token, and the shares of what they go to
+select setting, system, scheduler, rate, n_seeds, energy_j_per_token, energy_j_per_token_low, energy_j_per_token_high,
+    energy_j_per_output_token, energy_j_per_output_token_low, energy_j_per_output_token_high,
+    energy_static_j / (energy_ops_j + energy_bytes_j + energy_static_j) as static,
+    energy_bytes_j / (energy_ops_j + energy_bytes_j + energy_static_j) as bytes,
+    energy_ops_j / (energy_ops_j + energy_bytes_j + energy_static_j) as ops, format('{} at {}/s', system, rate) as label
+from told where energy_j_per_token is not null and energy_j_per_output_token is not null order by setting desc, turn, rate
+
+-- placed: part of others: claims with their place in the paper, tables first and by number, rows of one in the order of their settings
+select * exclude ("order", number), row_number() over (
+    order by location not like 'Table%', number nulls last, setting, claim_id, "order") - 1 as "order"
+from (select *, regexp_replace(location, '^Sec ', 'Section ') as "table",
+    nullif(regexp_extract(location, '[0-9]+([.][0-9]+)?'), '')::double as number from told) order by "order"
+
+-- placed_claims: part of others: those of places with an answered number
+select * from ({placed}) where "table" in (select "table" from ({placed}) where replay is not null) order by "order"

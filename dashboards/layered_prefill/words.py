@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.layered_prefill.rows import KNOBS, SETTING
+from tokentape.dashboards.engine import Ask, turn_of
+from tokentape.dashboards.layered_prefill.rows import KNOBS, SETTING, points
 
 STUDY = "Run: tokentape study layered_prefill, then tokentape load and tokentape site."
 BAND = "Bands: 5 to 95 % of the seeds; lines: their median."
@@ -26,6 +27,7 @@ SPENT_ON = dict(zip(PARTS.values(), (theme.VERMILLION, theme.ORANGE, theme.BLUE,
 SPENT_AS = {"static power": theme.QUIET, "bytes moved": theme.BLUE, "operations": theme.ORANGE}
 # Forms that a curve may have; the first that is there is the one the others are compared with.
 FORMS = {"recorded": "recorded", "recorded_curve": "recorded", "paper_table": "the paper's Table 1", "independent": "independent"}
+LINE_COLOURS = [theme.BLUE, theme.SKY, theme.GREEN, theme.PURPLE, theme.ORANGE]  # of curves that are not known
 STATES = {"queued": theme.GRID, **theme.PHASE_COLOURS}
 WORK = {"decode": theme.PHASE_COLOURS["decode"], "prefill": theme.PHASE_COLOURS["prefill"]}
 MARKS = [m * 10**n for n in range(-2, 5) for m in (1, 2, 5)]  # of a logarithmic axis of times
@@ -40,6 +42,12 @@ LOOKS = {
     "static": (theme.QUIET, "cross"),
     "disaggregated": (theme.PURPLE, "triangle-down"),
 }
+
+
+def points_of(ask: Ask, name: str, series: list[str]) -> pl.DataFrame:
+    """As below, with `turn`, in which systems are drawn. name: of a figure."""
+    found = of_series(ask.made(points), *series)
+    return found if found.is_empty() else found.with_columns(turn=turn_of("system", drawing_order(found["system"])))
 
 
 def of_series(points: pl.DataFrame, *series: str) -> pl.DataFrame:

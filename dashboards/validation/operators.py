@@ -52,6 +52,13 @@ def stages(ask: Ask) -> Drawn:
     return Drawn({"stages": found}, facts={"rests": list(RESTS_ON.values())})
 
 
+def over_time(ask: Ask) -> Drawn:
+    found = some(ask("over_time")).with_columns(pl.col("metric").replace(METRICS))
+    found = found.with_columns(panel=pl.format("{}: {} ({})", "log", "metric", "unit"))
+    wide = found.pivot("what", index=["log", "metric", "start"], values="value", maintain_order=True)
+    return Drawn({"over_time": found}, facts={"panels": found["panel"].unique(maintain_order=True).to_list()}, said=wide)
+
+
 def dram(ask: Ask) -> Drawn:
     found = some(ask("dram"))
     return Drawn({"dram": found}, facts={"width": 78 * found["preset"].n_unique()})

@@ -15,7 +15,7 @@ LEAD = (
     "were fitted on, on rows never seen, and on a device never seen; DRAM bandwidth in closed form against a simulator."
 )
 POINTS_PER_PAGE_UNIT = 12  # points of each operator, split and device, per unit of the page's size
-FIGURES = ("engines", "stages", "errors", "points", "regimes", "dram")
+FIGURES = ("engines", "stages", "over_time", "errors", "points", "regimes", "dram")
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:

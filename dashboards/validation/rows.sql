@@ -50,3 +50,10 @@ from validation where "check" = 'engine' order by data, metric, simulator <> 'to
 -- stages: predicted / measured - 1 of the means of every stage, log or setting
 select device as data, operator as metric, shape as stage, split, measured, predicted, predicted / measured - 1 as error, unit
 from validation_points where "check" = 'engine' and regime = 'mean' and measured > 0 order by all
+
+-- over_time: measured and predicted of every moment of a log, in rows of their own
+unpivot (
+    select shape as log, operator as metric, start_s as start, measured, predicted, unit from validation_points
+    where "check" = 'engine' and regime = 'moment'
+) on measured, predicted into name what value value
+order by log, metric, what, start

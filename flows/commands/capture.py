@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tokentape.flows.console import capture_bar, mebibytes, note
 from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked, option
 
 DatasetOption = Annotated[
@@ -84,7 +85,6 @@ def capture(
     from tokentape.capture.run import CaptureSettings, estimate
     from tokentape.capture.run import capture as record
     from tokentape.capture.speculation.settings import DraftSettings
-    from tokentape.flows.console import capture_bar, mebibytes, note
     from tokentape.warehouse.tape import Store
 
     speculation = None
@@ -117,7 +117,6 @@ def train_embedded(
     from tokentape.capture.embedded.card import write_card
     from tokentape.capture.embedded.recipe import Recipe
     from tokentape.capture.embedded.train import train
-    from tokentape.flows.console import note
 
     recipe = Recipe(tokens=tokens) if seed is None else Recipe(tokens=tokens, seed=seed)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+from tokentape.flows.console import band, note, number, percent, print_table
 from tokentape.flows.options import JsonOption, StoreOption, argument
 from tokentape.flows.systems import SYSTEMS
 
@@ -67,7 +68,6 @@ def claims(
 
 
 def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> None:
-    from tokentape.flows.console import band, note, number, print_table
 
     answered = [row for row in rows if row["replay"] is not None]
     n_stated, n_answered = (len({row["claim_id"] for row in of}) for of in (rows, answered))
@@ -104,7 +104,6 @@ def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> Non
 
 
 def _print_systems(errors: Sequence[Row]) -> None:
-    from tokentape.flows.console import print_table
 
     columns = ("system", "fitted", "median", "mean", "predicted", "median ", "mean ", "worst", "worst predicted row")
     shown = [
@@ -131,7 +130,6 @@ def _setting(row: Row) -> str:
 
 
 def _frac(value: float | None) -> str:
-    from tokentape.flows.console import percent
 
     return percent(value, ".1f")
 

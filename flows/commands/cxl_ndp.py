@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import ProfileOption, StoreOption, asked
+from tokentape.flows.console import band, note, number, percent, print_table, quantity
+from tokentape.flows.options import ProfileOption, StoreOption, asked, option
 
 
 def calibrate_cxl_ndp(
-    out: Annotated[Path, typer.Option("--out", help="File of the constants.")] = Path("cxl_ndp.toml"),
+    out: Annotated[Path, option("File of the constants.")] = Path("cxl_ndp.toml"),
     check: Annotated[
         str | None,
-        typer.Option("--check", help="Fit nothing: print how these constants do, cxl_ndp or a file.", show_default=False),
+        option("Fit nothing: print how these constants do, cxl_ndp or a file."),
     ] = None,
 ) -> None:
     """Fit three constants of the GPU-NDP systems to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
@@ -29,7 +30,6 @@ def calibrate_cxl_ndp(
     """
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.cxl_ndp.points import compared_with_claims, fitted
     from tokentape.flows.systems.cxl_ndp.settings import Settings
     from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES
@@ -56,41 +56,35 @@ def decode(
     ctx: typer.Context,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="A model that ships or a config.json. [default: the tape's]", show_default=False),
+        option("A model that ships or a config.json. [default: the tape's]"),
     ] = None,
     tape: Annotated[
         str | None,
-        typer.Option("--tape", help="Recorded routing, the start of a trace id. [default: drawn]", show_default=False),
+        option("Recorded routing, the start of a trace id. [default: drawn]"),
     ] = None,
-    system: Annotated[
-        str, typer.Option("--system", help="ours, monde, hobbit or all; MoNDE's migration: monde-never, -always, -balance.")
-    ] = "all",
-    bits: Annotated[str, typer.Option("--bits", help="Mean bits of ours, 1 to 4 or 16, with commas.")] = "3,2",
-    batch: Annotated[int, typer.Option("--batch", help="Sequences decoded together.", min=1)] = 16,
-    hot: Annotated[
-        int | None, typer.Option("--hot", help="Experts of a layer on the GPU. [default: half]", show_default=False, min=0)
-    ] = None,
-    alpha: Annotated[float, typer.Option("--alpha", help="Counts against gate weights in an expert's importance, 0 to 1.")] = 0.5,
+    system: Annotated[str, option("ours, monde, hobbit or all; MoNDE's migration: monde-never, -always, -balance.")] = "all",
+    bits: Annotated[str, option("Mean bits of ours, 1 to 4 or 16, with commas.")] = "3,2",
+    batch: Annotated[int, option("Sequences decoded together.", min=1)] = 16,
+    hot: Annotated[int | None, option("Experts of a layer on the GPU. [default: half]", min=0)] = None,
+    alpha: Annotated[float, option("Counts against gate weights in an expert's importance, 0 to 1.")] = 0.5,
     placement: Annotated[
-        str, typer.Option("--placement", help="prefill_guided, static_global, random, oracle: which experts those are.")
+        str, option("prefill_guided, static_global, random, oracle: which experts those are.")
     ] = "prefill_guided",
     rule: Annotated[
-        str, typer.Option("--rule", help="prefix_split, uniform, greedy, optimum, reversed: bits of the experts in memory.")
+        str, option("prefix_split, uniform, greedy, optimum, reversed: bits of the experts in memory.")
     ] = "prefix_split",
-    hardware: Annotated[
-        str, typer.Option("--hardware", help="A shipped machine, such as h100-cxl-ndp-gen5, or my.toml.")
-    ] = "h100-cxl-ndp",
-    context: Annotated[int, typer.Option("--context", help="Tokens that each of them attends to.", min=1)] = 768,
+    hardware: Annotated[str, option("A shipped machine, such as h100-cxl-ndp-gen5, or my.toml.")] = "h100-cxl-ndp",
+    context: Annotated[int, option("Tokens that each of them attends to.", min=1)] = 768,
     profile: ProfileOption = None,
     fit: Annotated[
         str | None,
-        typer.Option("--fit", help="Constants of `calibrate cxl_ndp`: the paper's profile with them.", show_default=False),
+        option("Constants of `calibrate cxl_ndp`: the paper's profile with them."),
     ] = None,
-    prompt: Annotated[int, typer.Option("--prompt", help="Prompt tokens of a request.", min=1)] = 256,
-    output: Annotated[int, typer.Option("--output", help="Tokens it generates.", min=1)] = 512,
-    fixed_macs: Annotated[bool, typer.Option("--fixed-macs", help="Low bits do not speed up the NDP's multipliers.")] = False,
-    overlap: Annotated[bool, typer.Option("--overlap", help="Experts cross the link while GPU and NDP compute.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of drawn routing.", min=0)] = 0,
+    prompt: Annotated[int, option("Prompt tokens of a request.", min=1)] = 256,
+    output: Annotated[int, option("Tokens it generates.", min=1)] = 512,
+    fixed_macs: Annotated[bool, option("Low bits do not speed up the NDP's multipliers.", "--fixed-macs")] = False,
+    overlap: Annotated[bool, option("Experts cross the link while GPU and NDP compute.", "--overlap")] = False,
+    seed: Annotated[int, option("Of drawn routing.", min=0)] = 0,
     store: StoreOption = None,
 ) -> None:
     """Decode a batch of a mixture of experts on a GPU and a memory that computes, and on systems that move its experts instead.
@@ -105,7 +99,6 @@ def decode(
       tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
       tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.console import band, note, number, percent, print_table, quantity
     from tokentape.flows.cxl_ndp.points import Options
 
     found = asked(Options, ctx, compute_scales=not fixed_macs, overlaps=overlap).answer()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokentape.flows.console import note, number, print_table, quantity, say
 from tokentape.flows.options import ProfileOption, asked, option
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def calibrate_elmoe3d(
       tokentape calibrate elmoe3d --check elmoe3d-l1          how the shipped constants do
       tokentape calibrate elmoe3d --out fits --level L1 --rows calibrate
     """
-    from tokentape.flows.console import note
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
     from tokentape.replay.elmoe3d.fit import calibrate, cells
@@ -62,7 +62,6 @@ def calibrate_elmoe3d(
 
 
 def _print_errors(table: pl.DataFrame, setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
-    from tokentape.flows.console import number, print_table, say
     from tokentape.replay.elmoe3d.checks import HONESTY, checks
     from tokentape.replay.elmoe3d.points import points_of
     from tokentape.replay.elmoe3d.rows import evaluated
@@ -115,7 +114,6 @@ def speculate(
     import numpy as np
     import polars as pl
 
-    from tokentape.flows.console import note, number, print_table, quantity
     from tokentape.flows.elmoe3d_points import Options, joules
     from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.elmoe3d.points import as_points

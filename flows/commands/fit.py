@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import note, print_table, quantity, say
 from tokentape.flows.options import JsonOption, argument, option
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def fit(
 
     import typer
 
-    from tokentape.flows.console import note, print_table, quantity, say
     from tokentape.flows.grid import load_hardware
     from tokentape.replay import room as rooms
     from tokentape.replay.capacity import parse_capacity
@@ -112,7 +112,6 @@ def _told(room: Room) -> dict[str, object]:
 
 
 def _left(room: float, what: dict[str, float]) -> str:
-    from tokentape.flows.console import quantity
 
     left = room - sum(what.values())
     return quantity(left, "B") if left >= 0 else f"-{quantity(-left, 'B')}"

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import Shown, note, number, percent, print_table, progress_bar, quantity, say
 from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ DtypeOption = Annotated[str, option("Of the tables' rows, those with this dtype.
 
 def hardware_list() -> None:
     """List the machines that ship with the project, and how many of their numbers are assumed."""
-    from tokentape.flows.console import print_table
     from tokentape.hw import catalogue, spec
 
     columns = ("machine", "what", "peak", "tiers: capacity at bandwidth", "roles: home < in front of it", "assumed numbers")
@@ -45,7 +45,6 @@ def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my
       tokentape hardware show h100
       tokentape hardware show my.toml
     """
-    from tokentape.flows.console import Shown, print_table
     from tokentape.hw import catalogue, spec
 
     machine = spec.load(name)
@@ -64,7 +63,6 @@ def hardware_diff(
     Example:
       tokentape hardware diff a100 h100
     """
-    from tokentape.flows.console import print_table
     from tokentape.hw import catalogue, spec
 
     first, second = spec.load(a), spec.load(b)
@@ -82,7 +80,6 @@ def hardware_new(
     Example:
       tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
     """
-    from tokentape.flows.console import note
     from tokentape.hw import spec
     from tokentape.hw.files import write_text
     from tokentape.hw.sourced import BadSpec
@@ -133,7 +130,6 @@ def calibrate_gpu(
     """
     import polars as pl
 
-    from tokentape.flows.console import note, progress_bar
     from tokentape.hw import calibrate, measured, reachable, spec, validate
     from tokentape.hw.pooled import pool
 
@@ -192,7 +188,6 @@ def validate_hardware(
     """
     import polars as pl
 
-    from tokentape.flows.console import note
     from tokentape.hw import calibrate, measured, spec, validate
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -243,7 +238,6 @@ def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...])
 
 
 def _tell(beyond: list[list[LeftOut]]) -> None:
-    from tokentape.flows.console import note
     from tokentape.hw import reachable
 
     for found in filter(None, beyond):
@@ -253,8 +247,6 @@ def _tell(beyond: list[list[LeftOut]]) -> None:
 def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:
     """left_out: what a table says in a note, JSON as rows beside the errors."""
     from dataclasses import asdict
-
-    from tokentape.flows.console import number, percent, print_table
 
     if as_json:
         rows = errors.to_dicts()
@@ -298,7 +290,6 @@ def step(
       tokentape step gpu qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
       tokentape step gpu mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
     """
-    from tokentape.flows.console import note, number, percent, print_table, quantity, say
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import calibrate

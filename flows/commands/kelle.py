@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from tokentape.flows.console import note, number, percent, print_table
 from tokentape.flows.options import argument, option
 
 
@@ -22,7 +23,6 @@ def calibrate_kelle(
       tokentape calibrate kelle --check kelle      how the shipped knobs do
       tokentape calibrate kelle --out my-kelle.toml
     """
-    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.systems.kelle.closed_forms import checks, told
     from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.replay.kelle.ratios import calibrate, nothing_fitted, ratios
@@ -90,7 +90,6 @@ def kv_step(
     from dataclasses import replace
     from math import isnan
 
-    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.hw import profile as profiles

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Annotated, Any
 
+from tokentape.flows.console import Shown, band, note, number, percent, print_table, progress_bar, quantity
 from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, option
 
 ParamOption = Annotated[
@@ -63,7 +64,6 @@ def evaluate(
       tokentape evaluate --datasets code,recall --system kelle --set kv.budget=64
       tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
-    from tokentape.flows.console import note, print_table, progress_bar
     from tokentape.policies.registry import blamed
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -120,7 +120,6 @@ def orderings(
     from tokentape.capture import models
     from tokentape.capture import orderings as of_experts
     from tokentape.capture.live import kv_orderings
-    from tokentape.flows.console import Shown, band, number, print_table, progress_bar
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
     from tokentape.warehouse.tape import Store
@@ -183,7 +182,6 @@ def fidelity(
     Example:
       tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
     """
-    from tokentape.flows.console import band, percent, print_table, progress_bar, quantity
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
     from tokentape.warehouse.results import write_rows
@@ -286,6 +284,5 @@ MEASURED = (
 
 
 def _short(value: object) -> object:
-    from tokentape.flows.console import number
 
     return number(value, ".4f") if isinstance(value, float) else value

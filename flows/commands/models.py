@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from tokentape.flows.console import number, print_table
 from tokentape.flows.options import argument
 
 
 def models_list() -> None:
     """List the models whose geometry ships with the project, their parameters beside the published counts."""
-    from tokentape.flows.console import number, print_table
     from tokentape.warehouse import model_tables, models
 
     headings = model_tables.HEADINGS
@@ -27,7 +27,6 @@ def models_show(
       tokentape models show qwen3-30b-a3b
       tokentape models show ./my-model/config.json
     """
-    from tokentape.flows.console import print_table
     from tokentape.warehouse import model_tables, models
 
     model = models.load(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
+from tokentape.flows.console import note, number, percent, print_table
 from tokentape.flows.options import StoreOption, argument, option
 
 Number = TypeVar("Number", int, float)
@@ -46,7 +47,6 @@ def placement(
       tokentape decide place TRACE --scope global --alpha 1
       tokentape decide place embedded-math embedded-code embedded-docs
     """
-    from tokentape.flows.console import note, number, percent, print_table
     from tokentape.flows.placement import placed
     from tokentape.replay.cxl_ndp.routing import Reading
     from tokentape.warehouse.tape import Store
@@ -102,7 +102,6 @@ def bits(
       tokentape decide precision LOSSES --mean-bits 2,2.5,3
       tokentape decide precision LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
     """
-    from tokentape.flows.console import number, print_table
     from tokentape.flows.placement import bit_losses
     from tokentape.warehouse.tape import Store
 
@@ -118,7 +117,6 @@ def bits(
 
 
 def _over(loss: float, reference: float) -> str:
-    from tokentape.flows.console import number
 
     return number(loss / reference if reference else None, ".4f")
 

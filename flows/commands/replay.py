@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokentape.flows.console import note, number, percent, print_metrics, print_table, progress_bar, quantity, say
 from tokentape.flows.options import (
     JsonOption,
     ProfileOption,
@@ -75,7 +76,6 @@ def replay(
       tokentape replay TRACE --system my.toml --workload rate=2,batch=8
       tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
-    from tokentape.flows.console import progress_bar
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.replay.semantics import Semantics
@@ -101,7 +101,7 @@ def replay(
     profiles.load(profile or profiles.PHYSICAL)
     place = Store(store)
     trace_id = place.resolve(trace)
-    from tokentape.flows.one_replay import replay_once  # kernels, once the words are known to be good
+    from tokentape.flows.grid import replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
     params = parse(param)
@@ -111,7 +111,6 @@ def replay(
 
 
 def _print_result(replay_id: str, result: ReplayResult) -> None:
-    from tokentape.flows.console import note, percent, print_metrics, quantity
 
     ran = result.settings
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
@@ -144,7 +143,6 @@ def timeline(
       tokentape timeline 3f2a91 --pass 40
     """
     from tokentape.flows import steps
-    from tokentape.flows.console import note, percent, print_table, quantity
     from tokentape.replay.operations import busy_s, end_s
     from tokentape.warehouse.tape import Store
 
@@ -168,7 +166,6 @@ def verify(
     Example:
       tokentape verify TRACE --budget-mib 4000
     """
-    from tokentape.flows.console import number, percent, print_table, progress_bar, quantity, say
     from tokentape.warehouse.tape import Store
 
     if not 0 < budget_mib < 2**33:

@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tokentape.flows.options import ProfileOption, StoreOption
-from tokentape.flows.serving.options import (
-    AcceptanceOption,
-    ArrivalOption,
-    BlocksOption,
-    CoverageOption,
-    CvOption,
-    DraftOption,
-    EngineOption,
-    FitOption,
-    MachineOption,
-    MemoryOption,
-    NodesOption,
-    OwnFitsOption,
-    ParamOption,
-    PrefixOption,
-    RequestsOption,
-    SchedulerOption,
-    SeedsOption,
-    SeqsOption,
-    ServedOption,
-    TbtOption,
-    TimesOption,
-    TimesOutOption,
-    TtftOption,
-    WeightsOption,
-    WorkloadOption,
-    level_of,
-    point_of,
-)
+from tokentape.flows.console import band, note, number, percent, print_table, progress_bar, quantity, say
+from tokentape.flows.serving.options import level_of, point_of, serves
 
 if TYPE_CHECKING:
     from tokentape.flows.serving.setup import Point
@@ -48,36 +21,9 @@ LEAST_REQUESTS = 20  # of a run at a rate at which ten minutes bring fewer
 MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 
+@serves(without="attained")
 def simulate(
-    ctx: typer.Context,
-    scheduler: SchedulerOption = "layered",
-    rate: Annotated[float | None, typer.Option("--rate", help="Requests per second.", show_default=False)] = None,
-    param: ParamOption = None,
-    model: ServedOption = "qwen3-30b-a3b",
-    hardware: MachineOption = "h100x2",
-    workload: WorkloadOption = "arxiv",
-    arrival: ArrivalOption = None,
-    cv: CvOption = 1.0,
-    requests: RequestsOption = None,
-    seeds: SeedsOption = None,
-    slo_ttft: TtftOption = None,
-    slo_tbt: TbtOption = None,
-    kv_blocks: BlocksOption = None,
-    memory_frac: MemoryOption = None,
-    max_seqs: SeqsOption = 256,
-    coverage: CoverageOption = "paper_table",
-    expert_format: WeightsOption = "bf16",
-    expert_times: TimesOption = "fitted",
-    prefix_cache: PrefixOption = False,
-    verify_nodes: NodesOption = 0,
-    acceptance: AcceptanceOption = None,
-    draft_ms: DraftOption = 0.0,
-    profile: ProfileOption = None,
-    fit: FitOption = "h100x2",
-    engine: EngineOption = None,
-    fits: OwnFitsOption = None,
-    out: TimesOutOption = None,
-    store: StoreOption = None,
+    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, out: Path | None, store: str | None, **_: Any
 ) -> None:
     """Serve requests with a scheduler on a machine, over many seeds: latencies, service levels, expert bytes, energy.
 
@@ -96,7 +42,6 @@ def simulate(
       tokentape serving simulate --engine meta.json --hardware h100 --workload requests.csv --out times.csv
       tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
-    from tokentape.flows.console import band, note, progress_bar, quantity, say
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import request_times, rows_of, served, write_frame
     from tokentape.flows.serving.setup import COVERAGES, engine_of
@@ -120,10 +65,10 @@ def simulate(
         write_frame(request_times(load, point.n_seeds), out)
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
-        trace = load_trace(place, place.resolve(workload if coverage == "recorded" else coverage))
-        for sentence in _coverage_errors(trace, fit):
+        trace = load_trace(place, place.resolve(point.workload if point.coverage == "recorded" else point.coverage))
+        for sentence in _coverage_errors(trace, point.fit):
             say(sentence)
-    if not (point.coverage == "recorded" or verify_nodes):
+    if not (point.coverage == "recorded" or point.verify_nodes):
         step = [engine_of(place, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
         told = f"{quantity(step[0], 's')} ({band(step[1], step[2], lambda s: quantity(s, 's'))})"
         say(f"one decode at {CONTEXT_TOKENS:,} tokens of context, as `step` has it: {told}")
@@ -131,34 +76,9 @@ def simulate(
         note(f"outside the envelope: {sentence}")
 
 
+@serves(without="rate requests out")
 def capacity(
-    ctx: typer.Context,
-    scheduler: SchedulerOption = "layered",
-    param: ParamOption = None,
-    model: ServedOption = "qwen3-30b-a3b",
-    hardware: MachineOption = "h100x2",
-    workload: WorkloadOption = "arxiv",
-    arrival: ArrivalOption = None,
-    cv: CvOption = 1.0,
-    seeds: SeedsOption = None,
-    slo_ttft: TtftOption = None,
-    slo_tbt: TbtOption = None,
-    attained: Annotated[float, typer.Option("--attained", help="Share of the requests that must meet both limits.")] = 0.9,
-    kv_blocks: BlocksOption = None,
-    memory_frac: MemoryOption = None,
-    max_seqs: SeqsOption = 256,
-    coverage: CoverageOption = "paper_table",
-    expert_format: WeightsOption = "bf16",
-    expert_times: TimesOption = "fitted",
-    prefix_cache: PrefixOption = False,
-    verify_nodes: NodesOption = 0,
-    acceptance: AcceptanceOption = None,
-    draft_ms: DraftOption = 0.0,
-    profile: ProfileOption = None,
-    fit: FitOption = "h100x2",
-    engine: EngineOption = None,
-    fits: OwnFitsOption = None,
-    store: StoreOption = None,
+    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, attained: float, store: str | None, **_: Any
 ) -> None:
     """Find the highest rate at which enough requests meet a service level, within 1 %, by doubling and bisection.
 
@@ -169,7 +89,6 @@ def capacity(
     """
     from dataclasses import replace
 
-    from tokentape.flows.console import note, number, percent, print_table, progress_bar
     from tokentape.flows.serving.points import served
     from tokentape.flows.serving.setup import engine_of
     from tokentape.replay.serving.capacity import capacity as search
@@ -182,11 +101,11 @@ def capacity(
     if point.scheduler == "disaggregated":
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
     if point.arrival == "at_once":
-        which = f"--workload {workload}" if arrival is None else "--arrival at_once"
+        which = f"--workload {point.workload}" if ctx.params["arrival"] is None else "--arrival at_once"
         raise ValueError(f"{which} has no rate to search for; choose poisson, gamma or trace")
     level = level_of(point, slo_ttft, slo_tbt)
     if level is None:
-        raise ValueError(f"the paper has no limits for {model} on {workload}; give --slo-ttft and --slo-tbt")
+        raise ValueError(f"the paper has no limits for {point.model} on {point.workload}; give --slo-ttft and --slo-tbt")
     on, n_served = engine_of(place, point), 0
     with progress_bar(f"capacity {point.scheduler}") as show:
 
@@ -213,7 +132,6 @@ def capacity(
 
 
 def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None:
-    from tokentape.flows.console import band, percent, print_table, quantity
 
     rows = []
     for name, metric in measured.metrics.items():

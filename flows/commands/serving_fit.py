@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from tokentape.flows.options import JsonOption
+from tokentape.flows.console import note, number, percent, print_table, progress_bar, say
+from tokentape.flows.options import JsonOption, argument, option
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
 PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
@@ -17,39 +16,33 @@ FEWER = (16, 80)  # seeds of a search, where many searches are made
 def calibrate_serving(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[PATH]...", help="Request logs or experiments of one's own; without, the published facts of Layered Prefill."
-        ),
+        argument("[PATH]...", "Request logs or experiments of one's own; without, the published facts of Layered Prefill."),
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option("--hardware", help="With PATH: the GPU of its engines, or my.toml.", show_default=False)
-    ] = None,
+    hardware: Annotated[str | None, option("With PATH: the GPU of its engines, or my.toml.")] = None,
     fits: Annotated[
         Path | None,
-        typer.Option("--fits", help="With PATH: folder of `calibrate gpu`, or of tables by model.", show_default=False),
+        option("With PATH: folder of `calibrate gpu`, or of tables by model."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            help="File of the constants. Of PATH validate serving takes it as --host; else simulate and capacity as --fit with "
-            "--profile layered_prefill. [default: host.toml, or serving-h100x2.toml]",
-            show_default=False,
+        option(
+            "File of the constants. Of PATH validate serving takes it as --host; else simulate and capacity as --fit with "
+            "--profile layered_prefill. [default: host.toml, or serving-h100x2.toml]"
         ),
     ] = None,
     mode: Annotated[
         str,
-        typer.Option("--mode", help="chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
+        option("chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
     ] = "chunked",
     check: Annotated[
         str | None,
-        typer.Option("--check", help="Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
+        option("Fit nothing: print how these constants do, a shipped fit or a file."),
     ] = None,
     cross_validate: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Write nothing: leave out each model of PATH in turn and predict it; else each group of facts, most of an hour.",
             "--cross-validate",
-            help="Write nothing: leave out each model of PATH in turn and predict it; else each group of facts, most of an hour.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -80,7 +73,6 @@ def calibrate_serving(
     if hardware is not None or fits is not None or as_json:
         raise ValueError("--hardware, --fits and --json go with PATH, a log or experiments of one's own")
     out = out or Path("serving-h100x2.toml")
-    from tokentape.flows.console import note, progress_bar
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import serving_fits
     from tokentape.replay.serving.facts import MODES
@@ -119,7 +111,6 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, percent, progress_bar, say
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.hw.fit_files import Fit
     from tokentape.replay.serving.engine_logs import read
@@ -150,7 +141,6 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
 
 
 def _print_left_out(searches: list[Any]) -> None:
-    from tokentape.flows.console import number, print_table, progress_bar
     from tokentape.replay.serving.fit import left_out
 
     found: list[dict[str, float]] = []
@@ -169,7 +159,6 @@ def _print_left_out(searches: list[Any]) -> None:
 
 
 def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
-    from tokentape.flows.console import number, percent, print_table
     from tokentape.flows.grid import load_hardware
     from tokentape.replay.serving.coverage import published_coverage
     from tokentape.replay.serving.facts import facts, simulated

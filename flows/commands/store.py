@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
+from tokentape.flows.console import mebibytes, note, number, print_table
 from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument, argument, option
 
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
-    from tokentape.flows.console import mebibytes, note, number, print_table
     from tokentape.warehouse.results import run_ids
     from tokentape.warehouse.tape import Store
 
@@ -62,31 +62,11 @@ def rm(
     store: StoreOption = None,
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
-    from tokentape.flows.console import note
     from tokentape.warehouse.tape import Store
 
     for trace in traces:
         Store(store).remove(trace)
         note(f"removed {trace}")
-
-
-def migrate(store: StoreOption = None) -> None:
-    """Take over the results that an older version wrote: as runs, and under the names of today. Tapes stay as they are.
-
-    Interrupted, it goes on where it stopped when it is run again. `tokentape load` says where there is something to take over.
-    """
-    from tokentape.flows.console import note, progress_bar
-    from tokentape.warehouse import migrate as older
-    from tokentape.warehouse.tape import Store
-
-    place = Store(store)
-    if not place.exists:
-        raise ValueError(f"no store at {place.uri}; give the folder that holds traces/")
-    n_files = 0
-    with progress_bar("migrate", "files") as show:
-        for n_files, total in older.migrate(place):
-            show(n_files, total)
-    note(f"{place.uri}: {n_files} files taken over" if n_files else f"{place.uri}: no results of an older version")
 
 
 def check(
@@ -105,7 +85,6 @@ def check(
       tokentape check
       tokentape check ./tape --repair
     """
-    from tokentape.flows.console import note
     from tokentape.warehouse import check as checker
     from tokentape.warehouse.load import database_path
     from tokentape.warehouse.tape import Store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from tokentape.flows.console import note, number, percent, print_table, progress_bar
 from tokentape.flows.options import StoreOption, option
 
 
@@ -37,7 +38,6 @@ def synthesize(
     from tokentape.capture.synthetic import profiles
     from tokentape.capture.synthetic.tape import SynthesisSettings
     from tokentape.capture.synthetic.tape import synthesize as draw
-    from tokentape.flows.console import note, percent, progress_bar
     from tokentape.warehouse import models
     from tokentape.warehouse.tape import Store
 
@@ -64,7 +64,6 @@ def calibrate_router() -> None:
       tokentape calibrate router
     """
     from tokentape.capture.synthetic import calibrate, profiles
-    from tokentape.flows.console import number, print_table, progress_bar
     from tokentape.warehouse import load, models
 
     claims, names = load.claims().to_pylist(), profiles.fitted_models()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import Shown, brief, note, percent, print_metrics, print_table, progress_bar, quantity
 from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument, WidthsOption, WorkloadOption, argument, option
 
 if TYPE_CHECKING:
-    from tokentape.flows.console import Shown
     from tokentape.replay.result import Metric
 
 
@@ -40,7 +40,6 @@ def compare(
       tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
       tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
-    from tokentape.flows.console import note, percent, print_table, progress_bar, quantity
     from tokentape.hw import profile as profiles
     from tokentape.warehouse.tape import Store
 
@@ -117,7 +116,6 @@ def explain(
       tokentape replay TRACE --system near_compute --hardware h100-cxl-ndp
       tokentape explain 3f2a91
     """
-    from tokentape.flows.console import note, percent, print_table, progress_bar
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
@@ -153,7 +151,6 @@ def show_one(
     store: str | None,
 ) -> None:
     """One system's decisions and metrics. Raises ValueError on bad input."""
-    from tokentape.flows.console import note, print_metrics, progress_bar, quantity
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
@@ -185,7 +182,6 @@ def show_one(
 
 def _banded(metric: Metric | None) -> Shown | str:
     """A metric with its band, in as few digits as tell them apart."""
-    from tokentape.flows.console import Shown, brief
 
     if metric is None:
         return ""
@@ -196,7 +192,6 @@ def _banded(metric: Metric | None) -> Shown | str:
 
 def _changed(metric: Metric | None) -> Shown | str:
     """A relative change, with the range over seeds where there are several."""
-    from tokentape.flows.console import Shown
 
     if metric is None:
         return ""

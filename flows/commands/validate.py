@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import note, percent, print_table, progress_bar, say
 from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
-    from tokentape.replay.serving.validation import Row
+    from tokentape.replay.serving.validation import Moment, Row
 
 RecordOption = Annotated[bool, option("Write the rows to the store, for the validation page.", "--record")]
 
@@ -50,10 +51,9 @@ def serving(
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import note, percent, progress_bar, say
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.replay.serving.engine_logs import METRICS, read
-    from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host
+    from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host, over_time
 
     if host is not None and fit_front_end is not None:
         raise ValueError("--host has the front end already; leave --fit-front-end out")
@@ -77,7 +77,8 @@ def serving(
         note(f"front end: {1e3 * constants.front_end_s:.2f} ms, fitted on {fitted_on}")
     rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on)]
     if record:
-        _record(store, paths[0], hardware, rows, len(stages))
+        moments = [moment for served in able for moment in over_time(served, run(served, constants.step_s))]
+        _record(store, paths[0], hardware, rows, len(stages), moments)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return
@@ -90,7 +91,6 @@ def serving(
 
 def _print_rows(what: str, rows: Sequence[Row]) -> None:
     """Predicted beside measured; what: the sources are."""
-    from tokentape.flows.console import percent, print_table
 
     numbers = ("measured", "predicted", "off by")
     head = (what, "stage", "metric", "statistic", *numbers)
@@ -101,13 +101,12 @@ def _print_rows(what: str, rows: Sequence[Row]) -> None:
     print_table("predicted against measured", head, shown, numbers=numbers)
 
 
-def _record(store: str | None, path: Path, machine: str, rows: Sequence[Row], n_of: int) -> None:
-    """Writes the rows; n_of: stages or settings that there are."""
+def _record(store: str | None, path: Path, machine: str, rows: Sequence[Row], n_of: int, moments: Sequence[Moment] = ()) -> None:
+    """Writes the rows; n_of: stages or settings that there are; moments: of logs."""
     from tokentape.flows import validation
-    from tokentape.flows.console import note
     from tokentape.warehouse.tape import Store
 
-    validation.record(Store(store), validation.data_of(path), machine, rows, n_of)
+    validation.record(Store(store), validation.data_of(path), machine, rows, n_of, moments)
     note(f"{len(rows)} rows recorded; `tokentape load` and `tokentape site` show them")
 
 
@@ -138,7 +137,6 @@ def offload(
     import json
     from dataclasses import asdict
 
-    from tokentape.flows.console import percent, progress_bar, say
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.offload import rows_of
 

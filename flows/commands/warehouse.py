@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from tokentape.flows.console import note, one_document, print_table, progress_bar
 from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, OutOption, StoreOption, argument, format_of, option
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
     Readers see the old warehouse or the new one, never half of it. Dropping the file and loading again gives the same tables.
     """
     from tokentape.flows import machines
-    from tokentape.flows.console import note, progress_bar
     from tokentape.warehouse import load as loader
     from tokentape.warehouse.tape import Store
 
@@ -57,7 +57,6 @@ def query(
     """Ask a standing question of the warehouse by name (warehouse/queries/*.sql)."""
     from contextlib import nullcontext
 
-    from tokentape.flows.console import one_document, print_table
     from tokentape.policies.names import unknown
     from tokentape.warehouse.sql import named
 
@@ -78,7 +77,6 @@ def site(
 ) -> None:
     """Write the static site: pages that need no network and open from a file. Run `tokentape load` first."""
     from tokentape.dashboards.site import build
-    from tokentape.flows.console import progress_bar
 
     with progress_bar("site"):
         page = build(_database(store, database), out)

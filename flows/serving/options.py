@@ -2,146 +2,114 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tokentape.flows.options import ProfileOption, StoreOption, option
+
 if TYPE_CHECKING:
     from tokentape.flows.serving.setup import Point
     from tokentape.replay.serving.metrics import ServiceLevel
 
-SchedulerOption = Annotated[str, typer.Option("--scheduler", help="static, orca, chunked, layered or disaggregated.")]
-ParamOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--param",
-        help="A field of the scheduler, NAME=VALUE; repeatable: chunk_tokens=1024; n_max=8, n_lg_rule=fixed, pass_tokens=32768.",
+
+def _of(kind: Any, help: str, default: Any = None, *names: str, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, option(help, *names, **more)], default
+
+
+# Of both commands and of one, in the order of their help: what it is and its default, by parameter.
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "scheduler": _of(str, "static, orca, chunked, layered or disaggregated.", "layered"),
+    "rate": _of(float | None, "Requests per second."),
+    "param": _of(
+        list[str] | None,
+        "A field of the scheduler, NAME=VALUE; repeatable: chunk_tokens=1024; n_max=8, n_lg_rule=fixed, pass_tokens=32768.",
     ),
-]
-ServedOption = Annotated[str, typer.Option("--model", help="A shipped model (`tokentape models list`) or a config.json.")]
-MachineOption = Annotated[str, typer.Option("--hardware", help="A shipped machine or my.toml; all its devices share a layer.")]
-FitOption = Annotated[
-    str,
-    typer.Option(
-        "--fit",
-        help="Of the paper's server: a shipped fit or a file that `calibrate serving` wrote. Its numbers are those of "
-        "--profile layered_prefill; the scale of arXiv prompts and what prefill tokens touch are always the fit's.",
+    "model": _of(str, "A shipped model (`tokentape models list`) or a config.json.", "qwen3-30b-a3b"),
+    "hardware": _of(str, "A shipped machine or my.toml; all its devices share a layer.", "h100x2"),
+    "workload": _of(
+        str,
+        "sharegpt, arxiv or 30k; a tape (TRACE); requests.csv of arrival_s, n_prompt_tokens, n_output_tokens; prompt-8192.",
+        "arxiv",
     ),
-]
-WorkloadOption = Annotated[
-    str,
-    typer.Option(
-        "--workload",
-        help="sharegpt, arxiv or 30k; a tape (TRACE); requests.csv of arrival_s, n_prompt_tokens, n_output_tokens; prompt-8192.",
-    ),
-]
-ArrivalOption = Annotated[
-    str | None,
-    typer.Option(
-        "--arrival",
-        help="poisson; gamma (bursty, see --cv); trace (as recorded, scaled to --rate); at_once. "
+    "arrival": _of(
+        str | None,
+        "poisson; gamma (bursty, see --cv); trace (as recorded, scaled to --rate); at_once. "
         "[default: trace for tapes and files, gamma with --cv, else poisson]",
-        show_default=False,
     ),
-]
-CvOption = Annotated[float, typer.Option("--cv", help="Coefficient of variation of the gaps between arrivals; 1 is Poisson.")]
-RequestsOption = Annotated[
-    int | None,
-    typer.Option("--requests", help="Requests of a run. [default: 600 seconds of them]", show_default=False, min=1),
-]
-SeedsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--seeds",
-        help="Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]",
-        show_default=False,
-        min=1,
+    "cv": _of(float, "Coefficient of variation of the gaps between arrivals; 1 is Poisson.", 1.0),
+    "requests": _of(int | None, "Requests of a run. [default: 600 seconds of them]", min=1),
+    "seeds": _of(int | None, "Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]", min=1),
+    "slo_ttft": _of(float | None, "Seconds to the first token. [default: the paper's for its models]"),
+    "slo_tbt": _of(float | None, "Seconds of a request's longest gap between tokens."),
+    "attained": _of(float, "Share of the requests that must meet both limits.", 0.9),
+    "kv_blocks": _of(
+        str | None,
+        "KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
     ),
-]
-TtftOption = Annotated[
-    float | None,
-    typer.Option("--slo-ttft", help="Seconds to the first token. [default: the paper's for its models]", show_default=False),
-]
-TbtOption = Annotated[
-    float | None,
-    typer.Option("--slo-tbt", help="Seconds of a request's longest gap between tokens.", show_default=False),
-]
-BlocksOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kv-blocks",
-        help="KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
-        show_default=False,
+    "memory_frac": _of(float | None, "Share of the machine's memory that the engine takes. [default: 0.9]"),
+    "max_seqs": _of(int, "Requests that decode or are in prefill together.", 256, min=1),
+    "coverage": _of(
+        str,
+        "Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with routing), "
+        "or a TRACE whose curves are taken.",
+        "paper_table",
     ),
-]
-MemoryOption = Annotated[
-    float | None,
-    typer.Option("--memory-frac", help="Share of the machine's memory that the engine takes. [default: 0.9]", show_default=False),
-]
-SeqsOption = Annotated[int, typer.Option("--max-seqs", help="Requests that decode or are in prefill together.", min=1)]
-CoverageOption = Annotated[
-    str,
-    typer.Option(
-        "--coverage",
-        help="Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with "
-        "routing), or a TRACE whose curves are taken.",
+    "expert_format": _of(str, "Of the experts: bf16, fp16, fp8, int8-g32, int4, mxfp4.", "bf16", "--weights"),
+    "expert_times": _of(
+        str, "With --profile layered_prefill: fitted, or measured, timed kernels of the machine's GPU.", "fitted"
     ),
-]
-WeightsOption = Annotated[str, typer.Option("--weights", help="Of the experts: bf16, fp16, fp8, int8-g32, int4, mxfp4.")]
-TimesOption = Annotated[
-    str,
-    typer.Option(
-        "--expert-times", help="With --profile layered_prefill: fitted, or measured, timed kernels of the machine's GPU."
+    "prefix_cache": _of(bool, "Skip prompt prefixes that the trace's blocks repeat.", False, "--prefix-cache"),
+    "verify_nodes": _of(int, "Speculative decoding: drafts that each request has verified per iteration.", 0, min=0),
+    "acceptance": _of(
+        str | None,
+        "Chance that a draft is accepted once those before it are: 0.8, by position 0.8,0.7, or a TRACE with rounds.",
     ),
-]
-NodesOption = Annotated[
-    int,
-    typer.Option("--verify-nodes", help="Speculative decoding: drafts that each request has verified per iteration.", min=0),
-]
-AcceptanceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--acceptance",
-        help="Chance that a draft is accepted once those before it are: 0.8, by position 0.8,0.7, or a TRACE with rounds.",
-        show_default=False,
+    "draft_ms": _of(float, "Milliseconds in which a round's drafts are made.", 0.0, min=0),
+    "profile": (ProfileOption, None),
+    "fit": _of(
+        str,
+        "Of the paper's server: a shipped fit or a file that `calibrate serving` wrote. Its numbers are those of "
+        "--profile layered_prefill; the scale of arXiv prompts and what prefill tokens touch are always the fit's.",
+        "h100x2",
     ),
-]
-DraftOption = Annotated[float, typer.Option("--draft-ms", help="Milliseconds in which a round's drafts are made.", min=0)]
-EngineOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--engine",
-        help="Settings of a vLLM engine (meta.json: vllm_version, engine_kwargs) in place of scheduler, limits and formats.",
-        show_default=False,
+    "engine": _of(
+        Path | None,
+        "Settings of a vLLM engine (meta.json: vllm_version, engine_kwargs) in place of scheduler, limits and formats.",
     ),
-]
-OwnFitsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--fits",
-        help="Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.",
-        show_default=False,
+    "fits": _of(
+        Path | None,
+        "Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.",
     ),
-]
-TimesOutOption = Annotated[
-    Path | None,
-    typer.Option("--out", help="Write when each request of every seed began and ended: .csv or .parquet.", show_default=False),
-]
-PrefixOption = Annotated[bool, typer.Option("--prefix-cache", help="Skip prompt prefixes that the trace's blocks repeat.")]
+    "out": _of(Path | None, "Write when each request of every seed began and ended: .csv or .parquet."),
+    "store": (StoreOption, None),
+}
+
+
+def serves(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command, which takes what they hold by keyword, all OPTIONS but those named `without`."""
+
+    def given(command: Callable[..., None]) -> Callable[..., None]:
+        kinds = {name: kind for name, (kind, _) in OPTIONS.items() if name not in without.split()}
+        keyword, first = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        made = [inspect.Parameter(name, keyword, default=OPTIONS[name][1], annotation=kind) for name, kind in kinds.items()]
+        ctx = inspect.Parameter("ctx", first, annotation=typer.Context)
+        command.__signature__ = inspect.Signature([ctx, *made])  # type: ignore[attr-defined]  # which typer reads
+        command.__annotations__ = {"ctx": typer.Context, **kinds}
+        return command
+
+    return given
 
 
 # Options that an engine's own settings decide.
-_OF_ENGINE: dict[str, str | None] = {
-    **dict.fromkeys(("scheduler", "param", "coverage", "profile"), None),
-    "kv_blocks": "--kv-blocks",
-    "memory_frac": "--memory-frac",
-    "max_seqs": "--max-seqs",
-    "expert_format": "--weights",
-    "expert_times": "--expert-times",
-    "verify_nodes": "--verify-nodes",
-}
+_OF_ENGINE = (
+    *("scheduler", "param", "coverage", "profile", "kv_blocks", "memory_frac", "max_seqs", "expert_format", "expert_times"),
+    "verify_nodes",
+)
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:
@@ -157,10 +125,10 @@ def _of_engine(ctx: typer.Context, path: Path, model: str) -> dict[str, Any]:
     from tokentape.replay.serving.engine_logs import engine_of
     from tokentape.warehouse import models
 
-    given = [name for name in _OF_ENGINE if name in ctx.params and _is_given(ctx, name)]
+    flags = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+    given = next((name for name in _OF_ENGINE if _is_given(ctx, name)), None)
     if given:
-        option = _OF_ENGINE[given[0]] or f"--{given[0]}"
-        raise ValueError(f"{option} has no effect with --engine, whose settings decide it; leave one of them out")
+        raise ValueError(f"{flags[given]} has no effect with --engine, whose settings decide it; leave one of them out")
     engine = engine_of(path)
     return {
         "engine": asdict(engine),
@@ -203,36 +171,25 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
         "--verify-nodes": (is_prompt and of.verify_nodes > 0, "it asks for one token, and nothing decodes"),
         "--prefix-cache": (of.prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
     }
-    for option, (is_ignored, why) in without.items():
+    for flag, (is_ignored, why) in without.items():
         if is_ignored:
-            raise ValueError(f"{option} has no effect with {said}: {why}")
+            raise ValueError(f"{flag} has no effect with {said}: {why}")
     if kv_blocks is not None and memory_frac is not None:
         raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
-    made = Point(
-        model=of.model,
-        hardware=of.hardware,
-        profile=of.profile or PHYSICAL,
-        fit=of.fit,
-        scheduler=of.scheduler,
-        params=params,
-        workload=workload,
-        arrival=chosen,
-        rate_per_s=rate,
-        cv=of.cv,
-        n_requests=of.requests or (500 if chosen == "at_once" and not is_one_run else None),
-        n_seeds=1 if is_one_run else of.seeds or default_seeds,
-        kv_blocks=_blocks(kv_blocks),
-        memory_frac=MEMORY_FRAC if memory_frac is None else memory_frac,
-        max_seqs=of.max_seqs,
-        coverage=of.coverage,
-        expert_format=of.expert_format,
-        expert_times=of.expert_times,
-        prefix_cache=of.prefix_cache,
-        verify_nodes=of.verify_nodes,
-        acceptance=of.acceptance,
-        draft_s=of.draft_ms / 1e3,
-        fits=None if of.fits is None else str(of.fits),
-    )
+    given = {name: value for name, value in vars(of).items() if name in Point.model_fields}
+    given |= {
+        "profile": of.profile or PHYSICAL,
+        "params": params,
+        "arrival": chosen,
+        "rate_per_s": rate,
+        "n_requests": of.requests or (500 if chosen == "at_once" and not is_one_run else None),
+        "n_seeds": 1 if is_one_run else of.seeds or default_seeds,
+        "kv_blocks": _blocks(kv_blocks),
+        "memory_frac": MEMORY_FRAC if memory_frac is None else memory_frac,
+        "draft_s": of.draft_ms / 1e3,
+        "fits": None if of.fits is None else str(of.fits),
+    }
+    made = Point(**given | {"engine": None})
     return made if of.engine is None else made.model_copy(update=_of_engine(ctx, of.engine, of.model))
 
 

@@ -69,7 +69,8 @@ class Engine:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Served:
     """One stage of one engine: settings, requests, and what was measured, by metric and statistic. is_of_client: its times begin
-    where the client asks, not where the engine takes the request."""
+    where the client asks, not where the engine takes the request. first_s, last_s (n,): of a log, when each request had its first
+    and its last token, after the first arrival."""
 
     source: str
     stage: int
@@ -77,6 +78,8 @@ class Served:
     is_of_client: bool
     requests: Requests = field(repr=False)
     measured: dict[tuple[str, str], float] = field(repr=False)
+    first_s: Floats | None = field(default=None, repr=False)
+    last_s: Floats | None = field(default=None, repr=False)
 
 
 def read(folder: Path, seed: int = 0) -> list[Served]:
@@ -135,6 +138,8 @@ def _of_log(folder: Path) -> Served:
         is_of_client=False,
         requests=requests,
         measured=latencies(queued, first, last, output),
+        first_s=first - queued[0],
+        last_s=last - queued[0],
     )
 
 

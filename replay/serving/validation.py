@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tokentape.hw import by_model, calibrate
 from tokentape.hw.fit_files import FitFiles
 from tokentape.hw.spec import HardwareSpec, with_values
+from tokentape.hw.work import Floats
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.engine_logs import METRICS, STATISTICS, Engine, Served, latencies
@@ -25,6 +28,7 @@ from tokentape.warehouse.geometry import Geometry
 
 NOTHING = "nothing"
 STEP_S = 2e-4  # by which the host's time per iteration is varied, to see what it does
+N_MOMENTS = 40  # of a log, that are told apart over its time
 FITTED_ON = ("ttft_s", "tpot_s", "e2e_s")  # means of each stage
 
 
@@ -38,6 +42,16 @@ class Host:
 
 
 HOST = FitFiles("host", Host, "mean relative error of the rows, absolute", by="serving PATH")
+
+
+class Moment(NamedTuple):
+    """A metric of a log from a moment on: of requests that arrive until the next one, or of tokens that come until then."""
+
+    source: str
+    metric: str
+    start_s: float
+    measured: float
+    predicted: float
 
 
 @dataclass(frozen=True)
@@ -155,6 +169,30 @@ def compare(served: Served, run: ServingRun, host: Host | None = None, fitted_on
             if (metric, which) in served.measured:
                 told, found = served.measured[metric, which], predicted[metric, which]
                 yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0, fitted_on)
+
+
+def over_time(served: Served, run: ServingRun) -> Iterator[Moment]:
+    """Of a log's moments, all as long: mean time to first token, output tokens per second; nothing of means alone."""
+    if served.first_s is None or served.last_s is None:
+        return
+    arrival, n_output = served.requests.arrival_s, served.requests.n_output_tokens
+    edges = np.linspace(0.0, max(served.last_s.max(), run.finish_s.max()), N_MOMENTS + 1)
+    ours, theirs = (run.first_token_s, run.finish_s), (served.first_s, served.last_s)
+    rates = [_tokens_per_s(edges, *ends, n_output) for ends in (theirs, ours)]
+    for i, start_s in enumerate(edges[:-1].tolist()):
+        now = (arrival >= start_s) & (arrival < edges[i + 1])
+        if now.any():
+            yield Moment(served.source, "ttft_s", start_s, *(float((of[0] - arrival)[now].mean()) for of in (theirs, ours)))
+        yield Moment(served.source, "output_tokens_per_s", start_s, *(float(of[i]) for of in rates))
+
+
+def _tokens_per_s(edges: Floats, first_s: Floats, last_s: Floats, n_output: NDArray[np.int64]) -> Floats:
+    """Between edges, of requests whose tokens come evenly from the first to the last."""
+    gap_s = (last_s - first_s) / np.maximum(n_output - 1, 1)
+    come = 1.0 + (edges[:, None] - first_s) / np.maximum(gap_s, 1e-12)
+    so_far = np.where(edges[:, None] >= first_s, np.clip(come, 1.0, n_output), 0.0).sum(axis=1)
+    made: Floats = np.diff(so_far) / np.diff(edges)
+    return made
 
 
 def fitted_rows(stages: Iterable[Served]) -> tuple[str, ...]:

@@ -9,43 +9,21 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from importer_requests import (
-    Rows,
-    acceptance_rounds,
-    acceptance_text,
-    azure_text,
-    csv_requests,
-    found_requests,
-    found_rounds,
-    mooncake_requests,
-    mooncake_text,
-    seconds_text,
-    vllm_requests,
-    vllm_text,
-)
-from importer_routings import (
-    bigmoe_routing,
-    csv_table,
-    found_routing,
-    jsonl_table,
-    npz_bytes,
-    npz_routing,
-    parquet_table,
-    server_bytes,
-    server_routing,
-    table_csv,
-    table_jsonl,
-    table_parquet,
-)
+import importer_requests as requests
+import importer_routings as routings
+import pytest
+from importer_requests import Rows
 from importer_spoiling import spoiled_bytes, spoiled_text
 
 from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv, import_vllm_log
 from tokentape.capture.importers.routing_columns import Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
@@ -54,17 +32,18 @@ from tokentape.warehouse.tape import Store, Tape
 
 MAX_BYTES = 1 << 20
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
-CONFIG = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "vocab_size": 1000,
-    "num_experts": 16,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 32,
-    "mlp_only_layers": [0],
-}
+CONFIG = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 1000}
+CONFIG |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "mlp_only_layers": [0]}
+
+
+@contextmanager
+def refused(store: Store, *said: str) -> Iterator[None]:
+    """The import inside is refused in one line that says so, and leaves no store."""
+    with pytest.raises(BadImport) as caught:
+        yield
+    assert [part for part in said if part not in str(caught.value)] == []
+    assert "\n" not in str(caught.value)
+    assert not Path(store.root).exists()
 
 
 @dataclass(frozen=True)
@@ -98,52 +77,44 @@ def run_routing(path: Path, store: Store) -> str:
     return import_routing([path], store, Layout(Columns(phase="decode")), config_of(path), max_bytes=MAX_BYTES)
 
 
-def text_kind(file: str, make: Callable[[random.Random], str], *rest: Any) -> Kind:
-    return Kind(file, lambda rng: spoiled_text(make(rng), rng), *rest)
-
-
 def run_csv(path: Path, store: Store) -> str:
     return import_request_csv(path, store, "TIMESTAMP", "ContextTokens", "GeneratedTokens", max_bytes=MAX_BYTES)
 
 
-MOONCAKE = text_kind(
-    "trace.jsonl", mooncake_text, lambda path, store: import_mooncake(path, store, MAX_BYTES), mooncake_requests, found_requests
-)
+def run_vllm(path: Path, store: Store) -> str:
+    return import_vllm(path, config_of(path), store, MAX_BYTES)
+
+
+def plain(convert: Callable[[Path, Store, int], str]) -> Callable[[Path, Store], str]:
+    return lambda path, store: convert(path, store, MAX_BYTES)
+
+
+def text_kind(file: str, make: Callable[[random.Random], str], *rest: Any) -> Kind:
+    return Kind(file, lambda rng: spoiled_text(make(rng), rng), *rest)
+
+
+def served(file: str, make: Callable[[random.Random], str], run: Any, expected: Callable[[bytes], Rows]) -> Kind:
+    return text_kind(file, make, run, expected, requests.found_requests)
+
+
+def tiny(rng: random.Random) -> str:
+    return TINY.read_text()
+
+
+MOONCAKE = served("trace.jsonl", requests.mooncake_text, plain(import_mooncake), requests.mooncake_requests)
+ROUNDS = (plain(import_acceptance), requests.acceptance_rounds, requests.found_rounds)
+FOUND = routings.found_routing
 KINDS = {
-    "azure": text_kind(
-        "azure.csv", azure_text, lambda path, store: import_azure(path, store, MAX_BYTES), csv_requests, found_requests
-    ),
-    "csv": text_kind("requests.csv", seconds_text, run_csv, csv_requests, found_requests),
+    "azure": served("azure.csv", requests.azure_text, plain(import_azure), requests.csv_requests),
+    "csv": served("requests.csv", requests.seconds_text, run_csv, requests.csv_requests),
     "mooncake": MOONCAKE,
     "mooncake packed": maybe_packed(MOONCAKE, "trace.jsonl.gz"),
-    "vllm": text_kind(
-        "requests.jsonl", vllm_text, lambda path, store: import_vllm_log(path, store, MAX_BYTES), vllm_requests, found_requests
-    ),
-    "acceptance": text_kind(
-        "responses.jsonl",
-        acceptance_text,
-        lambda path, store: import_acceptance(path, store, MAX_BYTES),
-        acceptance_rounds,
-        found_rounds,
-    ),
-    "bigmoe": text_kind(
-        "tiny.csv",
-        lambda rng: TINY.read_text(),
-        lambda path, store: import_bigmoe(path, store, MAX_BYTES),
-        bigmoe_routing,
-        found_routing,
-    ),
-    "vllm npz": Kind(
-        "one.npz", npz_bytes, lambda path, store: import_vllm(path, config_of(path), store, MAX_BYTES), npz_routing, found_routing
-    ),
-    "vllm server": Kind(
-        "all.jsonl",
-        server_bytes,
-        lambda path, store: import_vllm(path, config_of(path), store, MAX_BYTES),
-        server_routing,
-        found_routing,
-    ),
-    "routing csv": text_kind("table.csv", table_csv, run_routing, csv_table, found_routing),
-    "routing jsonl": text_kind("table.jsonl", table_jsonl, run_routing, jsonl_table, found_routing),
-    "routing parquet": Kind("table.parquet", table_parquet, run_routing, parquet_table, found_routing),
+    "vllm": served("requests.jsonl", requests.vllm_text, plain(import_vllm_log), requests.vllm_requests),
+    "acceptance": text_kind("responses.jsonl", requests.acceptance_text, *ROUNDS),
+    "bigmoe": text_kind("tiny.csv", tiny, plain(import_bigmoe), routings.bigmoe_routing, FOUND),
+    "vllm npz": Kind("one.npz", routings.npz_bytes, run_vllm, routings.npz_routing, FOUND),
+    "vllm server": Kind("all.jsonl", routings.server_bytes, run_vllm, routings.server_routing, FOUND),
+    "routing csv": text_kind("table.csv", routings.table_csv, run_routing, routings.csv_table, FOUND),
+    "routing jsonl": text_kind("table.jsonl", routings.table_jsonl, run_routing, routings.jsonl_table, FOUND),
+    "routing parquet": Kind("table.parquet", routings.table_parquet, run_routing, routings.parquet_table, FOUND),
 }

@@ -81,11 +81,8 @@ def vllm_text(rng: random.Random) -> str:
 
 def vllm_requests(raw: bytes) -> Rows:
     rows = [json.loads(line) for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
-    told = [
-        (row["queued_ts"] if "queued_ts" in row else row["arrival_time"], row["input_toks"], row["output_toks"], ())
-        for row in rows
-    ]
-    return request_rows(told)
+    arrivals = (row.get("queued_ts", row.get("arrival_time")) for row in rows)
+    return request_rows([(at, row["input_toks"], row["output_toks"], ()) for at, row in zip(arrivals, rows, strict=True)])
 
 
 def acceptance_text(rng: random.Random) -> str:

@@ -8,12 +8,12 @@ import sys
 from collections import OrderedDict
 from pathlib import Path
 
+import importer_cases
 import numpy as np
 import pytest
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.checks import known_top_k
-from tokentape.capture.importers.limits import BadImport
 from tokentape.warehouse.tape import Store, Tape
 
 REPO = Path(__file__).resolve().parents[2]
@@ -171,33 +171,19 @@ def test_an_interrupted_import_starts_over(store: Store) -> None:
     assert store.trace_ids() == [trace_id]
 
 
-def rows_of(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
+TRACE = tiny_trace()
+LINES = TRACE.splitlines(keepends=True)
+HEAD, BODY = LINES[:6], LINES[6:]
 
 
 def edit(line: int, old: str, new: str) -> str:
-    lines = rows_of(tiny_trace())
-    assert old in lines[line - 1]
-    lines[line - 1] = lines[line - 1].replace(old, new, 1)
-    return "".join(lines)
+    assert old in LINES[line - 1]
+    return "".join([*LINES[: line - 1], LINES[line - 1].replace(old, new, 1), *LINES[line:]])
 
 
 def column(line: int, index: int, value: str) -> str:
-    lines = rows_of(tiny_trace())
-    fields = lines[line - 1].rstrip("\n").split(",")
-    fields[index] = value
-    lines[line - 1] = ",".join(fields) + "\n"
-    return "".join(lines)
-
-
-def repeated_expert() -> str:
-    expert = rows_of(tiny_trace())[6].split(",")[5]
-    return column(8, 5, expert)
-
-
-def token_again() -> str:
-    lines = rows_of(tiny_trace())
-    return "".join(lines + lines[-2:])
+    fields = LINES[line - 1].rstrip("\n").split(",")
+    return edit(line, LINES[line - 1], ",".join([*fields[:index], value, *fields[index + 1 :]]) + "\n")
 
 
 BAD_TRACES = {
@@ -205,20 +191,20 @@ BAD_TRACES = {
     "another format": ("layer,expert\n0,1\n", "line 1 is not '# route_trace v1'"),
     "another version": (edit(6, ",residency", ""), "line 6 must be turn,phase"),
     "no model line": (edit(2, "# model", "# modell"), "no line '# model="),
-    "a layer missing from the header": ("".join(rows_of(tiny_trace())[:4] + rows_of(tiny_trace())[5:]), "2 layers, n_layer is 3"),
+    "a layer missing from the header": ("".join(LINES[:4] + LINES[5:]), "2 layers, n_layer is 3"),
     "impossible top-k": (edit(2, "n_expert_used=2", "n_expert_used=9"), "n_expert_used=9 must lie in 1..n_expert"),
-    "header only": ("".join(rows_of(tiny_trace())[:6]), "no rows after the header"),
-    "cut inside a line": (tiny_trace()[:-4], "the last line is cut off"),
-    "cut after a field": (tiny_trace()[:-4].rsplit(",", 1)[0] + "\n", "has 8 fields, 9 are expected"),
-    "cut inside a token": ("".join(rows_of(tiny_trace())[:-1]), "the last token has 1 of 2 experts"),
-    "a slot missing": ("".join(rows_of(tiny_trace())[:10] + rows_of(tiny_trace())[11:]), "line 11: slot 0, expected slot 0"),
+    "header only": ("".join(HEAD), "no rows after the header"),
+    "cut inside a line": (TRACE[:-4], "the last line is cut off"),
+    "cut after a field": (TRACE[:-4].rsplit(",", 1)[0] + "\n", "has 8 fields, 9 are expected"),
+    "cut inside a token": ("".join(LINES[:-1]), "the last token has 1 of 2 experts"),
+    "a slot missing": ("".join(LINES[:10] + LINES[11:]), "expected slot"),
     "not a number": (column(20, 5, "three"), "line 20: expert is 'three', not a number"),
     "expert out of range": (column(20, 5, "8"), "expert 8 is outside 0..7"),
     "negative expert": (column(20, 5, "-1"), "expert -1 is outside 0..7"),
-    "repeated id": (repeated_expert(), "appears twice in the row"),
+    "repeated id": (column(8, 5, BODY[0].split(",")[5]), "appears twice in the row"),
     "unknown layer": (column(7, 3, "3").replace("\n0,0,0,0,1", "\n0,0,0,3,1", 1), "line 7: turn 0, phase 0, step 0, layer 3"),
     "unknown phase": (column(7, 1, "2").replace("\n0,0,0,0,1", "\n0,2,0,0,1", 1), "phase 2"),
-    "a token given twice": (token_again(), "was already given"),
+    "a token given twice": ("".join(LINES + LINES[-2:]), "was already given"),
 }
 
 
@@ -227,13 +213,8 @@ def test_bad_traces_leave_the_store_unchanged(name: str, store: Store, tmp_path:
     text, message = BAD_TRACES[name]
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    if name == "a slot missing":  # the row after the gap carries the wrong slot
-        message = "expected slot"
-    with pytest.raises(BadImport, match=r"bad\.csv") as caught:
+    with importer_cases.refused(store, "bad.csv", message):
         import_bigmoe(path, store)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not Path(store.root).exists()
 
 
 def test_a_missing_file_is_named(store: Store, tmp_path: Path) -> None:
@@ -252,12 +233,11 @@ def test_a_failed_write_leaves_no_tape(store: Store, monkeypatch: pytest.MonkeyP
 
 
 def test_contamination_flags(store: Store, tmp_path: Path) -> None:
-    lines = rows_of(tiny_trace())
-    head, body = lines[:6], [line.rstrip("\n").split(",") for line in lines[6:]]
+    body = [line.rstrip("\n").split(",") for line in BODY]
     for row in body:
         row[5], row[6] = row[4], "0.5"  # every token chooses experts 0 and 1 with equal weights
     path = tmp_path / "warmup.csv"
-    path.write_text("".join(head).replace("tiny-moe", "Mixtral-8x7B") + "".join(",".join(r) + "\n" for r in body))
+    path.write_text("".join(HEAD).replace("tiny-moe", "Mixtral-8x7B") + "".join(",".join(r) + "\n" for r in body))
     flags = store.open(import_bigmoe(path, store)).manifest.flags
     assert flags["repeated_tokens_frac"] == 1.0
     assert flags["uniform_weights_frac"] == 1.0
@@ -266,20 +246,18 @@ def test_contamination_flags(store: Store, tmp_path: Path) -> None:
 
 
 def test_duplicate_prompts_are_found_by_routing(store: Store, tmp_path: Path) -> None:
-    lines = rows_of(tiny_trace())
-    turn_0 = [line for line in lines[6:] if line.startswith("0,")]
+    turn_0 = [line for line in BODY if line.startswith("0,")]
     path = tmp_path / "twice.csv"
-    path.write_text("".join(lines[:6] + turn_0 + ["1" + line[1:] for line in turn_0]))
+    path.write_text("".join(HEAD + turn_0 + ["1" + line[1:] for line in turn_0]))
     assert store.open(import_bigmoe(path, store)).manifest.flags["duplicate_prompts"] == 1
 
 
 def test_a_split_prompt_is_several_passes(store: Store, tmp_path: Path) -> None:
     """An engine with a small batch runs all layers for the first part of a prompt, then for the rest."""
-    lines = rows_of(tiny_trace())
-    prefill = [line for line in lines[6:] if line.startswith("0,0,") and line.split(",")[3] != "2"]
+    prefill = [line for line in BODY if line.startswith("0,0,") and line.split(",")[3] != "2"]
     by_part = sorted(prefill, key=lambda line: int(line.split(",")[2]) >= 3)  # stable: layer-major within each part
     path = tmp_path / "split.csv"
-    path.write_text("".join(lines[:6] + by_part))
+    path.write_text("".join(HEAD + by_part))
     passes = store.open(import_bigmoe(path, store)).read("passes")
     assert passes["n_tokens"].to_list() == [3, 2]
     assert passes["kind"].to_list() == ["prefill", "prefill"]

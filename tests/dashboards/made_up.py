@@ -118,6 +118,22 @@ def catalogue(tape: Tape) -> dict:
     }  # fmt: skip
 
 
+def add_claim(rows: dict[str, list[dict]], ours: float | None = None, **claim: object) -> None:
+    """A claim, of a value and to report where it says no more, and what is answered to it, a tenth to both sides."""
+    rows["claims"].append({"statistic": "value", "comparator": "=", "unit": "x", "role": "report"} | claim)
+    if ours is not None:
+        low, high = sorted((0.9 * ours, 1.1 * ours))
+        key = {"claim_id": claim["claim_id"], "study": claim["paper"], "mode": "paper"}
+        rows["answers"].append(key | {"value": ours, "low": low, "high": high, "how": "computed"})
+
+
+def add_orderings(rows: dict[str, list[dict]], *told: tuple, **of_all: object) -> None:
+    """told: study, assertion, margin, mean, low, high, and whether it holds."""
+    names = ("study", "assertion", "margin", "mean", "low", "high", "holds")
+    at = {"model_id": "embedded", "dataset": "code"} | of_all
+    rows["orderings"] += [at | dict(zip(names, row, strict=True)) for row in told]
+
+
 def replay(
     tape: Tape, policy: str, machine: str, scope: str, capacity: float, seed: int, key: str, rows: dict[str, list[dict]]
 ) -> None:

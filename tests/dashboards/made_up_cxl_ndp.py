@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from itertools import product
 
+import made_up
+from made_up import Tape, catalogue
+
 Rows = dict[str, list[dict]]
 STUDY, SMALL, LARGE, OTHER = "cxl_ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
 TAPE, LOSSES = "embedded-math-0a1b2c3d", "embedded-docs-losses-4e5f"
@@ -150,11 +153,7 @@ def add_routing(rows: Rows) -> None:
 def add_tape(rows: Rows) -> None:
     """The tapes that routing and losses were measured on, in the catalogue."""
     for trace_id, dataset, tables in ((TAPE, "math", "requests,tokens,routing"), (LOSSES, "docs", "requests,losses")):
-        rows["traces"].append({
-            "trace_id": trace_id, "model_id": "embedded", "dataset": dataset, "origin": "captured", "n_requests": 32,
-            "n_tokens": 4000, "n_layers": 4, "n_moe_layers": 4, "n_experts": 4, "top_k": 2, "tables": tables, "flags": "{}",
-            "created_utc": "2026-11-22T04:00:00Z",
-        })  # fmt: skip
+        rows["traces"].append(catalogue(Tape(trace_id, "embedded", dataset, "captured", 4, 4, 2)) | {"tables": tables})
 
 
 def add_losses(rows: Rows) -> None:
@@ -253,16 +252,9 @@ def add_claims(rows: Rows) -> None:
         ("none", "accuracy_drop", "ours 2-bit vs original", "value", "report", 3.4, None),
         ("large", "fp16_footprint", "all weights", "value", "report", 280.0, None),
     ):
-        rows["claims"].append({
-            "claim_id": f"cxl_ndp/{claim}", "paper": "cxl_ndp", "location": "Sec 5.2", "metric": metric,
-            "model": "Mixtral-8x22B" if claim == "large" else "Mixtral-8x7B", "setting": setting, "statistic": statistic,
-            "comparator": "=", "value": paper, "unit": "x", "role": role,
-        })  # fmt: skip
-        if ours is not None:
-            rows["answers"].append({
-                "claim_id": f"cxl_ndp/{claim}", "study": STUDY, "mode": "paper", "value": ours, "low": 0.9 * ours,
-                "high": 1.1 * ours, "how": "computed",
-            })  # fmt: skip
+        at = {"claim_id": f"cxl_ndp/{claim}", "paper": STUDY, "location": "Sec 5.2", "metric": metric, "setting": setting}
+        model = "Mixtral-8x22B" if claim == "large" else "Mixtral-8x7B"
+        made_up.add_claim(rows, ours, **at, model=model, statistic=statistic, value=paper, role=role)
 
 
 def add_checks(rows: Rows) -> None:
@@ -279,13 +271,8 @@ def add_checks(rows: Rows) -> None:
 
 def add_orderings(rows: Rows) -> None:
     """One ratio keeps its margin, one misses it."""
-    for assertion, margin, mean, holds in (
-        ("selector / uniform, 2 bits", "<= 1", 0.96, True), ("reversed / selector, 2 bits", ">= 1", 0.99, False),
-    ):  # fmt: skip
-        rows["orderings"].append({
-            "study": STUDY, "model_id": "embedded", "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean,
-            "low": mean - 0.02, "high": mean + 0.02, "n_seeds": 4, "holds": holds,
-        })  # fmt: skip
+    kept = (STUDY, "selector / uniform, 2 bits", "<= 1", 0.96, 0.94, 0.98, True)
+    made_up.add_orderings(rows, kept, (STUDY, "reversed / selector, 2 bits", ">= 1", 0.99, 0.97, 1.01, False), n_seeds=4)
 
 
 EVERYTHING = (

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
+import made_up
+from made_up import Tape, catalogue
+
 from tokentape.warehouse.schema.metrics import METRICS
 
 Rows = dict[str, list[dict]]
@@ -137,11 +140,7 @@ def add_energy(rows: Rows) -> None:
 
 def add_tape(rows: Rows) -> None:
     """The tape that add_reuse is about, in the catalogue."""
-    rows["traces"].append({
-        "trace_id": TRACE, "model_id": QWEN, "dataset": "synthetic", "origin": "synthetic", "n_requests": 16, "n_tokens": 1800,
-        "n_layers": 48, "n_moe_layers": 48, "n_experts": 128, "top_k": 8, "tables": "requests,tokens,routing", "flags": "{}",
-        "created_utc": "2026-11-20T12:00:00Z",
-    })  # fmt: skip
+    rows["traces"].append(catalogue(Tape(TRACE, QWEN, "synthetic", "synthetic", 48, 128, 8)))
 
 
 def add_reuse(rows: Rows) -> None:
@@ -182,15 +181,8 @@ def add_claims(rows: Rows) -> None:
         ("none", "Sec 4.3", "truncation_error_low4", "LSB", "predict", 0.0, 0.0),
         ("pool", "Sec 7.3B / Fig 17a", "hotness_vs_random_pool_acceptance_gain", "percent", "report", 25.0, None),
     ):
-        rows["claims"].append({
-            "claim_id": f"elmoe3d/{claim}", "paper": "elmoe3d", "location": location, "metric": metric, "model": None,
-            "setting": "4GB", "statistic": "mean", "comparator": "=", "value": paper, "unit": unit, "role": role,
-        })  # fmt: skip
-        if ours is not None:
-            rows["answers"].append({
-                "claim_id": f"elmoe3d/{claim}", "study": STUDY, "mode": "paper", "value": ours, "low": 0.9 * ours,
-                "high": 1.1 * ours, "how": "computed",
-            })  # fmt: skip
+        at = {"claim_id": f"elmoe3d/{claim}", "paper": STUDY, "location": location, "metric": metric, "setting": "4GB"}
+        made_up.add_claim(rows, ours, **at, statistic="mean", value=paper, unit=unit, role=role)
 
 
 def add_acceptance(rows: Rows) -> None:

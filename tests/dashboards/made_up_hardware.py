@@ -154,3 +154,7 @@ def add_engine_validation(rows: dict[str, list[dict]]) -> None:
         told = {"framework": "tokentape", "version": "gpu-pair", "operator": "ttft_s", "split": split, "regime": "mean"}
         point = {"shape": f"a server, stage {stage}", "measured": 0.5, "predicted": 0.5 * (1 + error), "unit": "s"}
         rows["validation_points"].append(of | told | point)
+    for start_s, measured in ((0.0, 1.0), (2.0, 3.0)):
+        told = {"framework": "tokentape", "version": "gpu-pair", "operator": "ttft_s", "split": "closed_form", "regime": "moment"}
+        point = {"shape": "a log", "start_s": start_s, "measured": measured, "predicted": 1.25 * measured, "unit": "s"}
+        rows["validation_points"].append(of | told | point)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 
+import made_up
+
 TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Rows = dict[str, list[dict]]
 STUDY, TRACE, LIVE = "kelle", "embedded-code-0a1b2c3d", "embedded"
@@ -71,10 +73,8 @@ def add_claim(
     rows: Rows, location: str, setting: str, value: float, role: str, model: str = "", metric: str = "energy_efficiency_gain"
 ) -> str:
     key = f"kelle/{location}/{metric}/{model}/{setting}"
-    rows["claims"].append({
-        "claim_id": key, "paper": STUDY, "location": location, "metric": metric, "model": model, "setting": setting,
-        "statistic": "mean", "comparator": "=", "value": value, "unit": "x", "role": role,
-    })  # fmt: skip
+    at = {"claim_id": key, "paper": STUDY, "location": location, "metric": metric, "model": model, "setting": setting}
+    made_up.add_claim(rows, **at, statistic="mean", value=value, role=role)
     return key
 
 

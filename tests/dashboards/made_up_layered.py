@@ -6,6 +6,8 @@ import json
 from itertools import product
 from typing import Any
 
+import made_up
+
 from tokentape.warehouse.schema.metrics import METRICS
 
 Rows = dict[str, list[dict]]
@@ -186,18 +188,9 @@ def add_claims(rows: Rows) -> None:
         ("d", "Sec 5.2", "mean_decode_batch", "<=", 32.0, "requests", "predict", 8.0),
         ("e", "Table 12", "jain_index", "=", 0.8, "fraction", "report", None),
     ):
-        claim_id = f"layered_prefill/{claim}"
-        rows["claims"].append({
-            "claim_id": claim_id, "paper": "layered_prefill", "location": location, "metric": metric, "model": "Qwen3-30B-A3B",
-            "setting": f"{'layered' if claim == 'b' else 'chunked'} {claim}",
-            "statistic": "value", "comparator": comparator, "value": paper,
-            "unit": unit, "role": role,
-        })  # fmt: skip
-        if ours is not None:
-            low, high = sorted((0.9 * ours, 1.1 * ours))
-            rows["answers"].append({
-                "claim_id": claim_id, "study": STUDY, "mode": "paper", "value": ours, "low": low, "high": high, "how": "computed",
-            })  # fmt: skip
+        at = {"claim_id": f"layered_prefill/{claim}", "paper": STUDY, "location": location, "metric": metric}
+        at |= {"model": "Qwen3-30B-A3B", "setting": f"{'layered' if claim == 'b' else 'chunked'} {claim}"}
+        made_up.add_claim(rows, ours, **at, comparator=comparator, value=paper, unit=unit, role=role)
 
 
 EVERYTHING = (

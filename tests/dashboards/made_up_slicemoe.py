@@ -6,6 +6,7 @@ import json
 import math
 from itertools import product
 
+import made_up
 from made_up import TAPES, Tape, catalogue
 
 MODELS = ("big-model", "other-model")
@@ -20,7 +21,6 @@ CAPTURED = "embedded"
 WARMUPS = {"empty": 1.0, "last_layer": 0.9, "random": 0.8, "pcw": 0.5}
 FLASH = {"low-bit": 0.4, "dbsc": 0.5, "cache_prior": 0.6, "high-bit": 0.7}  # where nothing is allowed; the target is added
 SCHEMES = {("full", None): 10.0, ("base_asym", "MAT42"): 20.0, ("amat", "MAT42"): 22.0, ("trunc_asym", "MAT42"): 1e4}
-FIG_9, FIG_10 = "slicemoe/fig-9/{}/{}", "slicemoe/fig-10/decode_{}/pcw-over-empty-initial-cache"
 LIVE = {("high-bit", 0.01): 100.0, ("dbsc", 0.01): 40.0, ("low-bit", 0.01): 30.0, ("high-bit", 0.3): 20.0, ("dbsc", 0.3): 15.0,
         ("low-bit", 0.3): 18.0}  # fmt: skip
 
@@ -92,48 +92,22 @@ def add_claims(rows: dict[str, list[dict]]) -> None:
 
     And a question of the project's own, which is not of the paper.
     """
-    _claim(rows, "slicemoe/project/1", "open_over_closed_loop", "", "mean", "=", None, "x", "report", 1.1, "project")
-    _claim(
-        rows, FIG_9.format("energy", "big"), "decode_energy_gain", "Big-Model", "max", "=", 2.0, "x", "calibrate", 2.1, "6 Fig 9"
-    )
-    _claim(
-        rows,
-        FIG_9.format("energy", "other"),
-        "decode_energy_gain",
-        "Other-Model",
-        "max",
-        "=",
-        4.0,
-        "x",
-        "predict",
-        2.0,
-        "6 Fig 9",
-    )
-    for name, metric, value in (("energy", "decode_energy_gain", 2.5), ("speed", "decode_speedup", 2.0)):
-        _claim(rows, FIG_10.format(name), metric, "", "value", "=", value, "x", "report", value * 0.8, "6 Fig 10")
-    _claim(rows, "slicemoe/share", "cached_share", "", "value", "<=", 50.0, "percent", "predict", 25.0)
-    _claim(rows, "slicemoe/least", "experts", "", "value", "=", 2.0, "experts", "predict", 1.0, setting="at least")
-    for name, value in (("AMAT", 12.0), ("Base", 10.0)):
-        where = {"location": "Table 1", "setting": f"asym {name} MAT42 2-bit"}
-        _claim(
-            rows, f"slicemoe/table/{name}", "perplexity", "Big-Model", "value", "=", value, "perplexity", "report", None, **where
-        )
-    _claim(rows, "slicemoe/table/2", "perplexity", "", "value", "=", None, "perplexity", "report", None)
-
-
-def _claim(
-    rows: dict[str, list[dict]], claim_id: str, metric: str, model: str, statistic: str, comparator: str, value: float | None,
-    unit: str, role: str, ours: float | None, location: str = "1", setting: str = "somewhere",
-) -> None:  # fmt: skip
-    rows["claims"].append({
-        "claim_id": claim_id, "paper": "slicemoe", "location": location, "metric": metric, "model": model, "setting": setting,
-        "statistic": statistic, "comparator": comparator, "value": value, "unit": unit, "role": role,
-    })  # fmt: skip
-    if ours is not None:
-        rows["answers"].append({
-            "claim_id": claim_id, "study": "slicemoe", "mode": "paper", "value": ours, "low": ours - 0.1, "high": ours + 0.1,
-            "how": "somehow",
-        })  # fmt: skip
+    fig_9, fig_10 = {"location": "6 Fig 9", "statistic": "max"}, {"location": "6 Fig 10"}
+    table = {"location": "Table 1", "unit": "perplexity", "model": "Big-Model"}
+    for claim_id, metric, value, ours, told in (
+        ("project/1", "open_over_closed_loop", None, 1.1, {"location": "project", "statistic": "mean"}),
+        ("fig-9/energy/big", "decode_energy_gain", 2.0, 2.1, fig_9 | {"model": "Big-Model", "role": "calibrate"}),
+        ("fig-9/energy/other", "decode_energy_gain", 4.0, 2.0, fig_9 | {"model": "Other-Model", "role": "predict"}),
+        ("fig-10/decode_energy/pcw-over-empty-initial-cache", "decode_energy_gain", 2.5, 2.0, fig_10),
+        ("fig-10/decode_speed/pcw-over-empty-initial-cache", "decode_speedup", 2.0, 1.6, fig_10),
+        ("share", "cached_share", 50.0, 25.0, {"comparator": "<=", "unit": "percent", "role": "predict"}),
+        ("least", "experts", 2.0, 1.0, {"unit": "experts", "role": "predict", "setting": "at least"}),
+        ("table/AMAT", "perplexity", 12.0, None, table | {"setting": "asym AMAT MAT42 2-bit"}),
+        ("table/Base", "perplexity", 10.0, None, table | {"setting": "asym Base MAT42 2-bit"}),
+        ("table/2", "perplexity", None, None, {"unit": "perplexity"}),
+    ):
+        at = {"claim_id": f"slicemoe/{claim_id}", "paper": "slicemoe", "metric": metric, "value": value}
+        made_up.add_claim(rows, ours, **{"location": "1", "model": "", "setting": "somewhere"} | at | told)
 
 
 def add_live(rows: dict[str, list[dict]], with_spare_cache: bool = True) -> None:
@@ -189,16 +163,14 @@ def add_schemes(rows: dict[str, list[dict]]) -> None:
 
 def add_orderings(rows: dict[str, list[dict]]) -> None:
     """One that holds at most, one that holds at least, one that a seed misses, and one that another study asks for."""
-    for study, assertion, margin, mean, low, high, holds in (
+    made_up.add_orderings(
+        rows,
         ("slicemoe", "perplexity one / two", "<= 1.2", 1.0, 0.9, 1.1, True),
         ("slicemoe", "misses three / four", ">= 2", 3.0, 2.5, 3.5, True),
         ("slicemoe", "perplexity five / six", ">= 2", 2.5, 1.5, 3.5, False),
         ("kelle", "perplexity of another study", "<= 1.2", 1.5, 1.4, 1.6, False),
-    ):
-        rows["orderings"].append({
-            "study": study, "model_id": "embedded", "dataset": "code", "assertion": assertion, "margin": margin, "mean": mean,
-            "low": low, "high": high, "n_seeds": 2, "holds": holds,
-        })  # fmt: skip
+        n_seeds=2,
+    )
 
 
 def add_operating(rows: dict[str, list[dict]]) -> None:

@@ -18,10 +18,8 @@ def add_cells(rows: Rows) -> None:
                 value = scale * tokens_per_s * (1.0 + 0.1 * seed)
                 metrics = {"tokens_per_s": value, "ttft_mean_s": 10.0 / value, "energy_j_per_output_token": 50.0 / value}
                 metrics |= {"hit_frac": 0.5, "moe_frac": 0.7, "dense_frac": 0.3}
-                rows["metrics"] += [
-                    {"run_id": run_id, "metric": name, "value": of, "low": 0.8 * of, "high": 1.2 * of, "denominator": None}
-                    for name, of in metrics.items() if run_id
-                ]  # fmt: skip
+                if run_id:
+                    _add_metrics(rows, run_id, metrics)
 
 
 def add_points(rows: Rows) -> None:
@@ -30,26 +28,17 @@ def add_points(rows: Rows) -> None:
         for seed in (0, 1):
             run_id = f"point-{place}-{seed}"
             told = {"study": "made-up", "series": "small", "place": place, "panel": "one machine", "line": line, "x": x}
-            told |= {
-                "system": line,
-                "hardware": "h100",
-                "trace_id": f"tape-{seed}",
-                "seed": seed,
-                "result_id": run_id,
-                "reason": None,
-            }
-            rows["study_points"].append(told)
+            told |= {"system": line, "hardware": "h100", "trace_id": f"tape-{seed}", "seed": seed, "result_id": run_id}
+            rows["study_points"].append(told | {"reason": None})
             value = (1.0 if line == "alone" else 2.0) * (place % 3 + 1) * (1.0 + seed)
-            metrics = {
-                "tokens_per_s": value,
-                "ttft_mean_s": 1 / value,
-                "largest_gap_s": 1 / value,
-                "fetched_bytes_per_token": 1e6,
-            }
-            rows["metrics"] += [
-                {"run_id": run_id, "metric": name, "value": of, "low": 0.8 * of, "high": 1.2 * of, "denominator": None}
-                for name, of in metrics.items()
-            ]
+            times = {"ttft_mean_s": 1 / value, "largest_gap_s": 1 / value}
+            _add_metrics(rows, run_id, {"tokens_per_s": value, "fetched_bytes_per_token": 1e6} | times)
+
+
+def _add_metrics(rows: Rows, run_id: str, metrics: dict[str, float]) -> None:
+    for name, of in metrics.items():
+        made = {"run_id": run_id, "metric": name, "value": of, "low": 0.8 * of, "high": 1.2 * of, "denominator": None}
+        rows["metrics"].append(made)
 
 
 EVERYTHING = (add_cells, add_points)

@@ -37,7 +37,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("cxl_ndp.html", 18),
         ("layered_prefill.html", 16),
         ("slicemoe.html", 14),
-        ("validation.html", 6),
+        ("validation.html", 7),
     ],
 )
 def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: str, n_charts: int) -> None:

@@ -9,9 +9,7 @@ import polars as pl
 from made_up import opened
 from made_up_cxl_ndp import EVERYTHING, LARGE, OTHER, SMALL, add_tape
 
-from tokentape.dashboards.cxl_ndp import bits as cxl_ndp_bits
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
-from tokentape.dashboards.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.dashboards.shell import Page
 from tokentape.warehouse.load import claims
 
@@ -175,12 +173,9 @@ def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence(tmp_
 
 
 def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection: duckdb.DuckDBPyConnection) -> None:
-    ask = cxl_ndp.asked(connection, size=1)
-    use, tables = cxl_ndp_routing.use(ask), cxl_ndp_bits.tables(ask)
-    assert use is not None
-    assert tables is not None
-    assert use.data["use"]["layer"].unique().to_list() == ["0"]
-    assert tables.data["tables"]["table"].unique().to_list() == ["embedded, gptq (docs 4e5f)"]
+    page = cxl_ndp.page(connection, 1)
+    assert page.data["use"]["layer"].unique().to_list() == ["0"]
+    assert page.data["tables"]["table"].unique().to_list() == ["embedded, gptq (docs 4e5f)"]
 
 
 def test_what_the_paper_gains_is_read_from_the_claims(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from test_browser import with_script
 from tokentape.dashboards import shell
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.elmoe3d import words as elmoe3d_words
-from tokentape.dashboards.elmoe3d.drawn import panels
 from tokentape.dashboards.engine.ask import rows_of
 from tokentape.dashboards.shell import Page
 from tokentape.replay.elmoe3d import checks
@@ -230,13 +229,6 @@ def test_a_number_of_0_has_no_ratio_and_a_page_with_nan_is_not_written(page: Pag
         shell.render(broken, [])
 
 
-def test_tapes_of_one_model_and_data_set_are_told_apart() -> None:
-    found = pl.DataFrame(
-        {"model": ["m", "m", "n"], "dataset": "code", "origin": "captured", "source": ["x-1111", "x-2222", "y-3333"]}
-    )
-    assert panels(found, 9)["panel"].to_list() == ["n, code", "m, code, 1111", "m, code, 2222"]
-
-
 def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> None:
     stated = [row for row in claims().to_pylist() if row["metric"] == "hotness_vs_random_pool_acceptance_gain"]
 
@@ -271,15 +263,19 @@ def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
             assert "level" in text
 
 
-def test_more_tapes_than_fit_are_left_out(tmp_path: Path) -> None:
+def test_tapes_are_told_apart_and_more_than_fit_are_left_out(tmp_path: Path) -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_reuse(rows)
         rows["elmoe3d_misses"] += [
-            row | {"source": "b", "dataset": "code", "origin": "captured"} for row in rows["elmoe3d_misses"]
+            row | {"source": source, "dataset": "code", "origin": "captured"}
+            for row in rows["elmoe3d_misses"]
+            for source in ("x-1111", "x-2222")
         ]
 
     with opened(tmp_path / "two.duckdb", add) as connection:
-        assert elmoe3d.page(connection, 1).data["misses"]["panel"].unique().to_list() == [f"{QWEN}, code"]
+        pages = [elmoe3d.page(connection, size) for size in (1, 16)]
+    one, every = (page.data["misses"]["panel"].unique(maintain_order=True).to_list() for page in pages)
+    assert (one, every) == ([f"{QWEN}, code, 1111"], [f"{QWEN}, code, 1111", f"{QWEN}, code, 2222", f"{QWEN}, synthetic"])
 
 
 def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
     assert channel(scope, "color", "=vermillion") == {"value": theme.VERMILLION}
     assert channel(scope, "y", "who:N | | as_found")["sort"] == ["b", "a"]
     assert channel(scope, "y", "who:N | | known=LOOKS")["sort"] == ["a", "b"]
+    assert channel(scope, "y", "who:N | | falling")["sort"] == ["b", "a"]
+    assert scope.text("{ms:all}") == "2.0 and 3.0"
     assert channel(scope, "x", "ms:Q | | | each")["axis"] == {"values": [2.0, 3.0]}
     assert channel(scope, "yOffset", "who:N | | held=LOOKS")["scale"] == {"domain": ["a", "b"]}
     assert channel(scope, "color", "who:N | | palette")["scale"] == {"domain": ["a", "b"], "range": list(theme.PALETTE[:2])}
@@ -171,6 +173,24 @@ def test_a_query_may_be_drawn_as_it_is() -> None:
     (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
     assert figure.chart is not None
     assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
+
+
+def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
+    (tmp_path / "rows.sql").write_text("-- one: rows\nselect * from (values ('b', 2.0), ('a', 1.0)) t(who, ms)\n")
+    told = {
+        "query": "one",
+        "said": "select * from told where ms > 1",
+        "data": {"drawn": "select who, short(ms / 3, 2) as ms from told"},
+        "also": {"slow": "select * from ({one}) where ms > $most"},
+        "facts": {"names": "list(who order by who)", "n": "count(*)", "all": "$ROLES"},
+        "menus": {"titles": {"at": "At"}, "sliders": ["at"], "choices": ["select ms::int as at, who as at_words from told"]},
+    }
+    found = figures._rows(tmp_path, "mine", told)(Ask(duckdb.connect(), tmp_path, params={"most": 1}))
+    assert (found.data["drawn"].rows(), found.said.rows()) == ([("b", 0.67), ("a", 0.33)], [("b", 2.0)])  # type: ignore[union-attr]
+    assert found.facts["slow"].rows() == [("b", 2.0)]
+    assert (found.facts["names"], found.facts["n"], found.facts["all"]) == (["a", "b"], 2, list(theme.ROLES))
+    assert found.controls == (Control("at", "At", {"2": "b", "1": "a"}, "slider"),)
+    assert found.choices == ({"at": "2"}, {"at": "1"})
 
 
 def test_menus_open_where_they_are_told_and_go_without_choices() -> None:

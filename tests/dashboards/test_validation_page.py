@@ -39,6 +39,7 @@ def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) 
     )
     assert said["engines"][""] == "Of made_experiments 2 of 3 were run, on average off by 20.0 % (first token)."
     assert said["stages"][""] == "2 means: the worst is first token of a server, stage 1, off by 30 %."
+    assert said["over_time"][""] == "Through a log, off from moment to moment by 25.0 % (first token) of what it measured."
     assert said["dram"][""] == (
         "With nothing fitted, the form is off by 3.0 % on average over the 4 anchors that it covers, at most by 5.0 % "
         "(random 64 B on ddr5-4800); outside, by up to 150 % (random 64 B, queue 8 on ddr5-4800)."
@@ -69,7 +70,7 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
     html = (
         build(write(tmp_path / "dram.duckdb", rows), tmp_path / "site").with_name("validation.html").read_text(encoding="utf-8")
     )
-    assert html.count('class="missing"') == 5
+    assert html.count('class="missing"') == 6
     assert "tokentape hardware validate FILES --record" in html
     assert '<div class="chart" id="dram">' in html
     assert "<form" not in html

@@ -28,7 +28,6 @@ WITHOUT_JSON = {  # commands that list and compute nothing, and why
     **{f"import {name}": MADE for name in ("bigmoe", "vllm", "routing", "requests", "acceptance")},
     "hardware new": "writes a file",
     "load": "writes the warehouse, which sql and query answer from",
-    "migrate": "rewrites what an older version left",
     "rm": "removes",
     "serve": "runs until it is stopped",
     "show": "prints JSON",

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 import pytest
 from command import Cli
 from tiny_tape import write_tiny
@@ -139,14 +138,3 @@ def test_a_bad_tape_does_not_hide_the_others(store: Store, tokentape: Cli, tmp_p
     refused = tokentape("replay", "rotten", *REPLAY[2:])
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "changed since it was written" in refused.err
-
-
-def test_migrate_takes_over_results_of_an_older_version_once(store: Store, tokentape: Cli) -> None:
-    ordering = {"study": "s", "model_id": "m", "dataset": "code", "assertion": "a / b", "margin": "<= 1", "mean": 0.9, "low": 0.8}
-    rows = pa.Table.from_pylist([ordering | {"high": 1.0, "n_seeds": 4, "holds": True}])
-    store.write_parquet(store.path("orderings", "old.parquet"), rows)
-    assert "1 files of an older version's results (`tokentape migrate` takes them over)" in tokentape("load").err
-    assert tokentape("migrate").err.endswith("tape: 1 files taken over\n")
-    assert tokentape("migrate").err.endswith("tape: no results of an older version\n")
-    assert "0.9" in (tokentape("load"), tokentape("sql", "select mean from orderings"))[1].out
-    assert tokentape("migrate", "--store", "nowhere").err.startswith("tokentape: no store at nowhere")

@@ -125,5 +125,20 @@ def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
     assert shown["tokentape"]["mape_frac"] == pytest.approx(0.15)
     assert shown["vidur"]["mape_frac"] == 0.12
     assert [row["split"] for row in read_rows(store, "validation_points")] == ["closed_form", "fitted", "held_out"]
-    (line,) = validation.table({"vllm_experiments": ("h100", [free, held], 12)})[2:]
+    line, told = validation.table(
+        validation.Run("vllm_experiments", "h100", told, [free, held], 12) for told in ("", "--end low")
+    )[2:]
     assert line.startswith("| vllm_experiments | h100 | ttft_s | 15.0 % | 2 of 12 | no | BLIS evolved 23.0 % (12), ")
+    assert told == "| vllm_experiments, `--end low` | h100 | ttft_s | 15.0 % | 2 of 12 | no |  |"
+
+
+@pytest.mark.slow
+def test_the_pages_show_what_the_commands_print():
+    if not DATA.is_dir():
+        pytest.skip("no measurements of engines beside the project")
+    house, runs = Path(__file__).resolve().parents[2], validation.runs_of(DATA)
+    for page in (house / "README.md", house / "docs" / "validation.md"):
+        text = page.read_text(encoding="utf-8")
+        assert validation.refreshed(text, runs) == text, (
+            "run `python -m tokentape.flows.validation DATA docs/validation.md README.md`"
+        )

@@ -74,20 +74,30 @@ def test_expert_layers_of_one_rank_are_nearer(tables):
         )
 
 
-def test_a_plain_roofline_of_each_operator_loses(tables, errors):
-    """launch + max(operations / peak, bytes / bandwidth), fitted: no tiles, waves, blocks or splits."""
+def test_a_plain_roofline_of_each_operator_loses(tables):
+    """launch + max(operations / peak, bytes / bandwidth), fitted: no tiles, waves, blocks or splits. On the device that both were
+    fitted on by 1.4 times, and on each other device by a quarter of ours. Of every fourth row, to be quick."""
+
+    def seconds(gpu, constants, least):
+        launch_s, ops_frac, bytes_frac = constants
+        bound = np.maximum(least["ops"] / (gpu.peak_ops_per_s * ops_frac), least["bytes"] / (gpu.peak_bytes_per_s * bytes_frac))
+        return launch_s + bound
+
+    roofline, rows = SimpleNamespace(name="roofline", parameters=ROOFLINE, seconds=seconds), {}
     for table in tables:
-        least, gpu = OPERATORS[table.operator].least, calibrate.gpu_of(calibrate.machine_of(table.setup.device))
-
-        def seconds(gpu, constants, shapes, least=least):
-            launch_s, ops_frac, bytes_frac = constants
-            ops, n_bytes = least(shapes)
-            return launch_s + np.maximum(ops / (gpu.peak_ops_per_s * ops_frac), n_bytes / (gpu.peak_bytes_per_s * bytes_frac))
-
-        roofline = SimpleNamespace(name="roofline", parameters=ROOFLINE, seconds=seconds)
-        found = seconds(gpu, fit(roofline, gpu, table.shapes, table.seconds), table.shapes)
-        plain = np.abs(found / table.seconds - 1.0).mean()
-        assert plain > 1.4 * errors[table.operator, "fitted", table.setup.device]["mape_frac"], table.operator
+        shapes, machine = {name: values[::4] for name, values in table.shapes.items()}, calibrate.machine_of(table.setup.device)
+        least = dict(zip(("ops", "bytes"), OPERATORS[table.operator].least(shapes), strict=True))
+        ours = calibrate.fits_of(machine, calibrate.shipped())[table.operator]
+        rows[table.operator, table.setup.device] = calibrate.gpu_of(machine), shapes, least, table.seconds[::4], ours
+    for (operator, home), (gpu, _, least, measured_s, ours) in rows.items():
+        constants = fit(roofline, gpu, least, measured_s)
+        others = [of for of in rows if of[0] == operator and (of[1] == home or operator not in COLLECTIVES)]
+        for other, shapes, least, measured_s, _ in map(rows.get, others):
+            off, plainly_off = (
+                np.abs(found / measured_s - 1.0).mean()
+                for found in (ours.seconds(other, shapes), seconds(other, constants, least))
+            )
+            assert plainly_off > (1.4 if other is gpu else 1.25) * off, (operator, home)
 
 
 def test_all_rows_of_the_dtype_are_used(errors):

@@ -65,35 +65,23 @@ def rows_of_presets() -> list[str]:
     lines = []
     for name, channel in CHANNELS.items():
         gb_s = f"{channel.peak_bytes_per_s.value / 1e9:.1f}"
-        form = [
-            stream_frac(channel),
-            stream_frac(channel, "row"),
-            float(access_frac(channel, 64)),
-            float(access_frac(channel, 512)),
-        ]
+        random = (float(access_frac(channel, n_bytes)) for n_bytes in (64, 512))
+        form = [stream_frac(channel), stream_frac(channel, "row"), *random]
         fracs = " | ".join(f"{frac:.3f}" for frac in form)
         lines.append(f"| {name} | {channel.standard} | {channel.density} | {gb_s} | {fracs} | {channel.nRCD.source} |")
     return lines
 
 
-@pytest.mark.parametrize("pattern", [("stream", None), ("random", EXPERT_BYTES)])
-def test_streams_and_experts_within_two_and_a_half_percent(pattern):
-    rows = found(*pattern)
-    assert {row.preset for row in rows} == set(MEASURED)
-    assert {row.preset: round(row.deviation_frac, 4) for row in rows if abs(row.deviation_frac) > 0.025} == {}
-
-
-def test_random_64_bytes_within_its_bars_at_the_default_queue():
-    rows = found("random", 64)
-    assert {row.preset for row in rows} == set(MEASURED)
-    assert {row.preset: round(row.deviation_frac, 4) for row in rows if not -0.02 <= row.deviation_frac <= 0.07} == {}
-
-
 @pytest.mark.parametrize(
-    ("block", "low", "high"), [(512, -0.01, 0.11), (4096, -0.01, 0.07), (32768, -0.01, 0.025), (262144, -0.01, 0.025)]
+    ("pattern", "block", "low", "high"),
+    [
+        *(("stream", None, -0.025, 0.025), ("random", EXPERT_BYTES, -0.025, 0.025), ("random", 64, -0.02, 0.07)),
+        *(("random", 512, -0.01, 0.11), ("random", 4096, -0.01, 0.07), ("random", 32768, -0.01, 0.025)),
+        ("random", 262144, -0.01, 0.025),  # from 512 B on bounded from above
+    ],
 )
-def test_blocks_between_are_bounded_from_above(block, low, high):
-    rows = found("random", block)
+def test_every_measured_preset_is_within_its_bars_at_the_default_queue(pattern, block, low, high):
+    rows = found(pattern, block)
     assert {row.preset for row in rows} == set(MEASURED)
     assert {row.preset: round(row.deviation_frac, 4) for row in rows if not low <= row.deviation_frac <= high} == {}
 

@@ -131,6 +131,3 @@ def test_the_constants_can_be_told_apart(operator, truth):
     some = shape(2 ** rng.integers(0, 9, n), tokens, kv_heads * 2 ** rng.integers(0, 4, n), kv_heads, rng.choice([64, 128], n))
     measured = operator.seconds(H100, truth, some)
     assert np.allclose(fit(operator, H100, some, measured), truth, rtol=0.05)
-
-
-# (fitted, predicted with the other GPU's constants); seen: 6.5, 12.8; 8.4, 11.0; 6.7, 17.1; 8.1, 22.0 %.

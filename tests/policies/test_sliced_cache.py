@@ -80,7 +80,7 @@ def test_the_fast_cache_equals_the_dictionary_oracle(seed):
 
 
 @given(seed=st.integers(0, 2**32 - 1), capacity=st.integers(0, 200), warmup=st.sampled_from(list(WARMUPS)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_invariants_hold_after_every_access_and_one_event_per_call_is_the_same(seed, capacity, warmup):
     system, _, _ = random_system(seed)
     system = replace(system, warmup=WARMUPS[warmup]())
@@ -93,8 +93,8 @@ def test_invariants_hold_after_every_access_and_one_event_per_call_is_the_same(s
     for i in range(18, layer.size):
         row = slice(i, i + 1)
         event = single.decode(layer[row], values[row], gates[row])
-        assert event.ids[0].tolist() == at_once.ids[i - 18].tolist()
-        assert event.flash_bytes[0] == at_once.flash_bytes[i - 18]
+        for name, of in vars(event).items():
+            assert np.array_equal(of[0], getattr(at_once, name)[i - 18]), name
         assert np.all(single.msb_resident >= single.lsb_resident)
         unit = 9 if isinstance(system.precision, HighBit) else 5
         held = unit * single.msb_resident.sum() + 4 * single.lsb_resident.sum()
@@ -102,18 +102,6 @@ def test_invariants_hold_after_every_access_and_one_event_per_call_is_the_same(s
     if not system.needs_scores:  # nothing reroutes
         assert np.all(at_once.degraded == 0)
     assert np.array_equal(whole.msb_resident, single.msb_resident)
-
-
-@given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=20, deadline=None)
-def test_one_event_per_call_equals_the_whole_stream_in_every_flag(seed):
-    system, _, _ = random_system(seed)
-    layer, values, gates = made_up_scores(seed, 10, 3, 10)
-    whole, single = (Controller(system, 3, 10, 3, 5, 4, 90) for _ in range(2))
-    at_once = whole.decode(layer, values, gates)
-    each = [single.decode(layer[i : i + 1], values[i : i + 1], gates[i : i + 1]) for i in range(layer.size)]
-    for name, wanted in vars(at_once).items():
-        assert np.array_equal(np.concatenate([getattr(event, name) for event in each]), wanted), name
 
 
 @pytest.mark.parametrize(
@@ -238,10 +226,9 @@ def test_weights_that_decide_who_is_critical_come_from_the_unmodified_scores():
     assert events.lsb_needed.tolist() == [[1, 0], [0, 0]]  # 0.5 / 0.8; then 0.25 / 0.49, whatever the bonus
 
 
-@pytest.mark.parametrize("router", ["lru"])
-def test_misses_never_rise_with_capacity_under_lru(router):
+def test_misses_never_rise_with_capacity_under_lru():
     layer, values, gates = made_up_scores(5, 200, 6, 24)
-    system = SliceMoE(ROUTERS[router](), precision=HighBit(), free_steps=0)
+    system = SliceMoE(ROUTERS["lru"](), precision=HighBit(), free_steps=0)
     misses = [int(Controller(system, 6, 24, 4, 1, 0, c).decode(layer, values, gates).flash_bytes.sum()) for c in range(4, 145, 4)]
     assert misses == sorted(misses, reverse=True)
     assert misses[-1] == np.unique(np.c_[np.repeat(layer, 4), np.argsort(-values, 1, "stable")[:, :4].ravel()], axis=0).shape[0]

@@ -15,6 +15,8 @@ from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
 from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.passes import fits_of
+from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
@@ -49,6 +51,24 @@ def test_schedule_worked_by_hand(golden: dict) -> None:
     assert run.ttft_s.tolist() == golden["ttft_s"]
     assert run.finish_s.tolist() == golden["finish_s"]
     assert run.largest_gap_s.tolist() == [float(output > 1) for _, _, output in GOLDEN["requests"]]
+
+
+def test_what_an_iteration_takes_does_not_depend_on_those_before() -> None:
+    """Times of fitted operators are kept by tokens and shares of experts, many to a place."""
+    h100, random = machine("h100"), np.random.default_rng(0)
+    cost = iteration_costs(models.load("qwen3-30b-a3b").geometry, h100, TABLE_1, fits=fits_of(h100, "bf16"))
+    used, kinds, layers = cost.table.copy(), cost.moe_of.size, cost.layers_before[-1]
+    for _ in range(200):
+        n_prompt, n_decodes = (int(n) for n in random.choice((1, 8, 64, 512, 520, 1024), 2))
+        only, mixed = np.repeat(random.choice((0.2, 0.5, 1.0), (2, 1)), kinds, axis=1)
+        carried = {entries.PROMPT: n_prompt, entries.PROMPTS: 1.0, entries.PAIRS: n_prompt * 50.0}
+        carried |= {entries.DECODES: n_decodes, entries.KEYS: n_decodes * 900.0}
+        for entry, value in carried.items():
+            used[entries.CARRIED, entry] = value
+        for entry, values in enumerate((0.0 * layers, layers, only, mixed)):
+            used[:kinds, entry] = values
+        cost.iteration(used)
+        assert used[entries.COST, : entries.N_COST].tolist() == cost.cost(carried, layers, only, mixed).tolist()
 
 
 # ------------------------------------------------------------------------------------------------ any workload

@@ -17,7 +17,7 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.engine_logs import Served, engine_of, latencies, read
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import Limits, serve
-from tokentape.replay.serving.validation import compare, fit_host, without_model
+from tokentape.replay.serving.validation import N_MOMENTS, compare, fit_host, over_time, without_model
 from tokentape.replay.serving.workload import Requests
 from tokentape.warehouse import models
 
@@ -56,6 +56,18 @@ def test_a_log_is_read_in_order_of_its_queue(tmp_path):
     assert served.measured["tpot_s", "p50"] == pytest.approx(0.25)
     assert served.measured["output_tokens_per_s", "mean"] == pytest.approx(10 / 2.5)
     assert models.like(engine.model) == "llama-3.1-8b"
+
+
+def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
+    rows = tuple({**ROW, "queued_ts": 10.0 + i, "first_token_ts": 10.5 + 2 * i, "last_token_ts": 12.0 + 2 * i} for i in range(9))
+    (served,) = read(write_log(tmp_path, rows=rows))
+    found = list(over_time(served, SimpleNamespace(first_token_s=served.first_s, finish_s=served.last_s)))
+    assert all(moment.measured == moment.predicted for moment in found)
+    waits = [moment.measured for moment in found if moment.metric == "ttft_s"]
+    assert waits == pytest.approx([0.5 + i for i in range(9)])
+    rates = [moment.measured for moment in found if moment.metric == "output_tokens_per_s"]
+    assert len(rates) == N_MOMENTS
+    assert sum(rates) * 18.0 / N_MOMENTS == pytest.approx(9 * 5)  # every token comes once
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from small_store import without_sums, write_tape
 
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.tables import conform
@@ -71,9 +72,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_tape_that_contradicts_itself_is_refused_with_the_row(case: str, store: Store, add_tape: Callable[..., None]) -> None:
+def test_a_tape_that_contradicts_itself_is_refused_with_the_row(case: str, store: Store) -> None:
     change, message = WRONG[case]
-    add_tape(store, change=change)
+    write_tape(store, change=change)
     tape = store.open("hand-made")
     with pytest.raises(BadTape) as caught:
         _ = [tape.read(table) for table in ("tokens", "routing")]
@@ -81,15 +82,15 @@ def test_a_tape_that_contradicts_itself_is_refused_with_the_row(case: str, store
     assert str(caught.value).startswith("tape hand-made: ")
 
 
-def test_load_leaves_out_what_contradicts_itself(store: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(store)
-    add_tape(store, "wrong", change=WRONG["a doubled row"][0])
+def test_load_leaves_out_what_contradicts_itself(store: Store) -> None:
+    write_tape(store)
+    write_tape(store, "wrong", change=WRONG["a doubled row"][0])
     report = load(store, database_path(store))
     assert list(report.damaged_tapes) == ["wrong"]
     assert report.rows["traces"] == 1
 
 
-def test_scores_attention_and_losses_are_looked_at_too(store: Store, add_tape: Callable[..., None]) -> None:
+def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
     keys = {"request_id": [0] * 5, "position": range(5), "layer": [1] * 5}
     attention = {
         "request_id": [0], "pass_id": [1], "position": [3], "layer": [1], "kv_head": [0], "reduction": ["row"], "n_queries": [1],
@@ -104,7 +105,7 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store, add_tape: C
         "attention": pa.table(attention),
         "losses": pa.table(losses),
     }
-    add_tape(store, change=lambda tables: tables.update(more))
+    write_tape(store, change=lambda tables: tables.update(more))
     tape = store.open("hand-made")
     with pytest.raises(BadTape, match="scores row 4: its scores are not one for each of 4 experts"):
         tape.read("scores")
@@ -114,18 +115,16 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store, add_tape: C
         tape.read("losses")
 
 
-def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(
-    store: Store, add_tape: Callable[..., None]
-) -> None:
-    add_tape(store, change=taken("routing", 0, 1, 3, 4), flags={"missing_rows": {"expected": 5, "found": 4}})
+def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(store: Store) -> None:
+    write_tape(store, change=taken("routing", 0, 1, 3, 4), flags={"missing_rows": {"expected": 5, "found": 4}})
     assert len(store.open("hand-made").read("routing")) == 4
 
 
-def test_a_request_in_two_shards_is_refused(store: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(store)
+def test_a_request_in_two_shards_is_refused(store: Store) -> None:
+    write_tape(store)
     rows = {name: next(iter(store.open("hand-made").shards(name))) for name in ("requests", "tokens", "passes", "routing")}
     store.writer("twice").write_shard(1, rows)
-    add_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
+    write_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
     with pytest.raises(BadTape, match="request 0 is in two shards"):
         list(store.open("twice").shards("routing"))
 
@@ -139,10 +138,8 @@ def test_a_request_in_two_shards_is_refused(store: Store, add_tape: Callable[...
         ({"n_layers": 10**6}, "65536 are the most"),
     ],
 )
-def test_impossible_geometry_is_refused(
-    small: Store, make_older: Callable[..., None], change: dict[str, object], message: str
-) -> None:
-    make_older(small)
+def test_impossible_geometry_is_refused(small: Store, change: dict[str, object], message: str) -> None:
+    without_sums(small)
     path = Path(small.trace_path("hand-made", "manifest.json"))
     fields = json.loads(path.read_text())
     fields["geometry"] |= change
@@ -151,8 +148,8 @@ def test_impossible_geometry_is_refused(
         small.open("hand-made")
 
 
-def test_a_manifest_of_another_folder_is_refused(store: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(store)
+def test_a_manifest_of_another_folder_is_refused(store: Store) -> None:
+    write_tape(store)
     Path(store.trace_path("hand-made")).rename(store.trace_path("other"))
     with pytest.raises(BadTape, match="says that it is tape hand-made, its folder says other; rename the folder back"):
         store.open("other")

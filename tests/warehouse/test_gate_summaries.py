@@ -8,29 +8,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from small_store import GEOMETRY, write_tape
 
 from tokentape.warehouse import load as loader
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.sql import query
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import Store
 
 TAUS, TABLES, TRACE = (0.35, 0.5, 0.7), ("early_popularity", "critical_experts", "gate_curve"), "random"
 PROMPTS, N_DECODED, LAYERS, N_EXPERTS, TOP_K = (3, 90), 15, (1, 4), 8, 3
 
-GEOMETRY = Geometry(
-    architecture="tiny",
-    n_layers=5,
-    hidden=8,
-    n_heads=2,
-    n_kv_heads=1,
-    head_dim=4,
-    vocab=100,
-    moe_layers=LAYERS,
-    n_experts=N_EXPERTS,
-    top_k=TOP_K,
-    expert_intermediate=8,
-)
+OWN = {"n_layers": 5, "moe_layers": LAYERS, "n_experts": N_EXPERTS, "top_k": TOP_K}
 
 
 def routed(with_gates: bool = True) -> list[dict]:
@@ -56,29 +44,14 @@ def routed(with_gates: bool = True) -> list[dict]:
 
 
 def stored(store: Store, rows: list[dict]) -> Store:
-    kinds = ["prefill"] * 2 + ["decode"] * N_DECODED
-    tables = {
-        "passes": pa.table(
-            {
-                "pass_id": range(len(kinds)),
-                "kind": kinds,
-                "n_tokens": [*PROMPTS, *[2] * N_DECODED],
-                "request_ids": [[0], [1], *[[1, 0]] * N_DECODED],
-                "policy_state": pa.nulls(len(kinds), pa.string()),
-            }
-        ),
-        "routing": pa.Table.from_pylist(rows),
-    }
-    tables["routing"] = tables["routing"].set_column(
-        5, "gate_weights", pa.array([row["gate_weights"] for row in rows], pa.list_(pa.float32()))
-    )
-    writer = store.writer(TRACE)
-    writer.write_shard(0, tables)
-    counts = {name: table.num_rows for name, table in tables.items()}
-    named = {"trace_id": TRACE, "origin": "imported", "source": "made", "model_id": "tiny", "dataset": "none"}
-    made = {"tables": tuple(tables), "rows": counts, "n_shards": 1, "created_utc": "2026-01-01T00:00:00+00:00"}
-    made["flags"] = {"missing_rows": {"expected": counts["routing"] + 1, "found": counts["routing"]}}
-    writer.finish(Manifest(**named, **made, geometry=GEOMETRY))
+    ids, members = range(2 + N_DECODED), [[0], [1], *[[1, 0]] * N_DECODED]
+    passes = {"pass_id": ids, "kind": ["prefill"] * 2 + ["decode"] * N_DECODED, "request_ids": members}
+    passes |= {"n_tokens": [*PROMPTS, *[2] * N_DECODED], "policy_state": pa.nulls(len(ids), pa.string())}
+    weights = pa.array([row["gate_weights"] for row in rows], pa.list_(pa.float32()))
+    routing = pa.Table.from_pylist(rows).set_column(5, "gate_weights", weights)
+    flags = {"missing_rows": {"expected": len(rows) + 1, "found": len(rows)}}
+    tables = {"passes": pa.table(passes), "routing": routing}
+    write_tape(store, TRACE, tables=tables, geometry=GEOMETRY.model_copy(update=OWN), flags=flags)
     return store
 
 

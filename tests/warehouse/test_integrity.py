@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_store import without_sums, write_tape
 
 from tokentape.warehouse import sums
 from tokentape.warehouse.results import batch_path, read_rows, rows_of, write_rows
@@ -44,7 +44,7 @@ def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small: Store, table: str) 
     small.open("hand-made").read(table)
 
 
-def test_the_manifest_names_the_sum_of_every_shard_and_it_decides_results(small: Store, add_tape: Callable[..., None]) -> None:
+def test_the_manifest_names_the_sum_of_every_shard_and_it_decides_results(small: Store) -> None:
     tape = small.open("hand-made")
     assert {name: len(of) for name, of in tape.manifest.sha256.items()} == dict.fromkeys(tape.manifest.tables, 1)
     other = [[1, 0], [1, 2], [3, 1], [1, 3], [0, 2]]
@@ -52,10 +52,10 @@ def test_the_manifest_names_the_sum_of_every_shard_and_it_decides_results(small:
     swap = lambda tables: tables.update(routing=tables["routing"].set_column(at(tables), "expert_ids", pa.array(other)))  # noqa: E731
     before = tape.content_sha256
     small.remove("hand-made")
-    add_tape(small)
+    write_tape(small)
     assert small.open("hand-made").content_sha256 == before
     small.remove("hand-made")
-    add_tape(small, change=swap)
+    write_tape(small, change=swap)
     assert small.open("hand-made").content_sha256 != before
 
 
@@ -105,10 +105,8 @@ def test_an_edited_manifest_is_refused(small: Store, word: str, other: str) -> N
         small.open("hand-made")
 
 
-def test_an_older_tape_without_sums_is_read_with_one_line(
-    small: Store, make_older: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_older(small)
+def test_an_older_tape_without_sums_is_read_with_one_line(small: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    without_sums(small)
     for _ in range(2):
         assert len(small.open("hand-made").read("routing")) == 5
     (line,) = capsys.readouterr().err.splitlines()

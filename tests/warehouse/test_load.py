@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from small_store import result_tables, row, write_tape
 
 from tokentape.warehouse.at_rest import hash_of, metric_defs
 from tokentape.warehouse.atomic_files import aside_of
@@ -39,32 +39,9 @@ N_CLAIMS = sum(1 for path in ALL_CLAIMS for _ in csv.DictReader(path.open(encodi
 N_METRICS = metric_defs().height
 WRITTEN = ("runs", "metrics", "steps", "request_metrics", "curves")  # by a replay
 SHARED_CLAIMS = Path(__file__).resolve().parents[3] / "shared" / "papers" / "claims.csv"
-QUALITY = {
-    "model_id": "tiny",
-    "policy": "none",
-    "parameters": "{}",
-    "dataset": "math",
-    "seed": 0,
-    "perplexity": 3.5,
-    "bits_per_byte": None,
-    "accuracy": 0.9,
-    "acceptance": None,
-    "kl": None,
-    "n_items": 10,
-    "n_tokens": 100,
-}
-ORDERING = {
-    "study": "slicemoe",
-    "model_id": "tiny",
-    "dataset": "code",
-    "assertion": "a / b",
-    "margin": "<= 1",
-    "mean": 0.9,
-    "low": 0.8,
-    "high": 1.0,
-    "n_seeds": 4,
-    "holds": True,
-}
+QUALITY = {"model_id": "tiny", "policy": "none", "parameters": "{}", "dataset": "math", "seed": 0, "n_items": 10, "n_tokens": 100}
+QUALITY |= {"perplexity": 3.5, "accuracy": 0.9} | dict.fromkeys(("bits_per_byte", "acceptance", "kl"))
+ORDERING = row("orderings", study="slicemoe", model_id="tiny", dataset="code", assertion="a / b", margin="<= 1", holds=True)
 
 
 def contents(database: Path) -> dict[str, pl.DataFrame]:
@@ -144,8 +121,8 @@ def test_columns_are_typed_and_described(small: Store) -> None:
         assert query(database, f"from {name}").columns == schema(name).names
 
 
-def test_dropped_and_loaded_again_is_equal(small: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(small, "second")
+def test_dropped_and_loaded_again_is_equal(small: Store) -> None:
+    write_tape(small, "second")
     write_rows(small, "quality", [QUALITY])
     database = database_path(small)
     load(small, database)
@@ -160,12 +137,12 @@ def test_dropped_and_loaded_again_is_equal(small: Store, add_tape: Callable[...,
     assert len(first["curves"]) == 36
 
 
-def test_a_reader_keeps_the_old_database(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+def test_a_reader_keeps_the_old_database(small: Store) -> None:
     database = database_path(small)
     load(small, database)
     with closing(duckdb.connect(str(database), read_only=True)) as reader:
         before = reader.execute("select count(*) from replays").fetchone()
-        write_replays(small, make_result("r9", "fifo", 2, 0.3, 1.0, 1.0))
+        write_replays(small, result_tables("r9", "fifo", 2, 0.3, 1.0, 1.0))
         load(small, database)
         assert reader.execute("select count(*) from replays").fetchone() == before == (6,)
     assert query(database, "select count(*) as n from replays").item() == 7
@@ -219,9 +196,9 @@ def test_foreign_and_older_results_are_named(small: Store) -> None:
         load(small, database_path(small))
 
 
-def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store, add_tape: Callable[..., None]) -> None:
+def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store) -> None:
     for trace_id in ("cut", "gone", "mad"):
-        add_tape(small, trace_id)
+        write_tape(small, trace_id)
     cut, gone = (Path(small.trace_path(name, "routing", "part-00000.parquet")) for name in ("cut", "gone"))
     cut.write_bytes(cut.read_bytes()[:200])
     gone.unlink()
@@ -246,8 +223,8 @@ def test_a_result_that_changed_is_named(small: Store) -> None:
         load(small, database_path(small))
 
 
-def test_a_tape_without_manifest_is_left_out_and_refused(small: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(small, "second")
+def test_a_tape_without_manifest_is_left_out_and_refused(small: Store) -> None:
+    write_tape(small, "second")
     small.fs.rm(small.trace_path("second", "manifest.json"))
     report = load(small, database_path(small))
     assert report.unfinished_tapes == ("second",)
@@ -256,11 +233,9 @@ def test_a_tape_without_manifest_is_left_out_and_refused(small: Store, add_tape:
         small.open("second")
 
 
-def test_incomplete_results_and_results_without_a_tape_are_left_out(
-    small: Store, make_result: Callable[..., dict[str, pa.Table]]
-) -> None:
+def test_incomplete_results_and_results_without_a_tape_are_left_out(small: Store) -> None:
     small.fs.rm(batch_path(small, "runs", "replays-r5"))
-    write_replays(small, make_result("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
+    write_replays(small, result_tables("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
     assert run_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
     report = load(small, database_path(small))
     assert (report.n_incomplete, report.n_without_tape) == (1, 1)
@@ -326,7 +301,7 @@ def test_files_of_an_older_version_that_lack_a_column_are_read_with_nulls(small:
     for path, column in ((measured, "origin"), (Path(batch_path(small, "steps", "replays-r1")), "n_decodes")):
         pq.write_table(pq.read_table(path).drop_columns(column), path)
     report = load(small, database_path(small))
-    assert (report.n_older, report.n_without_tape) == (0, 0)
+    assert report.n_without_tape == 0
     assert query(report.database, "select origin from runs where view_name = 'quality'").rows() == [(None,)]
     assert query(report.database, "select count(*) from steps where run_id = 'r1'").item() == 2
 
@@ -340,13 +315,13 @@ def test_replay_id_is_a_hash_of_its_parts() -> None:
         hash_of({"trace": object()})
 
 
-def test_write_result_rejects_what_does_not_fit(store: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
-    tables = make_result("r0", "lru", 1, 0.1, 1.0, 1.0)
+def test_write_result_rejects_what_does_not_fit(store: Store) -> None:
+    tables = result_tables("r0", "lru", 1, 0.1, 1.0, 1.0)
     for wrong, message in [
         ({"runs": tables["runs"]}, "table metrics is missing"),
         (tables | {"nonsense": tables["metrics"]}, "table nonsense is unknown"),
         (tables | {"runs": pa.concat_tables([tables["runs"]] * 2)}, "two rows of one run"),
-        (tables | {"curves": make_result("r1", "lru", 1, 0.1, 1.0, 1.0)["curves"]}, "rows of another run_id"),
+        (tables | {"curves": result_tables("r1", "lru", 1, 0.1, 1.0, 1.0)["curves"]}, "rows of another run_id"),
         (tables | {"metrics": tables["metrics"].drop_columns("value")}, "column value is missing"),
     ]:
         with pytest.raises(BadTable, match=message):
@@ -354,8 +329,8 @@ def test_write_result_rejects_what_does_not_fit(store: Store, make_result: Calla
     assert not Path(store.root).exists()
 
 
-def test_equal_results_are_equal_bytes(store: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
-    tables = make_result("r0", "lru", 1, 0.1, 1.0, 1.0)
+def test_equal_results_are_equal_bytes(store: Store) -> None:
+    tables = result_tables("r0", "lru", 1, 0.1, 1.0, 1.0)
     write_replays(store, tables)
     before = Path(batch_path(store, "steps", "replays-r0")).read_bytes()
     write_replays(store, tables)
@@ -418,11 +393,9 @@ def test_every_warehouse_column_has_a_meaning() -> None:
             assert TABLES[name].column(column).meaning
 
 
-def test_a_newer_result_under_the_same_conditions_replaces_the_older(
-    small: Store, make_result: Callable[..., dict[str, pa.Table]]
-) -> None:
+def test_a_newer_result_under_the_same_conditions_replaces_the_older(small: Store) -> None:
     before = load(small, database_path(small)).rows["runs"]
-    write_replays(small, make_result("r9", "lru", 1, 0.0, 4.0, 4.0))
+    write_replays(small, result_tables("r9", "lru", 1, 0.0, 4.0, 4.0))
     for name in RESULT_TABLES:
         newer = Path(batch_path(small, name, "replays-r9"))
         if newer.exists():

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from small_store import result_tables
 
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.results import write_replays
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
-Made = Callable[..., dict[str, pa.Table]]
-
 
 @pytest.fixture
-def with_sliced(small: Store, make_result: Made) -> Path:
+def with_sliced(small: Store) -> Path:
     """SliceMoE beside an LRU of 200 bytes: half a percent larger, faster and thriftier; and one that is 2 % larger."""
     for key, capacity_bytes in (("near", 201), ("far", 204)):
-        made = make_result(key, "slicemoe", 2, 0.9, 0.5, 0.5, expert_format="MAT84", capacity_bytes=capacity_bytes)
+        made = result_tables(key, "slicemoe", 2, 0.9, 0.5, 0.5, expert_format="MAT84", capacity_bytes=capacity_bytes)
         of = pa.array(["MSB slice lookups", None, None, None], pa.string())
         write_replays(small, made | {"metrics": made["metrics"].set_column(5, "denominator", of)})
     return load(small, database_path(small)).database
@@ -44,8 +42,8 @@ def test_a_sliced_replay_takes_part_in_the_front_of_its_bytes(with_sliced: Path)
     assert rows.rows() == [(201, "slicemoe", "MAT84"), (204, "slicemoe", "MAT84")]
 
 
-def test_a_replay_is_held_against_the_lru_of_its_own_format_first(small: Store, make_result: Made) -> None:
-    write_replays(small, make_result("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="int8"))
+def test_a_replay_is_held_against_the_lru_of_its_own_format_first(small: Store) -> None:
+    write_replays(small, result_tables("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="int8"))
     database = load(small, database_path(small)).database
     rows = query(
         database,

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from small_store import result_tables
 
 from tokentape.warehouse import sql
 from tokentape.warehouse.load import database_path, load
@@ -49,8 +50,8 @@ def test_baselines_show_the_gap(database: Path) -> None:
     assert gaps == {"lru": (0.2, 0.6, 0.0), "lfu": (0.2, 0.6, 0.5), "random": (0.2, 0.6, -0.25), "belady": (0.2, 0.6, 1.0)}
 
 
-def test_baselines_compare_only_equal_conditions(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
-    write_replays(small, make_result("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial"))
+def test_baselines_compare_only_equal_conditions(small: Store) -> None:
+    write_replays(small, result_tables("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial"))
     database = load(small, database_path(small)).database
     assert query(database, "select lru_hit_frac, gap_captured_frac from baselines where policy = 'fifo'").rows() == [(None, None)]
 
@@ -60,10 +61,10 @@ def test_pareto_holds_methods_that_none_beats(database: Path) -> None:
     assert rows == [(1.0, "lru"), (2.0, "lfu"), (2.0, "lru")]  # random loses to both; bounds take no part
 
 
-def test_pareto_and_best_policy_rank_means_over_seeds(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+def test_pareto_and_best_policy_rank_means_over_seeds(small: Store) -> None:
     for seed, step_s in ((1, 0.5), (2, 8.0)):  # one lucky draw, faster than LFU; with seed 0 the mean is 4 s
-        write_replays(small, make_result(f"s{seed}", "random", 2, 0.1, step_s, step_s, seed=seed))
-    write_replays(small, make_result("s3", "random", 2, 0.1, 0.5, 0.5, seed=1, study="again"))  # counts once
+        write_replays(small, result_tables(f"s{seed}", "random", 2, 0.1, step_s, step_s, seed=seed))
+    write_replays(small, result_tables("s3", "random", 2, 0.1, 0.5, 0.5, seed=1, study="again"))  # counts once
     database = load(small, database_path(small)).database
     assert query(database, "select n_seeds, decode_step_s from methods where policy = 'random'").rows() == [(3, 4.0)]
     assert query(database, "select policy from pareto where capacity_experts = 2 order by 1").rows() == [("lfu",), ("lru",)]
@@ -71,37 +72,27 @@ def test_pareto_and_best_policy_rank_means_over_seeds(small: Store, make_result:
     assert best.select("policy", "n_seeds").rows() == [("lru", 1), ("lfu", 1)]
 
 
-def test_means_are_added_up_in_the_order_of_seeds(small: Store, make_result: Callable[..., dict[str, pa.Table]]) -> None:
+def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
     steps_s = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
     for seed, step_s in enumerate(steps_s):
         key = f"f{len(steps_s) - seed}"  # results lie in the order of their ids
-        write_replays(small, make_result(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
+        write_replays(small, result_tables(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
     database = load(small, database_path(small)).database
     assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == sum(steps_s) / 3
 
 
-OTHERS = {
-    "lookup": "serial",
-    "recency": "hits-first",
-    "prefill": "token-major",
-    "start": "cold",
-    "overflow": "keep",
-    "fetching": "overlapped",
-    "expert_format": "int8",
-    "scope": "per-layer",
-}
+OTHERS = {"lookup": "serial", "recency": "hits-first", "prefill": "token-major", "start": "cold", "overflow": "keep"}
+OTHERS |= {"fetching": "overlapped", "expert_format": "int8", "scope": "per-layer"}
 
 
 @pytest.mark.parametrize("name", ["hit_curve", "energy", "gap_to_belady", "best_policy"])
-def test_answers_do_not_mix_experiments(
-    name: str, small: Store, database: Path, make_result: Callable[..., dict[str, pa.Table]]
-) -> None:
+def test_answers_do_not_mix_experiments(name: str, small: Store, database: Path) -> None:
     before = query(database, named()[name].sql).rows()
     for policy in ("lru", "lfu", "belady"):
         for column, value in OTHERS.items():
             key = f"{policy}-{column}"
-            write_replays(small, make_result(key, policy, 2, 0.9, 9.0, 9.0, study="adhoc", **{column: value}))
-    curve = make_result("curve", "lru-all-capacities", 4, 0.0, 0.0, 0.0, hardware="", hardware_sha256="")
+            write_replays(small, result_tables(key, policy, 2, 0.9, 9.0, 9.0, study="adhoc", **{column: value}))
+    curve = result_tables("curve", "lru-all-capacities", 4, 0.0, 0.0, 0.0, hardware="", hardware_sha256="")
     empty = pa.array(["n_lookups"] * 4)
     write_replays(small, curve | {"metrics": curve["metrics"].set_column(1, "metric", empty).slice(3)})
     after = query(load(small, database_path(small)).database, named()[name].sql)
@@ -122,20 +113,8 @@ def test_paper_vs_replay(small: Store) -> None:
         [{"claim_id": claims[0], "value": claims[1] * 1.1, **answer}, {"claim_id": withheld, "value": 7.0, **answer}],
     )
     answers = query(load(small, database).database, "from paper_vs_replay order by paper nulls last")
-    head = [
-        "claim_id",
-        "location",
-        "metric",
-        "setting",
-        "role",
-        "unit",
-        "paper",
-        "replay",
-        "band_low",
-        "band_high",
-        "rel_err",
-        "mode",
-    ]
+    head = ["claim_id", "location", "metric", "setting", "role", "unit", "paper", "replay"]
+    head += ["band_low", "band_high", "rel_err", "mode"]
     assert answers.columns[: len(head)] == head
     assert answers["claim_id"].to_list() == [claims[0], withheld]
     assert answers["rel_err"][0] == pytest.approx(0.1)

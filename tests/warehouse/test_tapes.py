@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from small_store import write_tape
 
 from tokentape.warehouse.tables import BadTable
 from tokentape.warehouse.tape import BadTape, Store
 
 
-def test_a_tape_is_found_by_its_name_or_the_one_start_of_it(small: Store, add_tape: Callable[..., None]) -> None:
-    add_tape(small, "second")
-    add_tape(small, "second-best")
+def test_a_tape_is_found_by_its_name_or_the_one_start_of_it(small: Store) -> None:
+    write_tape(small, "second")
+    write_tape(small, "second-best")
     Path(small.trace_path("cut")).mkdir()
     assert small.resolve("hand") == "hand-made"
     assert small.resolve("second") == "second"
@@ -45,10 +45,8 @@ def test_a_store_is_the_same_from_everywhere(store: Store) -> None:
     assert not Store(store.absolute + "/").path("a", "b").startswith(f"{store.root}//")
 
 
-def test_a_tape_that_cannot_be_opened_is_told_and_hides_no_other(
-    small: Store, add_tape: Callable[..., None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_tape(small, "second")
+def test_a_tape_that_cannot_be_opened_is_told_and_hides_no_other(small: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tape(small, "second")
     Path(small.trace_path("second", "manifest.json")).write_text("{")
     assert [tape.trace_id for tape in small.readable()] == ["hand-made"]
     assert capsys.readouterr().err.startswith(f"left out: {small.trace_path('second', 'manifest.json')}: not a manifest")
