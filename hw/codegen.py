@@ -101,7 +101,7 @@ class Writer:
             if (lane := self.profile.lane_of(rows))
         ]
         self.of_head = {id(row) for row in self.rows if row.rows.blocks is not None and head in row.rows.blocks}
-        self.values: list[Floats] = []
+        self.values, self.next_column = list[Floats](), self.first_column
         self.sums: list[str] = []
         self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
         self.at = "after"
@@ -171,7 +171,8 @@ class Writer:
 
     def _coefficient(self, column: Floats) -> str:
         self.values.append(np.array(column))  # equal ones too: the source must not depend on numbers
-        return f"t[k, {self.first_column + len(self.values) - 1}]"
+        self.next_column += 1
+        return f"t[k, {self.next_column - 1}]"
 
     def _named(self, text: str) -> str:
         """A name for what an expression says."""
@@ -246,8 +247,10 @@ class Writer:
 
     def _kept(self, by: tuple[str, ...], text: str) -> str:
         """What an expression says, worked out again only where another value of what it depends on has taken its place."""
-        first, at = self.first_column + len(self.values), f"h{len(self.values)}"
-        self.values += [np.full(self.work.n_blocks, -1.0)] * (N_KEPT * (len(by) + 1))
+        first = self.next_column
+        at = f"h{first}"
+        self.values.append(np.full((self.work.n_blocks, N_KEPT * (len(by) + 1)), -1.0))
+        self.next_column += N_KEPT * (len(by) + 1)
         *places, place = (f"t[k, {at} + np.uint64({i * N_KEPT})]" for i in range(len(by) + 1))
         mixed = " + ".join(f"{factor!r} * {name}" for factor, name in zip((1.0, 8191.0), by, strict=False))
         self.lines[self.at].append(
@@ -270,7 +273,8 @@ class Writer:
         given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
         columns = [self._of(row, np.asarray(values, np.float64)) for values in given]
         texts = [self._linear(values) or "0.0" for values in columns]
-        by = tuple(name for i, name in enumerate(self.features) if any(np.any(of[i + 1] != of[0]) for of in columns))
+        moves = np.any([(of[1:] != of[0]).any(axis=1) for of in columns], axis=0)
+        by = tuple(name for name, it_moves in zip(self.features, moves, strict=True) if it_moves)
         call = f"{fit.operator}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
         there = self.work.by_cell(rows, 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)

@@ -77,9 +77,11 @@ def tuple_of(*of: Type) -> Type:
     return Type("Tuple", of)
 
 
-def no_arrays(of: Type) -> Any:
-    """A tuple of arrays without entries, of this type."""
-    return tuple(map(no_arrays, of.of)) if of.name == "Tuple" else np.zeros((0,) * of.of[1], of.of[0].name)
+def zeros_of(of: Type, *sizes: int) -> Any:
+    """An array of this type, or a tuple of them: of so many zeros each, without entries where no sizes are told."""
+    if of.name == "Tuple":
+        return tuple(zeros_of(part, *sizes[i : i + 1]) for i, part in enumerate(of.of))
+    return np.zeros(sizes or (0,) * of.of[1], of.of[0].name)
 
 
 class Kernel:

@@ -391,8 +391,9 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = blocks.windows
-    kinds = dict[bytes, int]()
-    table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in table[: blocks.n - 1]]
+    rows, kinds = table[: blocks.n - 1], dict[bytes, int]()
+    varying = rows[:, (rows != rows[0]).any(axis=0)]
+    table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in varying]
     table[CONSTANTS, : constants.size] = constants
     table[CARRIED, LONGEST] = 0.0 if pack.size else -1.0
     return table

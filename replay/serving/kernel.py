@@ -6,9 +6,7 @@ an iteration's time.
 
 from __future__ import annotations
 
-import numpy as np
-
-from tokentape.policies.kernels import array, float64, function, int64, kernel, none, void
+from tokentape.policies.kernels import array, float64, function, int64, kernel, none, tuple_of, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
@@ -24,7 +22,6 @@ from tokentape.replay.serving.iteration import (
     LONGEST,
     N_COST,
     N_OF_KIND,
-    N_PLACES,
     NODES,
     OTHERS,
     PARTS,
@@ -48,7 +45,6 @@ from tokentape.replay.serving.state import (
     N_DECODE,
     N_NODES,
     N_REQUEUED,
-    N_STATE,
     NEWER,
     NEWEST,
     OLDEST,
@@ -100,18 +96,110 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waitin
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
-_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2)
+# state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
+# seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
+SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
+_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
 _EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
 _SLOTS = (*_EXPERTS, function(ITERATION), KV, CHOOSE, ROUTED, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
-@kernel(void(*_ARGUMENTS, *_SLOTS), error_model="numpy")
+@kernel(inline="always")
+def _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues):  # type: ignore[no-untyped-def]
+    """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, as far as there is
+    room."""
+    bucket, leaves_window, needs_block = queues
+    while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < limits[0]:
+        r = state[HEAD]
+        needed = blocks_of(requests[r, PROMPT], limits[2])
+        if limits[1] > 0 and needed > state[FREE]:
+            break
+        state[HEAD] += 1
+        state[FREE] -= needed
+        times[STARTED, r] = now
+        requests[r, GENERATED] = 1
+        join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+
+
+@kernel(inline="always")
+def _reserve(  # type: ignore[no-untyped-def]
+    at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps, stacked, queues
+):
+    """Reserves the KV of iteration `at`; while there is not enough, the newest decode loses its own."""
+    bucket, leaves_window, needs_block = queues
+    has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
+    while True:
+        needed = needs_block[at % block_tokens]
+        if has_drafts:
+            needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
+        if kv is not None:
+            needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
+        if state[N_DECODE] == 0 or state[FREE] >= needed:
+            state[FREE] -= needed
+            break
+        r = state[NEWEST]
+        if at - requests[r, JOINED] > 1:
+            longest = longest_since(gaps[0], gaps[1], stacked, requests[r, JOINED] + 1)
+            times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+        restart(r, at, requests, state, bucket, leaves_window, needs_block)
+        counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
+        times[FINISHED, r] = now  # until it finishes: when it had its last token
+        if has_drafts:
+            state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+
+
+@kernel(inline="always")
+def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ignore[no-untyped-def]
+    """Requests whose last token iteration `at` made leave; returns how many."""
+    bucket, leaves_window, needs_block = queues
+    n_done, r = 0, bucket[at % bucket.shape[0]]
+    bucket[at % bucket.shape[0]] = -1
+    while r >= 0:
+        longest = longest_since(gaps[0], gaps[1], stacked, requests[r, JOINED] + 1)
+        times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+        times[FINISHED, r] = now
+        n_done += 1
+        leave(r, at - requests[r, JOINED], requests, state, leaves_window, needs_block)
+        r = requests[r, BUCKET_NEXT]
+    return n_done
+
+
+@kernel(inline="always")
+def _end_prompts(at, now, members, takes, n_members, requests, state, times, counts, histogram, sums, one, queues):  # type: ignore[no-untyped-def]
+    """A batch has passed all layers: whole prompts emit a token. Returns how many requests are done, and how many decode now."""
+    bucket, leaves_window, needs_block = queues
+    n_done, n_joined = 0, 0
+    for j in range(n_members):
+        r = members[j]
+        requests[r, POSITION] += takes[j]
+        if requests[r, POSITION] < requests[r, TARGET]:
+            state[PARTIAL] = r
+            continue
+        counts[N_EMITTED] += 1
+        requests[r, GENERATED] += 1
+        if requests[r, GENERATED] == 1:
+            times[FIRST, r] = now
+        else:  # a restarted request's next token: all before it were processed again
+            gap = now - times[FINISHED, r]
+            times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], gap)
+            add_gap(gap, 1, histogram, sums, one)
+        if requests[r, GENERATED] == requests[r, OUTPUT]:
+            times[FINISHED, r] = now
+            n_done += 1
+            state[FREE] += blocks_of(requests[r, TARGET], needs_block.shape[0])
+        else:
+            join(r, at, requests, state, bucket, leaves_window, needs_block)
+            n_joined += 1
+    return n_done, n_joined
+
+
+@kernel(void(*_ARGUMENTS, *_SLOTS), allocates=False, error_model="numpy")
 def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
-    times, histogram, sums, totals, counts, recorded, recorded_n,
+    times, histogram, sums, totals, counts, recorded, recorded_n, scratch,
     rank_of, where, split, cache, slots, placed, migrate, moves, draft_iteration, kv, choose, routed, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
@@ -121,9 +209,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
-    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. rank_of .. moves:
-    the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed: of a router; sliced, served: of
-    SliceMoE in place of the others (sliced.py), empty where there is none.
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
+    -1 in the bucket. rank_of .. moves: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
+    of a router; sliced, served: of SliceMoE in place of the others (sliced.py), empty where there is none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -131,15 +219,10 @@ def run_engine(  # type: ignore[no-untyped-def]
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
-    bucket = np.full(requests[:, OUTPUT].max() + 2, -1, np.int64)
-    leaves_window, needs_block = np.zeros(window + 1, np.int64), np.zeros(block_tokens, np.int64)
-    state = np.zeros(N_STATE, np.int64)
+    state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
+    queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
     state[FREE] = n_blocks
     state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
-    # Longest gaps are asked for since the oldest decode joined: not more iterations than the longest output has tokens.
-    stack_at, stack_s, stacked = np.zeros(bucket.shape[0], np.int64), np.zeros(bucket.shape[0]), 0
-    scratch, places = np.zeros(1), np.zeros(N_PLACES, np.int64)
-    members, takes = np.zeros(min(max_seqs, n), np.int64), np.zeros(min(max_seqs, n), np.int64)
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
     now, n_done, at = arrival[0], 0, 0
@@ -153,37 +236,15 @@ def run_engine(  # type: ignore[no-untyped-def]
             now = seen_s = max(now, arrival[arrived])
             continue
         if starts_decoding:
-            while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < max_seqs:
-                r = state[HEAD]
-                needed = blocks_of(requests[r, PROMPT], block_tokens)
-                if n_blocks > 0 and needed > state[FREE]:
-                    break
-                state[HEAD] += 1
-                state[FREE] -= needed
-                times[STARTED, r] = now
-                requests[r, GENERATED] = 1
-                join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+            _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues)
         if has_drafts:
             state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
-        while n_blocks > 0:
-            needed = needs_block[at % block_tokens]
-            if has_drafts:
-                needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
-            if kv is not None:
-                needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
-            if state[N_DECODE] == 0 or state[FREE] >= needed:
-                state[FREE] -= needed
-                break
-            r = state[NEWEST]
-            if at - requests[r, JOINED] > 1:
-                longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
-                times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-            restart(r, at, requests, state, bucket, leaves_window, needs_block)
-            counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
-            times[FINISHED, r] = now  # until it finishes: when it had its last token
-            if has_drafts:
-                state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+        if n_blocks > 0:
+            _reserve(
+                at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps,
+                stacked, queues,
+            )  # fmt: skip
         if has_drafts:
             carried[NODES] = state[N_NODES] / max(1, state[N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
@@ -259,7 +320,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             if has_drafts:
                 stacked = 0  # `verify` keeps the longest gaps, request by request
             else:
-                add_gap(seconds, n_decode, histogram, sums, scratch)
+                add_gap(seconds, n_decode, histogram, sums, one)
             while stacked > 0 and stack_s[stacked - 1] <= seconds:
                 stacked -= 1
             if stacked == stack_s.shape[0]:
@@ -275,43 +336,17 @@ def run_engine(  # type: ignore[no-untyped-def]
         if has_drafts:
             counts[N_ACCEPTED] += verify(
                 at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
-                times[LARGEST_GAP], histogram, sums, scratch,
+                times[LARGEST_GAP], histogram, sums, one,
             )  # fmt: skip
-        r = bucket[at % bucket.shape[0]]
-        bucket[at % bucket.shape[0]] = -1
-        while r >= 0:  # those whose last token this was
-            longest = longest_since(stack_at, stack_s, stacked, requests[r, JOINED] + 1)
-            times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-            times[FINISHED, r] = now
-            n_done += 1
-            leave(r, at - requests[r, JOINED], requests, state, leaves_window, needs_block)
-            r = requests[r, BUCKET_NEXT]
+        n_done += _finish(at, now, requests, state, times, gaps, stacked, queues)
         if n_members > 0:
             group += 1
         if n_members > 0 and group == n_of_groups:
             counts[N_PREFILLED] += batch_tokens
-            n_joined = 0
-            for j in range(n_members):
-                r = members[j]
-                requests[r, POSITION] += takes[j]
-                if requests[r, POSITION] < requests[r, TARGET]:
-                    state[PARTIAL] = r
-                    continue
-                counts[N_EMITTED] += 1
-                requests[r, GENERATED] += 1
-                if requests[r, GENERATED] == 1:
-                    times[FIRST, r] = now
-                else:  # a restarted request's next token: all before it were processed again
-                    gap = now - times[FINISHED, r]
-                    times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], gap)
-                    add_gap(gap, 1, histogram, sums, scratch)
-                if requests[r, GENERATED] == requests[r, OUTPUT]:
-                    times[FINISHED, r] = now
-                    n_done += 1
-                    state[FREE] += blocks_of(requests[r, TARGET], block_tokens)
-                else:
-                    join(r, at, requests, state, bucket, leaves_window, needs_block)
-                    n_joined += 1
+            n_ended, n_joined = _end_prompts(
+                at, now, members, takes, n_members, requests, state, times, counts, histogram, sums, one, queues
+            )
+            n_done += n_ended
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
@@ -323,4 +358,4 @@ def run_engine(  # type: ignore[no-untyped-def]
 
 
 # Without experts' slots: their branches are not compiled, and a run starts without their arrays.
-run_alone = kernel(void(*_ARGUMENTS, *(none,) * len(_SLOTS)), error_model="numpy")(run_engine.__wrapped__)
+run_alone = kernel(void(*_ARGUMENTS, *(none,) * len(_SLOTS)), allocates=False, error_model="numpy")(run_engine.__wrapped__)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.policies.kernels import zeros_of
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
-from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, PARTS, IterationCosts
+from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, N_PLACES, PARTS, IterationCosts
 from tokentape.replay.serving.kernel import (
     BUSY_S,
     FINISHED,
@@ -33,11 +34,12 @@ from tokentape.replay.serving.kernel import (
     PEAK_DECODES,
     RECORD_COUNTS,
     RECORD_TIMES,
+    SCRATCH,
     STARTED,
     run_alone,
     run_engine,
 )
-from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, OUTPUT, POSITION, PROMPT, TARGET
+from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
@@ -177,6 +179,10 @@ def run_rule(
     recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
     engine = run_alone if slots is None else run_engine
+    n_open, n_tokens = min(limits.max_seqs, n), int(requests.n_output_tokens.max()) + 2
+    sizes = (N_STATE, n_open, n_open, N_PLACES, 1, n_tokens, n_tokens, n_tokens, cost.window + 1, limits.block_tokens)
+    scratch = zeros_of(SCRATCH, *sizes)
+    scratch[7][:] = -1
     drafts: tuple[Any, ...] = NO_DRAFTS
     of_slots: tuple[Any, ...] = (None,) * 14
     if slots is not None:
@@ -193,7 +199,7 @@ def run_rule(
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         drafts,
-        *(times, histogram, sums, totals, counts, recorded, recorded_n),
+        *(times, histogram, sums, totals, counts, recorded, recorded_n, scratch),
         *of_slots,
     )
     n_gaps = int(histogram.sum())

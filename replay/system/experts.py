@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.kernels import dispatcher_of, no_arrays
+from tokentape.policies.kernels import dispatcher_of, zeros_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
@@ -168,18 +168,17 @@ class ExpertSlots:
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
-            (*(np.zeros(n_most, of) for of in (np.int64, np.int64, np.uint8, np.int32, np.uint8)), np.zeros(n_experts, np.uint64),
-             np.zeros(n_experts, np.uint8), *np.zeros((3, n_layers + 1), np.int64)),
+            zeros_of(ev.SCRATCH, *(n_most,) * 5, n_experts, n_experts, *(n_layers + 1,) * 3),
         )  # fmt: skip
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
-        arrays = cache.arrays() if cache else no_arrays(ev.CACHE)
+        arrays = cache.arrays() if cache else zeros_of(ev.CACHE)
         self.cache = cache
         memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
         migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
         of_place = (self._placed(), migrate, moves)
-        of_slices = no_arrays(SLICED), no_arrays(SERVED)
+        of_slices = zeros_of(SLICED), zeros_of(SERVED)
         return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
 
     def refuse_row(self) -> None:
@@ -226,7 +225,7 @@ class ExpertSlots:
 
     def _placed(self) -> Arguments:
         if not self.is_placed:
-            return tuple(no_arrays(ev.PLACED))
+            return tuple(zeros_of(ev.PLACED))
         counts, weights = self.recorded.used_by_prompts()
         place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
         if isinstance(place, PrefillGuided | ShuffledPrompts):
