@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import jinja2
 import polars as pl
 import polars.selectors as cs
@@ -79,6 +80,8 @@ def _drawn(ask: Ask, name: str) -> Drawn | None:
         drawn = _rows(ask.folder, name, load(ask.folder, name))(ask)
     except Nothing:
         return None
+    except (duckdb.ParserException, KeyError) as error:
+        raise BadFigure(f"{ask.folder.name}/figures/{name}.toml: {one_line(error)}") from error
     return drawn if any(not frame.is_empty() for frame in drawn.data.values()) else None
 
 
