@@ -49,9 +49,9 @@ class Drawn:
 Make = Callable[[Ask], Drawn]
 
 
-def options(name: str, values: Iterable[Any], opening: Any = None) -> tuple[dict[str, str], ...]:
-    """The choices of a menu; `opening` comes first if it is there."""
-    return tuple({name: str(value)} for value in sorted(values, key=lambda value: value != opening))
+def options(name: str, values: Iterable[Any]) -> tuple[dict[str, str], ...]:
+    """The choices of a menu."""
+    return tuple({name: str(value)} for value in values)
 
 
 def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None = None) -> Page:
