@@ -8,7 +8,7 @@ import polars as pl
 
 from tokentape.warehouse.claim_errors import signed
 
-__all__ = ["highest", "joined", "lowest", "mean_of", "number", "percent", "quantity", "share", "signed", "significant"]
+__all__ = ["highest", "joined", "number", "percent", "quantity", "share", "signed", "significant"]
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _SCALED = ("B", "B/s", "bit/s", "op/s", "Hz", "J", "W", "s")  # units that take a prefix; pJ/bit and mm2 already have one
@@ -56,13 +56,5 @@ def joined(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
 
 
-def lowest(of: pl.Series) -> float:
-    return float(of.min())  # type: ignore[arg-type]
-
-
 def highest(of: pl.Series) -> float:
     return float(of.max())  # type: ignore[arg-type]
-
-
-def mean_of(of: pl.Series) -> float:
-    return float(of.mean())  # type: ignore[arg-type]

@@ -66,8 +66,17 @@ class Ask:
             return self(text)
         if told is not None:
             self.connection.register("told", told)
-        self.connection.execute(SHORT)
-        return _found(self.connection, known[text] if text in known else _filled(text, known), self._params)
+        self.of(SHORT, lambda: self.connection.execute(SHORT))
+        whole = known[text] if text in known else _filled(re.sub(r"\(\{(\w+)\}\)", self._once, text), known)
+        return _found(self.connection, whole, self._params)
+
+    def _once(self, found: re.Match[str]) -> str:
+        """A query between brackets is asked once, unless it is part of others or asks `told`."""
+        name, text = found[1], queries(self.folder / "rows.sql")[found[1]]
+        if "told" in text or not text.lstrip().startswith(("select", "with", "from")):
+            return found[0]
+        self.of(("registered", name), lambda: self.connection.register(f"asked_{name}", self(name)))
+        return f"asked_{name}"
 
     def _rows(self, name: str, **more: Any) -> pl.DataFrame:
         return rows_of(self.connection, self.folder / "rows.sql", name, **self._params, **more)

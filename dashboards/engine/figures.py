@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import jinja2
 import polars as pl
 import polars.selectors as cs
@@ -48,9 +49,9 @@ class Drawn:
 Make = Callable[[Ask], Drawn]
 
 
-def options(name: str, values: Iterable[Any], opening: Any = None) -> tuple[dict[str, str], ...]:
-    """The choices of a menu; `opening` comes first if it is there."""
-    return tuple({name: str(value)} for value in sorted(values, key=lambda value: value != opening))
+def options(name: str, values: Iterable[Any]) -> tuple[dict[str, str], ...]:
+    """The choices of a menu."""
+    return tuple({name: str(value)} for value in values)
 
 
 def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None = None) -> Page:
@@ -79,6 +80,8 @@ def _drawn(ask: Ask, name: str) -> Drawn | None:
         drawn = _rows(ask.folder, name, load(ask.folder, name))(ask)
     except Nothing:
         return None
+    except (duckdb.ParserException, KeyError) as error:
+        raise BadFigure(f"{ask.folder.name}/figures/{name}.toml: {one_line(error)}") from error
     return drawn if any(not frame.is_empty() for frame in drawn.data.values()) else None
 
 

@@ -193,8 +193,16 @@ def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
     assert found.choices == ({"at": "2"}, {"at": "1"})
 
 
-def test_menus_open_where_they_are_told_and_go_without_choices() -> None:
-    assert options("at", [1, 2, 3], 2) == ({"at": "2"}, {"at": "1"}, {"at": "3"})
+def test_a_mistake_in_sql_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
+    for wrong in ("select from where", "select * from ({nothing})"):
+        monkeypatch.setattr(figures, "load", lambda *_, wrong=wrong: {"query": wrong})
+        with pytest.raises(BadFigure, match=r"kelle/figures/chip\.toml: ") as error:
+            with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"])
+        assert "\n" not in str(error.value)
+
+
+def test_menus_go_without_choices() -> None:
     page = Page("f", "t", "l", "page.html", controls=(Control("at", "At"), Control("to", "To")), choices=options("at", [1]))
     assert [control.name for control in with_figures(page, Ask(duckdb.connect(), Path()), ()).controls] == ["at"]
 

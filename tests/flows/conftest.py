@@ -20,6 +20,12 @@ def store(tmp_path: Path) -> Store:
     return place
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store for what a file's study makes."""
+    return Store(str(tmp_path_factory.mktemp("study") / "tape"))
+
+
 @pytest.fixture
 def tokentape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """`tokentape("ls", ...)` runs a command in `tmp_path`, whose store is ./tape, offline."""

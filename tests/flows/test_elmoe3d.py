@@ -33,7 +33,6 @@ from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
-from tokentape.warehouse.tape import Store
 
 STUDY = Settings.shipped()
 FEW = {"seeds": (0,), "prompts": 2, "prompt": 16, "output": 6, "whole_windows": 2, "recorded_requests": 2}
@@ -51,11 +50,6 @@ SMALL = STUDY.model_copy(
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
 TABLES = [name for name in VIEWS if name.startswith("elmoe3d_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Store(str(tmp_path_factory.mktemp("elmoe3d") / "tape"))
 
 
 @pytest.fixture(scope="module")

@@ -32,11 +32,6 @@ def run(place: Store) -> list[str]:
     return told
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
-
-
 @pytest.fixture(scope="module", autouse=True)
 def told(place):
     return run(place)

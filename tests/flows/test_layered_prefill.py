@@ -57,11 +57,6 @@ SMALL = small()
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Store(str(tmp_path_factory.mktemp("layered_prefill") / "tape"))
-
-
-@pytest.fixture(scope="module")
 def arrivals(tmp_path_factory):
     folder = tmp_path_factory.mktemp("arrivals")
     lines = [f"2023-11-16 18:17:{i // 2:02d}.{5 * (i % 2)}000000,{500 + 37 * i},{10 + i}" for i in range(20)]

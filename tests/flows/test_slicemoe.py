@@ -61,11 +61,6 @@ SMALL = SHIPPED.model_copy(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return Store(str(tmp_path_factory.mktemp("slicemoe") / "tape"))
-
-
-@pytest.fixture(scope="module")
 def answers(place):
     return {row["claim_id"]: row for row in run(SMALL, place, runner="threads")}
 
