@@ -59,6 +59,22 @@ select setting, system, scheduler, rate, n_seeds, energy_j_per_token, energy_j_p
     energy_ops_j / (energy_ops_j + energy_bytes_j + energy_static_j) as ops, format('{} at {}/s', system, rate) as label
 from told where energy_j_per_token is not null and energy_j_per_output_token is not null order by setting desc, turn, rate
 
+-- dense: layered over chunked in both means, where both were served
+select o.setting, o.rate, o.ttft_mean_s / c.ttft_mean_s as ttft_mean_s, o.tbt_mean_s / c.tbt_mean_s as tbt_mean_s
+from told o join told c on o.setting = c.setting and o.rate = c.rate
+where o.scheduler = 'layered' and c.scheduler = 'chunked' order by o.rate
+
+-- dense_gaps: what layered attains more, at three of the limits on gaps: the tightest, the middle and the loosest
+with attained as (select setting, rate, scheduler, ttft_limit_s, tbt_limit_s, attained_frac from ({attainment}) join told using (point_id)),
+limits as (select list(distinct tbt_limit_s order by tbt_limit_s) as of from attained)
+select setting, rate, ttft_limit_s, tbt_limit_s, o.attained_frac, c.attained_frac as attained_frac_chunked,
+    o.attained_frac - c.attained_frac as gap, 'no gap above '
+        || if(tbt_limit_s < 1, format('{:.3g} ms', 1e3 * tbt_limit_s), format('{:.3g} s', tbt_limit_s)) as panel
+from attained o join attained c using (setting, rate, ttft_limit_s, tbt_limit_s), limits
+where o.scheduler = 'layered' and c.scheduler = 'chunked'
+    and tbt_limit_s in (of[1], of[1 + round_even((len(of) - 1) / 2, 0)::int], of[len(of)])
+order by tbt_limit_s, rate, ttft_limit_s
+
 -- placed: part of others: claims with their place in the paper, tables first and by number, rows of one in the order of their settings
 select * exclude ("order", number), row_number() over (
     order by location not like 'Table%', number nulls last, setting, claim_id, "order") - 1 as "order"
