@@ -180,8 +180,10 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
     for i in range(n_rows):
         row = rows[i]
         if recorded[row, m, 0] >= 0:
-            of_values[n], of_gates[n] = values[row * n_layers + m], gates[row * n_layers + m]
-            natural[n] = recorded[row, m]
+            for e in range(values.shape[1]):
+                of_values[n, e], of_gates[n, e] = values[row * n_layers + m, e], gates[row * n_layers + m, e]
+            for j in range(k):
+                natural[n, j] = recorded[row, m, j]
             phase[n], of[n] = DECODE if i < n_decode else OF_PROMPT, row
             n += 1
     if n == 0:
@@ -275,7 +277,8 @@ def serve_experts(  # type: ignore[no-untyped-def]
         if n_events == 0:
             continue
         if how[N_EVENTS] == how[PROFILED]:
-            profile[:] = counted
+            for key in range(profile.shape[0]):
+                profile[key] = counted[key]
         if how[PLACE] >= FIXED:
             for i in range(n_looked_up):
                 hits[i] = hot[looked_up[i] // n_experts, looked_up[i] % n_experts]

@@ -75,7 +75,7 @@ def test_expert_layers_of_one_rank_are_nearer(tables):
 
 
 def test_a_plain_roofline_of_each_operator_loses(tables, errors):
-    """launch + max(operations / peak, bytes / bandwidth), fitted: no tiles, waves, blocks or splits."""
+    """launch + max(operations / peak, bytes / bandwidth), fitted on every fourth row: no tiles, waves, blocks or splits."""
     for table in tables:
         least, gpu = OPERATORS[table.operator].least, calibrate.gpu_of(calibrate.machine_of(table.setup.device))
 
@@ -85,7 +85,8 @@ def test_a_plain_roofline_of_each_operator_loses(tables, errors):
             return launch_s + np.maximum(ops / (gpu.peak_ops_per_s * ops_frac), n_bytes / (gpu.peak_bytes_per_s * bytes_frac))
 
         roofline = SimpleNamespace(name="roofline", parameters=ROOFLINE, seconds=seconds)
-        found = seconds(gpu, fit(roofline, gpu, table.shapes, table.seconds), table.shapes)
+        some = {name: values[::4] for name, values in table.shapes.items()}
+        found = seconds(gpu, fit(roofline, gpu, some, table.seconds[::4]), table.shapes)
         plain = np.abs(found / table.seconds - 1.0).mean()
         assert plain > 1.4 * errors[table.operator, "fitted", table.setup.device]["mape_frac"], table.operator
 
