@@ -33,8 +33,9 @@ $(VENV)/installed-%: pyproject.toml
 demo: $(VENV)/installed-all
 	$(BIN)/tokentape demo
 
-# One thread each: as many processes as cores are at work already.
+# One thread each: as many processes as cores are at work already. Commands that tests start use what the ones before compiled.
 test test-slow: export OMP_NUM_THREADS = 1
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD)

@@ -120,11 +120,10 @@ class Kernel:
             if self._compiled is None:
                 made = njit(nogil=True, **self._options)(self._written)
                 if self._signature is not None and made is not self._written:
-                    made._cache, sweep = _cache(self._written, digest(self))
-                    made.compile(self._signature.of_numba if isinstance(self._signature, Type) else self._signature)
+                    made._cache, once = _cache(self._written, digest(self))
+                    with once():
+                        made.compile(self._signature.of_numba if isinstance(self._signature, Type) else self._signature)
                     made.disable_compile()
-                    if not made.stats.cache_hits:
-                        sweep()
                 self._compiled = made
             return self._compiled
 
@@ -239,8 +238,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(part)
 
 
-def _cache(written: Callable[..., Any], digest: str) -> tuple[Any, Callable[[], None]]:
-    """numba's cache in numba's folder, in files of this digest, and what drops those of older digests."""
+def _cache(written: Callable[..., Any], digest: str) -> tuple[Any, Callable[[], contextlib.AbstractContextManager[None]]]:
+    """numba's cache, in files of this digest, and what to compile in: one process does, others wait; drops older digests."""
     from numba.core.caching import FunctionCache, IndexDataCacheFile
 
     cache = FunctionCache(written)  # type: ignore[no-untyped-call]
@@ -250,11 +249,22 @@ def _cache(written: Callable[..., Any], digest: str) -> tuple[Any, Callable[[], 
         cache.cache_path, f"{name}-{digest}.{version}", digest
     )
 
-    def sweep() -> None:
-        with contextlib.suppress(OSError):  # another process sweeps too
-            found = sorted(Path(cache.cache_path).glob(f"{name}-*.{version}.nbi"), key=lambda path: path.stat().st_mtime_ns)
-            for index in found[:-KEPT]:
-                for path in index.parent.glob(f"{index.stem}.*"):
-                    path.unlink()
+    @contextlib.contextmanager
+    def once() -> Iterator[None]:
+        index, lock = (Path(cache.cache_path, f"{name}-{digest}.{end}") for end in (f"{version}.nbi", "lock"))
+        if index.exists():
+            yield
+            return
+        with lock.open("w") as held:
+            with contextlib.suppress(ImportError):  # on Windows both compile
+                import fcntl
 
-    return cache, sweep
+                fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+        with contextlib.suppress(OSError):  # another process sweeps too
+            lock.unlink()
+            found = sorted(index.parent.glob(f"{name}-*.{version}.nbi"), key=lambda path: path.stat().st_mtime_ns)
+            for path in chain.from_iterable(index.parent.glob(f"{old.stem}.*") for old in found[:-KEPT]):
+                path.unlink()
+
+    return cache, once

@@ -53,7 +53,9 @@ def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out,
                     seen[key] = e
                     out[n] = key
                     n += 1
-        out[out_offsets[e] : n] = out[out_offsets[e] : n][::-1].copy()
+        first = out_offsets[e]
+        for i in range((n - first) // 2):
+            out[first + i], out[n - 1 - i] = out[n - 1 - i], out[first + i]
     out_offsets[event_rows.shape[0] - 1] = n
     return n
 

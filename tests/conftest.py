@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,16 @@ from hypothesis import settings
 settings.register_profile("same every run", derandomize=True, deadline=None)
 settings.load_profile("same every run")
 EMBEDDED = Path(__file__).resolve().parents[1] / "capture" / "embedded" / "model" / "model.safetensors"
+gc.disable()  # while all tests and what they import are loaded: those objects stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor are they looked at again and again as the tests run
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

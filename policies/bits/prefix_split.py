@@ -40,7 +40,8 @@ def split_prefix(losses, budget, bits):  # type: ignore[no-untyped-def]
 @kernel(RULE_SIGNATURE)
 def split_reversed(losses, budget, bits):  # type: ignore[no-untyped-def]
     split_prefix(losses[::-1].copy(), budget, bits)
-    bits[:] = bits[::-1].copy()
+    for i in range(bits.shape[0] // 2):
+        bits[i], bits[-1 - i] = bits[-1 - i], bits[i]
 
 
 PREFIX_SPLIT = BitRule(split_prefix)

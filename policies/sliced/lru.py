@@ -11,7 +11,8 @@ from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router
 
 @kernel(CHOOSE_SIGNATURE)
 def _natural(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    ids[:] = natural
+    for i in range(ids.size):
+        ids.flat[i] = natural.flat[i]
 
 
 @dataclass(frozen=True)

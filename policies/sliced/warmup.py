@@ -106,7 +106,9 @@ def begin_decode(request, sliced):  # type: ignore[no-untyped-def]
 def clear(sliced):  # type: ignore[no-untyped-def]
     """Empties the cache; router and soft budget forget what they have learnt."""
     (_, limits, clock, tokens, _, pulls, params, fresh, _, _, msb_link, lsb_link, msb_in, lsb_in, _, _, _, _, _, _, _, _) = sliced
-    params[:], nothing = fresh, np.zeros(0, np.int64)
+    nothing = np.zeros(0, np.int64)
+    for i in range(fresh.shape[0]):
+        params[i] = fresh[i]
     pulls[at.STRENGTH], pulls[at.MEAN_MISS] = limits[at.PULL], 0.0
     _hold(nothing, msb_link, msb_in)
     _hold(nothing, lsb_link, lsb_in)

@@ -103,6 +103,14 @@ def test_a_change_in_another_file_is_noticed(sources: Any, tmp_path: Path, how: 
     assert len(list(tmp_path.rglob("caller.run-*.nbi"))) == len(list(tmp_path.rglob("caller.run-*.nbc"))) == KEPT
 
 
+def test_of_processes_that_need_a_kernel_one_compiles_it(sources: Any, tmp_path: Path) -> None:
+    sources()
+    script = "from caller import run; print(run(10), len(run.stats.cache_hits))"
+    command = [sys.executable, "-c", script]
+    started = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert sorted(process.communicate(timeout=120)[0] for process in started) == ["22 0\n", "22 1\n"]
+
+
 def test_digests_are_the_same_in_every_process_and_need_no_numba() -> None:
     names = [
         module.name

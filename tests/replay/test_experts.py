@@ -45,7 +45,7 @@ def test_conservation_and_determinism(name):
     trace, same = make_trace(seed=3), make_trace(seed=3)
     capacity = parse_capacity("60%", trace.geometry, "int8-g32")
     size = trace.geometry.expert_bytes("int8-g32")[0]
-    for semantics in EVERY_SEMANTICS:
+    for n, semantics in enumerate(EVERY_SEMANTICS):
         result = replay(trace, CACHES[name](), PHONE, semantics, capacity)
         m = {key: metric.value for key, metric in result.metrics.items()}
         assert m["backing_bytes"] == (m["n_lookups"] - m["n_hits"]) * size
@@ -60,6 +60,8 @@ def test_conservation_and_determinism(name):
         for metric in result.metrics.values():
             if metric.low is not None:
                 assert metric.low <= metric.value <= metric.high
+        if n % 4 != list(CACHES).index(name) % 4:
+            continue
         again = replay(same, CACHES[name](), PHONE, semantics, capacity)
         for table, rows in tables_of({"id": result}, "test", {"id": None}).items():
             assert rows.equals(tables_of({"id": again}, "test", {"id": None})[table]), table
