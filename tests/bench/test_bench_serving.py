@@ -47,6 +47,7 @@ def stand_in(tmp_path, n_iterations):
     return str(path)
 
 
+@pytest.mark.slow
 def test_speed_is_json_with_the_quoted_figure_beside_ours(quick, without_vidur, capsys):
     report = json.loads(json.dumps(serving.speed()))
     for name in ("serving_requests_per_cpu_s", "serving_iterations_per_cpu_s", "serving_ratio_vs_python"):

@@ -133,6 +133,7 @@ def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store:
     assert "room for experts on workstation-rtx4090-pcie4" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["near_compute", "prefill_guided_3bit"])
 def test_what_explain_shares_out_is_the_runs_time_and_energy(tokentape: Cli, store: Store, tape: str, system: str) -> None:
     """On one machine, whose code both share; of others in tests/replay/test_system_drafts.py."""

@@ -178,9 +178,10 @@ ENGINES = {
 }
 CASES = [(engine, model) for engine in ENGINES for model in MODELS]
 CASES += [(f"serving, {name}", "qwen3-8b") for name in ("operators", "roofline")]
+SLOW = {("serving, operators", model) for model in MODELS if model != "qwen3-30b-a3b"}  # each compiles code of its own
 
 
-@pytest.mark.parametrize(("engine", "model"), CASES)
+@pytest.mark.parametrize(("engine", "model"), [pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
 def test_an_engine_gives_the_step_of_estimate(engine, model):
     for name, machine in MACHINES.items():
         if geometry_of(model).n_heads % machine.n_devices == 0:

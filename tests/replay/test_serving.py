@@ -158,7 +158,9 @@ def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: 
     np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
 
 
-@pytest.mark.parametrize("of", profile.shipped())
+@pytest.mark.parametrize(
+    "of", [pytest.param(of, marks=[pytest.mark.slow] * (of in ("expert_stream", "kelle", "elmoe3d"))) for of in profile.shipped()]
+)
 def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str) -> None:
     """Also where lanes overlap, share a tier, or sum over the step instead of a layer."""
     geometry, share, request = models.load("qwen3-30b-a3b").geometry, 0.25, Requests(np.zeros(1), np.array([9]), np.array([2]))

@@ -141,7 +141,9 @@ def test_drafts_take_room_in_chunks_and_blocks_and_restarts_decode_plainly() -> 
     assert "decoded plainly until its next recorded round" in result.settings["outside_envelope"]
 
 
-@pytest.mark.parametrize("name", ["h100x2", "workstation-rtx4090-pcie4", "phone-lpddr5x-ufs4"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("h100x2", marks=pytest.mark.slow), "workstation-rtx4090-pcie4", "phone-lpddr5x-ufs4"]
+)
 def test_drafting_costs_what_the_clock_says_of_its_passes(name) -> None:
     machine, tables = load(name), tables_of(7, n_requests=1, n_rounds=1)
     _, tape = opened(tables)

@@ -41,7 +41,7 @@ def test_every_lookup_is_that_of_the_expert_engine(name, scope, percent) -> None
         assert np.array_equal(made.slots.log_hits, hits), (name, seed)
 
 
-@pytest.mark.parametrize("expert_format", ["bf16", "int8-g32"])
+@pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32"])
 def test_every_pass_costs_what_its_iteration_does(expert_format) -> None:
     """All lookups of a fixed schedule at once, and the loop: seconds of each pass and joules in all, on every machine."""
     trace = make_trace(0, n_requests=3)
