@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ SUMMARIES = {
     "similarity": "trace_id varchar, layer usmallint, cosine double",
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
+TOLD = r"^(\w+)(?:\[(.*?)\])?: (.*)$"  # a figure, what is chosen in its menus, its sentence
 NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
 
 
@@ -236,6 +238,20 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
         add(rows)
     with connect(write(path, rows)) as connection:
         yield connection
+
+
+def told(text: str) -> dict[tuple[str, str], str]:
+    """(figure, what is chosen) -> sentence, of lines `figure[chosen]: sentence`, which go on indented; # begins a remark."""
+    lines = "\n".join(line for line in text.strip().splitlines() if not line.startswith("#")).replace("\n    ", " ").splitlines()
+    return {(figure, chosen): sentence for line in lines for figure, chosen, sentence in re.findall(TOLD, line)}
+
+
+def assert_says(said: dict[str, dict[str, str]], sentences: dict[tuple[str, str], str]) -> None:
+    """Every sentence is as told; what its `...` stands for is left open."""
+    found = {(figure, chosen): said[figure][chosen] for figure, chosen in sentences}
+    forms = {key: re.escape(wanted).replace(re.escape("..."), ".*") for key, wanted in sentences.items()}
+    wrong = [key for key in sentences if not re.fullmatch(forms[key], found[key])]
+    assert {key: found[key] for key in wrong} == {key: sentences[key] for key in wrong}
 
 
 def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **facts: Any) -> str:

@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 import pytest
 from chromium_page import after_drags, needs_browser, open_page, page_file
-from made_up import opened, said_of
+from made_up import assert_says, opened, said_of, told
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -33,6 +33,52 @@ from tokentape.flows.systems.layered_prefill.study import Settings
 
 PAGE, MADE = layered, EVERYTHING  # of the fixtures connection, page and said
 FIRST = f"{QWEN}, arxiv, h100x2"  # a dense model is served by another machine
+
+
+SAID = told("""
+chunks: One prompt alone: in chunks of 512 it reads 781 GB of experts and takes 491 ms, in chunks of 8192 it reads 49 GB of
+    experts and takes 124 ms and layered reads 60 GB of experts and takes 200 ms. The MoE takes 60.0 % of the time in chunks of
+    512.
+# Chunked 512 has 0 at 1.5/s, so 90 % at 1.05; 1024 loses a quarter by then: 90 % at 1.2.
+attainment: 90 % of the requests are in time up to (requests per second) gpt-oss-20b, sharegpt: 1.05 by chunked 512, 1.20 by
+    chunked 1024 and at least 2.00 by layered; qwen3-30b-a3b, arxiv: 1.05 by chunked 512, 1.20 by chunked 1024 and at least 2.00
+    by layered.
+split: What first falls below 90 %, and where: gpt-oss-20b, sharegpt: chunked 1024 (first tokens, 1.20) and chunked 512 (first
+    tokens, 1.05); qwen3-30b-a3b, arxiv: chunked 1024 (first tokens, 1.20) and chunked 512 (first tokens, 1.05). In 2 cases both
+    limits are kept at every rate.
+explorer[qwen3-30b-a3b, arxiv, h100x2|10|0.125]: With the first token within 10 s and no gap above 125 ms, 90 % of the requests
+    are in time up to, in requests per second: 1.05 (chunked 512), 1.20 (chunked 1024) and at least 2.00 (layered). Layered serves
+    at least 90 % more than chunked 512 and at least 67 % more than chunked 1024.
+explorer[qwen3-30b-a3b, arxiv, h100x2|1|0.5]: With the first token within 1 s and no gap above 500 ms, 90 % of the requests are in
+    time up to, in requests per second: below 1.00 (chunked 512), below 1.00 (chunked 1024) and below 1.00 (layered).
+explorer[qwen3-30b-a3b, arxiv, h100x2|40|0.0625]: With the first token within 40 s and no gap above 62.5 ms, 90 % of the requests
+    are in time up to, in requests per second: at least 2.00 (chunked 512), at least 2.00 (chunked 1024) and at least 2.00
+    (layered).
+schedule: In the same 200 ms, chunked 512: 5 of 5 iterations carry prefill, 500 tokens on average through all layers; the longest
+    iteration takes 40 ms; layered: 8 of 10 iterations carry prefill, 4,000 tokens on average through one of up to 4 groups; the
+    longest iteration takes 20 ms.
+lives: In this stretch, chunked 512: 2 requests, together 200 ms queued, 100 ms in prefill and 100 ms decoding; layered: 2
+    requests, together 200 ms queued, 100 ms in prefill and 100 ms decoding.
+tokens: The first and the last of 3 tokens come after 1 s and 5 s with chunked 512, longest gap 3 s; 500 ms and 2.5 s with
+    layered, longest gap 1.5 s.
+groups: qwen3-30b-a3b, arxiv, 1.4/s: from N = 2 to 16, mean TTFT goes from 500 ms to 1.2 s and TBT p99 from 120 ms to 36 ms; the
+    one rises and the other falls with every step. N = 16 has 1.2 s and 36 ms.
+energy: qwen3-30b-a3b, arxiv at 1.3/s takes 60 mJ (chunked 512; 2.4 J per output token; bytes 50 %) and 54 mJ (layered; 2.16 J per
+    output token; bytes 50 %) per prompt and output token (layered -10.0 %).
+dense: No: layered is slower in both at 2 of 3 rates; at 1/s it has 1.10 × the mean TTFT and 1.10 × the mean TBT. Its worst gap is
+    -20 points at 0.2/s (first token within 10 s, no gap above 62.5 ms); at the loosest limits it is 0 points at 1/s: the gap
+    closes.
+arrivals: Layered has 0.50 to 2.00 × chunked's mean TTFT and 0.50 to 1.00 × chunked's TBT p99 over 3 rows. It is above in Azure
+    trace, 1.4/s (2.00 × TTFT, 1.00 × TBT p99).
+elsewhere: Layered has 0.50 to 0.50 × chunked's mean TTFT and 0.50 to 0.50 × chunked's TBT p99 over 2 rows. It is below in every
+    row.
+others: qwen3-30b-a3b, 1.3/s: orca waits least for the first token (0.30 s), static has the least TBT p99 (24 ms); qwen3-30b-a3b,
+    1.4/s: layered waits least for the first token (1.00 s), disaggregated has the least TBT p99 (25 ms).
+""")
+
+
+def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> None:
+    assert_says(said, SAID)
 
 
 def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
@@ -96,14 +142,6 @@ def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(page: Page) -> No
     assert rows.group_by("line", "tokens_of").len()["len"].unique().to_list() == [4]
 
 
-def test_chunks_cost_bytes_and_time(said: dict[str, dict[str, str]]) -> None:
-    assert said["chunks"][""] == (
-        "One prompt alone: in chunks of 512 it reads 781 GB of experts and takes 491 ms, in chunks of 8192 it reads 49 GB of "
-        "experts and takes 124 ms and layered reads 60 GB of experts and takes 200 ms. The MoE takes 60.0 % of the time in "
-        "chunks of 512."
-    )
-
-
 @pytest.mark.parametrize(("attained", "found"), [
     ([1.0, 0.8], (1.5, "")),
     ([1.0, 0.9], (2.0, "at least")),
@@ -116,19 +154,6 @@ def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found:
     assert rates.select(capacity("attained")).row(0) == (pytest.approx(found[0]), found[1])
 
 
-def test_rates_within_the_papers_limits(said: dict[str, dict[str, str]]) -> None:
-    """Chunked 512 has 0 at 1.5/s, so 90 % at 1.05; 1024 loses a quarter by then: 90 % at 1.2."""
-    each = "1.05 by chunked 512, 1.20 by chunked 1024 and at least 2.00 by layered"
-    assert said["attainment"][""] == (
-        f"90 % of the requests are in time up to (requests per second) gpt-oss-20b, sharegpt: {each}; {QWEN}, arxiv: {each}."
-    )
-    lost = "chunked 1024 (first tokens, 1.20) and chunked 512 (first tokens, 1.05)"
-    assert said["split"][""] == (
-        f"What first falls below 90 %, and where: gpt-oss-20b, sharegpt: {lost}; {QWEN}, arxiv: {lost}. In 2 cases both limits "
-        "are kept at every rate."
-    )
-
-
 def test_the_limit_on_gaps_can_be_the_one_that_is_missed(tmp_path: Path) -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_rates(rows)
@@ -139,22 +164,6 @@ def test_the_limit_on_gaps_can_be_the_one_that_is_missed(tmp_path: Path) -> None
     with opened(tmp_path / "gaps.duckdb", add) as connection:
         answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
     assert "chunked 512 (gaps, 1.05)" in answers["split"][""]
-
-
-def test_the_explorer_says_the_capacity_at_every_pair_of_limits(said: dict[str, dict[str, str]]) -> None:
-    limits = (
-        "With the first token within {} and no gap above {}, 90 % of the requests are in time up to, in requests per second: "
-    )
-    assert said["explorer"][f"{FIRST}|10|0.125"] == limits.format("10 s", "125 ms") + (
-        "1.05 (chunked 512), 1.20 (chunked 1024) and at least 2.00 (layered). Layered serves at least 90 % more than chunked 512 "
-        "and at least 67 % more than chunked 1024."
-    )
-    assert said["explorer"][f"{FIRST}|1|0.5"] == limits.format("1 s", "500 ms") + (
-        "below 1.00 (chunked 512), below 1.00 (chunked 1024) and below 1.00 (layered)."
-    )
-    assert said["explorer"][f"{FIRST}|40|0.0625"] == limits.format("40 s", "62.5 ms") + (
-        "at least 2.00 (chunked 512), at least 2.00 (chunked 1024) and at least 2.00 (layered)."
-    )
 
 
 def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: Page) -> None:
@@ -182,24 +191,10 @@ def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
     assert [name for name in asked if not any(series.startswith(name) for series in there)] == []
 
 
-def test_the_schedule_is_told_of_the_stretch_that_both_have(said: dict[str, dict[str, str]], page: Page) -> None:
+def test_the_schedule_is_told_of_the_stretch_that_both_have(page: Page) -> None:
     """Chunked is recorded for .4 s, layered for .2 s."""
-    assert said["schedule"][""] == (
-        "In the same 200 ms, chunked 512: 5 of 5 iterations carry prefill, 500 tokens on average through all layers; the longest "
-        "iteration takes 40 ms; layered: 8 of 10 iterations carry prefill, 4,000 tokens on average through one of up to 4 "
-        "groups; the longest iteration takes 20 ms."
-    )
     drawn = page.data["schedule"].filter(pl.col("system") == "chunked 512")
     assert (drawn["start_s"].min(), drawn.height) == (0.0, 5)
-
-
-def test_lives_and_tokens_of_requests(said: dict[str, dict[str, str]]) -> None:
-    each = "2 requests, together 200 ms queued, 100 ms in prefill and 100 ms decoding"
-    assert said["lives"][""] == f"In this stretch, chunked 512: {each}; layered: {each}."
-    assert said["tokens"][""] == (
-        "The first and the last of 3 tokens come after 1 s and 5 s with chunked 512, longest gap 3 s; 500 ms and 2.5 s with "
-        "layered, longest gap 1.5 s."
-    )
 
 
 def test_the_front_leaves_out_what_is_beaten_in_both(said: dict[str, dict[str, str]]) -> None:
@@ -211,18 +206,7 @@ def test_the_front_leaves_out_what_is_beaten_in_both(said: dict[str, dict[str, s
     }
 
 
-def test_groups_trade_gaps_for_waits(said: dict[str, dict[str, str]]) -> None:
-    assert said["groups"][""] == (
-        f"{QWEN}, arxiv, 1.4/s: from N = 2 to 16, mean TTFT goes from 500 ms to 1.2 s and TBT p99 from 120 ms to 36 ms; the one "
-        "rises and the other falls with every step. N = 16 has 1.2 s and 36 ms."
-    )
-
-
-def test_energy_by_both_meanings_of_per_token(said: dict[str, dict[str, str]], page: Page) -> None:
-    assert said["energy"][""] == (
-        f"{QWEN}, arxiv at 1.3/s takes 60 mJ (chunked 512; 2.4 J per output token; bytes 50 %) and 54 mJ (layered; 2.16 J per "
-        "output token; bytes 50 %) per prompt and output token (layered -10.0 %)."
-    )
+def test_energy_by_both_meanings_of_per_token(page: Page) -> None:
     parts = page.data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
     assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
 
@@ -238,14 +222,6 @@ def test_rows_without_a_time_are_not_compared() -> None:
     assert other == "b: Chunked waits least for the first token (3.00 s), Chunked has the least TBT p99 (30 ms)."
 
 
-def test_a_dense_model_loses_and_limits_close_the_gap(said: dict[str, dict[str, str]]) -> None:
-    assert said["dense"][""] == (
-        "No: layered is slower in both at 2 of 3 rates; at 1/s it has 1.10 × the mean TTFT and 1.10 × the mean TBT. Its worst "
-        "gap is -20 points at 0.2/s (first token within 10 s, no gap above 62.5 ms); at the loosest limits it is 0 points at "
-        "1/s: the gap closes."
-    )
-
-
 def test_a_gap_that_stays_is_said_to_stay(tmp_path: Path) -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_dense(rows)
@@ -255,24 +231,6 @@ def test_a_gap_that_stays_is_said_to_stay(tmp_path: Path) -> None:
     with opened(tmp_path / "stays.duckdb", add) as connection:
         answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
     assert answers["dense"][""].endswith("at the loosest limits it is -30 points at 1/s: the gap does not close.")
-
-
-def test_other_arrivals_and_where_layered_loses(said: dict[str, dict[str, str]]) -> None:
-    assert said["arrivals"][""] == (
-        "Layered has 0.50 to 2.00 × chunked's mean TTFT and 0.50 to 1.00 × chunked's TBT p99 over 3 rows. It is above in Azure "
-        "trace, 1.4/s (2.00 × TTFT, 1.00 × TBT p99)."
-    )
-    assert said["elsewhere"][""] == (
-        "Layered has 0.50 to 0.50 × chunked's mean TTFT and 0.50 to 0.50 × chunked's TBT p99 over 2 rows. It is below in every "
-        "row."
-    )
-
-
-def test_other_schedulers_stand_beside_the_papers_two(said: dict[str, dict[str, str]]) -> None:
-    assert said["others"][""] == (
-        f"{QWEN}, 1.3/s: orca waits least for the first token (0.30 s), static has the least TBT p99 (24 ms); {QWEN}, 1.4/s: "
-        "layered waits least for the first token (1.00 s), disaggregated has the least TBT p99 (25 ms)."
-    )
 
 
 def test_layered_is_named_by_what_differs(tmp_path: Path) -> None:
