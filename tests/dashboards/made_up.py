@@ -106,10 +106,17 @@ def write(path: Path, rows: dict[str, list[dict]]) -> Path:
 def _at_rest(name: str, rows: list[dict]) -> dict[str, pa.Table]:
     """The tables that rows lie in."""
     if name in VIEWS:
-        return at_rest(name, rows)
+        return at_rest(name, [_nothing(name) | row for row in rows])
     if name in SUMMARIES:
         return {name: pa.Table.from_pylist(rows)}
     return {name: pa.Table.from_pylist([{"n_early": 0} | row for row in rows], schema=schema(name))}
+
+
+@cache
+def _nothing(name: str) -> dict[str, Any]:
+    """What the columns of a view hold where a row does not say: no text, no, 0."""
+    zeros = {pa.string(): "", pa.bool_(): False}
+    return {column.name: zeros.get(column.type, 0) for column in schema(name) if column.name not in VIEWS[name].nullable}
 
 
 def catalogue(tape: Tape) -> dict:

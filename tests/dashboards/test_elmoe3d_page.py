@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import after_drags, needs_browser, open_page, page_file
+from chromium_page import after_moves, needs_browser, open_page, page_file
 from made_up import assert_says, opened, told
 from made_up_elmoe3d import (
     EAGLE,
@@ -252,7 +252,7 @@ def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
 
 
 # Drags both sliders to their least, and notes what the bars then say.
-SLIDERS = after_drags(
+SLIDERS = after_moves(
     {"size": 0, "at": 0},
     """
   const bars = [...document.querySelectorAll("#explorer .mark-rect.role-mark path")];

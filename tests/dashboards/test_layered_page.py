@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import after_drags, needs_browser, open_page, page_file
+from chromium_page import after_moves, needs_browser, open_page, page_file
 from made_up import assert_says, opened, said_of, told
 from made_up_layered import (
     CHUNKED,
@@ -74,25 +74,29 @@ elsewhere: Layered has 0.50 to 0.50 × chunked's mean TTFT and 0.50 to 0.50 × c
     row.
 others: qwen3-30b-a3b, 1.3/s: orca waits least for the first token (0.30 s), static has the least TBT p99 (24 ms); qwen3-30b-a3b,
     1.4/s: layered waits least for the first token (1.00 s), disaggregated has the least TBT p99 (25 ms).
+claims[Table 2]: Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those
+    of layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in
+    points). Table 2: Within 10 % of the paper: 1 of 1 fitted (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).
+claims[Table 6]: Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those
+    of layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in
+    points). Table 6: Within 10 % of the paper (10 points where it is a percentage): 1 of 2 predicted (worst: -20.0 %, TBT p99,
+    Qwen3-30B-A3B).
+claims[Section 5.2]: Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it;
+    those of layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages
+    in points). Section 5.2: 1 of 1 bounds hold.
+coverage[qwen3-30b-a3b (the paper)]: Decode, the paper's Table 1: 42.0 %, 48.0 % and 72.0 % of a layer's experts for 8, 32 and 128
+    tokens. Against it, independent is off by 25 % on average and +25.0 % at most (128 tokens: 90.0 % for 72.0 %).
+coverage[embedded-code-0a1b2c3d]: Decode, recorded: 42.0 %, 48.0 % and 72.0 % of a layer's experts for 8, 32 and 128 tokens.
+    Against it, the paper's Table 1 is off by 10 % on average and +10.0 % at most (128 tokens: 79.2 % for 72.0 %) and independent
+    is off by 20 % on average and +20.0 % at most (128 tokens: 86.4 % for 72.0 %).
+front[qwen3-30b-a3b, arxiv, 1.3/s]: On the front (TBT p99, mean TTFT): N = 16 (36 ms, 1.2 s), N = 8 (60 ms, 800 ms), N = 2 (120
+    ms, 500 ms) and chunks of 2048 (160 ms, 250 ms). Off it: 2 of 3 chunked and 0 of 3 layered settings.
 """)
 
 
 def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> None:
     assert_says(said, SAID)
-
-
-def test_claims_are_counted_table_by_table(said: dict[str, dict[str, str]]) -> None:
-    predicted = (
-        "Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those of "
-        "layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in "
-        "points). "
-    )
-    assert said["claims"] == {
-        "Table 2": f"{predicted}Table 2: Within 10 % of the paper: 1 of 1 fitted (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).",
-        "Table 6": f"{predicted}Table 6: Within 10 % of the paper (10 points where it is a percentage): 1 of 2 predicted (worst: "
-        "-20.0 %, TBT p99, Qwen3-30B-A3B).",
-        "Section 5.2": f"{predicted}Section 5.2: 1 of 1 bounds hold.",
-    }
+    assert all((figure, chosen) in SAID for figure in ("claims", "coverage", "front") for chosen in said[figure])
 
 
 def test_what_a_band_is_stands_above_its_column(page: Page) -> None:
@@ -117,21 +121,6 @@ def test_a_second_answer_by_another_count_is_no_second_prediction(tmp_path: Path
         page = layered.page(connection, 16)
     assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 10.2 % in the median")
     assert page.data["claims"].filter(pl.col("claim").str.contains("counted physically")).height == 1
-
-
-def test_coverage_says_the_error_of_each_form(said: dict[str, dict[str, str]]) -> None:
-    touched = "42.0 %, 48.0 % and 72.0 % of a layer's experts for 8, 32 and 128 tokens."
-    assert said["coverage"] == {
-        f"{QWEN} (the paper)": (
-            f"Decode, the paper's Table 1: {touched} Against it, independent is off by 25 % on average and +25.0 % at most (128 "
-            "tokens: 90.0 % for 72.0 %)."
-        ),
-        "embedded-code-0a1b2c3d": (
-            f"Decode, recorded: {touched} Against it, the paper's Table 1 is off by 10 % on average and +10.0 % at most (128 "
-            "tokens: 79.2 % for 72.0 %) and independent is off by 20 % on average and +20.0 % at most (128 tokens: 86.4 % for "
-            "72.0 %)."
-        ),
-    }
 
 
 def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(page: Page) -> None:
@@ -197,15 +186,6 @@ def test_the_schedule_is_told_of_the_stretch_that_both_have(page: Page) -> None:
     assert (drawn["start_s"].min(), drawn.height) == (0.0, 5)
 
 
-def test_the_front_leaves_out_what_is_beaten_in_both(said: dict[str, dict[str, str]]) -> None:
-    assert said["front"] == {
-        f"{QWEN}, arxiv, 1.3/s": (
-            "On the front (TBT p99, mean TTFT): N = 16 (36 ms, 1.2 s), N = 8 (60 ms, 800 ms), N = 2 (120 ms, 500 ms) and chunks "
-            "of 2048 (160 ms, 250 ms). Off it: 2 of 3 chunked and 0 of 3 layered settings."
-        )
-    }
-
-
 def test_energy_by_both_meanings_of_per_token(page: Page) -> None:
     parts = page.data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
     assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
@@ -257,7 +237,7 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
 
 
 # Drags the sliders to their ends and back by one, and notes where a chart's line then starts.
-SLIDERS = after_drags(
+SLIDERS = after_moves(
     {"ttft": 0, "tbt": 2},
     """
   const marks = [...document.querySelectorAll("#explorer .mark-symbol.role-mark path")];
