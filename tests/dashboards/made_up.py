@@ -250,7 +250,7 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
 def told(text: str) -> dict[tuple[str, str], str]:
     """(figure, what is chosen) -> sentence, of lines `figure[chosen]: sentence`, which go on indented; # begins a remark."""
     lines = "\n".join(line for line in text.strip().splitlines() if not line.startswith("#")).replace("\n    ", " ").splitlines()
-    return {(figure, chosen): sentence for line in lines for figure, chosen, sentence in re.findall(TOLD, line)}
+    return {(figure, chosen): sentence for line in lines for ((figure, chosen, sentence),) in [re.findall(TOLD, line)]}
 
 
 def assert_says(said: dict[str, dict[str, str]], sentences: dict[tuple[str, str], str]) -> None:
