@@ -78,20 +78,21 @@ def page_file(page: Page, folder: Path) -> Path:
     return folder / page.file
 
 
-def after_drags(drags: dict[str, int], noted: str, first: str = "") -> str:
-    """A script that, once the page has drawn, runs `first`, sets sliders to places, waits and runs `noted`."""
-    moves = "".join(f'  drag("{name}", {place});\n' for name, place in drags.items())
+def after_moves(moves: dict[str, int | str], noted: str, first: str = "") -> str:
+    """A script that, once the page has drawn, runs `first`, sets sliders to places and menus to words, waits and runs `noted`."""
+    moved = "".join(f'  choose("{name}", "{value}", "{"change" if isinstance(value, str) else "input"}");\n'
+                    for name, value in moves.items())  # fmt: skip
     return f"""
 const drawn = setInterval(async () => {{
   if (!document.body.dataset.drawn) return;
   clearInterval(drawn);
-  const drag = (name, place) => {{
-    const slider = document.querySelector(`[name="${{name}}"]`);
-    slider.value = place;
-    slider.dispatchEvent(new Event("input", {{ bubbles: true }}));
+  const choose = (name, value, kind) => {{
+    const control = document.querySelector(`[name="${{name}}"]`);
+    control.value = value;
+    control.dispatchEvent(new Event(kind, {{ bubbles: true }}));
   }};
   {first}
-{moves}  await new Promise((done) => setTimeout(done, 500));
+{moved}  await new Promise((done) => setTimeout(done, 500));
   {noted}
   document.body.dataset.link = location.hash;
 }}, 50);

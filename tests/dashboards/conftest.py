@@ -19,6 +19,7 @@ from made_up_systems import EVERYTHING as SYSTEMS
 
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import build
+from tokentape.warehouse.sql import connect
 
 
 @pytest.fixture(scope="session")
@@ -69,9 +70,13 @@ def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A warehouse of what the test's file names in MADE."""
-    with opened(tmp_path_factory.mktemp("made") / "all.duckdb", *request.module.MADE) as connection:
-        yield connection
+    """A warehouse of what the test's file names in MADE, or that of every page."""
+    if hasattr(request.module, "MADE"):
+        with opened(tmp_path_factory.mktemp("made") / "all.duckdb", *request.module.MADE) as connection:
+            yield connection
+    else:
+        with connect(request.getfixturevalue("database")) as connection:
+            yield connection
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ SUMMARIES = {
     "similarity": "trace_id varchar, layer usmallint, cosine double",
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
+TOLD = r"^(\w+)(?:\[(.*?)\])?: (.*)$"  # a figure, what is chosen in its menus, its sentence
 NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
 
 
@@ -104,10 +106,17 @@ def write(path: Path, rows: dict[str, list[dict]]) -> Path:
 def _at_rest(name: str, rows: list[dict]) -> dict[str, pa.Table]:
     """The tables that rows lie in."""
     if name in VIEWS:
-        return at_rest(name, rows)
+        return at_rest(name, [_nothing(name) | row for row in rows])
     if name in SUMMARIES:
         return {name: pa.Table.from_pylist(rows)}
     return {name: pa.Table.from_pylist([{"n_early": 0} | row for row in rows], schema=schema(name))}
+
+
+@cache
+def _nothing(name: str) -> dict[str, Any]:
+    """What the columns of a view hold where a row does not say: no text, no, 0."""
+    zeros = {pa.string(): "", pa.bool_(): False}
+    return {column.name: zeros.get(column.type, 0) for column in schema(name) if column.name not in VIEWS[name].nullable}
 
 
 def catalogue(tape: Tape) -> dict:
@@ -236,6 +245,20 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
         add(rows)
     with connect(write(path, rows)) as connection:
         yield connection
+
+
+def told(text: str) -> dict[tuple[str, str], str]:
+    """(figure, what is chosen) -> sentence, of lines `figure[chosen]: sentence`, which go on indented; # begins a remark."""
+    lines = "\n".join(line for line in text.strip().splitlines() if not line.startswith("#")).replace("\n    ", " ").splitlines()
+    return {(figure, chosen): sentence for line in lines for ((figure, chosen, sentence),) in [re.findall(TOLD, line)]}
+
+
+def assert_says(said: dict[str, dict[str, str]], sentences: dict[tuple[str, str], str]) -> None:
+    """Every sentence is as told; what its `...` stands for is left open."""
+    found = {(figure, chosen): said[figure][chosen] for figure, chosen in sentences}
+    forms = {key: re.escape(wanted).replace(re.escape("..."), ".*") for key, wanted in sentences.items()}
+    wrong = [key for key in sentences if not re.fullmatch(forms[key], found[key])]
+    assert {key: found[key] for key in wrong} == {key: sentences[key] for key in wrong}
 
 
 def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **facts: Any) -> str:

@@ -43,7 +43,7 @@ def add_point(
         rows["cxl_ndp_points"].append({
             "study": STUDY, "series": series, "setting": setting, "setting_value": number, "model_id": model, "source": "context",
             "origin": "synthetic", "hardware": "h100-cxl-ndp", "system": system, "batch": 16, "hot_experts": 4,
-            "mean_bits": float(system[-1]) if system.startswith("OURS") else 16.0, "n_seeds": 6, "role": "predict", "notes": "",
+            "mean_bits": float(system[-1]) if system.startswith("OURS") else 16.0, "n_seeds": 6, "role": "predict",
             "metric": metric, "unit": unit, "value": value, "low": 0.9 * value, "high": 1.1 * value,
         })  # fmt: skip
 
@@ -141,7 +141,7 @@ def add_routing(rows: Rows) -> None:
             })  # fmt: skip
         rows["cxl_ndp_similarity"].append(of | {
             "layer": layer, "own_cosine": 0.9 + 0.05 * (layer or 0), "shuffled_cosine": 0.6, "static_cosine": 0.65,
-            "flat_cosine": 0.5, "flat_shuffled_cosine": 0.5, "static_frac": 0.25, "n_requests": 32, "n_seeds": 3,
+            "flat_cosine": 0.5, "static_frac": 0.25, "n_requests": 32, "n_seeds": 3,
         })  # fmt: skip
     for of, layer, (request, other), first in product(_routings(), (0, 1), ((3, 1), (8, 2)), (0, 4)):
         for expert in (0, other):
@@ -167,7 +167,7 @@ def add_losses(rows: Rows) -> None:
         for method, factor in (("gptq", 2.0 if (expert, bits) == (0, 4) else 0.5), ("rtn", 1.0)):
             rows["expert_losses"].append({
                 "trace_id": LOSSES, "layer": layer, "expert": expert, "bits": bits, "method": method, "group": 128,
-                "mse": factor * mse, "heldout_mse": factor * mse, "n_tokens": 500, "topped_up": False,
+                "mse": factor * mse, "heldout_mse": factor * mse, "n_tokens": 500,
             })  # fmt: skip
 
 
@@ -187,7 +187,7 @@ def add_bits(rows: Rows) -> None:
                     "bits_p05": float(max(1, bits - 1)), "bits_p95": float(min(4, bits + 1)),
                 })  # fmt: skip
             rows["cxl_ndp_losses"].append(at | {
-                "mean_bits": mean, "loss_ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio, "loss_gain": 1 - ratio, "n": 64,
+                "mean_bits": mean, "loss_ratio": ratio, "low": 0.9 * ratio, "high": 1.1 * ratio, "n": 64,
             })  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def add_quality(rows: Rows) -> None:
         rows["quality"].append({
             "model_id": "embedded", "policy": "cxl_ndp", "parameters": json.dumps(told), "dataset": "docs", "seed": seed,
             "perplexity": (10.0 + seed) * (1 + above), "agreement_frac": 1 - above / 2, "hot_frac": 0.7,
-            "table_loss": None if rule == "full" else 0.01 * above + 1e-4, "n_items": 16, "n_tokens": 3056,
+            "table_loss": None if rule == "full" else 0.01 * above + 1e-4,
         })  # fmt: skip
 
     for seed in range(4):

@@ -17,8 +17,6 @@ ELASTIC, EAGLE, SCHEMES = "Elastic-SD", "EAGLE3", ("Elastic-SD", "EAGLE3", "SLM-
 BATCHES = (1, 4, 8, 16)
 PHI_AR = {ELASTIC: 4.0, EAGLE: 3.0, "SLM-SD": 2.0, "Quant-SD": 1.0}
 PHI_SD = {ELASTIC: (2.0, 5.0, 6.0, 7.0), EAGLE: (3.5, 3.0, 2.0, 3.5), "SLM-SD": (1.0,) * 4, "Quant-SD": (1.5,) * 4}
-NOT_SHOWN = """resident_bytes resident_frac spill_bytes cold_bytes ar_hit_frac draft_hit_frac verify_hit_frac ar_hb_bytes
-    ar_ext_bytes draft_hb_bytes draft_ext_bytes verify_hb_bytes verify_ext_bytes xpu_step_s ar_step_s"""
 PLATFORMS = {"elmoe3d": 4.0, "hb-xpu": 3.2, "xpu-nmp": 2.0, "xpu": 1.0}
 
 
@@ -36,9 +34,8 @@ def point(
         "ar_experts": 8.0 * batch**0.5, "draft_experts": 16.0, "verify_experts": 16.0 * batch**0.5, "n_draft_steps": 8,
         "draft_step_s": 0.005 if scheme == ELASTIC else 0.001, "verify_s": 0.04 if scheme == ELASTIC else 0.05,
         "phi_ar": phi_ar, "phi_sd": phi_sd, "best_mode": "sd" if phi_sd > phi_ar else "ar",
-        "published_ar": None, "published_sd": None, "role_ar": None, "role_sd": None, "is_withheld": False,
     }  # fmt: skip
-    return dict.fromkeys(NOT_SHOWN.split(), 0.0) | row | changed
+    return row | changed
 
 
 def add_table(rows: Rows) -> None:

@@ -35,9 +35,8 @@ def point(series: str, setting: str, model: str, task: str, system: str, reading
         "budget_tokens": None if "Original" in system else 2048, "mode": mode, "knobs": knobs, "role": "report",
         "step_s": 1 / (SPEED[system] * times), "energy_j": 10 / (ENERGY[system] * times),
         **{part: share * 10 / (ENERGY[system] * times) for part, share in PARTS.items()},
-        "weight_bytes": 6e9, "kv_read_bytes": 1e9, "kv_dram_bytes": 1e9, "speed_gain": SPEED[system] * times,
-        "energy_gain": ENERGY[system] * times, "typical_err_frac": 0.2, "worst_err_frac": 0.35,
-        "dram_overflow_bytes": 1e9 if task == "PG19" else 0.0, "notes": "",
+        "speed_gain": SPEED[system] * times, "energy_gain": ENERGY[system] * times, "typical_err_frac": 0.2,
+        "worst_err_frac": 0.35, "dram_overflow_bytes": 1e9 if task == "PG19" else 0.0,
     }  # fmt: skip
     if mode == "physical" and task == "PG19":
         row |= dict.fromkeys(("step_s", "energy_j", *PARTS, "speed_gain", "energy_gain"))
@@ -132,7 +131,7 @@ def add_sensitivity(rows: Rows) -> None:
         rows["kelle_points"].append(row)
     for setting, error in {"as is": 0.1, "true GQA": 0.3}.items():
         row = {"check": f"mean |ln| error, {setting}", "value": error, "unit": "1", "how": "", "series": "sensitivity"}
-        rows["kelle_checks"].append(row | {"setting": setting} | dict.fromkeys(("published", "knobs", "mode", "bar_high")))
+        rows["kelle_checks"].append(row | {"setting": setting})
 
 
 def add_explorer(rows: Rows) -> None:
@@ -215,15 +214,15 @@ def add_kept(rows: Rows) -> None:
         key = {"trace_id": TRACE, "policy": policy, "parameters": parameters, "renorm": renorm}
         rows["kv_replays"].append(key | {
             "is_bound": policy == "oracle", "origin": "captured", "is_exact": True, "budget_tokens": budget, "n_requests": 2,
-            "n_steps": 100, "kept_mass_frac": mass, "kept_mass_high_frac": mass, "n_evicted": 10, "n_updates": 1000,
-            "popular_frac": 0.3, "popular_stays_frac": None, "x_bytes": 1e4, "kv_bytes": 2e4, "full_bytes": 1e5,
+            "n_steps": 100, "kept_mass_frac": mass, "kept_mass_high_frac": mass, "x_bytes": 1e4, "kv_bytes": 2e4,
+            "popular_frac": 0.3, "full_bytes": 1e5,
         })  # fmt: skip
         for layer, (place, position) in product((0, 1), enumerate((64, 80))):
             own = mass - 0.1 * place + (0.03 if layer == 0 else -0.01)  # the second layer has three times the steps
             rows["kv_timeline"].append(key | {
                 "layer": layer, "first_position": position, "bin_tokens": 17, "n_steps": 10 * (1 + 2 * layer),
-                "kept_mass_frac": own, "kept_mass_high_frac": mass, "retained_tokens": 60.0, "distinct_tokens": 70.0,
-                "popular_frac": 0.3 + 0.1 * place, "x_bytes": 1e4, "kv_bytes": 2e4,
+                "kept_mass_frac": own, "kept_mass_high_frac": mass, "popular_frac": 0.3 + 0.1 * place, "x_bytes": 1e4,
+                "kv_bytes": 2e4,
             })  # fmt: skip
 
 
@@ -232,7 +231,6 @@ def add_drift(rows: Rows) -> None:
         rows["kv_divergence"].append({
             "model_id": LIVE, "policy": policy, "parameters": json.dumps({"budget": 64}), "dataset": "code", "seed": seed,
             "layer": layer, "n_steps": 100, "same_frac": 1.0 if policy == "streaming" or not layer else 0.9 - 0.2 * seed,
-            "identical_frac": 1.0,
         })  # fmt: skip
 
 

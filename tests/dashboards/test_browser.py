@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from chromium_page import CHROMIUM, Opened, open_page
+from chromium_page import CHROMIUM, Opened, after_moves, open_page
 
 from tokentape.dashboards import index
 from tokentape.dashboards.site import TOPICS, build
@@ -62,22 +62,18 @@ def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(sit
     assert len(re.findall(r'data-is="[^"]*" hidden', page.dom)) == 2
 
 
-# Runs after the page has drawn: changes a menu, picks a policy in the legend of one chart, and notes what another chart did.
-DRIVER = """
-const drawn = setInterval(async () => {
-  if (!document.body.dataset.drawn) return;
-  clearInterval(drawn);
-  const menu = document.querySelector('select[name="hardware"]');
-  menu.value = "workstation-rtx4090-pcie4";
-  menu.dispatchEvent(new Event("change", { bubbles: true }));
+# Changes a menu, then picks a policy in the legend of one chart, and notes what another chart did.
+DRIVER = after_moves(
+    {"hardware": "workstation-rtx4090-pcie4"},
+    """
   const symbol = document.querySelector("#hits .mark-symbol.role-legend-symbol path");
   symbol.dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
   await new Promise((done) => setTimeout(done, 500));
   const opacities = [...document.querySelectorAll("#cost .mark-line.role-mark path")].map((path) => path.getAttribute("opacity"));
   document.body.dataset.bright = opacities.filter((opacity) => opacity === "1").length;
   document.body.dataset.faded = opacities.filter((opacity) => opacity !== "1").length;
-}, 50);
-"""
+""",
+)
 
 
 def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> None:
@@ -92,25 +88,15 @@ def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> Non
 
 
 # Drags a slider, then takes the model with small caches from a menu before it.
-SLIDER = """
-const drawn = setInterval(async () => {
-  if (!document.body.dataset.drawn) return;
-  clearInterval(drawn);
-  const choose = (name, value, kind) => {
-    const control = document.querySelector(`[name="${name}"]`);
-    control.value = value;
-    control.dispatchEvent(new Event(kind, { bubbles: true }));
-  };
-  choose("steps", "1", "input");
-  choose("model", "embedded", "change");
-  await new Promise((done) => setTimeout(done, 500));
+SLIDER = after_moves(
+    {"steps": 1, "model": "embedded"},
+    """
   document.body.dataset.said = document.querySelector('[name="steps"] + output').value;
   document.body.dataset.cache = document.querySelector('[name="cache"]').value;
-  document.body.dataset.link = location.hash;
   const bars = [...document.querySelectorAll("#warmups .mark-rect.role-mark path")].map((bar) => bar.getAttribute("aria-label"));
   document.body.dataset.bars = bars.join(" | ");
-}, 50);
-"""
+""",
+)
 
 
 def test_a_slider_changes_its_chart_its_answer_and_the_link(site_folder: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -17,12 +16,6 @@ from tokentape.dashboards.units import significant
 from tokentape.warehouse.sql import connect
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
-
-
-@pytest.fixture(scope="module")
-def connection(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(database) as opened:
-        yield opened
 
 
 def test_replayed_and_captured_tapes_come_first(connection: duckdb.DuckDBPyConnection) -> None:

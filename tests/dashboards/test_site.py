@@ -94,33 +94,27 @@ def test_charts_are_valid_and_name_their_rows(pages: dict[str, str]) -> None:
         data = payload(html)
         for name, chart in data["charts"].items():
             valid.validate(chart["spec"])
-            named = set(re.findall(r'"name": "(\w+)"', json.dumps(_data_of(chart["spec"]))))
+            named = set(re.findall(r'"name": "(\w+)"', json.dumps(_all("data", chart["spec"]))))
             assert named <= data["data"].keys(), name
             assert all(data["data"][rows] for rows in named)
 
 
-def _data_of(spec: Any) -> list[Any]:
+def _all(name: str, spec: Any) -> list[Any]:
+    """What is called so, however deep."""
     if isinstance(spec, list):
-        return [found for inner in spec for found in _data_of(inner)]
+        return [found for inner in spec for found in _all(name, inner)]
     if isinstance(spec, dict):
-        return [v for k, v in spec.items() if k == "data"] + [f for v in spec.values() for f in _data_of(v)]
+        return [v for k, v in spec.items() if k == name] + [f for v in spec.values() for f in _all(name, v)]
     return []
 
 
 def test_every_axis_of_a_quantity_has_a_unit(pages: dict[str, str]) -> None:
     for html in pages.values():
         for name, chart in payload(html)["charts"].items():
-            titles = [e[axis]["title"] for e in _encodings(chart["spec"]) for axis in ("x", "y") if e.get(axis, {}).get("title")]
+            drawn = _all("encoding", chart["spec"])
+            titles = [e[axis]["title"] for e in drawn for axis in ("x", "y") if e.get(axis, {}).get("title")]
             assert titles, name
             assert all("(" in title for title in titles if title != "layer"), name
-
-
-def _encodings(spec: Any) -> list[dict[str, Any]]:
-    if isinstance(spec, list):
-        return [found for inner in spec for found in _encodings(inner)]
-    if isinstance(spec, dict):
-        return [v for k, v in spec.items() if k == "encoding"] + [f for v in spec.values() for f in _encodings(v)]
-    return []
 
 
 def test_text_of_a_tape_stays_text(pages: dict[str, str]) -> None:

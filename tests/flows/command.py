@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,7 +40,31 @@ class Done:
     err: str
 
 
-Cli = Callable[..., Done]
+@dataclass(frozen=True)
+class Cli:
+    """`tokentape("ls", ...)` runs a command; `ok` and `refused` also say how it must end."""
+
+    run: Callable[..., Done]
+
+    def __call__(self, *arguments: str) -> Done:
+        return self.run(*arguments)
+
+    def ok(self, *arguments: str) -> Done:
+        done = self.run(*arguments)
+        assert done.code == 0, done.err
+        return done
+
+    def sql(self, statement: str) -> list[dict[str, Any]]:
+        """Rows of the warehouse of what the store holds now."""
+        self.ok("load")
+        rows: list[dict[str, Any]] = json.loads(self.ok("sql", statement, "--json").out)
+        return rows
+
+    def refused(self, *arguments: str) -> Done:
+        """In one line."""
+        done = self.run(*arguments)
+        assert (done.code, len(done.err.strip().splitlines())) == (2, 1), done.err
+        return done
 
 
 def command_names() -> list[str]:

@@ -28,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def tokentape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """`tokentape("ls", ...)` runs a command in `tmp_path`, whose store is ./tape, offline."""
+    """Runs commands in `tmp_path`, whose store is ./tape, offline."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for name in ("TOKENTAPE_STORE", "TOKENTAPE_DEBUG"):
@@ -40,4 +40,4 @@ def tokentape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         shown = capsys.readouterr()
         return Done(int(ended.value.code or 0), shown.out, shown.err)
 
-    return run
+    return Cli(run)

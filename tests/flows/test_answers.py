@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from readme_errors import AGAIN, stands
 
+from tokentape.flows import error_table
 from tokentape.flows.answers import Answer, answered, bars_held
+from tokentape.warehouse.tape import Store
 
 MIGRATION = "cxl_ndp/sec-1/migration_share_of_block_time/min/expert-moved-cpu-to-gpu-cited"
 
@@ -26,6 +30,13 @@ ROWS = [
 def asked(**fields: Any) -> list[dict[str, Any]]:
     given = {"claim": "sec-1/migration_share_of_block_time/{end}/*", "of": "cxl_ndp_points", "how": "{end} of {n}"} | fields
     return answered([Answer.model_validate(given)], "cxl_ndp", {"cxl_ndp_points": ROWS})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["slicemoe", "cxl_ndp"])
+def test_the_errors_of_the_readme_are_those_of_the_study(system: str, tmp_path: Path) -> None:
+    made = error_table.answers(system, Store(str(tmp_path / "tape")))
+    assert error_table.lines(made) == stands(system), AGAIN
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,6 @@ from tokentape.flows.words import COMMANDS
 from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
-# Runs commands in one process in which some modules are not there; prints the code of each, a bug where one was looked for.
-
-
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
     **dict.fromkeys(("capture", "synthesize", "models train", "site", "demo"), MADE),

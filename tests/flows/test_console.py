@@ -139,8 +139,7 @@ def test_the_shell_completes_commands() -> None:
     ],
 )
 def test_what_is_listed_or_computed_is_one_json_document(store: Store, tokentape: Cli, command: str) -> None:
-    done = tokentape(*command.split(), "--json")
-    assert done.code == 0, done.err
+    done = tokentape.ok(*command.split(), "--json")
     assert json.loads(done.out)
 
 

@@ -208,8 +208,7 @@ def test_tapes_are_replayed_exactly_and_closed_forms_stand_beside(rows):
 
 
 def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
-    done = tokentape("claims", "elmoe3d", "--store", place.absolute)
-    assert done.code == 0
+    done = tokentape.ok("claims", "elmoe3d", "--store", place.absolute)
     assert "elastic_over_eagle_phi_sd" in done.out
     assert "physical" in done.out
     last = done.out.partition("errors by role and mode")[2]
@@ -263,8 +262,7 @@ def test_settings_say_what_is_assumed():
 
 
 def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: Cli, tmp_path):
-    done = tokentape("calibrate", "elmoe3d", "--out", "mine", "--level", "L1", "--rows", "calibrate")
-    assert done.code == 0
+    done = tokentape.ok("calibrate", "elmoe3d", "--out", "mine", "--level", "L1", "--rows", "calibrate")
     assert "forms are not" in done.out
     assert "Phi_SD best scheme right" in done.out
     found, shipped = load(str(tmp_path / "mine" / "elmoe3d-l1.toml")), load("elmoe3d-l1")

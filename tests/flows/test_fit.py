@@ -6,18 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from command import Cli
 
-from tokentape.flows.cli import main
 from tokentape.hw.spec import load
 from tokentape.replay.room import Asked, devices, largest, room_of, widths
 from tokentape.warehouse import models
 from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
-
-
-def fitted(capsys, *words: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(["fit", *words])
-    return ended.value.code, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("model", "machine"), [("qwen3-30b-a3b", "h200"), ("llama-3.1-8b", "rtx5090"), ("olmoe-1b-7b", "gh200")])
@@ -51,26 +45,22 @@ def test_a_cache_takes_what_is_left_and_no_more_than_all_experts():
     assert narrow == sorted(narrow)
 
 
-def test_what_does_not_fit_says_what_would(capsys):
-    code, out = fitted(capsys, "llama-3.1-70b", "h100")
-    assert code == 1
-    assert "it would with weights in int8-g32, or with 2 such devices" in out
+def test_what_does_not_fit_says_what_would(tokentape: Cli):
+    done = tokentape("fit", "llama-3.1-70b", "h100")
+    assert done.code == 1
+    assert "it would with weights in int8-g32, or with 2 such devices" in done.out
     geometry = models.load("llama-3.1-70b").geometry
     assert devices(geometry, load("h100"), Asked()) == 2
     assert not room_of(geometry, load("h100x2"), Asked()).missing
 
 
-def test_json_and_a_budget(capsys):
-    code, out = fitted(capsys, "qwen3-30b-a3b", "oneplus-15r", "--expert-format", "int4", "--budget", "4000MiB", "--json")
-    made = json.loads(out)
-    assert code == 0
+def test_json_and_a_budget(tokentape: Cli):
+    words = ("--expert-format", "int4", "--budget", "4000MiB", "--json")
+    made = json.loads(tokentape.ok("fit", "qwen3-30b-a3b", "oneplus-15r", *words).out)
     assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
     assert made["fits"]
     assert [one["fits"] for one in made["widths"]] == [True] * len(made["widths"])
 
 
-def test_a_budget_without_a_cache_is_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["fit", "qwen3-30b-a3b", "h200", "--budget", "10%"])
-    assert ended.value.code == 2
-    assert "no tier in front of the experts" in capsys.readouterr().err
+def test_a_budget_without_a_cache_is_refused(tokentape: Cli):
+    assert "no tier in front of the experts" in tokentape.refused("fit", "qwen3-30b-a3b", "h200", "--budget", "10%").err

@@ -193,8 +193,7 @@ def test_the_study_tells_how_recomputation_checks_out_and_can_run_again(place, t
 def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
     rows = json.loads(tokentape("claims", "kelle", "--json", "--store", place.root).out)["claims"]
     assert len({row["claim_id"] for row in rows}) == len(WANTED)
-    done = tokentape("calibrate", "kelle", "--check", "kelle")
-    assert done.code == 0
+    done = tokentape.ok("calibrate", "kelle", "--check", "kelle")
     assert "nothing fitted" in done.out
     assert "predict: mean |ln(ours / published)| 0.111" in done.err
     assert "order reversed by the fit: paper, energy: AERP+SRAM over Kelle+eDRAM in" in done.err
@@ -202,8 +201,7 @@ def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
 
 def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
     paper = ("--profile", "kelle", "--knobs", "zero")
-    done = tokentape("step", "kelle", "llama-2-7b", *paper)
-    assert done.code == 0
+    done = tokentape.ok("step", "kelle", "llama-2-7b", *paper)
     assert "302." in done.out, "Kelle's 0.3029 s"
     assert "Original+SRAM, Original+eDRAM: dram_overflow: 62.4 GB" in done.err
     (tmp_path / "slow.toml").write_text(

@@ -55,20 +55,17 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     store = Store(str(tmp_path / "tape"))
     (trace_id,) = store.trace_ids()
     for policy in ("aerp", "kelle", "oracle", "streaming"):
-        done = tokentape("decide", "kv", trace_id, "--policy", policy, "--param", "budget=16", "--param", "sink=2")
-        assert done.code == 0, done.err
+        done = tokentape.ok("decide", "kv", trace_id, "--policy", policy, "--param", "budget=16", "--param", "sink=2")
         assert "attention on retained tokens" in done.out
     assert ("bound" in done.out) is False
     (tmp_path / "mine.py").write_text(OWN)
-    own = tokentape("decide", "kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
-    assert own.code == 0, own.err
+    tokentape.ok("decide", "kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
     rows = {row["policy"]: row for row in read_rows(store, "kv_replays")}
     assert set(rows) == {"aerp", "oracle", "streaming", "Mine"}  # on a tape kelle is aerp
     assert rows["Mine"]["kept_mass_frac"] == rows["streaming"]["kept_mass_frac"]
     assert rows["oracle"]["is_bound"]
     assert rows["aerp"]["x_bytes"] > 0
-    assert tokentape("load").code == 0
-    told = json.loads(tokentape("sql", "select count(*) as n from kv_timeline where policy = 'aerp'", "--json").out)
+    told = tokentape.sql("select count(*) as n from kv_timeline where policy = 'aerp'")
     assert told[0]["n"] == len([r for r in read_rows(store, "kv_timeline") if r["policy"] == "aerp"]) > 0
     small = ("--set", "kv.budget=16", "--set", "kv.sink=2", "--hardware", "kelle-edram", "--json")
     (table,) = json.loads(tokentape("replay", trace_id, "--system", "kelle", *small).out)
@@ -82,10 +79,8 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
 @pytest.mark.embedded
 def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
     sizes = ("--param", "prompt_tokens=24", "--param", "decode_tokens=16", "--max-items", "2", "--datasets", "code")
-    done = tokentape("evaluate", "--policy", "kelle", "--param", "budget=16", "--param", "sink=2", *sizes, "--seeds", "2")
-    assert done.code == 0, done.err
-    done = tokentape("evaluate", "--policy", "full", "--param", "storage=quarot", *sizes)
-    assert done.code == 0, done.err
+    tokentape.ok("evaluate", "--policy", "kelle", "--param", "budget=16", "--param", "sink=2", *sizes, "--seeds", "2")
+    tokentape.ok("evaluate", "--policy", "full", "--param", "storage=quarot", *sizes)
     rows = read_rows(Store(str(tmp_path / "tape")), "quality")
     kelle = [json.loads(r["parameters"]) for r in rows if r["policy"] == "kelle"]
     assert len(kelle) == 2

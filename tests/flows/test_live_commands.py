@@ -19,42 +19,34 @@ RUN = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "slicem
 
 @pytest.mark.embedded
 def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, tmp_path: Path) -> None:
-    done = tokentape(*RUN, *POLICY, "--tape")
-    assert done.code == 0, done.err
+    done = tokentape.ok(*RUN, *POLICY, "--tape")
     store = Store(str(tmp_path / "tape"))
     (trace_id,) = store.trace_ids()
     assert trace_id in done.err
-    replayed = tokentape(
+    tokentape.ok(
         "replay", trace_id, "--policy", "slicemoe", *POLICY, "--capacity", "40%", "--scope", "global", "--start", "cold",
         "--hardware", "slicemoe-xpu",
     )  # fmt: skip
-    assert replayed.code == 0, replayed.err
-    assert tokentape("load").code == 0
-    asked = "select value from metrics where metric = 'high_bit_miss_frac'"
-    told = json.loads(tokentape("sql", asked, "--json").out)
+    told = tokentape.sql("select value from metrics where metric = 'high_bit_miss_frac'")
     (quality,) = read_rows(store, "quality")
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
     assert json.loads(quality["parameters"])["router.strength"] == "0.3"
-    alike = tokentape(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
-    assert alike.code == 0, alike.err
+    tokentape.ok(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
     assert len(read_rows(store, "quality")) == 2
 
 
 @pytest.mark.embedded
 def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape: Cli, tmp_path: Path) -> None:
-    done = tokentape(
+    done = tokentape.ok(
         "capture", "--model", "embedded", "--dataset", "docs", "--tables", "losses",
         "--max-requests", "3", "--max-prompt-tokens", "64",
     )  # fmt: skip
-    assert done.code == 0, done.err
     trace_id = done.out.strip()
-    assert tokentape("load").code == 0
-    told = json.loads(tokentape("sql", "select count(*) as n, min(mse) as least from expert_losses", "--json").out)
+    told = tokentape.sql("select count(*) as n, min(mse) as least from expert_losses")
     assert told[0]["n"] == 4 * 16 * 4 * 2
     assert told[0]["least"] > 0
     run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "cxl_ndp", "--param", f"losses={trace_id}")
-    done = tokentape(*run, "--param", "bits=2", "--param", "rule=reversed", "--param", "method=rtn", "--param", "hot=6")
-    assert done.code == 0, done.err
+    done = tokentape.ok(*run, "--param", "bits=2", "--param", "rule=reversed", "--param", "method=rtn", "--param", "hot=6")
     (row,) = read_rows(Store(str(tmp_path / "tape")), "quality")
     parameters = json.loads(row["parameters"])
     assert (parameters["losses"], parameters["rule"], parameters["hot"]) == (trace_id, "reversed", 6)
@@ -69,19 +61,16 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
         (("--param", "hot=half"), "hot=half is not of type int"),
         (("--cache", "40%"), "--cache and --scheme are of slicemoe"),
     ):
-        refused = tokentape(*run, *wrong)
-        assert refused.code == 2
+        refused = tokentape.refused(*run, *wrong)
         assert words in refused.err
-        assert refused.err.count("\n") == 1
 
 
 def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "tape"))
     write_tiny(store)
-    done = tokentape(
+    done = tokentape.ok(
         "replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--hardware", "slicemoe-xpu"
     )
-    assert done.code == 0, done.err
     assert "high_bit_miss_frac" in done.out
     (key,) = run_ids(store)
     assert "flash" in tokentape("timeline", key).out

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import Cli
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import validation
-from tokentape.flows.cli import main
 from tokentape.flows.grid import load_trace
 from tokentape.flows.offload import rows_of
 from tokentape.flows.system_runs import tape_of
@@ -95,23 +95,17 @@ def test_reads_share_their_lanes():
         ),
     ],
 )
-def test_refusals_name_file_and_remedy(tmp_path, capsys, listed, log, words):
+def test_refusals_name_file_and_remedy(tokentape: Cli, tmp_path, listed, log, words):
     (tmp_path / "offload_logs.csv").write_text(LIST + listed)
     if log:
         (tmp_path / "a.csv").write_text(log)
-    with pytest.raises(SystemExit) as ended:
-        main(["validate", "offload", str(tmp_path), "--tapes", str(tmp_path)])
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err
+    assert words in tokentape.refused("validate", "offload", str(tmp_path), "--tapes", str(tmp_path)).err
 
 
-def test_json_rows_are_those_of_serving(tmp_path, capsys, monkeypatch):
+def test_json_rows_are_those_of_serving(tokentape: Cli, tmp_path, monkeypatch):
     made = offload.Row("log", 0, "hit_frac", "mean", 0.5, 0.6, 0.2)
     monkeypatch.setattr("tokentape.flows.offload.rows_of", lambda *given: [made])
-    with pytest.raises(SystemExit) as ended:
-        main(["validate", "offload", str(tmp_path), "--json"])
-    assert ended.value.code == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(tokentape.ok("validate", "offload", str(tmp_path), "--json").out)
     assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on"]
 
 

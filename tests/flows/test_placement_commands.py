@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from command import Cli
@@ -21,8 +19,7 @@ def losses(store: Store) -> str:
 
 
 def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
-    done = tokentape("decide", "place", "tiny", "--capacity", "3 experts", "--batch", "1,2,9", "--bin-steps", "10")
-    assert done.code == 0, done.err
+    done = tokentape.ok("decide", "place", "tiny", "--capacity", "3 experts", "--batch", "1,2,9", "--bin-steps", "10")
     assert "3 of a layer's 8 experts on the GPU" in done.out
     assert "left out: batches of more than the tape's 3 sequences" in done.err
     hits = read_rows(store, "cxl_ndp_hits")
@@ -40,9 +37,7 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
     use = read_rows(store, "cxl_ndp_use")
     assert {row["request_id"] for row in use} == {0, 1}
     assert {row["first_step"] for row in use} == {0, 10, 20}
-    assert tokentape("load").code == 0
-    told = tokentape("sql", "select count(*) as n from cxl_ndp_hits where placement = 'oracle'", "--json")
-    assert json.loads(told.out)[0]["n"] == 8
+    assert tokentape.sql("select count(*) as n from cxl_ndp_hits where placement = 'oracle'") == [{"n": 8}]
 
 
 def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
@@ -53,8 +48,7 @@ def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
         ("tiny-0001", "--capacity", "1 experts", "--placement", "shuffled_prompts"),
         ("--prompt-tokens", "3", "--max-steps", "8", "--placement", "random", "--seed", "4"),
     ):
-        done = tokentape("decide", "place", "tiny", "--batch", "1", *arguments)
-        assert done.code == 0, done.err
+        tokentape.ok("decide", "place", "tiny", "--batch", "1", *arguments)
     found = {(row["placement"], row["hot_experts"]) for row in read_rows(store, "cxl_ndp_hits")}
     assert {("prefill_guided alpha=0", 4), ("ema beta=0.5", 4), ("prefill_guided", 2), ("random seed=4", 4)} <= found
     assert ("oracle, across layers", 2) in found
@@ -63,8 +57,7 @@ def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
 
 
 def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> None:
-    done = tokentape("decide", "precision", losses, "--method", "rtn", "--mean-bits", "2,2.5,3")
-    assert done.code == 0, done.err
+    tokentape.ok("decide", "precision", losses, "--method", "rtn", "--mean-bits", "2,2.5,3")
     rows = read_rows(store, "bit_losses")
     assert len(rows) == 3 * 5 * (1 + N_LAYERS)
     by_rule = {(row["rule"], row["mean_bits"], row["layer"]): row["loss"] for row in rows}
@@ -77,8 +70,7 @@ def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> N
         ("--routing", "tiny-0001", "--capacity", "3 experts"),
         ("--routing", "tiny-0001", "--loss-weight", "prefill_share", "--scope", "global", "--alpha", "1"),
     ):
-        done = tokentape("decide", "precision", losses, "--method", "rtn", "--mean-bits", "2", *arguments)
-        assert done.code == 0, done.err
+        tokentape.ok("decide", "precision", losses, "--method", "rtn", "--mean-bits", "2", *arguments)
     rankings = {(row["ranking"], row["hot_experts"]) for row in read_rows(store, "bit_losses")}
     assert rankings == {
         ("loss", 0),
@@ -89,8 +81,7 @@ def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> N
 
 def test_context_routing_is_drawn_and_placed(tokentape: Cli, store: Store) -> None:
     sizes = ("--requests", "6", "--prompt", "40", "--output", "31", "--no-scores", "--seed", "2")
-    done = tokentape("synthesize", "--like", "Mixtral-8x7B", "--routing", "context", *sizes)
-    assert done.code == 0, done.err
+    done = tokentape.ok("synthesize", "--like", "Mixtral-8x7B", "--routing", "context", *sizes)
     assert "nothing is known" not in done.err
     assert tokentape("decide", "place", done.out.strip(), "--batch", "1").code == 0
     frac = {row["placement"]: row["gpu_hit_frac"] for row in read_rows(store, "cxl_ndp_hits") if row["layer"] is None}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import made_up_system
@@ -24,14 +23,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SYSTEMS, "made-up", "made_up_system")
 
 
-def ask(tokentape: Cli) -> list[dict[str, object]]:
-    assert tokentape("load").code == 0
-    return json.loads(tokentape("sql", ASKED, "--json").out)
-
-
 def test_its_study_runs_loads_and_is_asked_beside_the_others(tokentape: Cli) -> None:
     assert tokentape("study", "made-up").code == 0
-    first = ask(tokentape)
+    first = tokentape.sql(ASKED)
     assert len(first) == 8
     assert {(row["study"], row["copy_of"], row["engine"], row["unit"]) for row in first} == {("made-up", None, "made-up", "s")}
     assert {row["precision"] for row in first} == {"uniform bits=4", "uniform bits=8"}
@@ -39,7 +33,7 @@ def test_its_study_runs_loads_and_is_asked_beside_the_others(tokentape: Cli) -> 
     for model, machine in {(model, machine) for model, machine, _ in by}:
         assert by[model, machine, "8"] == pytest.approx(2 * by[model, machine, "4"])
     assert tokentape("study", "made-up").code == 0  # again: in place of what was there
-    assert ask(tokentape) == first
+    assert tokentape.sql(ASKED) == first
     assert tokentape("study", "made-up", "--no-live").err.startswith("tokentape: study made-up measures nothing inside")
 
 
@@ -48,15 +42,13 @@ def test_a_copy_of_it_runs_by_its_path_beside_it(tokentape: Cli, tmp_path: Path)
     (tmp_path / "mine.toml").write_text(text.replace('models = ["llama-2-7b", "qwen3-8b"]', 'models = ["mistral-7b"]'))
     for name in ("made-up", str(tmp_path / "mine.toml")):
         assert tokentape("study", name).code == 0
-    rows = ask(tokentape)
+    rows = tokentape.sql(ASKED)
     assert [row["model_id"] for row in rows if row["copy_of"]] == ["mistral-7b"] * 4
     assert len(rows) == 12
     assert sorted(batches(Store())) == ["made-up-made-up", "made-up-mine"]
     (tmp_path / "wrong.toml").write_text(text.replace("bits =", "bit ="))
-    assert (
-        "wrong.toml: bits: Field required; fields are system, question, name, models"
-        in tokentape("study", str(tmp_path / "wrong.toml")).err
-    )
+    refused = tokentape.refused("study", str(tmp_path / "wrong.toml"))
+    assert "wrong.toml: bits: Field required; fields are system, question, name, models" in refused.err
 
 
 def test_a_number_that_is_not_declared_is_refused() -> None:

@@ -7,9 +7,7 @@ import json
 import polars as pl
 import pytest
 from command import Cli
-from readme_errors import AGAIN, stands
 
-from tokentape.flows import error_table
 from tokentape.flows.commands.claims import COLUMNS
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import run
@@ -24,7 +22,6 @@ from tokentape.replay.slicemoe.operating_point import token_cost
 from tokentape.warehouse import models as geometries
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
-from tokentape.warehouse.tape import Store
 
 SHIPPED = slicemoe.Settings.shipped()
 
@@ -184,9 +181,3 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     errors = [abs(row["error"]) for row in rows if row["role"] == "calibrate"]
     assert fitted["n_values"] == len(errors) == 4
     assert fitted["mean_error"] == pytest.approx(sum(errors) / 4)
-
-
-@pytest.mark.slow
-def test_the_errors_of_the_readme_are_those_of_the_study(tmp_path):
-    made = error_table.answers("slicemoe", Store(str(tmp_path / "tape")))
-    assert error_table.lines(made) == stands("slicemoe"), AGAIN

@@ -18,8 +18,7 @@ CAPTURE = ("capture", "--model", "embedded", "--dataset", "math", "--max-request
 @pytest.mark.embedded
 def test_a_tape_its_metrics_its_pools_and_an_ordinary_replay(tokentape: Cli, tmp_path: Path) -> None:
     tables = "requests,tokens,routing,scores,acceptance,rounds"
-    done = tokentape(*CAPTURE, "--tables", tables, "--draft", "elastic", "--pool-frac", "0.25", "--draft-bits", "0")
-    assert done.code == 0, done.err
+    done = tokentape.ok(*CAPTURE, "--tables", tables, "--draft", "elastic", "--pool-frac", "0.25", "--draft-bits", "0")
     trace_id = done.out.strip()
     tape = Store(str(tmp_path / "tape")).open(trace_id)
     assert tape.manifest.settings["speculation"]["pool_frac"] == 0.25
@@ -28,11 +27,8 @@ def test_a_tape_its_metrics_its_pools_and_an_ordinary_replay(tokentape: Cli, tmp
     assert "alpha_1_conditional" in shown.out
     assert "pools, exact" in shown.out
     assert "pools, approximate" in tokentape("decide", "draft", trace_id, "--pool", "lru", "--pool-frac", "0.5").out
-    replayed = tokentape("replay", trace_id, "--policy", "lru", "--capacity", "50%", "--scope", "global")
-    assert replayed.code == 0, replayed.err
-    assert tokentape("load").code == 0
-    asked = "select n_tokens from traces"
-    assert json.loads(tokentape("sql", asked, "--json").out)[0]["n_tokens"] == tape.manifest.rows["tokens"]
+    tokentape.ok("replay", trace_id, "--policy", "lru", "--capacity", "50%", "--scope", "global")
+    assert tokentape.sql("select n_tokens from traces") == [{"n_tokens": tape.manifest.rows["tokens"]}]
     rows = replay_points(tape, ("hotness", "random"), (0.25, 0.5))
     assert {row["fidelity"] for row in rows} == {"exact", "approximate"}
     assert {*rows[0], "study"} == set(TABLES["acceptance_points"].columns)
@@ -46,11 +42,9 @@ def test_imported_responses_have_metrics_and_no_pools(tokentape: Cli, tmp_path: 
     }
     file = tmp_path / "responses.json"
     file.write_text(json.dumps(body))
-    done = tokentape("import", "acceptance", str(file))
-    assert done.code == 0, done.err
+    done = tokentape.ok("import", "acceptance", str(file))
     assert "rounds_unordered" in done.err
     shown = tokentape("decide", "draft", done.out.strip())
     assert "0.6667" in shown.out
-    refused = tokentape("decide", "draft", done.out.strip(), "--pool", "lru")
-    assert refused.code == 2
+    refused = tokentape.refused("decide", "draft", done.out.strip(), "--pool", "lru")
     assert "capture one with" in refused.err

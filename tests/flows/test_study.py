@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiny_tape import STUDY
 
 from tokentape.flows import study
 from tokentape.flows.systems import grids
 
-GOOD = """
-question = "which?"
-capacities = ["50%"]
-scopes = ["global"]
-hardware = ["phone-lpddr5x-ufs4", "machines/mine.toml"]
-[[policies]]
-name = "lru"
-"""
+GOOD = STUDY.replace('ufs4"', 'ufs4", "machines/mine.toml"')
 
 
 def write(tmp_path: Path, text: str) -> str:

@@ -90,8 +90,7 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
     machine(tmp_path, shipped)
     path = copied(tmp_path, system, *changes)
     live = () if system == "layered_prefill" else ("--no-live",)
-    done = tokentape("study", str(path), "--runner", "threads", "--workers", "1", *live)
-    assert done.code == 0, done.err
+    done = tokentape.ok("study", str(path), "--runner", "threads", "--workers", "1", *live)
     assert f"study my-{system}: its runs are those of study 'my-{system}'" in done.err
     store = Store()
     runs = stored(store, "runs", batches(store))
@@ -115,10 +114,8 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
     ):
         (tmp_path / "mine.toml").write_text(text)
-        done = tokentape("study", str(tmp_path / "mine.toml"))
-        assert done.code == 2
+        done = tokentape.refused("study", str(tmp_path / "mine.toml"))
         assert message in done.err
-        assert len(done.err.splitlines()) == 1
 
 
 def test_runs_say_what_their_system_decides() -> None:

@@ -12,6 +12,17 @@ from tokentape.warehouse.tape import Manifest, Store
 
 N_LAYERS, N_EXPERTS, TOP_K = 3, 8, 2
 N_PROMPT, N_OUTPUT, N_REQUESTS = 6, 30, 3
+WIDTHS = {"hidden": 64, "n_heads": 4, "n_kv_heads": 4, "head_dim": 16, "vocab": 100, "expert_intermediate": 32}
+LAYERS = {"n_layers": N_LAYERS, "moe_layers": tuple(range(N_LAYERS)), "n_experts": N_EXPERTS, "top_k": TOP_K}
+TINY = Geometry.model_validate({"architecture": "Tiny", **WIDTHS, **LAYERS})
+STUDY = """
+question = "which?"
+capacities = ["50%"]
+scopes = ["global"]
+hardware = ["phone-lpddr5x-ufs4"]
+[[policies]]
+name = "lru"
+"""
 
 
 def tiny_tables() -> dict[str, pa.Table]:
@@ -29,14 +40,8 @@ def tiny_tables() -> dict[str, pa.Table]:
             kind = "prefill" if len(positions) > 1 else "decode"
             rows["passes"].append({"pass_id": pass_id, "kind": kind, "n_tokens": len(positions), "request_ids": [request]})
             for p in positions:
-                token = {
-                    "request_id": request,
-                    "position": p,
-                    "token_id": int(rng.integers(100)),
-                    "phase": kind,
-                    "pass_id": pass_id,
-                }
-                rows["tokens"].append({**token, "nll": 1.0})
+                at = {"request_id": request, "position": p, "pass_id": pass_id}
+                rows["tokens"].append(at | {"token_id": int(rng.integers(100)), "phase": kind, "nll": 1.0})
             for layer in range(N_LAYERS):
                 for p in positions:
                     experts = rng.choice(N_EXPERTS, TOP_K, replace=False, p=np.roll(skew, layer) / skew.sum())
@@ -66,29 +71,12 @@ def write_tiny(
     for shard, rows in enumerate(shards):
         writer.write_shard(shard, rows)
     fields = {
-        "trace_id": trace_id,
-        "origin": "synthetic",
-        "source": "tests",
-        "model_id": "tiny",
-        "dataset": "tiny",
-        "geometry": Geometry(
-            architecture="Tiny",
-            n_layers=N_LAYERS,
-            hidden=64,
-            n_heads=4,
-            n_kv_heads=4,
-            head_dim=16,
-            vocab=100,
-            moe_layers=tuple(range(N_LAYERS)),
-            n_experts=N_EXPERTS,
-            top_k=TOP_K,
-            expert_intermediate=32,
-        ),
+        "trace_id": trace_id, "origin": "synthetic", "source": "tests", "model_id": "tiny", "dataset": "tiny", "geometry": TINY,
         "tables": tuple(tables),
         "rows": {name: table.num_rows for name, table in tables.items()},
         "n_shards": len(shards),
         "created_utc": "2026-11-20T00:00:00Z",
-    }
+    }  # fmt: skip
     writer.finish(Manifest.model_validate({**fields, **changes}))
 
 
