@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+# numba colours every candidate that does not fit as it looks for one that does: a tenth of a compile's time, for no reader.
+os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 KEPT = 2  # machine code of a kernel as it is and as it was before: two branches of a checkout
 SIGNATURE = "signature"
 

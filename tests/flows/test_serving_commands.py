@@ -32,7 +32,7 @@ def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
     setting = "layered on h100x2, qwen3-30b-a3b, arxiv (poisson) at 1.3 requests/s, 3 seeds"
     for words in (setting, "ttft_mean_s", " to ", "slo_frac"):
         assert words in done.out
-    assert done.err == ""
+    assert all(line.endswith(" s") for line in done.err.splitlines())  # how far it is, where that takes long
     rows = read_rows(Store("tape"), "serving_points")
     assert {row["study"] for row in rows} == {"adhoc"}
     assert {"ttft_mean_s", "saturation_distance_frac", "energy_j_per_token"} <= {row["metric"] for row in rows}
@@ -112,7 +112,7 @@ def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
     done = tokentape.ok("serving", "simulate", "--hardware", "workstation-rtx4090-pcie4", "--rate", "0.01", *FEW)
     held = next(line for line in done.out.splitlines() if "experts_held_frac" in line)
     assert "15" in held
-    assert done.err == ""
+    assert all(line.endswith(" s") for line in done.err.splitlines())  # how far it is, where that takes long
     paper = tokentape("serving", "simulate", "--hardware", "workstation-rtx4090-pcie4", "--rate", "0.01", *FEW, *PAPER)
     assert "85% of the experts are fetched, which profile layered_prefill does not count" in paper.err
     assert "experts_held_frac" not in tokentape("serving", "simulate", "--rate", "1", *FEW).out
