@@ -15,10 +15,10 @@ import numpy as np
 
 from tokentape.flows.commands.hardware import tables_folder
 from tokentape.hw import calibrate, measured, profile
-from tokentape.hw.clock import StepCost, clock
+from tokentape.hw.clock import StepCost, background_w, clock
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.profile import ENDS, Lane
-from tokentape.hw.rates import at, rates_of
+from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec, load
 from tokentape.hw.work import Rows, Work
 from tokentape.warehouse.models import load as load_model
@@ -53,14 +53,14 @@ def cost_of(spec: HardwareSpec, work: tuple[Any, ...]) -> StepCost:
 def one_by_one(spec: HardwareSpec, work: list[tuple[float, float, float, float]]) -> list[tuple[float, float]]:
     """Seconds and joules with plain Python numbers, at the three ends of the ranges: the peer."""
     rows = step_rows(0.0, 0.0, 0.0, 0.0)
-    watts = [at(spec.static_w, end) + sum(tier.background_w(end) for tier in spec.tiers.values()) for end in ENDS]
+    watts = [sum(background_w(spec, profile.load("slicemoe"), end).values()) for end in ENDS]
     ends = [([rates_of(spec, of, Lane(name=""), end) for of in rows], w) for end, w in zip(ENDS, watts, strict=True)]
     found = []
     for read, fetched, n, ops in work:
-        for (near, far), background_w in ends:
+        for (near, far), idle_w in ends:
             seconds = max(read * near.s_per_byte, ops * near.s_per_op) + fetched * far.s_per_byte + n * far.each_s
             moved = sum(near.j_per_byte.values()) * read + sum(far.j_per_byte.values()) * fetched
-            found.append((seconds, moved + near.j_per_op * ops + background_w * seconds))
+            found.append((seconds, moved + near.j_per_op * ops + idle_w * seconds))
     return found
 
 
