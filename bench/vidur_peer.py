@@ -127,7 +127,7 @@ def simulate(job: dict[str, Any]) -> dict[str, Any]:
     from vidur.simulator import Simulator
     from vidur.types import ExecutionTimePredictorType
 
-    class TablesGiven(RandomForrestExecutionTimePredictor):  # type: ignore[misc]
+    class TablesGiven(RandomForrestExecutionTimePredictor):
         def _load_predictions_from_hf(self) -> dict[str, dict[tuple[int, ...], float]]:
             return tables(job)
 

@@ -155,7 +155,7 @@ def _left(old: pl.DataFrame, new: pl.DataFrame) -> tuple[list[Row], list[Row]]:
     with closing(duckdb.connect()) as connection:
         connection.register("old", old)
         connection.register("new", new)
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             connection.sql(f"from {one} except all from {other}").pl().to_dicts()
             for one, other in (("old", "new"), ("new", "old"))
         )
