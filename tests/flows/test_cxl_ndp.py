@@ -11,7 +11,7 @@ from command import Cli
 from tokentape.flows.answers import bars_held
 from tokentape.flows.systems.cxl_ndp import live
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
-from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
+from tokentape.flows.systems.cxl_ndp.settings import setup
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.replay.cxl_ndp.decode import UNITS
 from tokentape.replay.cxl_ndp.fit import FILES
@@ -54,14 +54,6 @@ def place(tmp_path_factory, study, made):
 @pytest.fixture(scope="module")
 def points(made):
     return pl.DataFrame(made["cxl_ndp_points"], infer_schema_length=None)
-
-
-def test_settings_ship_and_name_what_is_assumed():
-    shipped = cxl_ndp.Settings.shipped()
-    assert [model.name for model in shipped.models][:2] == ["mixtral-8x7b", "mixtral-8x22b"]
-    assert len(shipped.models[0].seeds) >= 6
-    assert Settings.SHIPPED.read_text().count("assumed") >= 2
-    assert [job.what for job in live.jobs(shipped)].count("quality") >= 4
 
 
 def test_every_system_has_every_metric_with_its_band(points):
