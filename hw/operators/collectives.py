@@ -48,15 +48,12 @@ def _whole(terms: _Terms) -> Floats:
     return terms.launch_s + terms.memory_s
 
 
-def _has_nvlink(gpu: Gpu) -> bool:
-    return gpu.capability == 8.0 or (gpu.capability >= 9.0 and gpu.capability < 12.0)
-
-
 def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
     launch_s, hop_s, bytes_per_s, nccl_launch_s, nccl_hop_s, nccl_bytes_per_s = constants
     n_bytes, ring = 2.0 * values, 2.0 * (n - 1.0) / n
     is_whole = (n == 2) | (n_bytes < _ONE_STAGE_BYTES / n)
-    is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | _has_nvlink(gpu))
+    has_nvlink = gpu.capability == 8.0 or (gpu.capability >= 9.0 and gpu.capability < 12.0)
+    is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | has_nvlink)
     read_s = n_bytes * np.where(is_whole, n - 1.0, ring) / np.minimum(bytes_per_s, link_bytes_per_s)
     ring_s = n_bytes * ring / np.minimum(nccl_bytes_per_s, link_bytes_per_s)
     fixed_s = np.where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
