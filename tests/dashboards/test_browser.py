@@ -31,7 +31,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
         ("index.html", 1),
         ("experts.html", 6),
         ("hardware.html", 3),
-        ("systems.html", 2),
+        ("compare.html", 5),
         ("elmoe3d.html", 20),
         ("kelle.html", 25),
         ("cxl_ndp.html", 18),
@@ -85,6 +85,30 @@ def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> Non
     assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
     assert 'data-bright="2"' in page.dom  # LRU, in the latency and the energy panel: the legend of another chart
     assert 'data-faded="12"' in page.dom
+
+
+# Picks a method by a bar, then notes what the other charts and the table did.
+PICKER = after_moves(
+    {},
+    """
+  const method = (path) => path.__data__.datum.method;
+  const bar = [...document.querySelectorAll("#parts .mark-rect.role-mark path")].find((path) => method(path) === "near_compute");
+  bar.dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
+  await new Promise((done) => setTimeout(done, 500));
+  const points = [...document.querySelectorAll("#frontier .mark-symbol.role-mark path")];
+  document.body.dataset.points = points.filter((path) => path.getAttribute("opacity") !== "0.12").map(method).join(" ");
+  const lines = [...document.querySelectorAll("#everything tr:not(.faded) td:first-child")];
+  document.body.dataset.lines = lines.map((cell) => cell.textContent);
+""",
+)
+
+
+def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(site_folder: Path, tmp_path: Path) -> None:
+    url = f"{with_script(site_folder / 'compare.html', PICKER, tmp_path).as_uri()}#trace=made-up&machine=h100-cxl-ndp"
+    page = open_page(url, tmp_path)
+    assert_clean(page, 5)
+    assert 'data-points="near_compute"' in page.dom
+    assert 'data-lines="near_compute"' in page.dom
 
 
 # Drags a slider, then takes the model with small caches from a menu before it.
