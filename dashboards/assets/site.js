@@ -190,15 +190,27 @@ function choose({ target }) {
   for (const [name, { spec }] of Object.entries(page.charts)) if (spec.table) fillTable(name, spec.table);
 }
 
+// Charts in a part that is closed are drawn when it is opened; a link to one opens it.
+const drawing = new Map();
+const isOpen = (name) => !document.getElementById(name).closest("details:not([open])");
+function drawOpen() {
+  for (const [name, chart] of Object.entries(page.charts)) if (!drawing.has(name) && isOpen(name)) drawing.set(name, draw(name, chart));
+  return Promise.all(drawing.values()).then(() => { document.body.dataset.drawn = views.size; }, (error) => console.error(error));
+}
+async function follow() {
+  const target = document.getElementById(location.hash.slice(1));
+  const closed = target?.closest("details:not([open])");
+  if (closed) closed.open = true;
+  await drawOpen();
+  target?.scrollIntoView(); // charts had no height before
+}
+
+for (const part of document.querySelectorAll("details.more")) part.addEventListener("toggle", drawOpen);
+addEventListener("hashchange", follow);
 for (const kind of ["input", "change"]) document.getElementById("controls")?.addEventListener(kind, choose);
 
 fillControls();
 writeAnswers();
 showParts();
-Promise.all(Object.entries(page.charts).map(([name, chart]) => draw(name, chart))).then(
-  () => {
-    document.body.dataset.drawn = views.size;
-    document.getElementById(location.hash.slice(1))?.scrollIntoView(); // a link of the contents: charts had no height before
-  },
-  (error) => console.error(error),
-);
+if (matchMedia("(max-width: 1000px)").matches) document.querySelector("details.contents")?.removeAttribute("open");
+follow();

@@ -11,6 +11,7 @@ import pytest
 from chromium_page import CHROMIUM, Opened, after_moves, open_page
 
 from tokentape.dashboards import index
+from tokentape.dashboards.shell import AT_ONCE
 from tokentape.dashboards.site import TOPICS, build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
@@ -22,7 +23,8 @@ PAGES = sorted([index.FILE, *TOPICS])
 def assert_clean(page: Opened, n_charts: int) -> None:
     assert page.console == []
     assert page.requests == set()
-    assert page.n_drawn == page.n_places == n_charts
+    assert page.n_places == n_charts
+    assert page.n_drawn == min(n_charts, AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,20 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: str, n_charts: int) -> None:
     assert sorted(p.name for p in site_folder.glob("*.html")) == PAGES
     assert_clean(open_page((site_folder / file).as_uri(), tmp_path), n_charts)
+
+
+# How much wider a page is than its window.
+WIDE = after_moves({}, "const of = document.documentElement; document.body.dataset.wide = of.scrollWidth - of.clientWidth;")
+
+
+@pytest.mark.parametrize("file", ["index.html", "kelle.html"])
+def test_a_phone_scrolls_no_page_sideways_and_a_link_opens_what_is_closed(site_folder: Path, tmp_path: Path, file: str) -> None:
+    driven = with_script(site_folder / file, WIDE, tmp_path)
+    page = open_page(f"{driven.as_uri()}#area-section", tmp_path, "--window-size=390,844")
+    assert page.console == []
+    assert 'data-wide="0"' in page.dom
+    assert page.n_drawn == page.n_places  # the last figure of 25 among them
+    assert '<details class="contents" open' not in page.dom
 
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])

@@ -180,6 +180,7 @@ def test_an_empty_warehouse_says_what_to_run(empty_database: Path, tmp_path: Pat
     assert "page-data" not in html
     topic = out.with_name("experts.html").read_text(encoding="utf-8")
     assert topic.count('class="missing"') == 6
+    assert topic.count('class="lacking"') == 1
     assert "tokentape study baselines" in topic
 
 

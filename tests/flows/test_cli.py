@@ -200,12 +200,20 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     from tokentape.flows import demo
 
     monkeypatch.setattr(demo, "DATASETS", ("math",))
+    monkeypatch.setattr(demo, "PAPERS", ("elmoe3d",))
+    monkeypatch.setattr(demo, "RUNNER", "threads")
     first = tokentape.ok("demo")
+    assert "paper     elmoe3d: 730 numbers answered in brief; `tokentape study elmoe3d` answers all" in first.err
+    assert 'class="chart" id="claims"' in (tmp_path / "site" / "elmoe3d.html").read_text()
+    kelle = (tmp_path / "site" / "kelle.html").read_text()
+    assert kelle.count('class="lacking"') == 1
+    assert "Nothing to draw" in kelle
     assert (tmp_path / first.out.splitlines()[-1]).is_file()
     assert "lru" in (tmp_path / "site" / "experts.html").read_text()
     assert "best policy" in first.out
     second = tokentape("demo")
     assert "study baselines: 0 replays run" in second.err
+    assert "paper " not in second.err
     assert second.out == first.out
 
 
