@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from tokentape.flows import steps, study
+from tokentape.flows import compared, steps, study
 from tokentape.flows.capture import capture_flow
 from tokentape.flows.console import note, print_table
 from tokentape.flows.estimates import estimated
@@ -81,11 +81,12 @@ def _steps(
 ) -> Demo:
     traces = []
     for dataset in DATASETS:
-        traces.append(capture(dataset=dataset, store=store))
+        traces.append(capture(dataset=dataset, store=store, tables=compared.TABLES))
         note(f"tape      {traces[-1]}")
     replay(STUDY, store=store, traces=tuple(traces))
     n_steps = _record_steps(Store(store), traces)
     note(f"steps     {n_steps} recorded for the hardware page")
+    note(f"compared  {compared.compared(Store(store), traces[0])}")
     answered = {row["study"] for row in read_rows(Store(store), "answers")}
     missing = [paper for paper in PAPERS if paper not in answered]
     for paper, n_answers in each(pool_of(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
