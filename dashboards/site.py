@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards import index, shell
+from tokentape.dashboards.compare import page as compare
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import Page
@@ -18,7 +19,6 @@ from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.systems import page as systems
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
@@ -29,8 +29,8 @@ MARK = ".tokentape-site"  # only a folder that carries this file is ever replace
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
 TOPICS: dict[str, tuple[str, Topic]] = {
+    compare.FILE: (compare.TITLE, compare.page),
     experts.FILE: (experts.TITLE, experts.page),
-    systems.FILE: (systems.TITLE, systems.page),
     hardware.FILE: (hardware.TITLE, hardware.page),
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),

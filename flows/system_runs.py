@@ -168,7 +168,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
         return key, _read(*there)
-    made = run(tape, asked.workload.of(tape), chosen, machine, setting)
+    made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
     told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
         told = filter(None, (made.settings["outside_envelope"], STAND_IN))
