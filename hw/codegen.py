@@ -264,7 +264,7 @@ class Writer:
         rows, name = row.rows, row.rows.operator
         fit = self.fits[name]
         module = OPERATORS[fit.operator]
-        called = name.replace(".", "_")
+        called = "_".join(name.split())
         constants = tuple(fit.constants[parameter.name] for parameter in module.parameters)
         self.operators[called] = timed(fit.operator, Gpu(*map(float, gpu_of(self.machine))), constants)
         given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
