@@ -181,12 +181,7 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value / 10.0**exponent:.4g} {_PREFIXES[exponent]}{unit}"
 
 
-def write(path: Path) -> None:
-    """Writes the page of all shipped machines, aside first."""
-    write_text(path, markdown(shipped()))
-
-
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python -m tokentape.hw.catalogue docs/machines.md")
-    write(Path(sys.argv[1]))
+    write_text(Path(sys.argv[1]), markdown(shipped()))

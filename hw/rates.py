@@ -64,7 +64,8 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     if rows.target and link is not None:
         if lane.link_only:
             paths = {}
-        paths[link[0]] = _link_bytes_per_s(link[1], lane, end)
+        frac = lane.bytes_frac if lane.bytes_frac is not None else at(link[1].efficiency_frac, OPPOSITE[end])
+        paths[link[0]] = at(link[1].peak_bytes_per_s, OPPOSITE[end]) * frac
     slowest = min(paths.values()) if paths else np.inf
     if each_s is None and rows.target:
         each_s = (0.0 if lane.link_only else at(tier.latency_s, end)) + (at(link[1].latency_s, end) if link else 0.0)
@@ -139,11 +140,6 @@ def _bytes_per_s(machine: HardwareSpec, tier: MemTier, lane: Lane, end: str, eng
 
 def _is_own(machine: HardwareSpec, engine: Engine, tier: MemTier) -> bool:
     return machine.tiers[engine.memory or machine.fast] is tier
-
-
-def _link_bytes_per_s(link: Link, lane: Lane, end: str) -> float:
-    frac = lane.bytes_frac if lane.bytes_frac is not None else at(link.efficiency_frac, OPPOSITE[end])
-    return at(link.peak_bytes_per_s, OPPOSITE[end]) * frac
 
 
 def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple[str, Link] | None) -> dict[str, float]:

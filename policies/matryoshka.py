@@ -97,47 +97,7 @@ def _whole(q: Quantised, k: int) -> Array:
     return dequantise(q)
 
 
-def _amat(q: Quantised, k: int) -> Array:
-    """(q>>k - zp>>k) * s*2^k: a zero weight has q = zp and stays exactly zero."""
-    return scaled(q, q.codes >> k, None if q.zero_point is None else q.zero_point >> k, 2**k)
-
-
-def _amat_mid(q: Quantised, k: int) -> Array:
-    """The middle of the 2^k codes that share their upper bits, on the high grid; zero weights do not stay zero."""
-    return scaled(q, cast((q.codes >> k) << k, "float32") + (2**k - 1) / 2, q.zero_point)
-
-
-def _trunc_asym(q: Quantised, k: int) -> Array:
-    """(q>>k - zp) * s*2^k: the zero point is left as it was, and every weight moves by as much. Diverges."""
-    return scaled(q, q.codes >> k, q.zero_point, 2**k)
-
-
-def _trunc_asym_floor(q: Quantised, k: int) -> Array:
-    """Lower bits set to zero on the high grid."""
-    return scaled(q, (q.codes >> k) << k, q.zero_point)
-
-
-def _trunc_sym(q: Quantised, k: int) -> Array:
-    return scaled(q, q.codes >> k, None, 2**k)
-
-
-def _trunc_sym_unscaled(q: Quantised, k: int) -> Array:
-    """Truncated codes under the scale of the whole ones. Diverges."""
-    return scaled(q, q.codes >> k, None)
-
-
-def _clip_sym(q: Quantised, k: int) -> Array:
-    """Codes beyond the low width saturate under the scale of the whole ones. Diverges."""
-    return scaled(q, _clipped(q.codes, q.bits - k), None)
-
-
-def _lsb_aug(q: Quantised, k: int) -> Array:
-    """A one in the place of the highest missing bit; with no bit missing, the codes themselves."""
-    return scaled(q, cast(q.codes >> k, "float32") + (0.5 if k else 0.0), None, 2**k)
-
-
 def _round_sym(q: Quantised, k: int) -> Array:
-    """Codes rounded, not cut, to the low width, halves up as an adder does: the slice is no longer a part of the code."""
     rounded = namespace(q.codes).floor(cast(q.codes, "float32") * 2.0**-k + 0.5)
     return scaled(q, _clipped(rounded, q.bits - k), None, 2**k)
 
@@ -152,13 +112,21 @@ SCHEMES: dict[str, Scheme] = {
     "high_sym": Scheme("symmetric", _whole),
     "base_asym": Scheme("asymmetric", _whole, is_slice=False, is_requantised=True),
     "base_sym": Scheme("symmetric", _whole, is_slice=False, is_requantised=True),
-    "amat": Scheme("asymmetric", _amat),
-    "amat_mid": Scheme("asymmetric", _amat_mid),
-    "trunc_asym": Scheme("asymmetric", _trunc_asym),
-    "trunc_asym_floor": Scheme("asymmetric", _trunc_asym_floor),
-    "trunc_sym": Scheme("symmetric", _trunc_sym),
-    "trunc_sym_unscaled": Scheme("symmetric", _trunc_sym_unscaled),
-    "clip_sym": Scheme("symmetric", _clip_sym, is_slice=False),
-    "lsb_aug": Scheme("symmetric", _lsb_aug),
+    # (q>>k - zp>>k) * s*2^k: a zero weight has q = zp and stays exactly zero.
+    "amat": Scheme("asymmetric", lambda q, k: scaled(q, q.codes >> k, None if q.zero_point is None else q.zero_point >> k, 2**k)),
+    # The middle of the 2^k codes that share their upper bits, on the high grid; zero weights do not stay zero.
+    "amat_mid": Scheme("asymmetric", lambda q, k: scaled(q, cast((q.codes >> k) << k, "float32") + (2**k - 1) / 2, q.zero_point)),
+    # (q>>k - zp) * s*2^k: the zero point is left as it was, and every weight moves by as much. Diverges.
+    "trunc_asym": Scheme("asymmetric", lambda q, k: scaled(q, q.codes >> k, q.zero_point, 2**k)),
+    # Lower bits set to zero on the high grid.
+    "trunc_asym_floor": Scheme("asymmetric", lambda q, k: scaled(q, (q.codes >> k) << k, q.zero_point)),
+    "trunc_sym": Scheme("symmetric", lambda q, k: scaled(q, q.codes >> k, None, 2**k)),
+    # Truncated codes under the scale of the whole ones. Diverges.
+    "trunc_sym_unscaled": Scheme("symmetric", lambda q, k: scaled(q, q.codes >> k, None)),
+    # Codes beyond the low width saturate under the scale of the whole ones. Diverges.
+    "clip_sym": Scheme("symmetric", lambda q, k: scaled(q, _clipped(q.codes, q.bits - k), None), is_slice=False),
+    # A one in the place of the highest missing bit; with no bit missing, the codes themselves.
+    "lsb_aug": Scheme("symmetric", lambda q, k: scaled(q, cast(q.codes >> k, "float32") + (0.5 if k else 0.0), None, 2**k)),
+    # Codes rounded, not cut, to the low width, halves up as an adder does: the slice is no longer a part of the code.
     "round_sym": Scheme("symmetric", _round_sym, is_slice=False),
 }

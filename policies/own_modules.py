@@ -187,12 +187,8 @@ def imported_names(source: bytes, file: str, package: str = "") -> tuple[str, ..
             base = package.rsplit(".", node.level - 1)[0] if node.level else ""
             start = [part for part in (base, node.module) if part]
             found += [".".join((*start, alias.name)) for alias in node.names]
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+        elif isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
             waiting += node.orelse
         else:
             waiting += (inside for name in _BLOCKS for inside in getattr(node, name, ()))
     return tuple(found)
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    return getattr(test, "id", None) == "TYPE_CHECKING" or getattr(test, "attr", None) == "TYPE_CHECKING"

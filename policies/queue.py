@@ -12,50 +12,6 @@ from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uin
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 
 
-@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8), allocates=False)
-def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, used, hits):  # type: ignore[no-untyped-def]
-    """Every key an event of its own. Arguments as in `run_queue_events`; an expert larger than its cache is streamed."""
-    # List operations are written out: calling the helpers below costs a quarter of the speed here.
-    n_keys = uint64(sizes.shape[0])
-    for i in range(uint64(keys.shape[0])):
-        key = uint64(uint32(keys[i]))
-        c = uint64(uint32(cache_of[key]))
-        sentinel = n_keys + c
-        if resident[key]:
-            hits[i] = 1
-            if promote:
-                after = uint64(link[2 * key + 1])
-                if after != sentinel:
-                    before = uint64(link[2 * key])
-                    link[2 * before + 1] = after
-                    link[2 * after] = before
-                    last = uint64(link[2 * sentinel])
-                    link[2 * key] = last
-                    link[2 * key + 1] = sentinel
-                    link[2 * last + 1] = key
-                    link[2 * sentinel] = key
-        else:
-            hits[i] = 0
-            size = sizes[key]
-            if size > capacity[c]:
-                continue
-            filled = used[c] + size
-            while filled > capacity[c]:
-                victim = uint64(link[2 * sentinel + 1])
-                second = uint64(link[2 * victim + 1])
-                link[2 * sentinel + 1] = second
-                link[2 * second] = sentinel
-                resident[victim] = 0
-                filled -= sizes[victim]
-            used[c] = filled
-            resident[key] = 1
-            tail = uint64(link[2 * sentinel])
-            link[2 * key] = tail
-            link[2 * key + 1] = sentinel
-            link[2 * tail + 1] = key
-            link[2 * sentinel] = key
-
-
 @kernel(inline="always")
 def _unlink(node, link):  # type: ignore[no-untyped-def]
     before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
@@ -84,6 +40,25 @@ def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-un
     _push_back(key, sentinel, link)
     resident[key] = 1
     used[c] += sizes[key]
+
+
+@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8), allocates=False)
+def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, used, hits):  # type: ignore[no-untyped-def]
+    """Every key an event of its own. Arguments as in `run_queue_events`; an expert larger than its cache is streamed."""
+    n_keys = uint64(sizes.shape[0])
+    for i in range(uint64(keys.shape[0])):
+        key = uint64(uint32(keys[i]))
+        c = uint64(uint32(cache_of[key]))
+        sentinel = n_keys + c
+        hits[i] = resident[key]
+        if resident[key]:
+            if promote and uint64(link[2 * key + 1]) != sentinel:
+                _unlink(key, link)
+                _push_back(key, sentinel, link)
+        elif sizes[key] <= capacity[c]:
+            while used[c] + sizes[key] > capacity[c]:
+                _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
+            _enter(key, sentinel, link, resident, sizes, used, c)
 
 
 @kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), allocates=False)

@@ -85,7 +85,11 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         bad = int(np.searchsorted(offsets, int(np.argmax(ids >= geometry.n_experts)), side="right")) - 1
         found, known_experts = ids.max(), geometry.n_experts
         raise ValueError(f"tape {trace_id}: routing row {bad} names expert {found}; the model has {known_experts} per layer")
-    _refuse_bad_rows(trace_id, ids, offsets)
+    bad = _first_bad_row(ids, offsets)
+    if bad >= 0:
+        row = ids[offsets[bad] : offsets[bad + 1]].tolist()
+        what = f"names an expert twice ({row})" if row else "names no expert"
+        raise ValueError(f"tape {trace_id}: routing row {bad} {what}; record or import it again")
     kinds = passes["kind"].to_numpy()
     batch_sizes = passes["request_ids"].list.len().to_numpy().astype(np.int64)
     if batch_sizes.min() == 0:
@@ -113,15 +117,6 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),
         members=passes["request_ids"].explode().to_numpy().astype(np.int64),
     )
-
-
-def _refuse_bad_rows(trace_id: str, ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> None:
-    """Raises ValueError naming the first row that holds no expert or one of them twice."""
-    bad = _first_bad_row(ids, offsets)
-    if bad >= 0:
-        row = ids[offsets[bad] : offsets[bad + 1]].tolist()
-        what = f"names an expert twice ({row})" if row else "names no expert"
-        raise ValueError(f"tape {trace_id}: routing row {bad} {what}; record or import it again")
 
 
 @kernel("int64(int32[::1], int64[::1])")

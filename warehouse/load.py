@@ -218,7 +218,8 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
         files = tape.files(table)
         columns = ", ".join(schema(table).names)
         with _naming(files, f"record or import tape {tape.trace_id} again"):
-            listed = ", ".join(_quoted(_uri(tape.store, path)) for path in files)
+            store = tape.store
+            listed = ", ".join(_quoted(path if store.is_local else str(store.fs.unstrip_protocol(path))) for path in files)
             connection.execute(f"create or replace temp view tape_{table} as select {columns} from read_parquet([{listed}])")
     connection.execute(
         "create or replace temp table tape as select ?::varchar as trace_id, ?::double as n_experts, ?::bigint as top_k",
@@ -232,11 +233,6 @@ def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
     row = connection.execute(sql).fetchone()
     assert row is not None
     return int(row[0])
-
-
-def _uri(store: Store, path: str) -> str:
-    """The path as DuckDB takes it."""
-    return path if store.is_local else str(store.fs.unstrip_protocol(path))
 
 
 def _quoted(text: str) -> str:

@@ -41,8 +41,6 @@ LIVE_SIZES = {
     "recorded_requests": "2",
 }
 COMMANDS = re.compile(r"^(?!Options|Arguments)[A-Z][\w ]*:\n((?:  .*\n?)+)", re.M)  # under one heading or several
-# How revisions before flows/words.py spell what is spelled otherwise now.
-BEFORE = {"--json": ("--format", "json"), "cxl_ndp": ("cxl-ndp",), "layered_prefill": ("layered-prefill",)}
 Command = tuple[str, ...]
 
 
@@ -89,8 +87,6 @@ class Side:
                 self._help(place, (*command, line.split()[0]))
 
     def _run(self, place: Path, command: Command) -> str:
-        if not (self.folder / "checkout" / "flows" / "words.py").is_file():
-            command = tuple(old for word in command for old in BEFORE.get(word, (word,)))
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         environment = {

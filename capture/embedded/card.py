@@ -75,7 +75,9 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
     together = sum(by_name[name]["bits_per_byte"] * n for name, n in n_bytes.items()) / sum(n_bytes.values())
     versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in ("torch", "transformers", "tokenizers")}}
     every = max(1, len(log) // 12)
+    logged = ("text_nats", "math_nats", "recall_nats", "recall_level", "tokens_per_s")
     shown = [row for i, row in enumerate(log, 1) if i % every == 0 or i == len(log)]
+    lines = [f"| {row['tokens'] / 1e6:.1f} M | {' | '.join(str(row[name]) for name in logged)} |" for row in shown]
     (folder / CARD).write_text(
         _TEXT.format(
             python=versions["python"],
@@ -85,7 +87,7 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
             command=f"tokentape models train --tokens {recipe.tokens} --out OUT",
             log=LOG,
             every=every,
-            rows="\n".join(_log_line(row) for row in shown),
+            rows="\n".join(lines),
             versions=", ".join(f"{name} {version}" for name, version in versions.items()),
             **{key: getattr(recipe, key) for key in ("seed", "peak_lr", "batch_rows", "context")},
         )
@@ -107,8 +109,3 @@ def _quality_line(row: dict[str, Any]) -> str:
     bits = "" if row["bits_per_byte"] is None else f"{row['bits_per_byte']:.3f}"
     exact = "" if row["accuracy"] is None else f"{100 * row['accuracy']:.1f} %"
     return f"| {row['dataset']} | {bits} | {exact} | {row['n_items']} |"
-
-
-def _log_line(row: dict[str, Any]) -> str:
-    cells = (row[name] for name in ("text_nats", "math_nats", "recall_nats", "recall_level", "tokens_per_s"))
-    return f"| {row['tokens'] / 1e6:.1f} M | {' | '.join(map(str, cells))} |"

@@ -132,7 +132,7 @@ def grow_with(
         tokens = [draft.tokens[n] for n in nodes]
         if depth == 0:
             logits = text.feed([*unread, *tokens], coming(nodes, len(nodes) + len(unread)), last_only=True)
-        elif draft.is_chain:
+        elif draft.parents == list(range(-1, draft.n)):  # a chain
             logits = text.feed(tokens, coming(nodes, len(nodes)))
         else:
             logits = text.feed_tree(tokens, coming(nodes, len(nodes)), draft.depths, ancestors(draft.parents)[nodes])

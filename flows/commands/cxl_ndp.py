@@ -100,8 +100,10 @@ def decode(
       tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
     from tokentape.flows.cxl_ndp.points import Options
+    from tokentape.replay.cxl_ndp.setting import Setting
 
-    found = asked(Options, ctx, compute_scales=not fixed_macs, overlaps=overlap).answer()
+    setting = asked(Setting, ctx, hot_experts=0, compute_scales=not fixed_macs, overlaps=overlap)
+    found = asked(Options, ctx, setting=setting).answer()
     rows = [
         (
             name,

@@ -43,7 +43,7 @@ def simulate(
       tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
     from tokentape.flows.grid import load_trace
-    from tokentape.flows.serving.points import request_times, rows_of, served, write_frame
+    from tokentape.flows.serving.points import request_times, rows_of, served
     from tokentape.flows.serving.setup import COVERAGES, engine_of
     from tokentape.hw.profile import ENDS
     from tokentape.replay.serving.measure import measure
@@ -62,7 +62,8 @@ def simulate(
     tables = rows_of(STUDY, STUDY, point, measured)
     write_together(place, tables, "serving_points", tables["serving_points"][0]["point_id"])
     if out is not None:
-        write_frame(request_times(load, point.n_seeds), out)
+        times = request_times(load, point.n_seeds)
+        (times.write_csv if out.suffix == ".csv" else times.write_parquet)(out)
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
         trace = load_trace(place, place.resolve(point.workload if point.coverage == "recorded" else point.coverage))

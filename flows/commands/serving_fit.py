@@ -114,7 +114,7 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.hw.fit_files import Fit
     from tokentape.replay.serving.engine_logs import read
-    from tokentape.replay.serving.validation import FITTED_ON, HOST, compare, fit_host, fitted_rows, without_model
+    from tokentape.replay.serving.validation import FITTED_ON, HOST, compare, fit_host, without_model
 
     stages, run = [served for path in paths for served in read(path)], runs_on(hardware, None, fits)
     with progress_bar("calibrate serving") as show:
@@ -131,7 +131,8 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     errors = {name: [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (name, "mean")] for name in FITTED_ON}
     if not cross_validate:
         used = [error for of in errors.values() for error in of]
-        HOST.save(Fit(host, fitted_rows(able), sum(used) / len(used), hardware), out)
+        of_rows = (f"{of.source}/{of.stage}/{name}/mean" for of in able for name in FITTED_ON if (name, "mean") in of.measured)
+        HOST.save(Fit(host, tuple(of_rows), sum(used) / len(used), hardware), out)
         note(f"{out}: written")
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=1))

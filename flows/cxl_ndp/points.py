@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
@@ -55,15 +55,9 @@ class Options:
     hardware: str
     profile: str | None
     fit: str | None
-    batch: int
     context: int
     hot: int | None
-    alpha: float
-    placement: str
-    rule: str
-    compute_scales: bool
-    overlaps: bool
-    seed: int
+    setting: Setting  # but for its hot experts
     store: str | None
 
     def answer(self) -> Answer:
@@ -71,28 +65,19 @@ class Options:
         asked = self._systems()
         made, routing_of = self._source()
         hot = made.geometry.n_experts // 2 if self.hot is None else self.hot
-        setting = Setting(
-            batch=self.batch,
-            hot_experts=hot,
-            alpha=self.alpha,
-            placement=self.placement,
-            rule=self.rule,
-            overlaps=self.overlaps,
-            compute_scales=self.compute_scales,
-            seed=self.seed,
-        )
+        setting = replace(self.setting, hot_experts=hot)
         setting.refuse_what_is_not(made.geometry.n_experts)
         systems = [system_of(name, made).name for name in asked]
         routing = routing_of()
         spread, g = Settings.shipped().losses.spread, made.geometry
-        losses = stand_in_losses(len(g.moe_layers), g.n_experts, self.seed, spread)
+        losses = stand_in_losses(len(g.moe_layers), g.n_experts, setting.seed, spread)
         decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
         metrics = {name: of for name, of in compared(decoded).items() if name in systems}
         title = (
-            f"{made.name} on {made.machine.name}, {made.profile.name}, batch {self.batch} at {self.context:,} tokens, "
+            f"{made.name} on {made.machine.name}, {made.profile.name}, batch {setting.batch} at {self.context:,} tokens, "
             f"{hot} of {g.n_experts} experts hot, {routing.trace_id}"
         )
-        said = [*notes(made, hot, self.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
+        said = [*notes(made, hot, setting.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
         left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
         said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
         return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
@@ -129,8 +114,8 @@ class Options:
                 raise ValueError("nothing to decode: give --model, --tape or both")
             model = models.load(self.model)
             made = self._setup(model.name, model.geometry)
-            n_sequences = max(self.batch, cxl_ndp_routing.N_PROMPT // 8)
-            return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.seed)
+            n_sequences = max(self.setting.batch, cxl_ndp_routing.N_PROMPT // 8)
+            return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.setting.seed)
         store = Store(self.store)
         (trace_id, *others) = matching((self.tape,), store.trace_ids())
         if others:

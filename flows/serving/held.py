@@ -8,28 +8,24 @@ from pathlib import Path
 
 from tokentape.flows.grid import load_hardware
 from tokentape.hw import spec
-from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.serving.engine_logs import Engine, Served
 from tokentape.replay.serving.iteration import IterationCosts
-from tokentape.replay.serving.run import Limits, ServingRun
-from tokentape.replay.serving.validation import on_engine, served_by
+from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.validation import on_engine, scheduler_of
 from tokentape.warehouse import models
 
 Run = Callable[[Served, float], ServingRun]
 
 
-def machine_for(hardware: str, engine: Engine) -> HardwareSpec:
-    """The machine, or N of it where the engine has N devices and such a machine ships."""
-    several = f"{hardware}x{engine.n_devices}"
-    return load_hardware(several if engine.n_devices > 1 and several in spec.shipped() else hardware)
-
-
 def costs_of(
     engine: Engine, hardware: str, model: str | None, fits: Path | None, end: str = "value", step_s: float = 0.0
 ) -> tuple[IterationCosts, Limits]:
-    """Of an engine with its own model, or with the model given. Raises ValueError for what does not exist or does not fit."""
+    """Of an engine with its own model, or with the model given, on the machine, or on N of it where the engine has N devices and
+    such a machine ships. Raises ValueError for what does not exist or does not fit."""
+    several = f"{hardware}x{engine.n_devices}"
+    machine = load_hardware(several if engine.n_devices > 1 and several in spec.shipped() else hardware)
     of = models.load(model or models.like(engine.model))
-    return on_engine(engine, of.geometry, machine_for(hardware, engine), of.formats(engine.weight_format), fits, end, step_s)
+    return on_engine(engine, of.geometry, machine, of.formats(engine.weight_format), fits, end, step_s)
 
 
 def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
@@ -40,7 +36,7 @@ def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
     def on(engine: Engine, step_s: float) -> tuple[IterationCosts, Limits]:
         return costs_of(engine, hardware, model, fits, step_s=step_s)
 
-    return lambda served, step_s: served_by(served, *on(served.engine, step_s))
+    return lambda served, step_s: serve(served.requests, scheduler_of(served.engine), *on(served.engine, step_s))
 
 
 def that_run(stages: Sequence[Served], run: Run, show: Callable[[int, int, str], None]) -> tuple[list[Served], dict[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,14 +44,6 @@ def request_times(load: Served, n_seeds: int) -> pl.DataFrame:
         of |= {name: getattr(run, name) for name in ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")}
         of_seeds.append(pl.DataFrame({"seed": np.full(len(run.requests), seed), "request": np.arange(len(run.requests)), **of}))
     return pl.concat(of_seeds)
-
-
-def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """As CSV or Parquet, by the name's end."""
-    if path.suffix == ".csv":
-        frame.write_csv(path)
-    else:
-        frame.write_parquet(path)
 
 
 def point_id(study: str, series: str, point: Point) -> str:

@@ -111,7 +111,10 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         return Engine(cost, limits, 1.0, None, tuple(filter(None, (cost.outside,))))
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = models.load(point.model).geometry
-    _refuse_of_experts(point, geometry)
+    plain = Point(scheduler=point.scheduler)
+    for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
+        if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
+            raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
     exact = point.coverage == "recorded"
     coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, fit.constants.prefill_correlation)
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
@@ -161,14 +164,6 @@ def _memory(point: Point, geometry: Geometry, machine: HardwareSpec) -> tuple[in
         return n_blocks, held.held_frac(n_blocks, point.memory_frac)
     held.refuse_more_than_fit(point.kv_blocks)
     return point.kv_blocks, held.held_frac(point.kv_blocks, 1.0)
-
-
-def _refuse_of_experts(point: Point, geometry: Geometry) -> None:
-    """Raises ValueError where a model without experts is told something of them."""
-    plain = Point(scheduler=point.scheduler)
-    for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
-        if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
-            raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
 
 
 def _refuse_of_recorded(point: Point, machine: HardwareSpec, held_frac: float) -> None:

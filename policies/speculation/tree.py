@@ -48,11 +48,6 @@ class Draft:
         """Drafted nodes, the root not counted."""
         return len(self.tokens) - 1
 
-    @property
-    def is_chain(self) -> bool:
-        """True where every node's parent is the node before it."""
-        return self.parents == list(range(-1, self.n))
-
     def grow(self, probabilities: Probabilities) -> None:
         """One level more. probabilities: (len(level), V), the drafter's after each node of the level."""
         grown = self._likeliest(probabilities) if self.rng is None else self._drawn(probabilities)

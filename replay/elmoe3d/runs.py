@@ -28,7 +28,6 @@ from tokentape.replay.elmoe3d.work import (
     expert_rows,
     head_work,
     partial_sum_bytes,
-    pool_writes,
     stacked,
     static_work,
 )  # fmt: skip
@@ -80,7 +79,9 @@ def _written(p: Points, found: Outcome, profile: Profile, frac: Sourced) -> Joul
     joules, written = nothing(len(p)), written_bytes(p, found)
     ends = np.array([[getattr(frac, end)] for end in ENDS])
     for of in (of for of in p.groups if of.machine.roles.expert_cache):
-        joules[:, :, of.at] = ends * parts_of(clock(pool_writes(written[of.at]), of.machine, profile), of.machine)
+        row = Rows(kind="weights", name="written into the pool", tier="expert_cache", bytes=written[of.at, None])
+        entering = Work(n_steps=written[of.at].size, n_blocks=1, rows=(row,))
+        joules[:, :, of.at] = ends * parts_of(clock(entering, of.machine, profile), of.machine)
     return joules
 
 

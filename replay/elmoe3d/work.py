@@ -147,12 +147,6 @@ def partial_sum_bytes(geometry: Geometry) -> float:
     return PARTIAL_SUM_BYTES * (2 * geometry.expert_intermediate + geometry.hidden)
 
 
-def pool_writes(written: Floats) -> Work:
-    """Slices that enter the pool while they stream by, (S,) bytes."""
-    row = Rows(kind="weights", name="written into the pool", tier="expert_cache", bytes=written[:, None])
-    return Work(n_steps=written.size, n_blocks=1, rows=(row,))
-
-
 def findings(machine: HardwareSpec) -> list[str]:
     """Decisions of the design that the machine cannot carry out, and what stands for them; one sentence each."""
     roles = machine.roles

@@ -42,21 +42,18 @@ class Tried:
 def pareto_rows(made: Setup, geometry: Geometry, work: Work, tried: Iterable[Tried]) -> list[Row]:
     """geometry: of the model; work: lengths and batch of the decode step that is costed."""
     rows = [
-        {**one.where, **_perplexity(one), **_costs(made, geometry, system, replace(work, budget_tokens=one.policy.budget), one)}
+        dict(one.where)
+        | {"perplexity": sum(one.perplexities) / len(one.perplexities)}
+        | {"low": min(one.perplexities), "high": max(one.perplexities)}
+        | _costs(made, geometry, system, replace(work, budget_tokens=one.policy.budget), one)
         for one in tried
         for system in _systems(made, one)
     ]
-    return [row | {"is_front": not any(_beats(other, row) for other in rows)} for row in rows]
-
-
-def _beats(other: Row, row: Row) -> bool:
-    one, two = ((r["decode_energy_j_per_token"], r["perplexity"]) for r in (other, row))
-    return one != two and one[0] <= two[0] and one[1] <= two[1]
-
-
-def _perplexity(one: Tried) -> Row:
-    found = one.perplexities
-    return {"perplexity": sum(found) / len(found), "low": min(found), "high": max(found)}
+    points = [(row["decode_energy_j_per_token"], row["perplexity"]) for row in rows]
+    return [
+        row | {"is_front": not any(one != mine and one[0] <= mine[0] and one[1] <= mine[1] for one in points)}
+        for row, mine in zip(rows, points, strict=True)
+    ]
 
 
 def _systems(made: Setup, one: Tried) -> Iterator[System]:

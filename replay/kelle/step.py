@@ -94,7 +94,9 @@ def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting
     told = []
     for _, system, work in asked:
         recomputes = system.recomputes and not _no_recomputation(geometry, system, work, recomputed_frac, accounting)
-        told.append((work.batch, work.kv_bits / 16, budget_of(system, work), recomputes, _scores(geometry, system, work)))
+        budget, heads = budget_of(system, work), work.batch * geometry.n_layers * geometry.n_heads
+        scores = system.scans * heads * min(work.n_tokens, budget)  # what a scan in software reads: the kept ones of every head
+        told.append((work.batch, work.kv_bits / 16, budget, recomputes, scores))
     batch, bits, budget, recomputes, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
     share = recomputed_frac * recomputes
     charged = share if accounting.charges_recompute else 0.0 * share
@@ -202,11 +204,6 @@ def _no_recomputation(
     if geometry.hidden * INPUT_BYTES < elements * work.kv_bits / 8:
         return ()
     return (f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}",)
-
-
-def _scores(geometry: Geometry, system: System, work: Work) -> float:
-    """What a scan in software reads in a step: the kept scores of every head."""
-    return system.scans * work.batch * geometry.n_layers * geometry.n_heads * min(work.n_tokens, budget_of(system, work))
 
 
 def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, ...]:

@@ -77,7 +77,7 @@ def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64
 def _replayed(tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool) -> _Engine:
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
-    if exact and tape.is_truncated:
+    if exact and str(tape.notes["keep"]).startswith("top"):
         raise ValueError(
             f"tape {tape.trace_id} keeps {tape.notes['keep']} of every attention row: its kept sets are approximate; "
             "record full rows, or allow it with --approximate"

@@ -43,18 +43,6 @@ class AttentionTape:
         heads = float(self.notes["query_heads_per_kv_head"])
         return -heads if self.notes.get("has_sinks") else heads
 
-    @property
-    def is_truncated(self) -> bool:
-        """Rows hold their largest masses only."""
-        return str(self.notes["keep"]).startswith("top")
-
-    def refuse_blocks(self) -> None:
-        if str(self.notes["keep"]).startswith("block"):
-            raise ValueError(
-                f"tape {self.trace_id} sums its attention over blocks: single tokens cannot be followed; "
-                "record it with --attention full or top:M"
-            )
-
 
 @dataclass(frozen=True, eq=False)
 class Events:
@@ -77,7 +65,11 @@ def events_of(tape: AttentionTape) -> Iterator[Events]:
 
     Raises ValueError naming the request for heads that are missing or out of order, or a request that the tape does not list.
     """
-    tape.refuse_blocks()
+    if str(tape.notes["keep"]).startswith("block"):
+        raise ValueError(
+            f"tape {tape.trace_id} sums its attention over blocks: single tokens cannot be followed; "
+            "record it with --attention full or top:M"
+        )
     heads, left = tape.n_heads, None
     for piece in tape.pieces():
         frame = pl.from_arrow(piece.select(COLUMNS))

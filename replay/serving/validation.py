@@ -5,7 +5,7 @@ Nothing is fitted but, where asked, what no kernel table holds: two constants of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +23,7 @@ from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.engine_logs import METRICS, STATISTICS, Engine, Served, latencies
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.memory import footprint
-from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.run import Limits, ServingRun
 from tokentape.warehouse.geometry import Geometry
 
 NOTHING = "nothing"
@@ -119,11 +119,6 @@ def scheduler_of(engine: Engine) -> Chunked:
     return Chunked(engine.budget_tokens)
 
 
-def served_by(served: Served, cost: IterationCosts, limits: Limits) -> ServingRun:
-    """The run of a stage."""
-    return serve(served.requests, scheduler_of(served.engine), cost, limits)
-
-
 def means(served: Served, run: ServingRun, host: Host) -> dict[str, float]:
     """Mean of each metric of FITTED_ON, in seconds."""
     requests = served.requests
@@ -193,11 +188,6 @@ def _tokens_per_s(edges: Floats, first_s: Floats, last_s: Floats, n_output: NDAr
     so_far = np.where(edges[:, None] >= first_s, np.clip(come, 1.0, n_output), 0.0).sum(axis=1)
     made: Floats = np.diff(so_far) / np.diff(edges)
     return made
-
-
-def fitted_rows(stages: Iterable[Served]) -> tuple[str, ...]:
-    """Ids of the rows that constants are fitted on: engine, stage, metric."""
-    return tuple(f"{of.source}/{of.stage}/{name}/mean" for of in stages for name in FITTED_ON if (name, "mean") in of.measured)
 
 
 def without_model(stages: Sequence[Served]) -> Iterator[tuple[str, list[Served], list[Served]]]:

@@ -148,11 +148,6 @@ class Rounds:
     static: str
 
     @property
-    def widest_pass(self) -> int:
-        """Nodes of a request in a draft pass."""
-        return int(np.diff(self.bounds).max(initial=0))
-
-    @property
     def dense_format(self) -> str | None:
         """Of weights but experts in draft passes; None: as in any other."""
         return next((name for bits, name in _FORMATS.items() if self.bits <= bits), None) if self.static == "slices" else None

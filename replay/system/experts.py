@@ -157,7 +157,7 @@ class ExpertSlots:
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
-        costs, n_nodes = self.costs, max(self.n_nodes, self.rounds.widest_pass) if self.rounds else 0
+        costs, n_nodes = self.costs, max(self.n_nodes, int(np.diff(self.rounds.bounds).max(initial=0))) if self.rounds else 0
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())

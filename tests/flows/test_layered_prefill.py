@@ -82,15 +82,6 @@ def served(place, answers):
     return pl.DataFrame(read_rows(place, "serving_points"), infer_schema_length=None)
 
 
-def test_settings_say_what_is_assumed_and_patterns_name_claims():
-    assert Settings.SHIPPED.read_text().count("assumed") >= 2
-    series = {job.series for job in jobs(SHIPPED)}
-    assert {f"table-{n}" for n in (2, 6, 7, 8, 10, 11, 12)} <= series
-    assert len({job.series for job in jobs(SHIPPED) if job.last_rate}) == 4
-    assert SHIPPED.n_seeds == 40
-    assert {job.point.n_seeds for job in jobs(SHIPPED) if job.claims} == {1, SHIPPED.n_claim_seeds}
-
-
 def test_answers_are_of_known_claims_and_more_than_those_fitted_on(answers):
     ids = {claim_id for claim_id, _ in answers}
     assert ids <= set(STATED)

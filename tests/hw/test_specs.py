@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tokentape.hw import dram, spec
-from tokentape.hw.catalogue import markdown, rows, write
+from tokentape.hw.catalogue import markdown, rows
 from tokentape.hw.spec import SPECS, BadSpec, load, shipped, with_values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -277,11 +277,6 @@ def test_the_page_lists_every_number_and_is_current():
     told = f"{min(assumed)} to {max(assumed)} % of a machine's numbers are"
     assert len(assumed) == len(shipped())
     assert told in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-
-
-def test_the_page_is_written_aside_first(tmp_path):
-    write(tmp_path / "machines.md")
-    assert [path.name for path in tmp_path.iterdir()] == ["machines.md"]
 
 
 @pytest.fixture

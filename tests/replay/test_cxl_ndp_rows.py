@@ -11,7 +11,7 @@ from cxl_ndp_tapes import random_routing
 from tokentape.policies.bits import BIT_RULES, assign, table_loss
 from tokentape.policies.placement import Capacity, importance
 from tokentape.policies.placement.fixed import PrefillGuided
-from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
+from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows
 from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of
 from tokentape.replay.cxl_ndp.routing import in_batches
 from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
@@ -73,11 +73,3 @@ def test_bit_losses_are_means_over_groups_of_sums_over_layers(across, weighted):
         assert rows[None, name]["uniform_loss"] == rows[None, "uniform"]["loss"]
         assert rows[None, name]["optimum_loss"] == rows[None, "optimum"]["loss"] <= rows[None, name]["loss"] + 1e-12
     assert rows[None, "prefix_split"]["loss"] <= rows[None, "uniform"]["loss"] + 1e-12
-
-
-def test_a_ranking_by_loss_is_a_share_of_the_layer():
-    losses = np.random.default_rng(1).random((2, 5, 4))
-    scores = by_loss(losses)
-    assert scores.shape == (1, 2, 5)
-    assert scores.sum(axis=2) == pytest.approx(1.0)
-    assert np.array_equal(scores[0].argmax(axis=1), losses[..., 0].argmax(axis=1))

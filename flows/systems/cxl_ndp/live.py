@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, Bench, Lab, orderings
+from tokentape.capture.cxl_ndp.orderings import METHODS, Bench, Lab, orderings
 from tokentape.capture.live.quality import Cut
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
@@ -31,11 +31,6 @@ class Job:
 
     def __str__(self) -> str:
         return f"{self.what} seed {self.seed}" if self.what == "quality" else self.what
-
-
-def losses_tape(store: Store, study: Settings) -> str:
-    """Id of the tape of losses, captured where it is missing."""
-    return record(CaptureSettings(model=study.recorded.model, tables=("losses",), **CALIBRATION), store, resume=True)
 
 
 def recorded(store: Store, study: Settings) -> list[str]:

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from tokentape import warehouse
-from tokentape.capture.cxl_ndp.orderings import METHODS
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS
+from tokentape.capture.plan import CaptureSettings
+from tokentape.capture.run import capture as record
 from tokentape.flows.answers import Row, answer, answered, bars_held, checked, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
@@ -54,7 +56,8 @@ def run(at: Running) -> list[Row]:
     at.tell([] if study.is_copy else [bars_held(made["cxl_ndp_checks"])])
     if not at.in_model:
         return made["answers"]
-    losses = live.losses_tape(store, study)
+    calibrating = CaptureSettings(model=study.recorded.model, tables=("losses",), **CALIBRATION)
+    losses = record(calibrating, store, resume=True)
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers

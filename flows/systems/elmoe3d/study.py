@@ -7,7 +7,6 @@ store is replayed, and one synthetic tape per model of the paper, since its own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,12 +64,6 @@ def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     return answered(study.answers, PAPER, {live.POINTS: points})
 
 
-def table_points(study: Settings, table: pl.DataFrame, fits: Sequence[ELMoE3DConstants]) -> pl.DataFrame:
-    """Every row of Table 3, fit by fit and law by law, in the table's order."""
-    laws = pl.DataFrame({"hit_model": study.hit_models}).join(table, how="cross", maintain_order="left_right")
-    return pl.concat(points_of(laws, fit, series=TABLE_SERIES) for fit in fits)
-
-
 def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:
     """The rows of the table whose model and machine are the study's: of a copy, some or none."""
     machine = pl.col("hb_gb").cast(pl.String)
@@ -108,7 +101,8 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
     """Rows of every table that needs no tape. fits: the headline's first."""
     headline, mine, profile = fits[0], ran(setup, table), profiles.load(study.profile)
     past, machines = sweep_points(study, setup, table, headline)
-    every = pl.concat([table_points(study, mine, fits), past], how="diagonal_relaxed")
+    laws = pl.DataFrame({"hit_model": study.hit_models}).join(mine, how="cross", maintain_order="left_right")
+    every = pl.concat([*(points_of(laws, fit, series=TABLE_SERIES) for fit in fits), past], how="diagonal_relaxed")
     found = evaluated(every, machines, profile)
     made: Rows = {"elmoe3d_points": point_rows(found, machines), "answers": []}
     if mine.is_empty():  # a copy with other models: Table 3, the mapping and the platforms are of the paper's

@@ -95,7 +95,8 @@ def knees(study: Settings, points: Mapping[Job, Values]) -> Iterator[Row]:
         ]
         if met:
             yield _answer(claim, list(max(met)), f"largest of {len(met)} swept points with more than {HELD:.0%} within limits")
-    gains = {series: _gain(points, series) for series in sweeps}
+    held = {series: [_curve(points, series, name).falls_below(HELD)[0] for name in ("layered", "chunked")] for series in sweeps}
+    gains = {series: ours / theirs - 1.0 for series, (ours, theirs) in held.items()}
     for name, pick in (("min", min), ("max", max)) if gains else ():
         series = pick(gains, key=lambda series: gains[series])
         how = f"rate at which {HELD:.0%} are within limits, layered over chunked {CHUNK}; {name} of the sweeps: {series}"
@@ -117,11 +118,6 @@ def _rate(study: Settings, points: Mapping[Job, Values], sweep: Job, claim: Mapp
         return [min(rate, last) for rate in rates], how
     ours, theirs = (_curve(points, series, name) for name in ("layered", "chunked"))
     return [*theirs.led_by(ours).falls_below(1.0 - CLEAR_LEAD)], f"layered leads chunked by {CLEAR_LEAD:.0%}; {series}"
-
-
-def _gain(points: Mapping[Job, Values], series: str) -> float:
-    ours, theirs = (_curve(points, series, name).falls_below(HELD)[0] for name in ("layered", "chunked"))
-    return ours / theirs - 1.0
 
 
 def _curve(points: Mapping[Job, Values], series: str, scheduler: str, metric: str = "slo_frac") -> Curve:
