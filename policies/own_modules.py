@@ -166,7 +166,7 @@ def _imported(file: str, package: str) -> Iterator[str]:
         yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=2048)
 def imported_names(source: bytes, file: str, package: str = "") -> tuple[str, ...]:
     """`a.b` of `import a.b`, `a.b` of `from a import b`, in functions too; not what only a type checker imports.
 

@@ -100,6 +100,7 @@ def test_the_shipped_model_answers_held_out_items():
 
 @pytest.mark.embedded
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="code and docs follow the interpreter; the bar is CPython 3.11's")
+@pytest.mark.slow
 def test_the_shipped_model_knows_held_out_code_and_docs():
     rows = evaluate(models.EMBEDDED, ["code", "docs"], device="cpu")
     sizes = [sum(len(item.prompt.encode()) for item in texts.SHIPPED[row["dataset"]](row["n_items"])) for row in rows]

@@ -45,9 +45,9 @@ SWEPT = {
 FEW = {"equal quality": SWEPT | {"capacity_gb": 3.6}, "captured": SWEPT | {"capacity_frac": 0.375}, "held": {"target_frac": 0.05}}
 SMALL = SHIPPED.model_copy(
     update={
-        "seeds": (0, 1), "requests": 1, "prompt": 150, "output": 49, "windows": (10, 32),
+        "seeds": (0, 1), "requests": 1, "prompt": 48, "output": 33, "windows": (10, 32),
         "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
-        "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 32, "output": 17}),
+        "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 24, "output": 17}),
         "live": SHIPPED.live.model_copy(
             update={"windows": 1, "prompt": 8, "output": 24, "whole_windows": 1, "schemes": ("amat", "base_asym"),
                     "scheme_pairs": ("MAT42",),
