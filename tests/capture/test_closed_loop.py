@@ -46,12 +46,6 @@ def tiny():
     return {name: build(name) for name in MOE_CONFIGS}
 
 
-@pytest.fixture(scope="module")
-def embedded():
-    torch.set_num_threads(1)
-    return models.load(models.find(models.EMBEDDED), device="cpu")
-
-
 def requests(lengths=(9, 4, 12), new=(6, 9, 3), vocabulary=97):
     """Prompts of unequal length that end at different steps."""
     rng = np.random.default_rng(5)
@@ -334,22 +328,22 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
 
 @pytest.mark.embedded
 @pytest.mark.parametrize("precision", ["high-bit", "dbsc"])
-def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(embedded, tmp_path, precision):
+def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, tmp_path, precision):
     store = Store(tmp_path)
     tape = store.open(capture(CaptureSettings("embedded", "recall", max_requests=3, max_new_tokens=24, device="cpu"), store))
     routing = tape.read("routing")
     trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", routing, tape.read("passes"))
     scores = scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
     policy = SliceMoE(precision=PRECISIONS[precision](), free_steps=2)
-    capacity = capacity_of(embedded.model, policy.cache, 0.375)
+    capacity = capacity_of(loaded.model, policy.cache, 0.375)
     replayed = replay_sliced(trace, scores, policy, None, capacity, start="cold").metrics
-    loop = Sliced(embedded.model, policy, capacity, scheme=None)
+    loop = Sliced(loaded.model, policy, capacity, scheme=None)
     tokens = tape.read("tokens")
     for request in tape.read("requests").iter_rows(named=True):
         ids = tokens.filter(tokens["request_id"] == request["request_id"]).sort("position")["token_id"].to_list()
         n = request["n_prompt_tokens"]
         forced = (*ids[n:], 0)  # the last token is never an input, and stands in no tape
-        generate(embedded.model, [Request(0, tuple(ids[:n]), len(forced), forced)], loop)
+        generate(loaded.model, [Request(0, tuple(ids[:n]), len(forced), forced)], loop)
     assert loop.miss_frac == pytest.approx(replayed["high_bit_miss_frac"].value, rel=1e-12)
     assert loop.miss_frac > 0.1
 

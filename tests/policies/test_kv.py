@@ -103,12 +103,6 @@ def test_full_keeps_all_and_grows():
     assert slots.positions.shape[1] < 2 * 64
 
 
-def test_streaming_is_sinks_and_the_latest():
-    prompt, rows = attention(np.random.default_rng(1), 2, 12, 9)
-    states, _ = run(Streaming(6, sink=2), prompt, rows)
-    assert [s[0] for s in states] == [[0, 1, *range(12 + i - 4, 12 + i)] for i in range(10)]
-
-
 def test_tova_drops_what_the_last_query_sees_least():
     prompt = np.array([[1.0, 0.1, 0.5]])
     rows = np.array([[[0.5, 0.3, 0.05, 0.15]], [[0.1, 0.4, 0.2, 0.3]]])

@@ -11,7 +11,7 @@ from cxl_ndp_tapes import random_routing
 from tokentape.policies.placement import PLACEMENTS, Capacity, hot_set, importance
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.reactive import EMA, Never
-from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of
 from tokentape.replay.cxl_ndp.routing import in_batches
 from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows
 
@@ -85,6 +85,7 @@ def test_no_decode_and_no_layers_in_common():
         found = hits_of(silent, in_batches(6, 1), placement, Capacity(2))
         assert np.isnan(found.hit_frac)
         assert np.isnan(found.by_layer()).all()
+        assert hit_rows(found, (0, 1)) == []
     with pytest.raises(ValueError, match="EMA moves experts layer by layer"):
         hits_of(routing, in_batches(6, 1), EMA(), Capacity(2, across_layers=True))
     with pytest.raises(ValueError, match="another group's prompt"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from cxl_ndp_tapes import random_routing
@@ -28,14 +26,6 @@ def test_hit_and_similarity_rows_name_layers_and_their_mean():
     assert [row["layer"] for row in rows] == [None, 4, 9]
     assert rows[0]["own_cosine"] == pytest.approx(np.nanmean(found.own))
     assert rows[0]["n_requests"] == (routing.n_decode > 0).sum()
-
-
-def test_no_rows_where_nothing_can_be_said():
-    routing = random_routing(2)
-    silent = replace(routing, n_decode=np.zeros(6, np.int32))
-    assert hit_rows(hits_of(silent, in_batches(6, 1), PrefillGuided(), Capacity(2)), (0, 1)) == []
-    alone = replace(routing, n_decode=np.where(np.arange(6) == 0, routing.n_decode, 0).astype(np.int32))
-    assert similarity_rows(similarity(alone), (0, 1)) == []
 
 
 @pytest.mark.parametrize("bin_steps", [1, 5, 100])

@@ -332,11 +332,6 @@ def test_no_baseline_is_slower_than_the_xpu_alone():
             assert np.all(runs[mode].seconds <= alone[mode].seconds * (1 + 1e-12))
 
 
-def test_more_bandwidth_near_memory_never_hurts():
-    times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
-    assert np.all(np.diff(times, axis=0) <= 1e-15)
-
-
 def test_nodes_are_never_assumed():
     points = of_scheme("EAGLE3", {})
     found = evaluate(points, PROFILE, with_joules=True)
