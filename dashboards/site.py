@@ -19,6 +19,7 @@ from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.tape import page as tape
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
@@ -31,6 +32,7 @@ Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
 TOPICS: dict[str, tuple[str, Topic]] = {
     compare.FILE: (compare.TITLE, compare.page),
     experts.FILE: (experts.TITLE, experts.page),
+    tape.FILE: (tape.TITLE, tape.page),
     hardware.FILE: (hardware.TITLE, hardware.page),
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
