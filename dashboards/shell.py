@@ -17,7 +17,7 @@ import jinja2
 import polars as pl
 import vl_convert
 
-from tokentape.dashboards import theme
+from tokentape.dashboards import theme, units
 
 HERE = Path(__file__).parent
 CLAIMS = "claims"  # the figure that a page begins with
@@ -137,6 +137,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {name: getattr(units, name) for name in ("percent", "signed", "significant")}
     # A page with a NaN in its data draws nothing.
     made.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False, "separators": (",", ":")}
     return made

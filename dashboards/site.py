@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -26,21 +27,11 @@ from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
 PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
 MAX_TRACES = 16
-MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced
+MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
-TOPICS: dict[str, tuple[str, Topic]] = {
-    compare.FILE: (compare.TITLE, compare.page),
-    experts.FILE: (experts.TITLE, experts.page),
-    tape.FILE: (tape.TITLE, tape.page),
-    hardware.FILE: (hardware.TITLE, hardware.page),
-    validation.FILE: (validation.TITLE, validation.page),
-    slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
-    layered.FILE: (layered.TITLE, layered.page),
-    elmoe3d.FILE: (elmoe3d.TITLE, elmoe3d.page),
-    kelle.FILE: (kelle.TITLE, kelle.page),
-    cxl_ndp.FILE: (cxl_ndp.TITLE, cxl_ndp.page),
-}
+PAGES = (compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp)
+TOPICS: dict[str, tuple[str, Topic]] = {page.FILE: (page.TITLE, page.page) for page in PAGES}
 
 
 def build(database: Path, out: Path) -> Path:
@@ -55,7 +46,9 @@ def build(database: Path, out: Path) -> Path:
     pages = [(index.FILE, index.TITLE), *((file, title) for file, (title, _) in TOPICS.items())]
     with closing(connect(database)) as connection:
         try:
-            html = {index.FILE: shell.render(index.page(connection), pages)}
+            seen, held = out / MARK, index.held(connection)
+            before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
+            html = {index.FILE: shell.render(index.page(connection, before), pages)}
             html |= {file: _fitting(topic, connection, pages) for file, (_, topic) in TOPICS.items()}
         except duckdb.Error as error:
             raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
@@ -64,7 +57,7 @@ def build(database: Path, out: Path) -> Path:
     try:
         for file, text in html.items():
             (fresh / file).write_text(text, encoding="utf-8")
-        (fresh / MARK).touch()
+        (fresh / MARK).write_text(json.dumps(held), encoding="utf-8")
         settle_folder(fresh, out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -23,16 +23,12 @@ LEAD = (
 )
 
 
-def asked(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"traces": trace_ids})
-
-
 def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
     """The page over the first `max_traces` tapes of the catalogue (rows.traces), replayed ones first."""
     catalogue = rows.traces(connection)
     shown = catalogue.head(max_traces)
     trace_ids = shown["trace_id"].to_list()
-    ask = asked(connection, trace_ids, max_traces)
+    ask = Ask(connection, Path(__file__).parent, max_traces, {"traces": trace_ids})
     runs = ask.made(_replays)
     few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
     own = Page(

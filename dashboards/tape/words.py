@@ -26,4 +26,3 @@ CONTEXT = {
 }
 CONTEXT_COLOURS = dict(CONTEXT.values())
 BESIDE = "datum.trace === trace || datum.trace === beside"
-EACH_TAPE = "labelFontSize=13 labelFontWeight=600 labelAnchor=start labelLimit=460"

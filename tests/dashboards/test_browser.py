@@ -30,7 +30,7 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 @pytest.mark.parametrize(
     ("file", "n_charts"),
     [
-        ("index.html", 1),
+        ("index.html", 2),
         ("experts.html", 2),
         ("tape.html", 7),
         ("hardware.html", 3),

@@ -77,15 +77,8 @@ def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConn
         assert len(times) == 128  # experts never selected are there as zeros
         assert sum(times) == pytest.approx(128, abs=0.7)  # rounded to two digits
     crowd = crowd.row(0, named=True)
-    counts = sorted(
-        (
-            n
-            for (n,) in connection.sql(
-                f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}'"
-            ).fetchall()
-        ),
-        reverse=True,
-    )
+    of = f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}' order by 1 desc"
+    counts = [n for (n,) in connection.sql(of).fetchall()]
     assert crowd["top_tenth"] == pytest.approx(sum(counts[:615]) / sum(counts))
     assert crowd["n_unused"] == 48 * 128 - len(counts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import product, zip_longest
 
 import numpy as np
 import polars as pl
@@ -102,50 +103,36 @@ def test_gate_curves_are_means_by_rank(store: Store) -> None:
 
 def test_batches_touch_what_their_tokens_chose(store: Store) -> None:
     (found,) = summaries(stored(store, routed()), "profiles")
-    for layer in LAYERS:
-        rows = [row for row in routed() if row["layer"] == layer]
-        prompts = [
-            row["expert_ids"] for row in sorted(rows, key=lambda r: (r["request_id"], r["position"])) if row["pass_id"] < 2
-        ]
-        steps = defaultdict(list)
-        for row in sorted(rows, key=lambda r: (r["request_id"], r["position"])):
-            if row["pass_id"] >= 2:
-                steps[row["request_id"]].append(row["expert_ids"])
-        turns = [step[n] for n in range(N_DECODED) for step in (steps[0], steps[1]) if n < len(step)]
-        for phase, tokens in (("prefill", prompts), ("decode", turns)):
-            for n in (1, 2, 4, 8, 16):
-                batches = [tokens[at : at + n] for at in range(0, len(tokens) - n + 1, n)]
-                touched = [len(set().union(*batch)) / N_EXPERTS for batch in batches]
-                (row,) = found.filter(metric="coverage_frac", layer=layer, phase=phase, x=n).to_dicts()
-                assert (row["value"], row["n"]) == (pytest.approx(np.mean(touched)), len(batches))
+    for layer, (phase, is_decode) in product(LAYERS, (("prefill", False), ("decode", True))):
+        rows = [row for row in routed() if (row["layer"], row["pass_id"] >= 2) == (layer, is_decode)]
+        rows.sort(key=lambda row: (row["request_id"], row["position"]))
+        steps = [[row["expert_ids"] for row in rows if row["request_id"] == of] for of in (0, 1)]
+        turns = zip_longest(*steps) if is_decode else steps  # a token of each request, or a prompt after the other
+        tokens = [experts for turn in turns for experts in turn if experts]
+        for n in (1, 2, 4, 8, 16):
+            batches = [tokens[at : at + n] for at in range(0, len(tokens) - n + 1, n)]
+            (row,) = found.filter(metric="coverage_frac", layer=layer, phase=phase, x=n).to_dicts()
+            assert row["value"] == pytest.approx(np.mean([len(set().union(*batch)) / N_EXPERTS for batch in batches]))
+            assert row["n"] == len(batches)
     assert found["x"].max() == 64  # of 93 tokens in prompts; 128 of them there are not
 
 
 def test_attention_of_the_last_query_is_parted_by_what_it_looks_at(store: Store) -> None:
-    rng, rows, wanted = np.random.default_rng(5), [], defaultdict(list)
-    for request, position in ((0, 40), (0, 60), (1, 30)):
-        for head in (0, 1):
-            mass = rng.dirichlet(np.full(position + 1, 0.3)).astype(np.float32)
-            rows.append(
-                {"request_id": request, "pass_id": 2, "position": position, "layer": 1, "kv_head": head, "reduction": "row"}
-                | {"n_queries": 1, "key_positions": None, "mass": mass.tolist(), "rest": 0.0}
-            )
-            if position != 40:
-                rest = np.sort(mass[4 : max(4, position - 31)])[::-1]
-                n_heavy = int(np.ceil(0.1 * rest.size))
-                parts = {"first": mass[:1], "sinks": mass[1:4], "recent": mass[max(4, position - 31) :]}
-                for part, of in (parts | {"heavy": rest[:n_heavy], "others": rest[n_heavy:]}).items():
-                    wanted[part].append(of.sum())
-    stored(store, routed())
-    passes = store.open(TRACE).read("passes").to_arrow()
+    rng, rows, wanted = np.random.default_rng(5), [], Counter()
+    for (request, position), head in product(((0, 40), (0, 60), (1, 30)), (0, 1)):
+        mass = rng.dirichlet(np.full(position + 1, 0.3)).astype(np.float32)
+        told = {"request_id": request, "pass_id": 2, "position": position, "layer": 1, "kv_head": head, "reduction": "row"}
+        rows.append(told | {"n_queries": 1, "key_positions": None, "mass": mass.tolist(), "rest": 0.0})
+        if position != 40:  # not the last of its request
+            rest = np.sort(mass[4 : max(4, position - 31)])[::-1]
+            heavy = int(np.ceil(0.1 * rest.size))
+            parts = {"first": mass[:1], "sinks": mass[1:4], "recent": mass[max(4, position - 31) :]}
+            wanted.update({name: of.sum() / 4 for name, of in (parts | {"heavy": rest[:heavy], "others": rest[heavy:]}).items()})
+    passes = stored(store, routed()).open(TRACE).read("passes").to_arrow()
     tables = {"passes": passes, "attention": pa.Table.from_pylist(rows, schema=schema("attention"))}
     write_tape(store, "attentive", tables=tables, geometry=GEOMETRY.model_copy(update=OWN))
-    (found,) = summaries(store, "profiles")
-    found = found.filter(metric="attention_frac")
-    assert found["n"].unique().to_list() == [4]
-    assert dict(found.select("part", "value").iter_rows()) == {
-        part: pytest.approx(sum(of) / 4, abs=1e-6) for part, of in wanted.items() if sum(of)
-    }
+    found = summaries(store, "profiles")[0].filter(metric="attention_frac", n=4)
+    assert dict(found.select("part", "value").iter_rows()) == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_tape_without_gate_weights_has_selections_only(store: Store) -> None:
