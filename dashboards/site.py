@@ -20,6 +20,7 @@ from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.tape import page as tape
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
@@ -29,17 +30,8 @@ MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
-TOPICS: dict[str, tuple[str, Topic]] = {
-    compare.FILE: (compare.TITLE, compare.page),
-    experts.FILE: (experts.TITLE, experts.page),
-    hardware.FILE: (hardware.TITLE, hardware.page),
-    validation.FILE: (validation.TITLE, validation.page),
-    slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
-    layered.FILE: (layered.TITLE, layered.page),
-    elmoe3d.FILE: (elmoe3d.TITLE, elmoe3d.page),
-    kelle.FILE: (kelle.TITLE, kelle.page),
-    cxl_ndp.FILE: (cxl_ndp.TITLE, cxl_ndp.page),
-}
+PAGES = (compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp)
+TOPICS: dict[str, tuple[str, Topic]] = {page.FILE: (page.TITLE, page.page) for page in PAGES}
 
 
 def build(database: Path, out: Path) -> Path:

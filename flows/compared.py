@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tokentape.flows import system_runs as runs
 from tokentape.warehouse.tape import Store
 
@@ -16,8 +18,6 @@ TABLES = ("requests", "tokens", "routing", "scores", "attention")  # that all of
 
 def compared(store: Store, trace_id: str) -> str:
     """Runs them, with the baselines of every comparison, or finds them in the store; what was compared, in words."""
-    load = runs.workload_for(runs.tape_of(store, trace_id, None))
-    rooms = [runs.Asked(trace_id, "lru_offload", "", load, {}, room) for room in ROOMS]
-    cells = [cell for asked in rooms for cell in runs.compare(store, asked, SYSTEMS, MACHINES)]
-    of = f"{len({cell.system for cell in cells if cell.runs})} systems on {len(MACHINES)} machines in {len(ROOMS)} rooms"
-    return f"{of}, {sum(len(cell.runs) for cell in cells)} runs on {trace_id}"
+    asked = runs.Asked(trace_id, "lru_offload", "", runs.workload_for(runs.tape_of(store, trace_id, None)))
+    cells = [cell for room in ROOMS for cell in runs.compare(store, replace(asked, budget=room), SYSTEMS, MACHINES) if cell.runs]
+    return f"{len({cell.system for cell in cells})} systems in {len(cells)} cells on {trace_id}"

@@ -46,6 +46,7 @@ OWN_CLAIMS = _HERE / "claims" / "own.csv"  # questions of ours that no paper ans
 KELLE_QUALITY = _HERE / "claims" / "kelle_quality.csv"  # its Tables 2 to 6: what models of billions of weights answered
 ALL_CLAIMS = (CLAIMS, KELLE_QUALITY, OWN_CLAIMS)
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
+_SUMMED = ("routing", "attention", "acceptance")  # tables of a tape that summaries are made of
 _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
 
 
@@ -120,7 +121,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     tapes, damaged = _whole_tapes(store)
     _insert(connection, "traces", pa.Table.from_pylist([_catalogue_row(tape) for tape in tapes], schema=schema("traces")))
     for tape in tapes:
-        if tape.has("routing"):
+        if any(map(tape.has, _SUMMED)):
             _summarise(connection, tape)
         if tape.has("losses"):
             losses = pa.concat_tables(tape.shards("losses"))
@@ -163,8 +164,8 @@ def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
     opened, damaged = store.tapes()
     for tape in opened:
         try:
-            if tape.has("routing"):
-                tape.files("passes")  # its rows are read with those of the routing, which refers to them
+            for name in filter(tape.has, ("passes", *_SUMMED)):
+                tape.files(name)  # rows of passes are read with those of the routing, which refers to them
             for name in filter(tape.has, ("routing", "losses")):
                 for _ in tape.shards(name):
                     pass
@@ -214,13 +215,14 @@ def _catalogue_row(tape: Tape) -> dict[str, object]:
 
 def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
     """Adds a tape's rows to the summary tables."""
-    for table in ("routing", "passes"):
-        files = tape.files(table)
-        columns = ", ".join(schema(table).names)
+    for table in (*_SUMMED, "passes"):
+        files, columns = tape.files(table) if tape.has(table) else [], ", ".join(schema(table).names)
         with _naming(files, f"record or import tape {tape.trace_id} again"):
             store = tape.store
             listed = ", ".join(_quoted(path if store.is_local else str(store.fs.unstrip_protocol(path))) for path in files)
-            connection.execute(f"create or replace temp view tape_{table} as select {columns} from read_parquet([{listed}])")
+            rows = f"read_parquet([{listed}])" if files else f"no_{table}"
+            connection.register(f"no_{table}", schema(table).empty_table())
+            connection.execute(f"create or replace temp view tape_{table} as select {columns} from {rows}")
     connection.execute(
         "create or replace temp table tape as select ?::varchar as trace_id, ?::double as n_experts, ?::bigint as top_k",
         [tape.trace_id, tape.geometry.n_experts, tape.geometry.top_k],

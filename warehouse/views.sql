@@ -9,6 +9,11 @@ with counts as (
 select trace_id, layer, sum(p * d)::double / sqrt(sum(p * p)::double * sum(d * d)::double) as cosine
 from counts group by trace_id, layer having sum(p) > 0 and sum(d) > 0 order by trace_id, layer;
 
+-- A layer: the experts that consecutive tokens share, and what chance gives; phase is the later token's.
+create view locality as
+select p.trace_id, p.layer, p.phase, p.value as overlap_frac, t.top_k / t.n_experts as chance_frac
+from profiles p join traces t using (trace_id) where p.metric = 'overlap_frac' order by p.trace_id, p.layer, p.phase;
+
 -- An expert of a layer that was selected in the first ten decode steps of a request; one never selected has no row.
 create view early_popularity as
 select trace_id, layer, expert, n_early as n_selected from popularity where n_early > 0 order by trace_id, layer, expert;

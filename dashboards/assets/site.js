@@ -41,7 +41,9 @@ function fillControls() {
 
 function writeAnswers() {
   for (const [name, { depends, answers, missing }] of Object.entries(page.charts)) {
-    const answer = answers[depends.map((key) => chosen[key]).join("|")];
+    const of = (tape) => answers[depends.map((key) => (key === "trace" && tape) || chosen[key]).join("|")];
+    const other = chosen.beside && depends.includes("trace") && chosen.beside !== chosen.trace && of(chosen.beside); // of two tapes side by side
+    const answer = other ? `${chosen.trace}: ${of() ?? missing} ${chosen.beside}: ${other}` : of();
     const place = document.getElementById(`${name}-answer`);
     place.textContent = answer ?? missing;
     place.classList.toggle("missing", answer === undefined);
@@ -117,7 +119,7 @@ function sharePicks(view, { usermeta }) {
 }
 
 const words = { "%": (value) => `${(100 * value).toFixed(1)} %`, x: (value) => `× ${value.toFixed(2)}` };
-const digits = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
+const digits = (value) => value.toLocaleString("en", Number.isInteger(value) ? {} : { maximumSignificantDigits: 3 });
 const cellOf = (value, form) => (typeof value === "number" ? (words[form] ?? digits)(value) : value ?? "–");
 
 // The rows of the chosen selection, in the order of the head that was clicked.

@@ -1,4 +1,4 @@
-"""The expert-cache page: which policy, at which capacity, at what latency and energy, and why the tape makes it so."""
+"""The expert-cache page: which policy, at which capacity, at what latency and energy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokentape.dashboards.experts import charts as expert_charts
 
 FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
-FIGURES = ("hits", "cost", "popularity", "reuse", "locality", "similarity")
+FIGURES = ("hits", "cost")
 PHASES = ("decode", "prefill")
 SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
 LEAD = (
@@ -23,16 +23,12 @@ LEAD = (
 )
 
 
-def asked(connection: duckdb.DuckDBPyConnection, trace_ids: list[str], size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"traces": trace_ids})
-
-
 def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
     """The page over the first `max_traces` tapes of the catalogue (rows.traces), replayed ones first."""
     catalogue = rows.traces(connection)
     shown = catalogue.head(max_traces)
     trace_ids = shown["trace_id"].to_list()
-    ask = asked(connection, trace_ids, max_traces)
+    ask = Ask(connection, Path(__file__).parent, max_traces, {"traces": trace_ids})
     runs = ask.made(_replays)
     few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
     own = Page(
@@ -44,10 +40,6 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
         choices=tuple(_choices(runs, trace_ids)),
     )
     return with_figures(own, ask, FIGURES)
-
-
-def popularity(ask: Ask) -> Drawn:
-    return Drawn({"popularity": ask("popularity")}, said=ask("crowd"))
 
 
 def hits(ask: Ask) -> Drawn:
@@ -81,13 +73,12 @@ def shown(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _choices(runs: pl.DataFrame, trace_ids: list[str]) -> list[dict[str, str]]:
-    """Selections that exist, in the order of the catalogue; a tape without replays has empty settings."""
+    """Selections that exist, in the order of the catalogue."""
     settings = runs.select(SETTING).unique().sort("hardware", "scope", "rules").rows_by_key("trace", named=True)
-    none: list[dict[str, str]] = [dict.fromkeys(SETTING[1:], "")]
     return [
         {"trace": trace, **{name: setting[name] for name in SETTING[1:]}, "phase": phase}
         for trace in trace_ids
-        for setting in settings.get(trace, none)
+        for setting in settings.get(trace, ())
         for phase in PHASES
     ]
 
@@ -98,11 +89,10 @@ def _controls(shown: pl.DataFrame, runs: pl.DataFrame) -> tuple[Control, ...]:
         return ()
     words = "{trace_id}: {model_id}, {dataset} ({origin})"
     rules: Iterable[str] = runs["rules"].unique().sort().to_list()
-    none = {"": "none replayed"}
     return (
         Control("trace", "Tape", {tape["trace_id"]: words.format(**tape) for tape in shown.to_dicts()}),
-        Control("hardware", "Hardware", none),
-        Control("scope", "Cache scope", SCOPES | none),
-        Control("rules", "Semantics", {r: rows.rules_sentence(r) for r in rules} | none),
+        Control("hardware", "Hardware"),
+        Control("scope", "Cache scope", SCOPES),
+        Control("rules", "Semantics", {r: rows.rules_sentence(r) for r in rules}),
         Control("phase", "Phase"),
     )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 REPLAY_FIRST = "Nothing to draw: no replay fits. Run: tokentape study baselines, then tokentape load and tokentape site."
-RECORD_FIRST = (
-    "Nothing to draw: no tape with routing fits. Run: tokentape capture --model embedded --dataset code, then tokentape load "
-    "and tokentape site."
-)
 # A Vega expression: what stands at L x k, the lookups of one decoded token.
 CYCLE_WORDS = (
     "'L × k = ' + format(datum.n, ',') + ' experts, the lookups of a token'"

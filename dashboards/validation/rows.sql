@@ -24,8 +24,8 @@ from validation v join setups s using (device, framework, version)
 where v."check" = 'gpu_operator_regime'
 order by operator, split, setup, regime
 
--- points: Measured and predicted seconds of at most n measurements per operator, split and setup.
--- An even sample over the measured values: the page carries $n points of each operator, split and setup.
+-- points: Measured and predicted seconds of an even sample of measurements per operator, split and setup.
+-- An even sample over the measured values: twelve points of each operator, split and setup per unit of the page's size.
 with setups as ({setups}),
 ranked as (
     select p.*, s.setup, count(*) over w as n, row_number() over (w order by measured, shape) as place
@@ -34,7 +34,7 @@ ranked as (
     window w as (partition by p.operator, p.split, p.device, p.framework, p.version)
 )
 select operator, split, setup, regime, shape, measured, predicted from ranked
-where n <= $n or place * $n // n > (place - 1) * $n // n
+where n <= 12 * $size or place * 12 * $size // n > (place - 1) * 12 * $size // n
 order by operator, split, setup, place
 
 -- dram: Measured and predicted share of the peak bandwidth per preset and pattern, and the signed error.

@@ -65,6 +65,7 @@ TAPES = (
 # What the loader's views make of tapes, here made up by themselves.
 SUMMARIES = {
     "similarity": "trace_id varchar, layer usmallint, cosine double",
+    "locality": "trace_id varchar, layer usmallint, phase varchar, overlap_frac double, chance_frac double",
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
 TOLD = r"^(\w+)(?:\[(.*?)\])?: (.*)$"  # a figure, what is chosen in its menus, its sentence
@@ -202,7 +203,17 @@ def curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
 
 def summaries(tape: Tape, rows: dict[str, list[dict]]) -> None:
     chance = tape.top_k / tape.experts
+    told = {"trace_id": tape.trace_id}
+    rows["profiles"] += [told | {"metric": "accepted_frac", "x": depth, "value": 1 / depth, "n": 40} for depth in (1, 2)]
     for layer in range(tape.layers):
+        rows["profiles"] += [
+            told | {"metric": "attention_frac", "layer": layer, "part": part, "value": 0.2, "n": 32}
+            for part in ("first", "sinks", "recent", "heavy", "others")
+        ]
+        for phase, n in product(("prefill", "decode"), (1, 2, 4, 8)):  # less than tokens would touch that draw afresh
+            touched = 1 - (1 - chance) ** n**0.8
+            made = told | {"metric": "coverage_frac", "layer": layer, "phase": phase, "x": n, "value": touched, "n": 9}
+            rows["profiles"].append(made)
         for phase, expert in product(("prefill", "decode"), range(tape.experts)):
             wave = math.sin(expert * (layer + 1.7) * (1.1 if phase == "decode" else 1.0))
             n = round(100 * math.exp(1.2 * wave)) if wave > -0.97 else 0

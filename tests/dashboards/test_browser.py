@@ -31,7 +31,8 @@ def assert_clean(page: Opened, n_charts: int) -> None:
     ("file", "n_charts"),
     [
         ("index.html", 2),
-        ("experts.html", 6),
+        ("experts.html", 2),
+        ("tape.html", 7),
         ("hardware.html", 3),
         ("compare.html", 5),
         ("elmoe3d.html", 20),
@@ -64,7 +65,7 @@ def test_a_phone_scrolls_no_page_sideways_and_a_link_opens_what_is_closed(site_f
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
 def test_pages_of_a_warehouse_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     front = build(request.getfixturevalue(kind), tmp_path / "site")
-    for file, n_charts in (("experts.html", 0 if kind == "empty_database" else 3), ("slicemoe.html", 0)):
+    for file, n_charts in (("tape.html", 0 if kind == "empty_database" else 6), ("slicemoe.html", 0)):
         work = tmp_path / file
         work.mkdir()
         assert_clean(open_page(front.with_name(file).as_uri(), work), n_charts)
@@ -95,7 +96,7 @@ DRIVER = after_moves(
 def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> None:
     url = f"{with_script(site_folder / 'experts.html', DRIVER, tmp_path).as_uri()}#trace={TRACE}&scope=per-layer"
     page = open_page(url, tmp_path)
-    assert_clean(page, 6)
+    assert_clean(page, 2)
     assert "(3,072)" in page.text_of("hits-answer")  # half of 48 x 128: the trace of the link
     assert "L × k" not in page.text_of("hits-answer")  # said of a global cache only: the scope of the link
     assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu

@@ -12,6 +12,7 @@ from made_up import POLICIES, said_of, write
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine.say import Rows
 from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.tape import page as tape
 from tokentape.dashboards.units import significant
 from tokentape.warehouse.sql import connect
 
@@ -53,7 +54,7 @@ def test_parameters_are_named_only_where_they_differ() -> None:
 
 def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConnection) -> None:
     for trace, step in ((CODE, {"global": 1, "per-layer": 4}), (QWEN, {"global": 1, "per-layer": 48})):
-        binned = experts.asked(connection, [trace])("reuse")
+        binned = tape.asked(connection)("reuse").filter(pl.col("trace") == trace)
         for (scope,), bins in binned.group_by("scope"):
             curve = connection.sql(
                 "select max(hit_frac) as hits from lru_curves join replays using (replay_id) where trace_id = $t and scope = $s",
@@ -69,23 +70,29 @@ def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConn
 
 
 def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConnection) -> None:
-    heat = experts.asked(connection, [QWEN])("popularity")
+    ask = tape.asked(connection)
+    heat, crowd = (ask(name).filter(pl.col("trace") == QWEN) for name in ("popularity", "crowd"))
     assert heat.height == 48 * 2
     for times in heat["times"]:
         assert len(times) == 128  # experts never selected are there as zeros
         assert sum(times) == pytest.approx(128, abs=0.7)  # rounded to two digits
-    crowd = experts.asked(connection, [QWEN])("crowd").row(0, named=True)
-    counts = sorted(
-        (
-            n
-            for (n,) in connection.sql(
-                f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}'"
-            ).fetchall()
-        ),
-        reverse=True,
-    )
+    crowd = crowd.row(0, named=True)
+    of = f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}' order by 1 desc"
+    counts = [n for (n,) in connection.sql(of).fetchall()]
     assert crowd["top_tenth"] == pytest.approx(sum(counts[:615]) / sum(counts))
     assert crowd["n_unused"] == 48 * 128 - len(counts)
+
+
+def test_closed_forms_of_coverage_stand_beside_the_recorded_one(connection: duckdb.DuckDBPyConnection) -> None:
+    touched = tape.asked(connection)("touched").filter((pl.col("trace") == QWEN) & (pl.col("phase") == "decode"))
+    of = {(row["form"], row["n_tokens"]): row["covered"] for row in touched.to_dicts()}
+    assert of["independent, all alike", 8] == pytest.approx(1 - (1 - 6 / 128) ** 8)
+    assert of["no expert twice", 8] == pytest.approx(48 / 128)
+    counts = connection.sql(f"select layer, n_selected from popularity where trace_id = '{QWEN}' and phase = 'decode'").pl()
+    chance = counts.with_columns(of=6 * pl.col("n_selected") / pl.sum("n_selected").over("layer"))
+    often = chance.select((1 - (1 - pl.col("of")) ** 8).sum()).item() / (48 * 128)
+    assert of["independent, as often as recorded", 8] == pytest.approx(often)
+    assert of["recorded", 8] < often < of["independent, all alike", 8]
 
 
 def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) -> None:
@@ -131,5 +138,5 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
 
 def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:
     with connect(write(tmp_path / "empty.duckdb", {})) as connection:
-        assert experts.asked(connection, ["none"])("similarity").is_empty()
+        assert tape.asked(connection)("similarity").is_empty()
         assert rows.runs(connection, []).is_empty()

@@ -206,7 +206,7 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     monkeypatch.setattr(demo, "RUNNER", "threads")
     first = tokentape.ok("demo")
     assert "paper     elmoe3d: 730 numbers answered in brief; `tokentape study elmoe3d` answers all" in first.err
-    assert "compared  4 systems on 1 machines in 1 rooms, 4 runs on embedded-math-" in first.err
+    assert "compared  4 systems in 4 cells on embedded-math-" in first.err
     assert 'class="scroll" id="everything"' in (tmp_path / "site" / "compare.html").read_text()
     assert 'class="chart" id="claims"' in (tmp_path / "site" / "elmoe3d.html").read_text()
     kelle = (tmp_path / "site" / "kelle.html").read_text()

@@ -1,8 +1,9 @@
-"""Early selections, critical experts and gate curves of a random tape against a few lines of Python."""
+"""Early selections, critical experts, gate curves, coverage and attention of a random tape against a few lines of Python."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import product, zip_longest
 
 import numpy as np
 import polars as pl
@@ -13,9 +14,10 @@ from small_store import GEOMETRY, write_tape
 from tokentape.warehouse import load as loader
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.sql import query
+from tokentape.warehouse.tables import schema
 from tokentape.warehouse.tape import Store
 
-TAUS, TABLES, TRACE = (0.35, 0.5, 0.7), ("early_popularity", "critical_experts", "gate_curve"), "random"
+TAUS, TABLES, TRACE = (0.35, 0.5, 0.7), ("early_popularity", "critical_experts", "gate_curve", "profiles"), "random"
 PROMPTS, N_DECODED, LAYERS, N_EXPERTS, TOP_K = (3, 90), 15, (1, 4), 8, 3
 
 OWN = {"n_layers": 5, "moe_layers": LAYERS, "n_experts": N_EXPERTS, "top_k": TOP_K}
@@ -99,9 +101,43 @@ def test_gate_curves_are_means_by_rank(store: Store) -> None:
     assert found["n_routed"].to_list() == [len(shares[key]) for key in sorted(shares)]
 
 
+def test_batches_touch_what_their_tokens_chose(store: Store) -> None:
+    (found,) = summaries(stored(store, routed()), "profiles")
+    for layer, (phase, is_decode) in product(LAYERS, (("prefill", False), ("decode", True))):
+        rows = [row for row in routed() if (row["layer"], row["pass_id"] >= 2) == (layer, is_decode)]
+        rows.sort(key=lambda row: (row["request_id"], row["position"]))
+        steps = [[row["expert_ids"] for row in rows if row["request_id"] == of] for of in (0, 1)]
+        turns = zip_longest(*steps) if is_decode else steps  # a token of each request, or a prompt after the other
+        tokens = [experts for turn in turns for experts in turn if experts]
+        for n in (1, 2, 4, 8, 16):
+            batches = [tokens[at : at + n] for at in range(0, len(tokens) - n + 1, n)]
+            (row,) = found.filter(metric="coverage_frac", layer=layer, phase=phase, x=n).to_dicts()
+            assert row["value"] == pytest.approx(np.mean([len(set().union(*batch)) / N_EXPERTS for batch in batches]))
+            assert row["n"] == len(batches)
+    assert found["x"].max() == 64  # of 93 tokens in prompts; 128 of them there are not
+
+
+def test_attention_of_the_last_query_is_parted_by_what_it_looks_at(store: Store) -> None:
+    rng, rows, wanted = np.random.default_rng(5), [], Counter()
+    for (request, position), head in product(((0, 40), (0, 60), (1, 30)), (0, 1)):
+        mass = rng.dirichlet(np.full(position + 1, 0.3)).astype(np.float32)
+        told = {"request_id": request, "pass_id": 2, "position": position, "layer": 1, "kv_head": head, "reduction": "row"}
+        rows.append(told | {"n_queries": 1, "key_positions": None, "mass": mass.tolist(), "rest": 0.0})
+        if position != 40:  # not the last of its request
+            rest = np.sort(mass[4 : max(4, position - 31)])[::-1]
+            heavy = int(np.ceil(0.1 * rest.size))
+            parts = {"first": mass[:1], "sinks": mass[1:4], "recent": mass[max(4, position - 31) :]}
+            wanted.update({name: of.sum() / 4 for name, of in (parts | {"heavy": rest[:heavy], "others": rest[heavy:]}).items()})
+    passes = stored(store, routed()).open(TRACE).read("passes").to_arrow()
+    tables = {"passes": passes, "attention": pa.Table.from_pylist(rows, schema=schema("attention"))}
+    write_tape(store, "attentive", tables=tables, geometry=GEOMETRY.model_copy(update=OWN))
+    found = summaries(store, "profiles")[0].filter(metric="attention_frac", n=4)
+    assert dict(found.select("part", "value").iter_rows()) == pytest.approx(wanted, abs=1e-6)
+
+
 def test_a_tape_without_gate_weights_has_selections_only(store: Store) -> None:
     stored(store, routed(with_gates=False))
-    assert [found.is_empty() for found in summaries(store, *TABLES)] == [False, True, True]
+    assert [found.is_empty() for found in summaries(store, *TABLES)] == [False, True, True, False]
 
 
 def test_threads_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,16 +89,11 @@ def test_a_missing_foreign_or_null_column_is_named(drawn: tuple[str, pa.Table], 
 
 
 def test_values_that_do_not_fit_are_named() -> None:
+    fitting: dict[str, list[object]] = {"trace_id": ["t"], "phase": ["decode"], "gate_rank": [1], "n_routed": [1]}
     with pytest.raises(BadTable, match="column layer is not uint16"):
-        conform(
-            "locality",
-            pa.table({"trace_id": ["t"], "layer": [70_000], "phase": ["decode"], "overlap_frac": [0.5], "chance_frac": [0.1]}),
-        )
-    with pytest.raises(BadTable, match="column overlap_frac is not double"):
-        conform(
-            "locality",
-            pa.table({"trace_id": ["t"], "layer": [1], "phase": ["decode"], "overlap_frac": ["high"], "chance_frac": [0.1]}),
-        )
+        conform("gate_curve", pa.table(fitting | {"layer": [70_000], "gate_frac": [0.5]}))
+    with pytest.raises(BadTable, match="column gate_frac is not double"):
+        conform("gate_curve", pa.table(fitting | {"layer": [1], "gate_frac": ["high"]}))
 
 
 def test_declarations_are_complete() -> None:

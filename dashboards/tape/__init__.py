@@ -1,0 +1,1 @@
+"""A tape by itself, and two side by side."""
