@@ -87,7 +87,11 @@ def _holds_experts(name: str, module: nn.Module) -> bool:
 
 def _block(name: str, parent: nn.Module) -> MoeBlock:
     experts = [c for n, c in parent.named_children() if _holds_experts(f"{name}.{n}", c)]
-    routers = [c for n, c in parent.named_children() if c not in experts and (n in ("gate", "router") or _is_router(c))]
+    routers = [
+        c
+        for n, c in parent.named_children()
+        if c not in experts and (n in ("gate", "router") or _ROUTER.search(type(c).__name__))
+    ]
     if len(routers) != 1:
         how_many = "several routers" if routers else "no router"
         raise ValueError(
@@ -95,7 +99,3 @@ def _block(name: str, parent: nn.Module) -> MoeBlock:
             "how it chooses is not known, so nothing is recorded"
         )
     return MoeBlock(name, parent, routers[0], experts[0])
-
-
-def _is_router(module: nn.Module) -> bool:
-    return bool(_ROUTER.search(type(module).__name__))

@@ -142,7 +142,7 @@ def _shard(
 
     def on_round(done: Round) -> None:
         if isinstance(recorder, RoundRecorder):
-            recorder.record_round(done)
+            recorder.rounds[done.request_id, done.number] = done
             meter.passed(len(done.committed))
 
     watch: dict[str, Any] = {"on_pass": on_pass, "on_round": on_round}

@@ -12,6 +12,7 @@ import polars as pl
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Drawn, Page, some, with_figures
+from tokentape.dashboards.engine.ask import rows_of
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.experts.charts import cost_panel
 from tokentape.dashboards.units import percent, significant
@@ -28,7 +29,7 @@ EMPTY = (
 
 def held(connection: duckdb.DuckDBPyConnection) -> Held:
     """Of every study how many runs there are, and a number that changes with them."""
-    return {row["study"]: [row["n"], row["ids"]] for row in rows.rows_of(connection, rows.SQL, "held").to_dicts()}
+    return {row["study"]: [row["n"], row["ids"]] for row in rows_of(connection, rows.SQL, "held").to_dicts()}
 
 
 def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> Page:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
+import polars as pl
 from pydantic import Field
 
 from tokentape.flows.study_file import Made, Part
@@ -134,3 +135,20 @@ def bars_held(checks: Iterable[Mapping[str, Any]], name: str = "check") -> str:
     held = [row for row in checks if row["bar_low"] is not None]
     missed = [row[name] for row in held if not row["bar_low"] <= row["value"] <= row["bar_high"]]
     return f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
+
+
+class Check(Part):
+    """An entry of `[[checks]]`: a query; its rows give check, value, unit, how, and may give published, bar_low, bar_high."""
+
+    sql: str
+
+
+def checked(asked: Iterable[Check], made: Made) -> list[Row]:
+    """What checks ask of `made`, tables of rows by name; where a row stands is its column row_at."""
+    import duckdb  # only where it is asked
+
+    with duckdb.connect() as connection:
+        for name, rows in made.items():
+            connection.register(name, pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow())
+        found = (row for check in asked for row in connection.sql(check.sql).to_arrow_table().to_pylist())
+        return [dict.fromkeys(("published", "bar_low", "bar_high")) | row for row in found]

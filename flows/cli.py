@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tokentape.flows import console, words
+from tokentape.flows import console
 from tokentape.flows.commands import (
     capture,
     claims,
@@ -102,8 +102,6 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         path = ctx.command_path.partition(" ")[2]
-        if now := words.of_arguments(path, args):
-            ctx.fail(now)
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         given = [parameter for parameter in order if parameter.param_type_name == "option"]
         for parameter in given:
@@ -134,18 +132,13 @@ class Action(Command):
 
 
 class Headed(TyperGroup):
-    """Shows the commands under HEADINGS with a sentence each, and tells the new spelling of an old one."""
+    """Shows the commands under HEADINGS with a sentence each."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for heading, names in HEADINGS.items() if ctx.parent is None else (("Commands", self.commands),):
             rows = [(name, self.commands[name].get_short_help_str(SENTENCE)) for name in names if name in self.commands]
             with formatter.section(heading):
                 formatter.write_dl(rows)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and (now := words.of_command(ctx.command_path.partition(" ")[2], args[0])):
-            ctx.fail(now)
-        return super().resolve_command(ctx, args)
 
 
 HELP = """Record what a real language model did, token by token; replay it through memory policies and hardware.

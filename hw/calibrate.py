@@ -187,16 +187,13 @@ def _toml(fits: list[Fit]) -> str:
     lines += [f"{name} = {json.dumps(getattr(setup, name))}" for name in ("device", "framework", "version", "dtype")]
     for fit in sorted(fits, key=lambda fit: list(OPERATORS).index(fit.operator)):
         units = {p.name: f"{p.meaning} [{p.unit}]" for p in OPERATORS[fit.operator].parameters}
-        lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {_texts(fit.sources)}"]
+        sources = json.dumps(["/".join(Path(source).parts[-2:]) for source in fit.sources])
+        lines += ["", f"[{fit.operator}]", f"n_rows = {fit.n_rows}", f"sources = {sources}"]
         lines += [f"left_out = {json.dumps(fit.left_out)}"] if fit.left_out else []
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
         lines += [f"without_held_out.{name} = {value:.9g}" for name, value in fit.without_held_out.items()]
         lines += [f"ranges.{name} = [{low:.9g}, {high:.9g}]" for name, (low, high) in fit.ranges.items()]
     return "\n".join(lines) + "\n"
-
-
-def _texts(values: tuple[str, ...]) -> str:
-    return json.dumps(["/".join(Path(value).parts[-2:]) for value in values])
 
 
 def load(path: Path) -> dict[str, Fit]:
@@ -254,7 +251,7 @@ def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str,
 
 def _of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> list[dict[str, Fit]]:
     known = list(known)
-    found = [fits for fits in known if _is_of(_device(machine), fits)]
+    found = [fits for fits in known if _is_of(machine.measured_as or "-", fits)]
     return found or [fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)]
 
 
@@ -267,10 +264,6 @@ def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
 def is_gpu(machine: HardwareSpec) -> bool:
     """Whether operator times follow from the machine's data sheet: it names its kernels' generation."""
     return machine.compute.compute_capability is not None
-
-
-def _device(machine: HardwareSpec) -> str:
-    return machine.measured_as or "-"
 
 
 def _is_of(device: str, fits: Mapping[str, Fit]) -> bool:

@@ -16,6 +16,7 @@ from tokentape.hw.files import write_text
 from tokentape.hw.operators import COLLECTIVES, OPERATORS
 from tokentape.hw.validate import compare, errors
 
+STATISTICS = ("mape", "median", "p95")
 SPLITS = ("fitted", "held_out", "other_device")
 HEAD = (
     "| operator | constants | device | rows | fitted | held out | by the other devices' constants |",
@@ -29,14 +30,11 @@ def markdown(rows: pl.DataFrame) -> str:
     devices, lines = sorted(set(rows["device"])), list(HEAD)
     for operator, module in ((name, of) for name, of in OPERATORS.items() if name not in COLLECTIVES):
         for device in devices:
-            cells = [_cell(found[operator, device, split]) for split in SPLITS]
+            errors = ([100 * found[operator, device, split][f"{of}_frac"] for of in STATISTICS] for split in SPLITS)
+            cells = ["{:.1f} ({:.1f}, {:.1f})".format(*of) for of in errors]
             n = found[operator, device, "fitted"]["n"]
             lines.append(f"| {operator} | {len(module.parameters)} | {device} | {n:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _cell(row: dict[str, float]) -> str:
-    return f"{100 * row['mape_frac']:.1f} ({100 * row['median_frac']:.1f}, {100 * row['p95_frac']:.1f})"
 
 
 def refreshed(text: str, *folders: Path) -> str:

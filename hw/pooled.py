@@ -28,7 +28,11 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
     for operator in dict.fromkeys(table.operator for table in tables if table.operator not in COLLECTIVES):
         of_operator = [table for table in tables if table.operator == operator]
         gpus = tuple(gpu_of(machine_of(table.setup.device, machines), table.setup.dtype) for table in of_operator)
-        kept = [_sample(reachable.split(table, gpu)[0]) for table, gpu in zip(of_operator, gpus, strict=True)]
+        kept = []
+        for table, gpu in zip(of_operator, gpus, strict=True):
+            reached = reachable.split(table, gpu)[0]
+            drawn = np.random.default_rng(0).permutation(reached.seconds.size)[:_ROWS_OF_EACH]
+            kept.append(reached.take(np.sort(drawn)))
         shapes = {name: np.concatenate([table.shapes[name] for table in kept]) for name in kept[0].shapes}
         shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
         seconds = np.concatenate([table.seconds for table in kept])
@@ -38,12 +42,6 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
         fit = fitted(together, POOLED, gpus[0], unseen, seconds=_on_each(OPERATORS[operator], gpus))
         fits.append(replace(fit, ranges={name: ends for name, ends in fit.ranges.items() if name != _DEVICE}))
     return fits
-
-
-def _sample(table: Measurements) -> Measurements:
-    """At most _ROWS_OF_EACH rows, by a fixed permutation."""
-    order = np.random.default_rng(0).permutation(table.seconds.size)[:_ROWS_OF_EACH]
-    return table.take(np.sort(order))
 
 
 def _on_each(operator: Operator, gpus: Sequence[Gpu]) -> fitter.Seconds:

@@ -51,11 +51,6 @@ def split(q: Quantised, bits_low: int) -> tuple[Array, Array]:
     return q.codes >> k, q.codes & (2**k - 1)
 
 
-def reassemble(msb: Array, lsb: Array, k: int) -> Array:
-    """The codes that `split` cut at `k` bits, bit for bit."""
-    return (msb << k) | lsb
-
-
 def low(q: Quantised, bits_low: int, scheme: str = "amat") -> Array:
     """Low-bit weights made from high-bit codes by a scheme of SCHEMES, f32, shaped like the weights.
 

@@ -119,7 +119,7 @@ def gates(scores: np.ndarray, rule: str) -> np.ndarray:
     """(n, E) weight of every expert before a top-k is taken: sigmoid, square root of softplus, or softmax of the logits."""
     if rule == SQRTSOFTPLUS:
         return np.asarray(np.sqrt(np.logaddexp(0.0, scores)))
-    return _sigmoid(scores) if rule == SIGMOID else _softmax(scores)
+    return np.asarray(1.0 / (1.0 + np.exp(-scores))) if rule == SIGMOID else _softmax(scores)
 
 
 def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None = None) -> np.ndarray:
@@ -153,7 +153,3 @@ def _sparsemixer(scores: np.ndarray, ids: np.ndarray, jitter: float) -> np.ndarr
 def _softmax(x: np.ndarray) -> np.ndarray:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))

@@ -36,11 +36,6 @@ def policy_params(policy: Any) -> str:
     return json.dumps(dataclasses.asdict(policy) if dataclasses.is_dataclass(policy) else {}, sort_keys=True, default=str)  # type: ignore[arg-type]
 
 
-def key_sizes(trace: Trace, expert_format: str) -> Ints:
-    """(K,) bytes of every expert, layer by layer."""
-    return np.repeat(np.array(trace.geometry.expert_bytes(expert_format), np.int64), trace.geometry.n_experts)
-
-
 def make_cache(
     trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int
 ) -> ExpertCache:
@@ -49,7 +44,7 @@ def make_cache(
     Raises ValueError if a per-layer cache cannot hold the top-k experts of one token, unless overflow is kept.
     """
     n_layers, geometry = len(trace.geometry.moe_layers), trace.geometry
-    sizes = key_sizes(trace, expert_format)
+    sizes = np.repeat(np.array(trace.geometry.expert_bytes(expert_format), np.int64), trace.geometry.n_experts)
     if semantics.scope == "global":
         cache_of, capacity = np.zeros(sizes.size, np.int32), np.array([capacity_bytes], np.int64)
     else:

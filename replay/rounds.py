@@ -108,7 +108,8 @@ class RoundTape:
         place = {layer: i for i, layer in enumerate(geometry.moe_layers)}
         nodes = tables["node_routing"]
         scored = nodes.with_columns(tables["node_scores"]["scores"])
-        self._prompt = self._counts(tables["routing"].join(self._prefills(), on="pass_id"), "expert_ids", place)
+        prefills = tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id")
+        self._prompt = self._counts(tables["routing"].join(prefills, on="pass_id"), "expert_ids", place)
         self._verified = self._counts(nodes.filter(pl.col("phase") == "verify"), "expert_ids", place)
         self._drafted: dict[Key, tuple[Ids, NDArray[np.float64]]] = {}
         drafts = scored.filter(pl.col("phase") == "draft").with_columns(group=pl.col("request_id") // self.batch)
@@ -116,9 +117,6 @@ class RoundTape:
             own = part.select(pl.coalesce("natural_ids", "expert_ids")).to_series()
             ids, scores = np.array(own.to_list(), np.int64), np.array(part["scores"].to_list(), np.float64)
             self._drafted[int(group), int(number), place[int(layer)]] = ids, scores
-
-    def _prefills(self) -> pl.DataFrame:
-        return self.tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id")
 
     def _counts(self, rows: pl.DataFrame, column: str, place: Mapping[int, int]) -> dict[Key, Ids]:
         """(E,) selections by (group, round, layer); prompts count as round 0."""

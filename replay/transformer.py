@@ -385,11 +385,8 @@ class _Layers:
             ops=self.tp * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )
-        return (*self._placed(row), *(self._recompute() if np.any(sums.recomputed) else ()))
-
-    def _recompute(self) -> tuple[Rows, ...]:
-        """Keys and values from the layer's inputs."""
-        return (rebuilt_of(self.g, self.machine, self.sums.keys * self.sums.recomputed, self.all),)
+        rebuilt = (rebuilt_of(g, self.machine, sums.keys * sums.recomputed, self.all),) if np.any(sums.recomputed) else ()
+        return (*self._placed(row), *rebuilt)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""

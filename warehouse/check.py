@@ -21,9 +21,9 @@ from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_li
 from tokentape.warehouse.tables import BY_RUN, OWN_TABLES, RESULT_TABLES
 from tokentape.warehouse.tape import Store, Tape
 
-# What a finding can be. The last three are no damage: a capture may go on, a tape come back, an older one stay as it is.
+# What a finding can be. TOLD is no damage: a capture may go on, a tape come back.
 WRONG = ("damaged", "missing", "incomplete", "unknown", "litter")
-TOLD = ("unfinished", "orphaned", "unsummed")
+TOLD = ("unfinished", "orphaned")
 _BATCH_ROWS = 65_536
 
 
@@ -66,8 +66,6 @@ def repair(store: Store, finding: Finding) -> Finding:
 
 def _of_tape(tape: Tape) -> Iterator[Finding]:
     store, named = tape.store, {tape.path}
-    if not tape.manifest.sha256:
-        yield Finding("unsummed", tape.path, "is of an older version, without sums: damage to its files would not be seen")
     for table in tape.manifest.tables:
         is_whole = True
         for path in tape.shard_paths(table):
@@ -77,8 +75,6 @@ def _of_tape(tape: Tape) -> Iterator[Finding]:
             except ValueError as error:
                 is_whole = False
                 yield Finding("damaged" if store.fs.exists(path) else "missing", path, str(error))
-                if not tape.manifest.sha256:
-                    break  # a manifest without sums may ask for any number of them
         try:
             for _ in tape.batches(table, _BATCH_ROWS) if table == "attention" else tape.shards(table):
                 pass

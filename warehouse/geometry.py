@@ -24,7 +24,7 @@ class Geometry(BaseModel):
     """Shape of a model. Widths in elements, sizes in bytes; lists run over `moe_layers` in order unless said otherwise.
 
     head_dim is the width of a query; with multi-head latent attention (MLA) its RoPE part is included. Fields with a default may
-    be absent from older tapes' manifests.
+    be absent from a manifest.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -33,7 +33,7 @@ class Manifest(BaseModel):
     tables: tuple[str, ...]
     rows: dict[str, int]
     n_shards: int
-    sha256: dict[str, tuple[str, ...]] = {}  # of every shard, by table, in order; written by `finish`; older tapes have none
+    sha256: dict[str, tuple[str, ...]] = {}  # of every shard, by table, in order; written by `finish`
     tokenizer_sha256: str | None = None
     seed: int | None = None
     settings: dict[str, Any] = {}  # what the capture or import was asked for

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
-from multiprocessing import parent_process
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -53,14 +51,14 @@ class Tape:
             raise
         except (ValueError, RecursionError) as error:
             raise BadTape(f"{self.path}: not a manifest ({_first(error)}); {self._remedy}") from error
-        if (seals.is_sealed(raw) or self.manifest.sha256) and not seals.is_whole(raw):
+        if not seals.is_whole(raw):
             raise BadTape(f"{self.path}: changed since it was written; {self._remedy}")
         if self.manifest.trace_id != trace_id:
             raise BadTape(
                 f"{self.path}: says that it is tape {self.manifest.trace_id}, its folder says {trace_id}; rename the folder back"
             )
         sums = self.manifest.sha256
-        if sums and {name: len(of) for name, of in sums.items()} != dict.fromkeys(self.manifest.tables, self.manifest.n_shards):
+        if {name: len(of) for name, of in sums.items()} != dict.fromkeys(self.manifest.tables, self.manifest.n_shards):
             raise BadTape(f"{self.path}: its sums are not those of its tables and shards; {self._remedy}")
 
     def __repr__(self) -> str:
@@ -89,16 +87,13 @@ class Tape:
     def files(self, table: str) -> list[str]:
         """Shard files of a table, in order, as they were written.
 
-        Raises BadTape if the tape does not hold it, or a shard is missing or has changed. A tape of an older version has no sums
-        to compare: it is read with a warning.
+        Raises BadTape if the tape does not hold it, or a shard is missing or has changed.
         """
         if table not in TAPE_TABLES:
             raise BadTape(f"unknown table {table!r}; a tape may hold {', '.join(TAPE_TABLES)}")
         if not self.has(table):
             held = ", ".join(self.manifest.tables)
             raise BadTape(f"tape {self.trace_id} holds no {table}; capture it with --tables {table} (it has {held})")
-        if not self.manifest.sha256:
-            _warn_of_no_sums(self.store.absolute, self.trace_id)
         paths = []
         for path in self.shard_paths(table):
             self.compare(path)
@@ -111,12 +106,12 @@ class Tape:
             yield self.store.trace_path(self.trace_id, table, f"part-{i:05d}.parquet")
 
     def compare(self, path: str) -> Sums:
-        """The sums of a shard. Raises BadTape where it is missing, or where they are not the manifest's, if it has any."""
+        """The sums of a shard. Raises BadTape where it is missing, or where they are not the manifest's."""
         if not self.store.fs.exists(path):
             raise BadTape(f"{path} is missing; the tape is damaged: {self._remedy}")
         table, name = path.rsplit("/", 2)[1:]
         found = sums_of(self.store.fs, path)
-        if self.manifest.sha256 and found.file != self.manifest.sha256[table][int(name[5:10])]:
+        if found.file != self.manifest.sha256[table][int(name[5:10])]:
             raise BadTape(f"{path}: changed since it was written, its SHA-256 is not the manifest's; {self._remedy}")
         return found
 
@@ -208,10 +203,3 @@ def _first(error: Exception) -> str:
         return str(error).splitlines()[0]
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].splitlines()[0]}"
-
-
-@lru_cache(maxsize=1024)  # once per process and tape
-def _warn_of_no_sums(store: str, trace_id: str) -> None:
-    if parent_process() is None:  # a worker's parent has said it
-        told = "is of an older version, without sums: damage to its files would not be seen; record or import it again"
-        print(f"tape {trace_id} {told}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """A SHA-256 that a file carries of itself: over all its bytes, the place of the digits taken as zeros.
 
-Bytes tell by themselves whether they are those that were written, before anything parses them. The digits stand between two
-marks: a change that spoils one mark leaves the other, and so does not pass for a file that never had a sum.
+Bytes tell by themselves whether they are those that were written, before anything parses them.
 """
 
 from __future__ import annotations
@@ -30,11 +29,6 @@ def sealed_parquet(data: bytes) -> bytes:
     """A Parquet file with its sum between the last page and the footer, where no reader looks; rows and schema stay the same."""
     footer = len(data) - _TAIL_BYTES - int.from_bytes(data[-_TAIL_BYTES:-4], "little")
     return sealed(data[:footer] + PLACE.encode() + data[footer:])
-
-
-def is_sealed(data: bytes) -> bool:
-    """It carries a sum, right or wrong."""
-    return _MARK in data
 
 
 def is_whole(data: bytes) -> bool:

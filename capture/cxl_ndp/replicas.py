@@ -41,7 +41,15 @@ class ReplicaExperts(StackedExperts):
     @torch.inference_mode()
     def _fill(self, loaded: Loaded, tape: Tape, report: Report) -> None:
         total = sum(map(n_experts_of, self.experts.values()))
-        every = _by_calibration(loaded, tape, report) if self.method == "gptq" else _as_loaded(loaded)
+        every = (
+            _by_calibration(loaded, tape, report)
+            if self.method == "gptq"
+            else (
+                (layer, index, expert_of(module, index), None)
+                for layer, module in experts_of(loaded.model).items()
+                for index in range(n_experts_of(module))
+            )
+        )
         for n, (layer, index, expert, x) in enumerate(every, 1):
             module = self.experts[layer]
             for bits, replica in replicas(expert, x, self.method):
@@ -65,9 +73,3 @@ def _by_calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Foun
     prompts = requests(plan(settings), loaded.tokenizer)
     for found in calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size, report):
         yield found.layer, found.index, found.expert, found.rows.calibration.to(found.expert.up.device)
-
-
-def _as_loaded(loaded: Loaded) -> Iterator[Found]:
-    for layer, module in experts_of(loaded.model).items():
-        for index in range(n_experts_of(module)):
-            yield layer, index, expert_of(module, index), None

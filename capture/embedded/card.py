@@ -90,8 +90,10 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
             **{key: getattr(recipe, key) for key in ("seed", "peak_lr", "batch_rows", "context")},
         )
     )
+    others = (CARD, MANIFEST, "checkpoint.safetensors")  # which from_pretrained does not read
+    files = sorted(p for p in folder.iterdir() if p.is_file() and p.name not in others)
     manifest = {
-        "files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in _model_files(folder)},
+        "files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files},
         "recipe": dataclasses.asdict(recipe),
         "tokens": log[-1]["tokens"],
         "bits_per_byte_code_and_docs": round(together, 4),
@@ -99,11 +101,6 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
         "versions": versions,
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-
-
-def _model_files(folder: Path) -> list[Path]:
-    """What from_pretrained reads: the checkpoint, the card and the manifest itself are left out."""
-    return sorted(p for p in folder.iterdir() if p.is_file() and p.name not in (CARD, MANIFEST, "checkpoint.safetensors"))
 
 
 def _quality_line(row: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_o
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Step
 from tokentape.capture.live.texts import Text
+from tokentape.capture.speculation.drafters import SelfDrafter
 from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
 from tokentape.policies.speculation.tree import Draft, Probabilities, Shape, ancestors
 
@@ -366,7 +367,7 @@ class _Run:
             limited = replace(self.shape, depth=max(1, min(self.shape.depth, row.room - 1)))
             made.append(Draft(row.ids[-1], limited, row.rng if self.sampling.temperature > 0 else None))
         pairs = [(batch, draft) for batch, draft in zip(decoding, made, strict=True) if batch.rows[0].room > 1]
-        if pairs and drafter.pool is not None and drafter.pools is not None and drafter.pools.policy.rehearses:
+        if pairs and isinstance(drafter, SelfDrafter) and drafter.pool and drafter.pools and drafter.pools.policy.rehearses:
             for batch, draft in pairs:
                 drafter.rehearse(batch.text, draft, self.sampling, self._teller(batch, "rehearsal"))
             drafter.pools.rehearsed(drafter.pool.take("rehearsal"))

@@ -68,13 +68,10 @@ def replicas(expert: Expert, x: torch.Tensor | None, method: str, group: int = G
     """
     if method not in METHODS:
         raise ValueError(f"unknown quantiser {method!r}; known: {', '.join(METHODS)}")
-    if method == "rtn":
-        return _to_nearest(expert, group)
-    assert x is not None
-    return _by_gptq(expert, x, group)
-
-
-def _to_nearest(expert: Expert, group: int) -> Iterator[tuple[int, Expert]]:
+    if method == "gptq":
+        assert x is not None
+        yield from _by_gptq(expert, x, group)
+        return
     for bits in WIDTHS:
         up, down = (levels(w, bits, group).nearest(w) for w in (expert.up, expert.down))
         yield bits, replace(expert, up=up, down=down)

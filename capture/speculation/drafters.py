@@ -49,10 +49,6 @@ class Drafter(Hooked):
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
         """Grows `draft` behind `ids`, whose last is its root. text: the target's, which holds the others; left as found."""
 
-    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
-        """The draft that would be made without a pool, for its counts; for drafters whose pools are set from it."""
-        raise NotImplementedError
-
 
 class SelfDrafter(Drafter):
     """The target itself: weights at fewer bits (elastic: slices, quant: a copy of their own), experts confined to a pool.

@@ -35,7 +35,7 @@ class RoundRecorder(ShardRecorder):
         self, routing: RoutingCapture | None, natural: RoutingCapture | None, first_pass_id: int, policy_state: str
     ) -> None:
         super().__init__(routing, None, AttentionKeep(), first_pass_id, natural, policy_state)
-        self._rounds: dict[tuple[int, int], Round] = {}
+        self.rounds: dict[tuple[int, int], Round] = {}
 
     def record(self, done: Pass) -> None:
         """One forward pass that has just run. Rehearsals leave no trace, passes of another model no routing."""
@@ -45,19 +45,16 @@ class RoundRecorder(ShardRecorder):
                 steps += [step] * (done.kind != "rehearsal")
         self._passes += [done] * (done.kind != "rehearsal")
 
-    def record_round(self, done: Round) -> None:
-        self._rounds[done.request_id, done.number] = done
-
     def _kept(self, done: Pass) -> list[int]:
         if done.kind == "verify":
-            return [len(self._rounds[done.request_id, done.round].inputs)]
+            return [len(self.rounds[done.request_id, done.round].inputs)]
         return done.counts if done.kind == "prefill" else [0]
 
     def _state(self, done: Pass) -> str | None:
         return self.policy_state if done.kind == "draft" else None
 
     def _more_rows(self) -> dict[str, pa.Table]:
-        rounds = self._rounds.values()
+        rounds = self.rounds.values()
         made = {
             "acceptance": [row for of in rounds for row in _drafted(of)],
             "rounds": [row for of in rounds for row in _pooled(of)],
@@ -98,7 +95,7 @@ class RoundRecorder(ShardRecorder):
         """Of a pass's tokens; width: how many experts are more than filling, is_path: accepted."""
         if done.kind == "prefill":
             return [(done.request_id, 0, "prefill", 0, n, pass_id, WHOLE, True) for n in range(done.n_tokens)]
-        of = self._rounds[done.request_id, done.round]
+        of = self.rounds[done.request_id, done.round]
         is_draft = done.kind == "draft"
         width = of.pools.members.shape[1] if of.pools is not None and is_draft else WHOLE
         where = (done.request_id, done.round, done.kind)

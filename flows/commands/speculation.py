@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from tokentape.flows.options import StoreOption, TraceArgument, option
 
@@ -31,12 +31,8 @@ def acceptance(
     tape = Store(store).open(trace)
     shown = [(name, number(value, ".4g")) for name, value in metrics_of(tape).items()]
     print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
-    if pool is None and pool_frac is None and not _has_pools(tape.manifest.settings):
+    if pool is None and pool_frac is None and (tape.manifest.settings.get("speculation") or {}).get("draft") != "elastic":
         return
     found = opened(tape).replay(pool, pool_frac)
     proxies = [(name, number(value, ".4g")) for name, value in found.proxies.items()]
     print_table(f"pools, {found.fidelity}", ("metric", "value"), proxies, numbers=("value",))
-
-
-def _has_pools(settings: dict[str, Any]) -> bool:
-    return (settings.get("speculation") or {}).get("draft") == "elastic"

@@ -13,7 +13,7 @@ class Layered:
     """One batch of up to pass_tokens prompt tokens in flight; decodes are not counted. A longer prompt takes several passes.
 
     n_max: most groups of layers; n_lg_rule: how many of them a batch takes (policies/serving/groups.py). The defaults are what
-    the authors ran as "layered", here also `hybrid`: long prompts are cut along tokens too.
+    the authors ran as "layered": long prompts are cut along tokens too.
     """
 
     pass_tokens: int = 8192
@@ -24,16 +24,6 @@ class Layered:
         at_least_one(self, "pass_tokens", "n_max")
         if self.n_lg_rule not in RULES:
             raise ValueError(f"Layered: n_lg_rule {self.n_lg_rule!r} is unknown; choose {', '.join(RULES)}")
-
-    @classmethod
-    def hybrid(cls, n_max: int = 16) -> Layered:
-        """Passes of 8192 tokens: the authors' own setting."""
-        return cls(8192, n_max)
-
-    @classmethod
-    def pure(cls, n_layers: int) -> Layered:
-        """No cut along tokens up to the server's limit of 32768, and as many groups as layers for long prompts."""
-        return cls(32768, n_layers)
 
     def rule(self, n_layers: int) -> BatchRule:
         """As Scheduler. Raises ValueError for a fixed number of groups above n_layers."""

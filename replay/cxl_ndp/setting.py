@@ -16,13 +16,13 @@ from tokentape.policies.placement import FixedPlacement, hot_set, importance, sh
 from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.capacity import notes
-from tokentape.replay.cxl_ndp.checks import HEADLINE
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, system_of
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]
+HEADLINE = "headline"  # series of the paper's setting
 COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)
 GAUSSIAN_SHAPE = (256, 4096)  # weights whose errors stand in for an expert's
 

@@ -41,11 +41,6 @@ class Share:
     reads: Floats
     items: tuple[Items, ...]
 
-    def and_(self, other: Share) -> Share:
-        """Both together."""
-        sums = (getattr(self, name) + getattr(other, name) for name in ("active", "tokens", "reads", "items"))
-        return Share(*sums)
-
 
 def layer_rows(made: Setup, system: System, hot: Share, away: Share, migrated: Floats, phase: str = "decode") -> tuple[Rows, ...]:
     """Of routed experts. hot, away: on the GPU when a layer computes, and not; migrated (steps, MoE layers): moved there."""
@@ -59,7 +54,8 @@ def layer_rows(made: Setup, system: System, hot: Share, away: Share, migrated: F
         return (*rows, *_main(made, hot, True, phase), *exchange_rows(made, away.tokens, phase), *near)
     if how == IN_PLACE and made.machine.roles.expert_cache:
         return (*rows, *_main(made, hot, True, phase), *_main(made, away, False, phase))
-    return (*rows, *_main(made, hot.and_(away), True, phase))
+    together = Share(hot.active + away.active, hot.tokens + away.tokens, hot.reads + away.reads, hot.items + away.items)
+    return (*rows, *_main(made, together, True, phase))
 
 
 def moved_rows(made: Setup, system: System, moves: Floats, phase: str = "decode") -> tuple[Rows, ...]:

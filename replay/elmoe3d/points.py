@@ -157,7 +157,8 @@ def as_points(frame: pl.DataFrame, setup: Setup) -> Points:
     number = {pair: i for i, pair in enumerate(dict.fromkeys(named))}
     kind = np.array([number[pair] for pair in named])
     firsts = [(setup.models[model], setup.machines[machine]) for model, machine in number]
-    shared = [{**_sizes(*model), **_drafter(setup.drafter), "hb_bytes": _hb_bytes(machine)} for model, machine in firsts]
+    rooms = [cache_of(m).capacity_bytes.value * m.n_devices if m.roles.expert_cache else np.inf for _, m in firsts]
+    shared = [{**_sizes(*of), **_drafter(setup.drafter), "hb_bytes": room} for (of, _), room in zip(firsts, rooms, strict=True)]
     columns: dict[str, Any] = {
         name: np.array([of[name] for of in shared], bool if name.startswith("is_") else np.float64)[kind] for name in shared[0]
     }
@@ -204,10 +205,6 @@ def _check(of: pl.DataFrame, setup: Setup) -> None:
 
 def _is(name: str, known: Collection[str]) -> pl.Expr:
     return pl.col(name).is_in(list(known))
-
-
-def _hb_bytes(machine: HardwareSpec) -> float:
-    return cache_of(machine).capacity_bytes.value * machine.n_devices if machine.roles.expert_cache else np.inf
 
 
 @lru_cache

@@ -15,7 +15,6 @@ from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import EAGLE, Floats, Setup, as_points, cache_of, points_of
 from tokentape.replay.elmoe3d.runs import knee
 from tokentape.replay.elmoe3d.timing import PAPER, evaluate, reads_of
-from tokentape.warehouse.geometry import Geometry
 
 TABLE_SERIES, MEASURED = "table-3", "measured"
 PUBLISHED = ("published_ar", "published_sd", "role_ar", "role_sd")
@@ -89,8 +88,9 @@ def intensity_rows(
     frame = points_of(table.filter(pl.col("scheme") == EAGLE), fit, **nodes)
     where, points = frame.select(*_where(setup)).drop("sd_scheme", "context_tokens"), as_points(frame, setup)
     reads = reads_of(points, map_bytes(points))
-    params = {model: _params_per_token(geometry) for model, (geometry, _) in setup.models.items()}
-    static, routed = (frame["model"].replace_strict({model: of[i] for model, of in params.items()}).to_numpy() for i in (0, 1))
+    others = {model: g.non_expert_params for model, (g, _) in setup.models.items()}
+    experts = {model: len(g.moe_layers) * g.top_k * g.expert_params for model, (g, _) in setup.models.items()}  # of a token
+    static, routed = (frame["model"].replace_strict(params).to_numpy() for params in (others, experts))
     made = []
     for mode, read in (("ar", reads["ar"]), ("sd", reads["verify"])):
         ops = 2.0 * points.batch * read.nodes
@@ -111,8 +111,3 @@ def intensity_rows(
         for model in setup.models
     ]
     return [*pl.concat(made).to_dicts(), *knees]
-
-
-def _params_per_token(geometry: Geometry) -> tuple[int, int]:
-    """(all but routed experts, of the experts of a token)."""
-    return geometry.non_expert_params, len(geometry.moe_layers) * geometry.top_k * geometry.expert_params

@@ -70,7 +70,8 @@ def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profil
         **joules_of(cost, machine),
     }
     means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
-    steps = []
+    roles, steps = machine.roles, []
+    absent = () if roles.kv_cache else (f"no KV memory: keys and values lie in {roles.kv_home}",)
     for i, one in enumerate(asked):
         overflow_bytes = _overflow_bytes(*one, accounting)
         overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
@@ -80,7 +81,7 @@ def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profil
                 **{name: values[i] for name, values in means.items() if name not in PARTS},
                 overflow_bytes=overflow_bytes,
                 is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-                notes=(*_no_recomputation(*one, recomputed_frac, accounting), *_absent(machine), *overflow),
+                notes=(*_no_recomputation(*one, recomputed_frac, accounting), *absent, *overflow),
             )
         )
     return steps
@@ -201,13 +202,6 @@ def _no_recomputation(
     if geometry.hidden * INPUT_BYTES < elements * work.kv_bits / 8:
         return ()
     return (f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}",)
-
-
-def _absent(machine: HardwareSpec) -> tuple[str, ...]:
-    """What the machine has no memory for."""
-    if machine.roles.kv_cache:
-        return ()
-    return (f"no KV memory: keys and values lie in {machine.roles.kv_home}",)
 
 
 def _scores(geometry: Geometry, system: System, work: Work) -> float:

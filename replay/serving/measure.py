@@ -112,7 +112,9 @@ def measure(
             one |= {"experts_held_frac": Metric(of.engine.cost.held_frac, "1", denominator="of the routed experts")}
         if run is not None and saturation_per_s:
             load = Load(run.requests.rate_per_s, saturation_per_s)
-            one |= _distance(load)
+            of_which = "rate at which requests leave that come at once"
+            one["saturation_per_s"] = Metric(load.service_per_s, "1/s")
+            one["saturation_distance_frac"] = Metric(load.distance_frac, "1", denominator=of_which)
         found.append(one)
         loads.append(load)
         if ttft.size and run is not None:
@@ -122,14 +124,6 @@ def measure(
     number = {name: metric for name, metric in over_runs(found).items() if math.isfinite(metric.value)}
     grid = np.median(grids, axis=0) if grids else np.zeros((0, 0))
     return Measured(number, (*of.engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
-
-
-def _distance(load: Load) -> dict[str, Metric]:
-    """How far a run's rate lies below saturation, as a share of it; negative beyond."""
-    return {
-        "saturation_per_s": Metric(load.service_per_s, "1/s"),
-        "saturation_distance_frac": Metric(load.distance_frac, "1", denominator="rate at which requests leave that come at once"),
-    }
 
 
 def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:

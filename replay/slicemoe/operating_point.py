@@ -39,10 +39,6 @@ class OperatingPoint:
     baseline_miss_frac: float
     ours_miss_frac: float
 
-    @property
-    def is_possible(self) -> bool:
-        return all(0.0 <= miss <= 1.0 for miss in (self.baseline_miss_frac, self.ours_miss_frac))
-
 
 def implied_operating_point(
     geometry: Geometry,

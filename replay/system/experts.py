@@ -13,7 +13,6 @@ from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import dispatcher_of, zeros_of
 from tokentape.policies.lfu import LFU
-from tokentape.policies.lru import LRU
 from tokentape.policies.placement import (
     MIGRATE_SIGNATURE,
     WHERE_SIGNATURE,
@@ -337,8 +336,3 @@ def max_seqs(system: System) -> int:
     if value < 1 or not value.is_integer():
         raise ValueError(f"system {system.name}: schedule.max_seqs {value:g} must be a whole number of at least 1")
     return int(value)
-
-
-def default_cache() -> Any:
-    """The policy that a bound's lookups are taken with."""
-    return LRU()

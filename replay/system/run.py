@@ -18,6 +18,7 @@ from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import ExpertCache
+from tokentape.policies.lru import LRU
 from tokentape.policies.slots import System
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
@@ -28,7 +29,7 @@ from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system import kv as kept
 from tokentape.replay.system.drafts import ROUNDS, VERIFIED
-from tokentape.replay.system.experts import ExpertSlots, default_cache, max_seqs
+from tokentape.replay.system.experts import ExpertSlots, max_seqs
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.routes import SlicedSlots
@@ -159,7 +160,7 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, 
     if slots.system.place is not None or slots.system.route is not None:
         what = f"{type(policy).__name__} needs all lookups"
         raise ValueError(f"system {system.name}: {what}, and placements and routers change them")
-    first = replace(slots, system=replace(system, policies={**system.policies, "residency": default_cache()}))
+    first = replace(slots, system=replace(system, policies={**system.policies, "residency": LRU()}))
     run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
     first = replace(first, logs=n_lookups)

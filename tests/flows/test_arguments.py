@@ -15,7 +15,6 @@ from tokentape.flows.console import progress_bar
 from tokentape.flows.effects import IDLE, without_effect
 from tokentape.flows.study_run import check
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
-from tokentape.flows.words import COMMANDS
 from tokentape.warehouse.tape import Store
 
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
@@ -48,23 +47,6 @@ def test_the_help_shows_every_command_under_one_heading_with_a_whole_sentence(to
     said = tokentape("--help").out
     assert all(f"\n{heading}:\n" in said for heading in cli.HEADINGS)
     assert "..." not in said.partition("\nTapes:")[2]
-
-
-@pytest.mark.parametrize(
-    "old", [*COMMANDS, "study cxl-ndp", "claims layered-prefill", "evaluate --policy ndp", "claims --format json"]
-)
-def test_an_old_spelling_is_told_the_new_one(tokentape: Cli, old: str) -> None:
-    done = tokentape(*old.split(), *("qwen3-30b-a3b",) * (old == "step"))
-    new = COMMANDS.get(old, {"claims --format json": "--json", "claims layered-prefill": "layered_prefill"}.get(old, "cxl_ndp"))
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert f"{new}` now" in done.err
-
-
-def test_every_new_spelling_exists() -> None:
-    top: Any = typer.main.get_command(cli.app)
-    for new in COMMANDS.values():
-        group, names = new.split()
-        assert set(names.split("|")) <= set(top.commands[group].commands), new
 
 
 def test_the_version_is_printed(tokentape: Cli) -> None:

@@ -255,12 +255,6 @@ def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
     assert time.process_time() - started < 60.0
 
 
-def test_settings_say_what_is_assumed():
-    assert Settings.SHIPPED.read_text().count("assumed") >= 2
-    with pytest.raises(ValueError, match="Extra inputs"):
-        type(STUDY).model_validate({**STUDY.model_dump(), "more": 1})
-
-
 def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: Cli, tmp_path):
     done = tokentape.ok("calibrate", "elmoe3d", "--out", "mine", "--level", "L1", "--rows", "calibrate")
     assert "forms are not" in done.out

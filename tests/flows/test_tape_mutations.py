@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Hang(BaseException):
     """Ten seconds for a tape of 300 rows."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def in_time() -> Iterator[None]:
     def stop(*told: object) -> None:
         raise Hang
@@ -142,7 +142,7 @@ def outcome(store: Store) -> Numbers | None:
 
 @pytest.mark.slow
 def test_a_thousand_mutated_tapes_never_change_a_number(tmp_path: Path) -> None:
-    """Of every fourth the sums are taken off first, as of a tape of an older version: it may change, but not fall over."""
+    """Of every fourth the sums are made anew, as by a writer that went wrong: it may change, but not fall over."""
     whole = Store(str(tmp_path / "whole"))
     write_tiny(whole, is_split=True)
     stated, n_refused = numbers(whole), 0
@@ -150,11 +150,10 @@ def test_a_thousand_mutated_tapes_never_change_a_number(tmp_path: Path) -> None:
         draw, store = random.Random(seed), Store(str(tmp_path / "mutated"))
         shutil.copytree(whole.root, store.root)
         root, has_sums = Path(store.trace_path(TRACE)), seed % 4 > 0
-        if not has_sums:
-            fields = json.loads((root / "manifest.json").read_text())
-            del fields["sha256"], fields["seal"]
-            (root / "manifest.json").write_text(json.dumps(fields))
         draw.choice(MUTATIONS)(draw, root)
+        with contextlib.suppress(ValueError, OSError):
+            if not has_sums:
+                store.writer(TRACE).finish(store.open(TRACE).manifest)
         found = outcome(store)
         n_refused += found is None
         assert not has_sums or found in (None, stated), seed

@@ -63,8 +63,8 @@ def test_split_refuses_empty_groups() -> None:
 
 
 def test_named_settings() -> None:
-    assert Layered.hybrid() == Layered() == Layered(8192, 16, "code")
-    pure = Layered.pure(48).rule(48)
+    assert Layered() == Layered(8192, 16, "code")
+    pure = Layered(32768, 48).rule(48)
     assert (pure.budget_tokens, pure.steps[-1][1]) == (32768, 48)
     assert (Static(), Continuous(), Chunked()) == (Static(32), Continuous(8192), Chunked(512))  # as docs/serving.md tells
     assert Disaggregated() == Disaggregated(2048, 300e9)

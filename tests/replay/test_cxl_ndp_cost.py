@@ -23,7 +23,7 @@ from tokentape.hw.work import Work
 from tokentape.policies.bits import BIT_RULES
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.capacity import notes, parts
-from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
+from tokentape.replay.cxl_ndp.decode import place, replay, rest_of_steps
 from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate
 from tokentape.replay.cxl_ndp.lanes import segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
@@ -110,20 +110,6 @@ def test_a_layer_step_by_hand():
     assert (total["ndp"], total["pcie"]) == pytest.approx((ndp, activation))
     step = first_layer(SMALL, ours(3), counts, resident, np.full(8, 3.0), 16)
     assert step == pytest.approx(other + activation + ndp)
-
-
-def test_the_headline_is_near_the_specifications_reference(headline):
-    """Six seeds there, one here: within their range and a little."""
-    found = compared(headline)
-    assert 8.2 < found["OURS-3"]["decode_gain"] < 9.6
-    assert 10.2 < found["OURS-2"]["decode_gain"] < 12.2
-    assert found["OURS-2"]["gain_over_hobbit"] == pytest.approx(18, rel=0.06)
-    assert 0.25 < found["MoNDE"]["moved_per_layer_step"] < 0.37
-    ms = {name: 1e3 * of["step_s"] for name, of in found.items()}
-    reference = {"OURS-3": 0.74, "OURS-2": 0.58, "MoNDE": 6.5, "HOBBIT": 10.5}
-    assert {name: ms[name] for name in reference} == pytest.approx(reference, rel=0.06)
-    assert found["OURS-2"]["ndp_gain"] == pytest.approx(8.0, rel=0.03), "the selector gives used experts more bits"
-    assert set(found["MoNDE"]) == set(UNITS) | {"decode_gain", "gain_over_hobbit"}
 
 
 def test_requests_add_up_and_keep_the_papers_order(headline):
@@ -255,14 +241,6 @@ def test_refetching_everything_is_excluded_by_the_paper_and_never_is_not(headlin
     gain = {name: found["OURS-3"]["tokens_per_s"] / found[f"MoNDE {name}"]["tokens_per_s"] for name in ("never", "always")}
     assert gain["always"] > 55
     assert gain["never"] == pytest.approx(found["OURS-3"]["decode_gain"], rel=0.08), "8x7B cannot tell them apart"
-
-
-def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
-    placed = place(tape, 16, 4)
-    losses = np.broadcast_to([1.0, 0.5, 0.2, 0.05], (32, 8, 4))
-    for mean_bits in (2, 3):
-        bits = widths(tape, placed, losses, mean_bits, "prefix_split", weighted=False)
-        assert set(bits[~placed.hot].tolist()) == {mean_bits}
 
 
 # --------------------------------------------------------------------------------------------------------- the fit

@@ -26,7 +26,7 @@ from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_golden.json").read_text())
-ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered.pure(4)]
+ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered(32768, 4)]
 
 
 def costs_of(name: str, device: str = "h100x2", **options: object) -> IterationCosts:

@@ -81,7 +81,6 @@ def test_the_papers_gains_imply_its_operating_points(geometry, gains, high, dbsc
         found = implied_operating_point(geometry, XPU, *gains, ours_lsb_frac=lsb_frac)
         assert found.baseline_miss_frac == pytest.approx(high[i], abs=0.0055)
         assert found.ours_miss_frac == pytest.approx(dbsc[i], abs=0.0006 + 0.0002 * (geometry is QWEN))
-        assert found.is_possible
 
 
 def test_the_warm_up_gains_are_impossible_for_qwen():
@@ -89,8 +88,7 @@ def test_the_warm_up_gains_are_impossible_for_qwen():
         implied_operating_point(g, XPU, 2.31, 1.96, baseline_lsb_frac=0.15, ours_lsb_frac=0.15) for g in (DEEPSEEK, QWEN)
     )
     assert (round(deepseek.baseline_miss_frac, 2), round(deepseek.ours_miss_frac, 2)) == (0.68, 0.28)
-    assert deepseek.is_possible
-    assert not qwen.is_possible
+    assert qwen.baseline_miss_frac > 1.0
     middle = implied_operating_point(QWEN, XPU, 2.31, 1.96, baseline_lsb_frac=0.1, ours_lsb_frac=0.1)
     assert round(middle.baseline_miss_frac, 2) == 1.14
     with pytest.raises(ValueError, match="must differ"):

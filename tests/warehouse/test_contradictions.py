@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from small_store import without_sums, write_tape
+from small_store import write_tape
 
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.tables import conform
@@ -139,7 +139,6 @@ def test_a_request_in_two_shards_is_refused(store: Store) -> None:
     ],
 )
 def test_impossible_geometry_is_refused(small: Store, change: dict[str, object], message: str) -> None:
-    without_sums(small)
     path = Path(small.trace_path("hand-made", "manifest.json"))
     fields = json.loads(path.read_text())
     fields["geometry"] |= change

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
-from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
 from tokentape.warehouse.models import FOLDER, load, names, shipped
 
@@ -288,16 +288,6 @@ def test_longer_contexts_never_cost_less(name: str, one: int, other: int) -> Non
 
 
 # ------------------------------------------------------------------------------------------------------- reading and refusing
-
-
-def test_older_manifests_load() -> None:
-    new = {
-        "is_tied", "sliding_windows", "n_positions", "attention_bias", "qk_norm", "has_sinks", "has_ffn_bias", "has_router_bias",
-        "has_shared_gate", "has_norm_bias", "norms_per_layer",
-    }  # fmt: skip
-    plain = SHAPES["mixtral-8x7b"]
-    old = {field: value for field, value in plain.model_dump(mode="json").items() if field not in new}
-    assert Geometry.model_validate(old) == plain
 
 
 def test_mla_head_width_is_not_the_rope_part() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
-from small_store import without_sums
+from small_store import summed_anew
 
 from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.reference import refresh
@@ -121,24 +121,24 @@ def test_documents_show_the_declared_columns(document: str, names: tuple[str, ..
 
 
 def test_tape_files_that_cannot_be_read(small: Store) -> None:
-    without_sums(small)
     path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
     good = pq.read_table(path)
-    whole = path.read_bytes()
-    for content in (b"", whole[:200], b"not parquet at all"):
-        path.write_bytes(content)
-        with pytest.raises(BadTape, match=r"part-00000\.parquet: not a readable Parquet file") as caught:
+
+    def refused(error: type[ValueError], message: str) -> None:
+        summed_anew(small)
+        with pytest.raises(error, match=message) as caught:
             small.open("hand-made").read("routing")
         assert "\n" not in str(caught.value)
+
+    for content in (b"", path.read_bytes()[:200], b"not parquet at all"):
+        path.write_bytes(content)
+        refused(BadTape, r"part-00000\.parquet: not a readable Parquet file")
     pq.write_table(pa.table({"a": [1]}), path)
-    with pytest.raises(BadTable, match="column request_id is missing"):
-        small.open("hand-made").read("routing")
+    refused(BadTable, "column request_id is missing")
     pq.write_table(good.set_column(2, "layer", good["layer"].cast(pa.int64())), path)
-    with pytest.raises(BadTable, match="column layer is int64, schema 1 says uint16; record or import the tape again"):
-        small.open("hand-made").read("routing")
+    refused(BadTable, "column layer is int64, schema 1 says uint16; record or import the tape again")
     pq.write_table(good.slice(1), path)
-    with pytest.raises(BadTape, match="routing has 4 rows, the manifest says 5"):
-        small.open("hand-made").read("routing")
+    refused(BadTape, "routing has 4 rows, the manifest says 5")
     path.unlink()
     with pytest.raises(BadTape, match="is missing; the tape is damaged"):
         small.open("hand-made").read("routing")

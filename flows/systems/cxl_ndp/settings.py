@@ -7,12 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tokentape.flows.answers import Answer
+from tokentape.flows.answers import Answer, Check
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
-from tokentape.replay.cxl_ndp.checks import Bars
 from tokentape.replay.cxl_ndp.fit import Constants
 from tokentape.replay.cxl_ndp.setting import Setting
 from tokentape.replay.cxl_ndp.system import Setup, decisions
@@ -118,7 +117,7 @@ class Settings(StudyFile):
     recorded: Recorded
     live: Live
     answers: tuple[Answer, ...]
-    bars: Bars
+    checks: tuple[Check, ...]
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Where the row's system computes its experts, and at which width."""

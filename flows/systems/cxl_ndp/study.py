@@ -15,14 +15,13 @@ import numpy as np
 
 from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import METHODS
-from tokentape.flows.answers import Row, answer, answered, bars_held, stated
+from tokentape.flows.answers import Row, answer, answered, bars_held, checked, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows
 from tokentape.replay.cxl_ndp.capacity import parts
-from tokentape.replay.cxl_ndp.checks import checks
 from tokentape.replay.cxl_ndp.hits import hits_over_seeds
 from tokentape.replay.cxl_ndp.lanes import lanes
 from tokentape.replay.cxl_ndp.prefill import request_rows
@@ -77,7 +76,8 @@ def answers(study: Settings, made: Rows) -> list[Row]:
 
 def check_rows(study: Settings, made: Rows) -> list[Row]:
     """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
-    return checks({model.name: model.hot_experts for model in study.models}, study.bars, stated(PAPER), made)
+    models_of = [{"model_id": model.name, "hot_experts": model.hot_experts} for model in study.models]
+    return checked(study.checks, made | {"models": models_of, "claims": list(stated(PAPER).values())})
 
 
 def of_model(store: Store, study: Settings, model: Model) -> Rows:
