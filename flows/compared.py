@@ -18,6 +18,7 @@ TABLES = ("requests", "tokens", "routing", "scores", "attention")  # that all of
 
 def compared(store: Store, trace_id: str) -> str:
     """Runs them, with the baselines of every comparison, or finds them in the store; what was compared, in words."""
-    asked = runs.Asked(trace_id, "lru_offload", "", runs.workload_for(runs.tape_of(store, trace_id, None)))
+    load = runs.workload_for(runs.tape_of(store, trace_id, None))
+    asked = runs.Asked(trace_id, "lru_offload", "", load, expert_format="int8-g32")
     cells = [cell for room in ROOMS for cell in runs.compare(store, replace(asked, budget=room), SYSTEMS, MACHINES) if cell.runs]
     return f"{len({cell.system for cell in cells})} systems in {len(cells)} cells on {trace_id}"

@@ -88,9 +88,9 @@ def test_closed_forms_of_coverage_stand_beside_the_recorded_one(connection: duck
     of = {(row["form"], row["n_tokens"]): row["covered"] for row in touched.to_dicts()}
     assert of["independent, all alike", 8] == pytest.approx(1 - (1 - 6 / 128) ** 8)
     assert of["no expert twice", 8] == pytest.approx(48 / 128)
-    counts = connection.sql(f"select layer, n_selected from popularity where trace_id = '{QWEN}' and phase = 'decode'").pl()
-    chance = counts.with_columns(of=6 * pl.col("n_selected") / pl.sum("n_selected").over("layer"))
-    often = chance.select((1 - (1 - pl.col("of")) ** 8).sum()).item() / (48 * 128)
+    counts = connection.sql(f"from popularity where trace_id = '{QWEN}' and phase = 'decode'").pl()
+    chance = 6 * pl.col("n_selected") / pl.sum("n_selected").over("layer")
+    often = counts.select((1 - (1 - chance) ** 8).sum()).item() / (48 * 128)
     assert of["independent, as often as recorded", 8] == pytest.approx(often)
     assert of["recorded", 8] < often < of["independent, all alike", 8]
 
