@@ -1,4 +1,4 @@
-"""The front page: what is in the store, the answer for the best replayed tape, and how each number was made."""
+"""The front page: a scoreboard of what was found and how far off it is; what is in the store, and how each number was made."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import polars as pl
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Drawn, Page, some, with_figures
+from tokentape.dashboards.engine.ask import rows_of
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.experts.charts import cost_panel
 from tokentape.dashboards.units import percent, significant
+from tokentape.warehouse.sql import named
 
-FILE, TITLE = "index.html", "What is in the store"
+FILE, TITLE = "index.html", "Scoreboard"
+Held = dict[str, list[Any]]
 MAX_COLUMNS = 4  # panels beside each other
 EMPTY = (
     "The warehouse is empty. Run: tokentape capture --model embedded --dataset code, then tokentape study baselines, "
@@ -24,13 +27,33 @@ EMPTY = (
 )
 
 
-def page(connection: duckdb.DuckDBPyConnection) -> Page:
-    """Tapes, one headline chart, a table of its numbers, and the provenance of every replay."""
+def held(connection: duckdb.DuckDBPyConnection) -> Held:
+    """Of every study how many runs there are, and a number that changes with them."""
+    return {row["study"]: [row["n"], row["ids"]] for row in rows_of(connection, rows.SQL, "held").to_dicts()}
+
+
+def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> Page:
+    """Verdicts, the papers' systems, all claims; one headline chart, a table of its numbers, and the provenance of every replay.
+
+    before: what was held when pages were last written, if they were.
+    """
     tapes, ask = rows.traces(connection), Ask(connection, Path(__file__).parent)
     lead = f"{tapes.height} tapes, {int(tapes['n_replays'].sum() or 0):,} replays. Record once, replay anywhere."
-    numbers = _numbers(ask.made(_headline_runs))
-    extra = {"tapes": [_tape(t) for t in tapes.to_dicts()], "numbers": numbers, "provenance": _provenance(connection)}
-    return with_figures(Page(FILE, TITLE, EMPTY if tapes.is_empty() else lead, "index.html", extra=extra), ask, ["headline"])
+    runs, now, earlier = ask.made(_headline_runs), held(connection), before or {}
+    changed = [(name, n - earlier.get(name, [0])[0]) for name, (n, ids) in now.items() if earlier.get(name) != [n, ids]]
+    extra = {
+        "tapes": [_tape(t) for t in tapes.to_dicts()],
+        "numbers": _numbers(runs),
+        "provenance": _provenance(connection),
+        "verdicts": [] if runs.is_empty() else ask.sql("verdicts", rows.reference(runs)).to_dicts(),
+        "studied": ask.made(_studied).head(1).to_dicts(),
+        "standings": ask.sql("standings", connection.sql(named()["claim_errors"].sql).pl()).to_dicts(),
+        "health": ask("health").row(0, named=True),
+        "changed": sorted(changed, key=lambda of: -abs(of[1])),
+        "is_first": before is None,
+    }
+    own = Page(FILE, TITLE, EMPTY if tapes.is_empty() else lead, "index.html", extra=extra)
+    return with_figures(own, ask, ["parity", "headline"])
 
 
 def _studied(ask: Ask) -> pl.DataFrame:

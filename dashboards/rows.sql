@@ -46,3 +46,42 @@ select r.origin, r.hardware, r.hardware_sha256, r.scope, {rules} as rules, count
     any_value(r.assumed) as assumed, count(*) filter (r.is_extrapolated) as n_extrapolated,
     string_agg(distinct r.study, ', ' order by r.study) as studies
 from replays r where r.hardware <> '' group by all order by all
+
+-- verdicts: On each machine and for each quantity the best method, LRU and the bound; `told` are replayed settings of one capacity.
+with long as (
+    from (select hardware, policy, scope, family, turn, bound, capacity, step_ms, energy_mj, hit_decode from told)
+    unpivot (value for metric in (step_ms, energy_mj, hit_decode))
+),
+placed as (select *, short(if(metric = 'hit_decode', -value, value), 3) as cost from long)
+select hardware, metric, any_value(capacity) as capacity,
+    first(policy || ' (' || scope || ')' order by cost, turn, scope) filter (not bound) as method,
+    first(value order by cost, turn, scope) filter (not bound) as best,
+    first(value order by cost, scope) filter (family = 'lru') as lru,
+    first(value order by cost, scope) filter (bound) as bound
+from placed group by hardware, metric order by hardware, list_position(['step_ms', 'energy_mj', 'hit_decode'], metric)
+
+-- standings: Of each paper's system the errors of what was fitted and predicted; `told` is query claim_errors.
+with papers as (
+    select paper as system, count(*) filter (role in ('calibrate', 'predict')) as n_claims from claims where location <> 'project' group by all
+),
+roles as (from told where mode = 'paper'),
+found as (
+    select system, n_claims, p.worst_error, w.unit as worst_unit,
+        concat_ws(', ', replace(w.metric, '_', ' '), nullif(w.model, ''), w.setting) as worst_row,
+        f.n_values as n_fitted, f.median_error as fitted, p.n_values as n_predicted, p.median_error as predicted,
+        p.n_banded, p.n_inside, coalesce(f.n_answers, 0) + coalesce(p.n_answers, 0) as n_answered
+    from papers left join (from roles where role = 'calibrate') f using (system)
+    left join (from roles where role = 'predict') p using (system)
+    left join (from claim_answers where mode = 'paper') w on w.claim_id = p.worst_claim_id
+)
+from found order by system
+
+-- held: How many runs of each study there are, and a number that changes with them: what a later load is compared with.
+select coalesce(study, view_name) as study, count(*) as n, bit_xor(md5_number_lower(run_id))::varchar as ids from runs group by all
+union all select 'tapes', count(*), bit_xor(md5_number_lower(trace_id))::varchar from traces order by all
+
+-- health: What of the store to know before trusting it.
+select count(*) as n_runs, count(*) filter (is_extrapolated or outside_envelope is not null) as n_outside,
+    count(distinct code_version) as n_versions, (select count(*) from traces) as n_tapes,
+    (select count(*) from traces where flags <> '{}') as n_flagged
+from runs

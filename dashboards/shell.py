@@ -17,9 +17,11 @@ import jinja2
 import polars as pl
 import vl_convert
 
-from tokentape.dashboards import theme
+from tokentape.dashboards import theme, units
 
 HERE = Path(__file__).parent
+CLAIMS = "claims"  # the figure that a page begins with
+AT_ONCE = 12  # figures of a page; others are drawn when asked for
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Page:
 
 def render(page: Page, pages: list[tuple[str, str]]) -> str:
     """The page's HTML. pages: (file, title) of the whole site, for its navigation."""
-    figures = [(f, f.answers.get(_key(page, f), "")) for f in page.figures]
+    ordered = sorted(page.figures, key=lambda f: f.name != CLAIMS)
+    figures = [(f, f.answers.get(_key(page, f), "")) for f in ordered if f.chart is not None]
     drawn = {f.name: _spec(f.chart) for f in page.figures if f.chart is not None}
     payload = {
         "charts": {
@@ -98,6 +101,8 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
         .render(
             page=page,
             figures=figures,
+            lacking=[f for f in ordered if f.chart is None],
+            at_once=AT_ONCE,
             pages=pages,
             payload=payload,
             vega=vega,
@@ -132,6 +137,7 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {name: getattr(units, name) for name in ("percent", "signed", "significant")}
     # A page with a NaN in its data draws nothing.
     made.policies["json.dumps_kwargs"] = {"sort_keys": True, "allow_nan": False, "separators": (",", ":")}
     return made

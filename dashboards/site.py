@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -10,6 +11,7 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards import index, shell
+from tokentape.dashboards.compare import page as compare
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import Page
@@ -18,19 +20,18 @@ from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.systems import page as systems
 from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
 PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
 MAX_TRACES = 16
-MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced
+MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
 TOPICS: dict[str, tuple[str, Topic]] = {
+    compare.FILE: (compare.TITLE, compare.page),
     experts.FILE: (experts.TITLE, experts.page),
-    systems.FILE: (systems.TITLE, systems.page),
     hardware.FILE: (hardware.TITLE, hardware.page),
     validation.FILE: (validation.TITLE, validation.page),
     slicemoe.FILE: (slicemoe.TITLE, slicemoe.page),
@@ -53,7 +54,9 @@ def build(database: Path, out: Path) -> Path:
     pages = [(index.FILE, index.TITLE), *((file, title) for file, (title, _) in TOPICS.items())]
     with closing(connect(database)) as connection:
         try:
-            html = {index.FILE: shell.render(index.page(connection), pages)}
+            seen, held = out / MARK, index.held(connection)
+            before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
+            html = {index.FILE: shell.render(index.page(connection, before), pages)}
             html |= {file: _fitting(topic, connection, pages) for file, (_, topic) in TOPICS.items()}
         except duckdb.Error as error:
             raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
@@ -62,7 +65,7 @@ def build(database: Path, out: Path) -> Path:
     try:
         for file, text in html.items():
             (fresh / file).write_text(text, encoding="utf-8")
-        (fresh / MARK).touch()
+        (fresh / MARK).write_text(json.dumps(held), encoding="utf-8")
         settle_folder(fresh, out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -1,30 +1,40 @@
-"""Flow `demo`: the whole way once, offline, from the embedded model to pages. What an earlier run finished is not made again."""
+"""Flow `demo`: the whole way once, offline, from the embedded model and five papers' closed forms to pages.
+
+What an earlier run finished is not made again.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow
 
-from tokentape.flows import steps, study
+from tokentape.flows import compared, steps, study
 from tokentape.flows.capture import capture_flow
 from tokentape.flows.console import note, print_table
 from tokentape.flows.estimates import estimated
 from tokentape.flows.grid import Cell, replay_key
 from tokentape.flows.publish import publish
 from tokentape.flows.replay import replay_grid
+from tokentape.flows.running import run
+from tokentape.flows.systems import SYSTEMS
+from tokentape.flows.workers import each, pool_of
 from tokentape.hw import validate
 from tokentape.replay.estimate import Load
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.load import database_path
-from tokentape.warehouse.results import write_rows
+from tokentape.warehouse.results import read_rows, write_rows
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"
+PAPERS = ("slicemoe", "layered_prefill", "cxl_ndp", "kelle", "elmoe3d")  # the longest first
+RUNNER = "processes"
 SERVED = "qwen3-30b-a3b"  # of the serving step on the hardware page
 # One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert
 # format. Of policies that draw, the first seed.
@@ -71,12 +81,23 @@ def _steps(
 ) -> Demo:
     traces = []
     for dataset in DATASETS:
-        traces.append(capture(dataset=dataset, store=store))
+        traces.append(capture(dataset=dataset, store=store, tables=compared.TABLES))
         note(f"tape      {traces[-1]}")
     replay(STUDY, store=store, traces=tuple(traces))
     n_steps = _record_steps(Store(store), traces)
     note(f"steps     {n_steps} recorded for the hardware page")
+    note(f"compared  {compared.compared(Store(store), traces[0])}")
+    answered = {row["study"] for row in read_rows(Store(store), "answers")}
+    missing = [paper for paper in PAPERS if paper not in answered]
+    for paper, n_answers in each(pool_of(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
+        note(f"paper     {paper}: {n_answers} numbers answered in brief; `tokentape study {paper}` answers all")
     return Demo(load_and_show(store=store, site=site), tuple(traces))
+
+
+def answer_briefly(uri: str, paper: str) -> int:
+    """What the study of a paper's system answers in seconds: its closed forms, as its file's table [demo] bounds them."""
+    settings = importlib.import_module(SYSTEMS[paper]).Settings.shipped(is_brief=True)
+    return len(run(settings, Store(uri), runner="threads", workers=1, say=lambda line: None, in_model=False))
 
 
 def _record_steps(store: Store, traces: list[str]) -> int:

@@ -159,7 +159,7 @@ def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]
 
 def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
     """One replay and its id. Raises ValueError on bad input."""
-    key, how, expert_format = replay_key(store, cell, study), cell.semantics, format_of(store, cell)
+    key, how, expert_format = replay_key(store, cell, study), cell.semantics, format_of(store, cell.trace_id, cell.expert_format)
     if cell.policy == SLICEMOE:
         trace, scores = scored_trace(store, cell.trace_id)
         system = composed(dict(cell.params), store)
@@ -183,7 +183,7 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]
         system, is_cold = composed(dict(cell.params), store), cell.semantics.start == "cold"
         events, _ = serve(trace, scores, system, _size_of(store, cell, system), is_cold, cell.seed)
         return trace, found_in(trace, events), OTHER_FORMAT
-    trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell)
+    trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell.trace_id, cell.expert_format)
     policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
     found = experts.looked_up(trace, policy, cell.semantics, _size_of(store, cell), expert_format, cell.seed)
     return trace, found, expert_format
@@ -193,14 +193,14 @@ def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
     """Bytes of the cell's cache."""
     geometry = manifest_of(store, cell.trace_id).geometry
     if cell.policy != SLICEMOE:
-        return capacities.parse_capacity(cell.capacity, geometry, format_of(store, cell))
+        return capacities.parse_capacity(cell.capacity, geometry, format_of(store, cell.trace_id, cell.expert_format))
     n_keys = len(geometry.moe_layers) * geometry.n_experts
     return capacities.bytes_of(cell.capacity, n_keys * sum(slices_of(geometry, policy.cache)), n_keys)
 
 
 def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
     """The replay_id: a hash of all that decides a result's bytes. Reads the manifest only. Raises ValueError on bad input."""
-    expert_format = format_of(store, cell)
+    expert_format = format_of(store, cell.trace_id, cell.expert_format)
     parts = {
         "study": study,
         "trace": manifest_of(store, cell.trace_id).model_dump(mode="json", exclude={"created_utc"}),
@@ -386,9 +386,9 @@ def _manifest(uri: str, trace_id: str) -> Manifest:
     return Store(uri).open(trace_id).manifest
 
 
-def format_of(store: Store, cell: Cell) -> str:
-    """The cell's expert format; `auto` is the sizes another engine recorded, else int8-g32."""
-    if cell.expert_format != "auto":
-        return cell.expert_format
-    manifest = manifest_of(store, cell.trace_id)
+def format_of(store: Store, trace_id: str, expert_format: str) -> str:
+    """The experts' format; `auto` is the sizes another engine recorded, else int8-g32."""
+    if expert_format != "auto":
+        return expert_format
+    manifest = manifest_of(store, trace_id)
     return "recorded" if manifest.origin == "imported" and manifest.geometry.recorded_expert_bytes else "int8-g32"

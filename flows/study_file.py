@@ -56,8 +56,9 @@ class Grid(Part):
 P = TypeVar("P", bound=Part)
 
 
-def parsed(kind: type[P], path: Path, **told: Any) -> P:
+def parsed(kind: type[P], path: Path, is_brief: bool = False, **told: Any) -> P:
     """A study's file, checked; `told`: fields that it may leave out. Paths of machines and policies in it are relative to it.
+    is_brief: with what its table [demo] has instead, where lists of names pick from lists of tables.
 
     Raises ValueError naming the file, the field and the remedy in one line.
     """
@@ -67,12 +68,20 @@ def parsed(kind: type[P], path: Path, **told: Any) -> P:
         raise ValueError(f"{path}: no such study; `tokentape study` lists those that ship") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML: {error}") from error
+    briefly = fields.pop("demo", {})
+    fields |= {name: _picked(fields[name], of) for name, of in briefly.items()} if is_brief else {}
     try:
         return kind.model_validate(_absolute(told | fields, path.resolve().parent))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(kind.model_fields)}") from error
+
+
+def _picked(value: Any, of: Any) -> Any:
+    """The tables of these names, by `name` or `series`, or `of` itself."""
+    is_of_names = isinstance(of, list) and all(isinstance(one, str) for one in of)
+    return [one for one in value if one.get("series", one.get("name")) in of] if is_of_names else of
 
 
 def _absolute(value: Any, folder: Path) -> Any:
@@ -96,9 +105,9 @@ class StudyFile(Part):
     SHIPPED: ClassVar[Path]
 
     @classmethod
-    def shipped(cls) -> Self:
-        """The study as it ships."""
-        found = parsed(cls, cls.SHIPPED)
+    def shipped(cls, is_brief: bool = False) -> Self:
+        """The study as it ships, or the seconds of it that the demo computes."""
+        found = parsed(cls, cls.SHIPPED, is_brief)
         return found.model_copy(update={"name": found.system})
 
     @classmethod

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import sources
-from tokentape.flows.grid import load_hardware, load_trace, manifest_of, record_machine
+from tokentape.flows.grid import format_of, load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.kv_tape import attention_tape
 from tokentape.flows.scored import scored_trace
 from tokentape.hw import calibrate
@@ -168,7 +168,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
         return key, _read(*there)
-    made = run(tape, asked.workload.of(tape), chosen, machine, setting)
+    made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
     told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
         told = filter(None, (made.settings["outside_envelope"], STAND_IN))
@@ -240,21 +240,15 @@ def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = F
     return _recorded(store.absolute, trace_id, model, has_scores)
 
 
-def format_of(store: Store, asked: Asked) -> str:
-    """Of the experts. `auto`: as large as an engine recorded, else int8-g32."""
-    if asked.expert_format != "auto":
-        return asked.expert_format
-    geometry = tape_of(store, asked.trace_id, asked.model).geometry
-    return "recorded" if geometry.recorded_expert_bytes and geometry.expert_params else "int8-g32"
-
-
 def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
     losses = None if system.precision in (None, UNIFORM) else _losses(store.absolute, asked.trace_id)
     seed = asked.workload.seed if draws else 0
-    return Setting(profile=asked.profile, expert_format=format_of(store, asked), seed=seed, losses=losses)
+    return Setting(
+        profile=asked.profile, expert_format=format_of(store, asked.trace_id, asked.expert_format), seed=seed, losses=losses
+    )
 
 
 @lru_cache(maxsize=2)
@@ -323,9 +317,11 @@ def compare(
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    tape.geometry.expert_bytes(format_of(store, asked))  # raises ValueError for a format that there is not
+    tape.geometry.expert_bytes(
+        format_of(store, asked.trace_id, asked.expert_format)
+    )  # raises ValueError for a format that there is not
     if asked.budget:
-        parse_capacity(asked.budget, tape.geometry, format_of(store, asked))
+        parse_capacity(asked.budget, tape.geometry, format_of(store, asked.trace_id, asked.expert_format))
     asked.workload.of(tape)
     for machine in machines:
         budget = asked.budget or f"{room_for(store, asked, tape, machine)}B"
@@ -375,7 +371,7 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     """Bytes for experts: what a machine's fast tier has left beside the other weights and the longest requests' keys and values,
     at most MOST_ROOM of all experts, so that a system has something to decide."""
     spec, geometry = load_hardware(machine), tape.geometry
-    roles, expert_format = spec.roles, format_of(store, asked)
+    roles, expert_format = spec.roles, format_of(store, asked.trace_id, asked.expert_format)
     total = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices

@@ -7,6 +7,7 @@ from which rows there are; numbers of machine, model and profile are a table bes
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
-from tokentape.hw.operators import OPERATORS
+from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.profile import Lane, Profile
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.spec import HardwareSpec
@@ -32,8 +33,8 @@ class Generated:
     of the step, once. seconds: by part, as they then stand; joules: of bytes and of operations, and bytes of experts. ledger:
     where asked, (part, what, expression): its seconds, its joules, and the seconds that it asks of each resource by name.
 
-    Statements read the features by their names, coefficients t[k, i] of block k, i from the first column on, and constants of
-    fitted operators, those of the GPU first, as o0, o1, ...
+    Statements read the features by their names and coefficients t[k, i] of block k, i from the first column on; they call fitted
+    operators by the names in `operators`.
     """
 
     sums: tuple[str, ...]
@@ -44,9 +45,8 @@ class Generated:
     joules_of_bytes: str
     joules_of_ops: str
     expert_bytes: str
-    operators: tuple[str, ...]
+    operators: Mapping[str, Callable[..., Floats]]
     coefficients: Floats = field(repr=False)
-    constants: Floats = field(repr=False)
     ledger: tuple[tuple[Hashable, str, str], ...] = ()
 
 
@@ -106,8 +106,7 @@ class Writer:
         self.lines: dict[str, list[str]] = {"layer": [], "head": [], "after": []}
         self.at = "after"
         self.lane_parts: dict[tuple[str, str, str], Parts] = {}
-        self.operators: dict[str, tuple[str, ...]] = {}
-        self.constants = [float(number) for number in gpu_of(self.machine)] if self.fits else []
+        self.operators: dict[str, Callable[..., Floats]] = {}
 
     def generated(self) -> Generated:
         """The code of the profile's step."""
@@ -123,9 +122,8 @@ class Writer:
             joules_of_bytes=of_bytes,
             joules_of_ops=of_ops,
             expert_bytes=read,
-            operators=tuple(dict.fromkeys(self.fits[name].operator for name in self.operators)),
+            operators=self.operators,
             coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
-            constants=np.array(self.constants),
             ledger=ledger,
         )
 
@@ -251,10 +249,10 @@ class Writer:
         at = f"h{first}"
         self.values.append(np.full((self.work.n_blocks, N_KEPT * (len(by) + 1)), -1.0))
         self.next_column += N_KEPT * (len(by) + 1)
-        *places, place = (f"t[k, {at} + np.uint64({i * N_KEPT})]" for i in range(len(by) + 1))
+        *places, place = (f"t[k, {at} + {i * N_KEPT}]" for i in range(len(by) + 1))
         mixed = " + ".join(f"{factor!r} * {name}" for factor, name in zip((1.0, 8191.0), by, strict=False))
         self.lines[self.at].append(
-            f"{at} = np.uint64({first} + (np.int64({mixed}) & {N_KEPT - 1}))\n"
+            f"{at} = {first} + (int({mixed}) & {N_KEPT - 1})\n"
             f"if {' or '.join(f'{kept} != {name}' for kept, name in zip(places, by, strict=True))}:\n"
             + "".join(f"    {kept} = {name}\n" for kept, name in zip(places, by, strict=True))
             + f"    {place} = {text}"
@@ -266,16 +264,15 @@ class Writer:
         rows, name = row.rows, row.rows.operator
         fit = self.fits[name]
         module = OPERATORS[fit.operator]
-        if name not in self.operators:
-            at = len(self.constants)
-            self.operators[name] = tuple(f"o{at + i}" for i in range(len(module.parameters)))
-            self.constants += [fit.constants[parameter.name] for parameter in module.parameters]
+        called = "_".join(name.split())
+        constants = tuple(fit.constants[parameter.name] for parameter in module.parameters)
+        self.operators[called] = timed(fit.operator, Gpu(*map(float, gpu_of(self.machine))), constants)
         given = [rows.shapes.get(argument, module.defaults.get(argument, 0)) for argument in module.arguments]
         columns = [self._of(row, np.asarray(values, np.float64)) for values in given]
         texts = [self._linear(values) or "0.0" for values in columns]
         moves = np.any([(of[1:] != of[0]).any(axis=1) for of in columns], axis=0)
         by = tuple(name for name, it_moves in zip(self.features, moves, strict=True) if it_moves)
-        call = f"{fit.operator}(gpu, ({', '.join(self.operators[name])}), {', '.join(texts)})"
+        call = f"{called}({', '.join(texts)})"
         there = self.work.by_cell(rows, 1.0)[0]
         whole = slice(-1, None) if self.at == "head" else slice(0, -1)
         guards = [self._guard(rows), "" if np.all(there[whole]) else f"{self._coefficient(there)} > 0.0"]
@@ -378,6 +375,12 @@ class Writer:
         seconds = self._named(f"max({', '.join([joined, *demand.values()])})" if demand else joined)
         ratio = self._named(f"{seconds} / {whole} if {whole} > 0.0 else 1.0")
         return {part: self._named(_times(ratio, text)) for part, text in merged.items()}
+
+
+@functools.lru_cache(maxsize=256)
+def timed(operator: str, gpu: Gpu, constants: tuple[float, ...]) -> Callable[..., Floats]:
+    """Seconds of a fitted operator on a GPU, of its arguments; the same function wherever it is asked for."""
+    return functools.partial(OPERATORS[operator].time, gpu, constants)
 
 
 def _computed_s(row: _Row) -> Any:

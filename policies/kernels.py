@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,9 @@ def array(of: Type, n_dims: int, layout: str = "C", readonly: bool = False) -> T
 def function(signature: Type) -> Type:
     """A compiled function handed to a kernel: whoever hands it over decides which."""
     return Type("FunctionType", (signature,))
+
+
+OF_TABLE = void(array(float64, 2))  # what policies/machine_code.py makes
 
 
 def tuple_of(*of: Type) -> Type:
@@ -139,36 +142,6 @@ def kernel(signature: Type | str | None = None, allocates: bool = True, **option
     options: further ones of numba.njit.
     """
     return lambda written: Kernel(written, signature, options | {"_nrt": allocates})
-
-
-@functools.lru_cache(maxsize=64)
-def of_source(source: str, signature: Type, **space: Any) -> Kernel:
-    """The function of a generated source as a kernel. space: names that it reads. Its own name, `{name}` in the source, becomes a
-    digest of it, by which its machine code is kept beside that of this file."""
-    name = f"generated_{hashlib.sha256(source.encode()).hexdigest()[:12]}"
-    known = {"__name__": __name__, "np": np, **space}
-    exec(compile(source.replace("{name}", name, 1), __file__, "exec"), known)
-    return Kernel(known[name], signature, {"error_model": "numpy", "_nrt": False})
-
-
-@functools.lru_cache
-def of_formula(written: FunctionType) -> Kernel:
-    """A function that numpy runs on arrays as a kernel of numbers, for other kernels, with those of ours that it calls."""
-    space = dict(written.__globals__)
-    for name in written.__code__.co_names:
-        value = space.get(name)
-        if value is np.where:
-            space[name] = _either
-        elif isinstance(value, FunctionType):
-            space[name] = of_formula(value)
-    copied = FunctionType(written.__code__, space, written.__name__, written.__defaults__)
-    return Kernel(functools.update_wrapper(copied, written), None, {})
-
-
-@kernel(error_model="numpy")
-def _either(is_first, first, second):  # type: ignore[no-untyped-def]
-    """np.where of numbers."""
-    return first if is_first else second
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,13 +29,14 @@ class Metric:
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
     """A finished replay. `settings` are the columns of its view (`replays`, of whole systems `system_runs`) but its id and study;
-    the series are columns of `timeline`, `request_metrics` and `lru_curves` by name, empty where the engine has none."""
+    the rest are columns of `timeline`, `request_metrics`, `lru_curves` and `series` by name, empty where the engine has none."""
 
     settings: dict[str, Any]
     metrics: dict[str, Metric]
     timeline: dict[str, NDArray[Any]] = field(default_factory=dict)
     request_metrics: dict[str, NDArray[Any]] = field(default_factory=dict)
     curves: dict[str, NDArray[Any]] = field(default_factory=dict)
+    parts: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def tables_of(
@@ -57,7 +58,7 @@ def tables_of(
     check_metrics(f"study {study}", {row["metric"]: row["unit"] for row in metrics})
     # Frames, not pa.array: pyarrow imports pandas, where that is installed, for a third of a second.
     frames = {"metrics": pl.DataFrame(metrics, infer_schema_length=None)}
-    for name, table in (("timeline", "steps"), ("request_metrics", "request_metrics"), ("curves", "curves")):
+    for name, table in (("timeline", "steps"), ("request_metrics", "request_metrics"), ("curves", "curves"), ("parts", "series")):
         series = {run_id: of for run_id, result in made.items() if (of := getattr(result, name))}
         if series:
             frames[table] = pl.DataFrame(_joined(series), nan_to_null=True)

@@ -74,9 +74,95 @@ function sharePick(source) {
   }
 }
 
+// Methods that are picked by a click, with shift several, or by a box, in any chart or table; the others fade.
+let picked = [];
+let justBrushed = false;
+function pick(names) {
+  picked = names;
+  for (const view of views.values()) if (view.pickField) view.signal("pick", picked).runAsync();
+  for (const [name, { spec }] of Object.entries(page.charts)) if (spec.table) fillTable(name, spec.table);
+}
+
+function clickOn(name, several) {
+  if (name === undefined) pick([]);
+  else if (several) pick(picked.includes(name) ? picked.filter((other) => other !== name) : [...picked, name]);
+  else pick(picked.length === 1 && picked[0] === name ? [] : [name]);
+}
+
+// What the marks of a chart that lie within the box are of.
+function within(view, field, box) {
+  const found = new Set();
+  const inside = (datum) => Object.entries(box).every(([of, [from, to]]) => datum[of] >= Math.min(from, to) && datum[of] <= Math.max(from, to));
+  const walk = (item) => {
+    if (item.datum?.[field] !== undefined && inside(item.datum)) found.add(item.datum[field]);
+    for (const one of item.items ?? []) walk(one);
+  };
+  walk(view.scenegraph().root);
+  return [...found];
+}
+
+function sharePicks(view, { usermeta }) {
+  view.pickField = usermeta?.pick;
+  if (!view.pickField) return;
+  view.addEventListener("click", (event, item) => {
+    if (justBrushed) justBrushed = false;
+    else if (item?.mark.role === "axis-label") clickOn(String(item.datum.value), event.shiftKey);
+    else clickOn(item?.datum?.[view.pickField], event.shiftKey);
+  });
+  if (view.getState({ signals: (name) => name === "brush" }).signals.brush === undefined) return;
+  view.addSignalListener("brush", (_, box) => {
+    justBrushed = Object.keys(box).length > 0;
+    if (justBrushed) pick(within(view, view.pickField, box));
+  });
+}
+
+const words = { "%": (value) => `${(100 * value).toFixed(1)} %`, x: (value) => `× ${value.toFixed(2)}` };
+const digits = (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 });
+const cellOf = (value, form) => (typeof value === "number" ? (words[form] ?? digits)(value) : value ?? "–");
+
+// The rows of the chosen selection, in the order of the head that was clicked.
+function fillTable(name, table) {
+  const place = document.getElementById(name);
+  const rows = page.data[table.data].filter((row) => table.here.every((key) => !(key in row) || String(row[key]) === chosen[key]));
+  const { by, falls } = place.dataset;
+  const order = (a, b) => (a[by] === null) - (b[by] === null) || (a[by] > b[by] ? 1 : a[by] < b[by] ? -1 : 0) * (falls ? -1 : 1);
+  const made = document.createElement("table");
+  const head = made.createTHead().insertRow();
+  for (const [field, title] of table.columns) {
+    const button = Object.assign(document.createElement("button"), { textContent: title || field, type: "button" });
+    button.onclick = () => {
+      place.dataset.falls = by === field && !falls ? "1" : "";
+      place.dataset.by = field;
+      fillTable(name, table);
+    };
+    const cell = head.appendChild(document.createElement("th"));
+    cell.ariaSort = by === field ? (falls ? "descending" : "ascending") : "none";
+    cell.append(button);
+  }
+  for (const row of by ? rows.toSorted(order) : rows) {
+    const line = made.insertRow();
+    line.classList.toggle("faded", picked.length > 0 && !picked.includes(row[table.pick]));
+    if (table.pick) line.onclick = (event) => clickOn(row[table.pick], event.shiftKey);
+    for (const [field, , form] of table.columns) {
+      const cell = line.insertCell();
+      cell.textContent = cellOf(row[field], form);
+      cell.classList.toggle("n", typeof row[field] === "number");
+    }
+  }
+  place.replaceChildren(made);
+}
+
+// Panels that lie below one another are no wider than the window; those beside others scroll.
+function fitting(spec, room) {
+  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((panel) => fitting(panel, room)) };
+  return spec.width > room ? { ...spec, width: room } : spec;
+}
+
 async function draw(name, { spec }) {
+  if (spec.table) return fillTable(name, spec.table);
+  const place = document.getElementById(name);
   const datasets = structuredClone(page.data);
-  const { view } = await vegaEmbed(document.getElementById(name), { ...spec, datasets }, {
+  const { view } = await vegaEmbed(place, { ...fitting(spec, Math.max(220, place.clientWidth - 150)), datasets }, {
     config: page.config,
     renderer: "svg",
     ast: true, // expressions are interpreted: the page allows no eval
@@ -84,6 +170,7 @@ async function draw(name, { spec }) {
     downloadFileName: `tokentape-${name}`,
   });
   views.set(name, view);
+  sharePicks(view, spec);
   view.picks = spec.params?.some((param) => param.name === "policy_pick");
   await show(view, name);
   if (view.picks) view.addSignalListener("policy_pick", () => sharePick(view));
@@ -100,17 +187,30 @@ function choose({ target }) {
   showParts();
   history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
   for (const [name, view] of views) show(view, name);
+  for (const [name, { spec }] of Object.entries(page.charts)) if (spec.table) fillTable(name, spec.table);
 }
 
+// Charts in a part that is closed are drawn when it is opened; a link to one opens it.
+const drawing = new Map();
+const isOpen = (name) => !document.getElementById(name).closest("details:not([open])");
+function drawOpen() {
+  for (const [name, chart] of Object.entries(page.charts)) if (!drawing.has(name) && isOpen(name)) drawing.set(name, draw(name, chart));
+  return Promise.all(drawing.values()).then(() => { document.body.dataset.drawn = views.size; }, (error) => console.error(error));
+}
+async function follow() {
+  const target = document.getElementById(location.hash.slice(1));
+  const closed = target?.closest("details:not([open])");
+  if (closed) closed.open = true;
+  await drawOpen();
+  target?.scrollIntoView(); // charts had no height before
+}
+
+for (const part of document.querySelectorAll("details.more")) part.addEventListener("toggle", drawOpen);
+addEventListener("hashchange", follow);
 for (const kind of ["input", "change"]) document.getElementById("controls")?.addEventListener(kind, choose);
 
 fillControls();
 writeAnswers();
 showParts();
-Promise.all(Object.entries(page.charts).map(([name, chart]) => draw(name, chart))).then(
-  () => {
-    document.body.dataset.drawn = views.size;
-    document.getElementById(location.hash.slice(1))?.scrollIntoView(); // a link of the contents: charts had no height before
-  },
-  (error) => console.error(error),
-);
+if (matchMedia("(max-width: 1000px)").matches) document.querySelector("details.contents")?.removeAttribute("open");
+follow();

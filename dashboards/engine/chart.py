@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine.grammar import Scope, channel
+from tokentape.dashboards.engine.grammar import Scope, channel, segments
 from tokentape.dashboards.engine.marks import CHANNELS, layers
 
 SIZED = {"beside": "offset", "row": "position"}
@@ -31,13 +31,16 @@ OF_PANEL = (
     "height",
     "columns",
     "each",
+    "pick",
 )
 OF_GROUP = ("across", "down", "spacing", "columns", "resolve", "each", "title")
 OF_CHART = ("rows", "caption", "params", "gap", "join")
 
 
 def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], params: Sequence[str]) -> dict[str, Any]:
-    """told: the tables [chart] and [panels.*] of the file. start: the values that the page's controls open with."""
+    """told: tables [chart] and [panels.*] of the file, or its [table]. start: the values that the page's controls open with."""
+    if "table" in told:
+        return {"table": {**table(scope.inside("table"), told["table"]), "here": list(params)}}
     shared, panels = told.get("chart", {}), told.get("panels", {})
     at = scope.inside("chart")
     for key in shared:
@@ -49,12 +52,23 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
     found: dict[str, Any] = {"$schema": alt.SCHEMA_URL, **drawn}
     if params:
         found["params"] = [{"name": name, "value": start.get(name, scope.names.get(name, ""))} for name in params]
+    if "pick" in shared:  # what is picked in a chart or table of the page (assets/site.js)
+        found["params"] = [*found.get("params", []), {"name": "pick", "value": []}]
+        found["usermeta"] = {"pick": shared["pick"]}
     if "join" in shared:
         found["resolve"] = {"scale": at.inside("join").settings(shared["join"], {})}
     if "caption" not in shared:
         return found
     caption = {"fontSize": 12, "fontWeight": "normal", "color": theme.QUIET, "anchor": "start", "offset": 14}
     return {**found, "title": {"text": {"expr": expression(at.inside("caption"), shared["caption"])}, **caption}}
+
+
+def table(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows as a table that assets/site.js makes. columns: "field | head | format", a format of numbers "%", "x", or digits."""
+    cells = [(*segments(scope.text(text)), "", "")[:3] for text in told.get("columns", ())]
+    for field, *_ in cells:
+        _of(scope, told).column(field)
+    return {**told, "columns": cells}
 
 
 def expression(scope: Scope, text: str) -> str:
@@ -98,11 +112,16 @@ def _group(scope: Scope, own: Mapping[str, Any], shared: Mapping[str, Any], pane
     return found
 
 
-def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
+def _of(scope: Scope, told: Mapping[str, Any]) -> Scope:
+    """Among the rows that a panel or a table is of."""
     data = scope.text(told.get("data", ""))
     if data not in scope.frames:
         raise scope.bad(f"data: {data}: the figure has no such rows; it has {', '.join(scope.frames)}")
-    here = replace(scope, data=data)
+    return replace(scope, data=data)
+
+
+def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
+    here = _of(scope, told)
     made = list(layers(here, told))
     if not made:
         raise scope.bad("marks: none")
@@ -114,7 +133,7 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
         drawn["resolve"] = {"scale": {"y": "independent"}}
     if told.get("only"):  # before panels are told apart: what no row is left of has none
         drawn = {"layer": made, **own, "transform": [{"filter": scope.text(told["only"])}]}
-    around: dict[str, Any] = {"data": {"name": data}}
+    around: dict[str, Any] = {"data": {"name": here.data}}
     title = scope.text(told.get("title", ""))
     split = {key: scope.value(told[key]) for key in FACETS if key in told}
     facets = {key: channel(here, key, text) for key, text in split.items() if text}

@@ -26,7 +26,7 @@ from tokentape.warehouse.sql import one_line
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
 KEYS = {
     *("question", "question_empty", "missing", "rows", "given", "answer", "by", "depends", "params", "reading", "like", "chart"),
-    *("panels", "query", "said", "data", "also", "facts", "menus"),
+    *("panels", "query", "said", "data", "also", "facts", "menus", "table"),
 }
 
 

@@ -1,7 +1,7 @@
 """Marks and what each of them takes: a layer of a figure's file as a Vega-Lite layer.
 
 A layer is a mark's name with its settings ("line strokeWidth=1.8"), or a table: mark, channels of its own ("" drops one that the
-panel has), data, with, here, tips.
+panel has), data, with, here, tips, brush (a box that picks). In a panel with `pick = FIELD` what is not picked fades.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if name not in TAKES:
             raise at.bad(f"{name}: no mark; there are {', '.join(sorted(TAKES))}")
         for key in own:
-            if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end", "above"):
+            if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end", "above", "brush"):
                 raise at.bad(f"{key}: neither a channel nor a setting of a layer")
         if name == "columns":
             yield from _columns(at, panel, own, settings)
@@ -110,6 +110,9 @@ def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name:
     found: dict[str, Any] = {key: channel(scope, key, value) for key, value in told.items() if key != "tips" and value != ""}
     if told.get("tips"):
         found["tooltip"] = [tooltip(scope, text) for text in told["tips"]]
+    if "pick" in panel and "opacity" not in own:
+        test = f"!length(pick) || indexof(pick, datum.{panel['pick']}) >= 0"
+        found["opacity"] = {"condition": {"test": test, "value": mark.get("opacity", 1)}, "value": 0.12}
     if name == "hollow":
         mark = {"filled": False, "size": 110, "strokeWidth": 1.7} | mark | {"type": "point"}
         if "place" not in own:
@@ -117,6 +120,8 @@ def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name:
         transform += _places({key: scope.text(text) for key, text in own["place"].items()})
         found["opacity"] = {"field": "printed", "type": "quantitative", "scale": None}
     made: dict[str, Any] = {"mark": mark, "encoding": found}
+    if "brush" in own:
+        made["params"] = [{"name": "brush", "select": "interval"}]
     if "data" in own:
         made["data"] = {"name": own["data"]}
     return made | ({"transform": transform} if transform else {})

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns, where
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns
 
 COLUMNS = ("num_gpus", "message_size")  # values of 16 bits: of a reduction on every GPU, of a gather or a scatter of all together
 ARGUMENTS = (*COLUMNS, "link_bytes_per_s")
@@ -54,10 +54,10 @@ def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_b
     is_whole = (n == 2) | (n_bytes < _ONE_STAGE_BYTES / n)
     has_nvlink = gpu.capability == 8.0 or (gpu.capability >= 9.0 and gpu.capability < 12.0)
     is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | has_nvlink)
-    read_s = n_bytes * where(is_whole, n - 1.0, ring) / np.minimum(bytes_per_s, link_bytes_per_s)
+    read_s = n_bytes * np.where(is_whole, n - 1.0, ring) / np.minimum(bytes_per_s, link_bytes_per_s)
     ring_s = n_bytes * ring / np.minimum(nccl_bytes_per_s, link_bytes_per_s)
-    fixed_s = where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
-    return _Terms(fixed_s, where(is_own, read_s, ring_s))
+    fixed_s = np.where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
+    return _Terms(fixed_s, np.where(is_own, read_s, ring_s))
 
 
 def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:

@@ -54,7 +54,6 @@ from tokentape.hw.operators.operator import (
     overlap,
     s_per_byte,
     slower,
-    where,
 )
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
@@ -102,29 +101,29 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
     context, window_tokens, block = isl + step, window(window_size), keys_per_block(gpu, head_dim)
     cut = context > window_tokens
-    keys = where(cut, window_tokens + 1.0, context)
+    keys = np.where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
     packs = (window_size == 0) | (not runs_fa2(gpu))
-    tiles = batch * where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
+    tiles = batch * np.where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
     splits, places = _splits(gpu, tiles, blocks, group, packs)
 
-    rows = where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
+    rows = np.where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
     each_s = block_s * block_share(gpu) * rows * block / 128.0 * (head_dim + SOFTMAX_DIMS) / (128.0 + SOFTMAX_DIMS)
     walk_s = np.ceil(blocks / splits) * each_s
     compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * tiles_per_sm(gpu))) * tile_s
 
-    read = where(cut & runs_fa2(gpu), blocks * block, keys)
+    read = np.where(cut & runs_fa2(gpu), blocks * block, keys)
     cache_bytes = kv_bits / 4.0 * batch * kv_heads * read * head_dim
-    partial_bytes = where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
+    partial_bytes = np.where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
     query_bytes = (2.0 * BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
-    memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, where(is_warm > 0, cache_bytes, COLD))
+    memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, np.where(is_warm > 0, cache_bytes, COLD))
 
-    combining = where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
+    combining = np.where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
     further = stored + combining * (0.0 if runs_trtllm(gpu) else 1.0 if runs_fa3(gpu) else 3.0) + 1.0 * runs_fa3(gpu)
     if runs_fa2(gpu):
         further = further + 3.0 * (packs & (group > 1) & (batch > 1) & (kv_heads > 1))
-    own = where((prompt_tokens > 0) & runs_fa2(gpu), 0.0, 1.0)
+    own = np.where((prompt_tokens > 0) & runs_fa2(gpu), 0.0, 1.0)
     return Terms(own * (launch_s + further * further_kernel_s), own * compute_s, own * memory_s)
 
 
@@ -135,7 +134,7 @@ def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArr
     if runs_fa2(gpu):
         split = split & (group > 1) & packs
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
-    return where(split, np.maximum(parts, 1.0), 1.0), where(split, np.minimum(tiles * blocks, slots), tiles)
+    return np.where(split, np.maximum(parts, 1.0), 1.0), np.where(split, np.minimum(tiles * blocks, slots), tiles)
 
 
 DECODE_ATTENTION = Operator(

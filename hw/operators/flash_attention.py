@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.operator import Floats, Gpu, Shapes, release, where
+from tokentape.hw.operators.operator import Floats, Gpu, Shapes, release
 
 BYTES_PER_VALUE = 2  # bf16 and fp16
 KV_BITS = {"kv_bits": 16}  # of a cached value
@@ -62,7 +62,7 @@ def keys_per_block(gpu: Gpu, head_dim: Floats) -> Floats:
     """Keys that a tile takes at a time, (n,)."""
     if not runs_fa2(gpu):
         return 128.0 + 0.0 * head_dim
-    return where(head_dim <= NARROW_HEAD_DIM, 256.0, where(head_dim <= 128.0, 128.0, 64.0))
+    return np.where(head_dim <= NARROW_HEAD_DIM, 256.0, np.where(head_dim <= 128.0, 128.0, 64.0))
 
 
 def block_share(gpu: Gpu) -> float:
@@ -72,7 +72,7 @@ def block_share(gpu: Gpu) -> float:
 
 def window(window_size: Floats) -> Floats:
     """Tokens in sight, infinite where the window is 0: every key is visible."""
-    return where(window_size > 0, window_size, np.inf)
+    return np.where(window_size > 0, window_size, np.inf)
 
 
 def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:

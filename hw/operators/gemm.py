@@ -44,7 +44,6 @@ from tokentape.hw.operators.operator import (
     overlap,
     s_per_byte,
     slower,
-    where,
 )
 
 COLUMNS = ("m", "n", "k")
@@ -106,7 +105,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
         whole_s = np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
         parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
-        split_s = where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
+        split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
     weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
     memory_s = weights * s_per_byte(gpu, bandwidth_frac, weight_copies * weights + others)

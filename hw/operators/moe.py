@@ -51,7 +51,6 @@ from tokentape.hw.operators.operator import (
     release,
     s_per_byte,
     slower,
-    where,
 )
 
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
@@ -168,11 +167,11 @@ def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
     weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
     weights_bytes = weights * layer.weight_bits / 8.0
     ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
-    written = where(layer.kernel >= CUTLASS, load.rows, layer.selections)
+    written = np.where(layer.kernel >= CUTLASS, load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
         launch_s * slower(gpu) + 0.0 * hidden,
-        weights_bytes * s_per_byte(gpu, bandwidth_frac, where(layer.is_warm > 0, weights_bytes, COLD)),
+        weights_bytes * s_per_byte(gpu, bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
         ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac),
         activations * OUTPUT_BITS / 8.0 / (gpu.peak_bytes_per_s * bandwidth_frac),
     )
@@ -213,20 +212,20 @@ def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
 def _kernel(gpu: Gpu, given: Floats) -> Floats:
     """The kernel that runs, (n,)."""
     latest = TRITON if gpu.capability < 10.0 else CUTLASS if gpu.capability >= 12.0 else TRTLLM
-    return where(given > 0, given, 1.0 * latest)
+    return np.where(given > 0, given, 1.0 * latest)
 
 
 def _block_rows(kernel: Floats, n_tokens: Floats, top_k: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
-    of_old = where(n_tokens <= n_experts / ep_size, 16.0, 128.0)
-    of_new = where(n_tokens <= 32, 16.0, where(n_tokens <= 96, 32.0, where(n_tokens <= 512, 64.0, 128.0)))
+    of_old = np.where(n_tokens <= n_experts / ep_size, 16.0, 128.0)
+    of_new = np.where(n_tokens <= 32, 16.0, np.where(n_tokens <= 96, 32.0, np.where(n_tokens <= 512, 64.0, 128.0)))
     per_expert = 2.0 ** np.ceil(np.log2(np.maximum(n_tokens * top_k / n_experts, 1.0)))
-    of_power = np.minimum(np.maximum(per_expert, where(kernel == TRTLLM, 8.0, 16.0)), 128.0)
-    return where(kernel >= CUTLASS, of_power, where(kernel == TRITON_BEFORE_16, of_old, of_new))
+    of_power = np.minimum(np.maximum(per_expert, np.where(kernel == TRTLLM, 8.0, 16.0)), 128.0)
+    return np.where(kernel >= CUTLASS, of_power, np.where(kernel == TRITON_BEFORE_16, of_old, of_new))
 
 
 def _block_columns(kernel: Floats, n_tokens: Floats, block_rows: Floats) -> Floats:
-    few = where(kernel == TRITON_BEFORE_16, block_rows < 128, n_tokens <= 64)
-    return where((kernel < CUTLASS) & few, 64.0, 128.0)
+    few = np.where(kernel == TRITON_BEFORE_16, block_rows < 128, n_tokens <= 64)
+    return np.where((kernel < CUTLASS) & few, 64.0, 128.0)
 
 
 MOE = Operator(

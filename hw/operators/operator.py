@@ -1,6 +1,7 @@
 """What a GPU operator is: a closed form of its time with few fitted constants, over shapes (arrays by name, one entry per call).
 
-Formulas are written in functions that numpy has for arrays and a compiler for numbers; `where` of numbers is `a if c else b`.
+Formulas are written in functions that numpy has for arrays and policies/machine_code.py for numbers, and decide by numbers of the
+GPU alone, else by np.where.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-where = np.where
 MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens", "decodes", "context")
 
 Shapes = Mapping[str, NDArray[Any]]

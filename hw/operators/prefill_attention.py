@@ -51,7 +51,6 @@ from tokentape.hw.operators.operator import (
     columns,
     s_per_byte,
     slower,
-    where,
 )
 
 # Prompts of isl tokens; window_size in tokens, 0: none.
@@ -101,7 +100,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     beside_s = decodes * heads / gpu.n_sms * _tile_s(gpu, tile_s * slower(gpu), e_compute, walked, head_dim)
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
     stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * (2.0 + kv_bits / 8.0) * kv_heads * stored
-    each_s = s_per_byte(gpu, e_memory, where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
+    each_s = s_per_byte(gpu, e_memory, np.where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
     storing_s = stored_bytes * np.maximum(each_s, 1.0 / (_STORED_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz))
     kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * slower(gpu)
     read_s = kv_bits / 4.0 * decodes * kv_heads * seen * head_dim * s_per_byte(gpu, e_memory, COLD + 0.0 * seen)
@@ -129,28 +128,28 @@ def _compute(
     """Seconds of the busiest SM and the number of further kernels, both (n,)."""
     fa2 = runs_fa2(gpu)
     group, block = heads / kv_heads, keys_per_block(gpu, head_dim)
-    tile_rows = where((head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
+    tile_rows = np.where((head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
     packed = (isl == 1) & (window_tokens == np.inf) if fa2 else isl <= tile_rows
-    tiles_per_head = where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
-    tiles = batch * where(packed, kv_heads, heads) * tiles_per_head
+    tiles_per_head = np.where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
+    tiles = batch * np.where(packed, kv_heads, heads) * tiles_per_head
     ramp = (tiles_per_head > 1) & ~packed  # packed tiles and lone tiles all see the same keys
     longest, mean = _key_blocks(isl, tile_rows, window_tokens, block, ramp)
 
-    rows = where(isl * group <= 64, 64.0, tile_rows)
+    rows = np.where(isl * group <= 64, 64.0, tile_rows)
     block_s = 4.0 * rows * block * (head_dim + SOFTMAX_DIMS) / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
     longest_s = tile_s + longest * block_s
-    shortest_s = tile_s + where(ramp, 1.0, longest) * block_s
+    shortest_s = tile_s + np.where(ramp, 1.0, longest) * block_s
     waves = tiles / gpu.n_sms
     share_s = waves * (tile_s / tiles_per_sm(gpu) + mean * block_s)
     idle_s = (np.ceil(waves) - waves) * shortest_s
     if fa2:
-        last_s = where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
+        last_s = np.where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
         transposed = packed & (batch > 1) & (group > 1) & (kv_heads > 1)
-        return np.maximum(longest_s, share_s + idle_s + last_s), where(transposed, 1.0, 0.0)
+        return np.maximum(longest_s, share_s + idle_s + last_s), np.where(transposed, 1.0, 0.0)
     whole_s = np.maximum(longest_s, share_s + idle_s)
     split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
     split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + _FURTHER_KERNEL_S * slower(gpu) < whole_s)
-    return where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + where(split, 1.0, 0.0)
+    return np.where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + np.where(split, 1.0, 0.0)
 
 
 def _key_blocks(
@@ -162,7 +161,7 @@ def _key_blocks(
     mean_keys = reach - reach**2 / (2.0 * isl) + tile_rows / 2.0
     rounding = np.maximum(0.0, 0.5 * (1.0 - tile_rows / block))  # a tile narrower than a block pays for whole blocks
     mean = np.minimum(np.maximum(mean_keys / block + rounding, 1.0), longest)
-    return longest, where(ramp, mean, longest)
+    return longest, np.where(ramp, mean, longest)
 
 
 PREFILL_ATTENTION = Operator(

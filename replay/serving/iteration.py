@@ -1,15 +1,16 @@
 """What an iteration of the serving engine costs: the rows of a transformer's step, as code compiled for the engine's loop.
 
 A step's rows are linear in what the iteration carries (replay/transformer.py), so coefficients come from evaluating them and the
-code from the profile's step (hw/codegen.py). It is compiled once for what a profile composes of which rows, and kept on disk;
-models, machines and constants are tables. See docs/serving.md.
+code from the profile's step (hw/codegen.py): of what a profile composes of which rows, and of the constants of fitted operators;
+other numbers of models and machines are a table. See docs/serving.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +22,11 @@ from tokentape.hw.by_model import ByModel
 from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
-from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values
-from tokentape.policies.kernels import Kernel, array, float64, int64, kernel, of_formula, of_source, uint64, void
+from tokentape.policies.kernels import array, float64, int64, kernel, uint64
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
@@ -103,11 +103,10 @@ TRACK = ("keys", "scores", "rebuilt")
 _CHOSEN, _WEIGHTS, _MISSED = (N_OF_KIND + EVENT.index(name) for name in ("chosen", "weights", "missed"))
 N_PLACES = 64  # where layers that may cost the same meet
 _F2 = array(float64, 2)
-ITERATION = void(_F2)  # one table: a call counts references to every array that it is handed
 _SOURCE = """\
-def {name}(t):
+def cost(t):
     n_kinds = t.shape[0] - {N_OTHER_ROWS}
-    constants, carried, cost = np.uint64(n_kinds + 1), np.uint64(n_kinds + 2), np.uint64(n_kinds + 3)
+    constants, carried, cost = n_kinds + 1, n_kinds + 2, n_kinds + 3
     n_prompt, n_decodes, n_nodes = t[carried, {PROMPT}], t[carried, {DECODES}], t[carried, {NODES}]
     decodes, prompts = n_decodes, t[carried, {PROMPTS}]
     verified = n_decodes * (1.0 + n_nodes)
@@ -117,8 +116,7 @@ def {name}(t):
     crowd = {crowd}
     {start}
     of_kind, of_group = -1.0, -1
-    for kind in range(n_kinds):
-        k = np.uint64(kind)
+    for k in range(n_kinds):
         window = t[k, {WINDOW}]
         {event}
         {keys}
@@ -138,7 +136,7 @@ def {name}(t):
                 of_kind, of_group = t[k, {ALIKE}], is_group
                 {shared}
             {layer}
-    k = np.uint64(n_kinds)
+    k = n_kinds
     {head}
     {after}
     {end}
@@ -151,8 +149,7 @@ length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if 
 # Where the KV cache has a tier of its own: the share that it holds.
 _NEAR = """\
 held = 0.0
-for kind in range(n_kinds):
-    k = np.uint64(kind)
+for k in range(n_kinds):
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
     of_decodes = {of_decodes}
     held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
@@ -192,7 +189,8 @@ def stand_together(table, n_kinds, places):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, eq=False)
 class IterationCosts:
-    """The cost of any iteration of one model on one machine. iteration, table: the code, and its numbers.
+    """The cost of any iteration of one model on one machine. source, names, table: an iteration's code, what it calls,
+    and its numbers.
 
     layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE layer of a kind, -1 where it stands for
     several. cov_prefill, cov_decode: shares touched, a column per kind. held_frac: of the experts, in the fast tier.
@@ -205,7 +203,8 @@ class IterationCosts:
     profile: Profile
     expert_format: str
     outside: str
-    iteration: Kernel = field(repr=False)
+    source: str = field(repr=False)
+    names: Mapping[str, Any] = field(repr=False)
     table: Floats = field(repr=False)
     layers_before: Floats = field(repr=False)
     moe_of: NDArray[np.int64] = field(repr=False)
@@ -216,6 +215,13 @@ class IterationCosts:
     speculation: Speculation | None = None
     events: bool = False
     ledger: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def iteration(self) -> Callable[[Floats], None]:
+        """As machine code, of the table; in place."""
+        from tokentape.policies.machine_code import machine_code
+
+        return machine_code(self.source, **self.names)
 
     @property
     def window(self) -> int:
@@ -324,13 +330,8 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        of_source(
-            _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel),
-            ITERATION,
-            Gpu=Gpu,
-            **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
-            **{name: of_formula(OPERATORS[name].time) for name in generated.operators},
-        ),
+        _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel),
+        {**({"curve": curve, "plane": plane, "attention": attention} if by_model else {}), **generated.operators},
         _table(generated, blocks, near_tokens, first_column, pack),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
@@ -349,10 +350,10 @@ def no_costs(geometry: Geometry) -> IterationCosts:
     before = np.zeros((geometry.n_layers + 1, n))
     before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == layers, axis=0)
     table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
-    code = of_source("def {name}(t):\n    t[-1, 0] = 1.0\n", ITERATION)
+    code = "def cost(t):\n    t[t.shape[0] - 1, 0] = 1.0\n"
     machine: Any = SimpleNamespace(roles=SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=()))
-    made = (geometry, machine, profiles.load(profiles.PHYSICAL), "", "", code, table, before, np.arange(n), none, none)
-    return IterationCosts(*made, events=True)
+    profile, moe_of = profiles.load(profiles.PHYSICAL), np.arange(n)
+    return IterationCosts(geometry, machine, profile, "", "", code, {}, table, before, moe_of, none, none, events=True)
 
 
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:
@@ -386,7 +387,7 @@ def _ranks(machine: HardwareSpec) -> int:
 
 
 def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats) -> Floats:
-    constants = np.concatenate([made.constants, [near_tokens], pack])
+    constants = np.concatenate([[near_tokens], pack])
     width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
@@ -580,16 +581,14 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
     crowd = f"np.ceil(prompts / {n_replicas})" if n_replicas > 1 else "prompts"
-    numbers = globals() | {"crowd": crowd, "room": f"t[constants, {made.constants.size}]", "of_decodes": of_decodes}
+    numbers = globals() | {"crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
         keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if has_near else []
-    start += [f"o{i} = t[constants, {i}]" for i in range(made.constants.size)] if made.operators else []
-    start += [f"gpu = Gpu({', '.join(f'o{i}' for i in range(len(Gpu._fields)))})"] if made.operators else []
-    start += [f"first = {made.constants.size + 1}\nlongest = t[carried, {LONGEST}]"] if has_tables else []
+    start += [f"first = 1\nlongest = t[carried, {LONGEST}]"] if has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     shared, layer = _apart(made.layer, {"share", *EVENT, *(("context", *TRACK) if has_tracks else ())})
     shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]
@@ -612,4 +611,4 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
         "end": (ends, 4),
     }
     filled = {name: "\n".join(lines).replace("\n", "\n" + " " * indent) for name, (lines, indent) in written.items()}
-    return _SOURCE.format(name="{name}", **filled, **numbers)
+    return _SOURCE.format(**filled, **numbers)

@@ -6,7 +6,7 @@ an iteration's time.
 
 from __future__ import annotations
 
-from tokentape.policies.kernels import array, float64, function, int64, kernel, none, tuple_of, void
+from tokentape.policies.kernels import OF_TABLE, array, float64, function, int64, kernel, none, tuple_of, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
@@ -16,7 +16,6 @@ from tokentape.replay.serving.iteration import (
     DECODES,
     EXPERT_BYTES,
     IN_GROUP,
-    ITERATION,
     KEYS,
     KEYS_W,
     LONGEST,
@@ -99,9 +98,9 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
-_COST, _RESULTS = (function(ITERATION), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
+_COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
 _EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
-_SLOTS = (*_EXPERTS, function(ITERATION), KV, CHOOSE, ROUTED, SLICED, SERVED)
+_SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 

@@ -11,10 +11,8 @@ from tokentape.replay.result import Metric
 from tokentape.replay.serving.iteration import OBJECTS
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.recorded import Recorded
-from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.system.run import BESIDE, Setting, simulate, spent
 
-IDLE = "nothing to do"
-_BESIDE = {"static": "power drawn all the time", "refresh": "refresh of cells"}  # of energies, beside bytes and operations
 # The first of these that a system fills decides how much of an object there is.
 _DECIDES = {
     OBJECTS["fetch"]: ("residency", "place", "route"),
@@ -25,7 +23,7 @@ _DECIDES = {
     OBJECTS["kv_read"]: ("kv",),
     OBJECTS["attend"]: ("kv",),
     "draft": ("draft",),
-    _BESIDE["refresh"]: ("refresh",),
+    BESIDE["refresh"]: ("refresh",),
 }
 
 
@@ -49,15 +47,7 @@ def breakdown(
 ) -> list[Share]:
     """Shares by falling seconds; they sum to the run's wall time and energy. Raises ValueError as `simulate`."""
     made = {end: simulate(recorded, requests, system, machine, setting, end, keeps_ledger=True) for end in ENDS}
-    ends = {end: of.serving for end, of in made.items()}
-    tables = {end: dict(of.ledger) for end, of in ends.items()}
-    for end, of in ends.items():
-        others = made[end].joules_of
-        tables[end] |= {(_BESIDE.get(name, name), "joules"): others[name] for name in others if name not in ("bytes", "ops")}
-        tables[end][IDLE, "seconds"] = max(0.0, of.wall_s - of.busy_s)
-        for unit, spent in (("seconds", of.busy_s), ("joules", of.j_of_bytes + of.j_of_ops)):
-            rest = spent - sum(value for (_, what), value in of.ledger.items() if what == unit)
-            tables[end]["draft", unit] = tables[end].get(("draft", unit), 0.0) + rest * (abs(rest) > 1e-9 * spent)
+    tables = {end: spent(of) for end, of in made.items()}
     nominal = tables["value"]
 
     def banded(item: str, what: str, unit: str) -> Metric:
@@ -72,6 +62,6 @@ def breakdown(
         if not any((seconds.value, seconds.high, joules.value, joules.high)):
             continue
         slot = next((slot for slot in _DECIDES.get(item, ()) if getattr(system, slot) is not None), "schedule")
-        shares = (seconds.value / ends["value"].wall_s, joules.value / sum(made["value"].joules_of.values()))
+        shares = (seconds.value / made["value"].serving.wall_s, joules.value / sum(made["value"].joules_of.values()))
         found.append(Share(item, slot, resource, banded(item, resource, "s"), seconds, joules, *shares))
     return sorted(found, key=lambda share: (-share.seconds.value, -share.joules.value))

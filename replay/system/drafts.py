@@ -14,13 +14,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, function, int16, int64, kernel, tuple_of, void
+from tokentape.policies.kernels import OF_TABLE, array, float64, function, int16, int64, kernel, tuple_of, void
 from tokentape.policies.resolve import told
 from tokentape.replay.serving.iteration import (
     CARRIED,
     COST,
     DECODES,
-    ITERATION,
     KEYS,
     KEYS_W,
     N_COST,
@@ -83,7 +82,7 @@ def decode_rows(at, requests, state, first_row, drafts, rows):  # type: ignore[n
     return n
 
 
-@kernel(void(int64, _I2, _I1, function(ITERATION), array(int16, 3), DRAFTS, _I1, _F1))
+@kernel(void(int64, _I2, _I1, function(OF_TABLE), array(int16, 3), DRAFTS, _I1, _F1))
 def draft_passes(at, requests, state, iteration, ids, drafts, rows, cost):  # type: ignore[no-untyped-def]
     """Adds to an iteration's `cost` what drafting for its rounds takes: a pass per level over the nodes of all decodes."""
     first_row, round_at, _, verify, passes, bounds, of_table, table, numbers = drafts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,15 +41,21 @@ class SlicedSlots(ExpertSlots):
         of_cache = (n_layers, geometry.n_experts, top_k, *self.slices, room, self.seed, len(self.requests))
         self.state, self.made = State(self.system.sliced, *of_cache), results(n_rows * n_layers, top_k)
         self.marks = np.array([geometry.n_layers, self.is_cold, 0])
-        unit = geometry.expert_params * (bytes_per_value(self.costs.expert_format) if self.costs.expert_format else 1.0)
         n = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         served = (
             self.marks, first, of_layer, rec.ids, rec.scores.values, rec.scores.gates, *self.made,
-            np.array([unit, sum(self.slices)], float), self.totals, self.fetched_of_layer, self.of_iteration,
+            np.array([sum(self.slices), *self._expert_bytes()], float), self.totals, self.fetched_of_layer, self.of_iteration,
             *(np.zeros(size, np.int64) for size in (n, n, n * n_layers, n * n_layers, n_layers, n_layers + 1, n_layers + 1)),
             np.zeros((n_layers, 5), np.int64),
         )  # fmt: skip
         return *others[:-4], self.state.choose, others[-3], self.state.arrays, served
+
+    def _expert_bytes(self) -> Sequence[float]:
+        """Of each MoE layer, as the cost reads them."""
+        geometry, expert_format = self.recorded.geometry, self.costs.expert_format
+        if expert_format == "recorded":
+            return geometry.expert_bytes(expert_format)
+        return [geometry.expert_params * (bytes_per_value(expert_format) if expert_format else 1.0)] * len(geometry.moe_layers)
 
     @property
     def events(self) -> Events:

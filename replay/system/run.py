@@ -36,6 +36,13 @@ from tokentape.replay.system.routes import SlicedSlots
 from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.model_sizes import other_bytes
 
+IDLE = "nothing to do"
+BESIDE = {"static": "power drawn all the time", "refresh": "refresh of cells"}  # of energies, beside bytes and operations
+_SPENT = {
+    "seconds": ("part_s", ""),
+    "joules": ("part_j", ""),
+}  # metric and resource of what a ledger sums up; else "asked_s" of it
+
 
 @dataclass(frozen=True, eq=False)
 class SystemRun:
@@ -174,10 +181,15 @@ def run(
     system: System,
     machine: HardwareSpec,
     setting: Setting | None = None,
+    keeps_ledger: bool = False,
 ) -> ReplayResult:
-    """Settings with a column per decision, metrics with bands, and series by iteration and by request."""
+    """Settings with a column per decision, metrics with bands, and series by iteration, by request and, where a ledger is kept,
+    by what the nominal run's time and energy go to."""
     how = setting or Setting()
-    ends = {end: simulate(recorded, requests, system, machine, how, end, record=end == "value") for end in ENDS}
+    ends = {
+        end: simulate(recorded, requests, system, machine, how, end, end == "value", keeps_ledger=keeps_ledger and end == "value")
+        for end in ENDS
+    }
     made = ends["value"]
     each = {end: _metrics(of) for end, of in ends.items()}
     metrics = {}
@@ -208,7 +220,7 @@ def run(
         "finish_s": serving.finish_s,
         "n_restarts": serving.n_restarts,
     }
-    outside = _outside(recorded, requests, system, machine, made)
+    outside, experts = _outside(recorded, requests, system, machine, made), recorded.geometry.expert_bytes(how.expert_format)
     settings = {
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,
@@ -220,6 +232,7 @@ def run(
         "profile": made.slots.costs.profile.name,
         "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
+        "capacity_frac": made.slots.budget_bytes / (sum(experts) * recorded.geometry.n_experts),
         "batch": max_seqs(system),
         "seed": how.seed,
         "n_requests": len(requests),
@@ -227,7 +240,22 @@ def run(
         "outside_envelope": "; ".join(outside),
         "assumed": ", ".join(machine.assumed),
     }
-    return ReplayResult(settings, metrics, steps, by_request)
+    parts = [(*_SPENT.get(what, ("asked_s", what)), of, value) for (of, what), value in spent(made).items() if keeps_ledger]
+    named = zip(("metric", "label", "part", "value"), zip(*parts, strict=True), strict=True) if parts else ()
+    return ReplayResult(settings, metrics, steps, by_request, parts={name: np.array(column) for name, column in named})
+
+
+def spent(made: SystemRun) -> dict[tuple[str, str], float]:
+    """(object, what) of a run that kept a ledger: seconds, which sum to its wall time, joules, to its energy, and seconds that
+    it asks of each resource."""
+    serving, found = made.serving, dict(made.serving.ledger)
+    joules = made.joules_of
+    found |= {(BESIDE.get(name, name), "joules"): joules[name] for name in joules if name not in ("bytes", "ops")}
+    found[IDLE, "seconds"] = max(0.0, serving.wall_s - serving.busy_s)
+    for unit, of_all in (("seconds", serving.busy_s), ("joules", serving.j_of_bytes + serving.j_of_ops)):
+        rest = of_all - sum(value for (_, what), value in serving.ledger.items() if what == unit)
+        found["draft", unit] = found.get(("draft", unit), 0.0) + rest * (abs(rest) > 1e-9 * of_all)
+    return found
 
 
 def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:

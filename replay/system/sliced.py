@@ -22,9 +22,9 @@ N_MARKS = 3
 _I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(float64, 2)
 _X2 = array(float32, 2)
 # marks; first_row (n,); of_layer (2, MoE layers); recorded ids (rows, MoE layers, k), -1: not run; values, gates (rows x MoE
-# layers, E); ids, flags and moved of those rows (Flash and DRAM bytes, lookups); sizes (2,): bytes of an expert as the cost reads
-# it and of whole slices; totals, fetched, of_iteration as events.SLOTS; scratch: base rows and owners of an iteration's tokens,
-# rows and owners of its events, layers, bounds, n_decodes and sums of events.
+# layers, E); ids, flags and moved of those rows (Flash and DRAM bytes, lookups); sizes (1 + MoE layers,): bytes of an expert's
+# slices together, and of an expert of each layer as the cost reads it; totals, fetched, of_iteration as events.SLOTS; scratch:
+# base rows and owners of an iteration's tokens, rows and owners of its events, layers, bounds, n_decodes and sums of events.
 SLICED = st.SLICED
 SERVED = tuple_of(
     _I1, _I1, _I2, array(int16, 3), _X2, _X2, array(int32, 2), array(uint8, 3), _I2, _F1, _I2, _F1, _F2, _I1, _I1, _I1, _I1, _I1,
@@ -81,17 +81,17 @@ def serve_sliced(  # type: ignore[no-untyped-def]
         m = layers[i]
         found, entries = sums[i], table[of_layer[1, m], first_entry : first_entry + ev.N_EVENT]
         entries[ev.ACTIVE], entries[ev.CHOSEN] = found[st.ACTIVE], found[st.CHOSEN]
-        entries[ev.WEIGHTS], entries[ev.MISSED] = found[st.DRAM] / sizes[0], found[st.FLASH] / sizes[0]
+        entries[ev.WEIGHTS], entries[ev.MISSED] = found[st.DRAM] / sizes[1 + m], found[st.FLASH] / sizes[1 + m]
         entries[ev.FETCHES] = found[st.FLASH] > 0
         phase = ev.N_OF_PHASE if n_decodes[i] < bounds[i + 1] - bounds[i] else 0
         totals[m, phase + ev.LOOKUPS] += found[st.ACTIVE]
         totals[m, phase + ev.HITS] += found[st.HITS]
         totals[m, phase + ev.TOKEN_EXPERTS] += found[st.CHOSEN]
-        fetched[m] += found[st.FLASH] / sizes[1]
+        fetched[m] += found[st.FLASH] / sizes[0]
         if at < of_iteration.shape[0]:
             of_iteration[at, 0] += found[st.ACTIVE]
             of_iteration[at, 1] += found[st.HITS]
-            of_iteration[at, 3] += found[st.FLASH] / sizes[1]
+            of_iteration[at, 3] += found[st.FLASH] / sizes[0]
     is_done = False
     for i in range(n_members):
         if last_layer == marks[N_LAYERS] and requests[members[i], POSITION] + takes[i] == requests[members[i], TARGET]:

@@ -41,6 +41,7 @@ class Opened:
 
     @property
     def n_places(self) -> int:
+        """Of charts, those in closed parts too."""
         return len(re.findall(r'<div class="chart[ "]', self.dom))
 
     def text_of(self, element_id: str) -> str:
@@ -49,12 +50,12 @@ class Opened:
         return found[1]
 
 
-def open_page(url: str, work: Path) -> Opened:
-    """Opens `url` in a profile of its own under the empty folder `work`."""
+def open_page(url: str, work: Path, *more: str) -> Opened:
+    """Opens `url` in a profile of its own under the empty folder `work`. more: flags of the browser."""
     assert CHROMIUM
     log = work / "net.json"
     process = subprocess.Popen(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={work / 'profile'}", f"--log-net-log={log}", url],
+        [CHROMIUM, *FLAGS, *more, f"--user-data-dir={work / 'profile'}", f"--log-net-log={log}", url],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:

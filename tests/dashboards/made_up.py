@@ -24,6 +24,7 @@ import pyarrow as pa
 from tokentape.dashboards.engine.figures import load
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
+from tokentape.warehouse.claim_errors import create_view
 from tokentape.warehouse.sql import connect
 from tokentape.warehouse.tables import VIEWS, WAREHOUSE_TABLES, schema
 
@@ -82,6 +83,7 @@ def empty_database() -> bytes:
                 connection.execute(f"create table {name} as from declared")
             connection.register("declared", metric_defs().to_arrow())
             connection.execute("insert into metric_defs from declared")
+            create_view(connection)
             for name in VIEWS:
                 connection.execute(view_sql(name))
             for name, columns in SUMMARIES.items():

@@ -1,25 +1,51 @@
-"""Made-up rows of the page of systems: three systems and a bound on two machines, one cell of which is empty."""
+"""Made-up rows of the page of comparisons: four systems and a bound on two machines, one cell of which is empty."""
 
 from __future__ import annotations
 
+import json
+
 Rows = dict[str, list[dict]]
-COMPARISON, REASON = "8 requests of the tape, all there at 0, order tape; room for experts 25%", "experts <do> not fit"
-TOKENS_PER_S = {"no_offload": 400.0, "lru_offload": 100.0, "near_compute": 150.0, "bound": 120.0}
+TRACE, REASON = "made-up", "experts <do> not fit"
+TOKENS_PER_S = {"no_offload": 400.0, "lru_offload": 100.0, "near_compute": 150.0, "few_bits": 160.0, "bound": 120.0}
+DECISIONS = {
+    "lru_offload": {"residency": "lru"}, "near_compute": {"residency": "lru", "place": "near_if_rare"},
+    "few_bits": {"residency": "lru", "precision": "uniform"}, "bound": {"residency": "belady"},
+}  # fmt: skip
+WORKLOAD = {"requests": 8, "repeats": 0, "batch": 4, "rate": 0.0, "seed": 0, "order": "tape"}
+TERMS = "8 requests, at most 4 at once, all there at once"
 
 
 def add_cells(rows: Rows) -> None:
     for machine, scale in (("h100-cxl-ndp", 1.0), ("phone-lpddr5x-ufs4", 0.1)):
         for place, (system, tokens_per_s) in enumerate(TOKENS_PER_S.items()):
             is_empty = scale < 1.0 and system == "no_offload"
-            told = {"comparison": COMPARISON, "trace_id": "made-up", "hardware": machine, "place": place, "system": system}
+            told = {"comparison": "as the rows say", "trace_id": TRACE, "hardware": machine, "place": place, "system": system}
             for seed in (0,) if is_empty else (0, 1, 2):
                 run_id = None if is_empty else f"{machine}-{system}-{seed}"
                 rows["comparisons"].append(told | {"seed": seed, "result_id": run_id, "reason": REASON if is_empty else None})
-                value = scale * tokens_per_s * (1.0 + 0.1 * seed)
-                metrics = {"tokens_per_s": value, "ttft_mean_s": 10.0 / value, "energy_j_per_output_token": 50.0 / value}
-                metrics |= {"hit_frac": 0.5, "moe_frac": 0.7, "dense_frac": 0.3}
                 if run_id:
-                    _add_metrics(rows, run_id, metrics)
+                    _add_run(rows, run_id, machine, system, scale * tokens_per_s * (1.0 + 0.1 * seed))
+
+
+def _add_run(rows: Rows, run_id: str, machine: str, system: str, tokens_per_s: float) -> None:
+    """A tenth of a second for every token, ten of them."""
+    asked = {"name": "bound" * (system == "bound"), "changes": {}, "numbers": {}, "workload": WORKLOAD, "expert_format": "auto"}
+    told = {"run_id": run_id, "trace_id": TRACE, "system": system, "hardware": machine, "profile": "physical"}
+    share = 0.25 if system in DECISIONS else 1.0
+    rows["system_runs"].append(
+        told
+        | DECISIONS.get(system, {})
+        | {"schedule": "orca", "capacity_frac": share, "is_bound": system == "bound", "asked": json.dumps(asked)}
+    )
+    metrics = {"tokens_per_s": tokens_per_s, "ttft_mean_s": 10.0 / tokens_per_s, "tbt_mean_s": 1.0 / tokens_per_s}
+    metrics |= {"energy_j_per_output_token": (40.0 if system == "few_bits" else 50.0) / tokens_per_s, "hit_frac": 0.5}
+    _add_metrics(rows, run_id, metrics | {"total_s": 10.0 / tokens_per_s, "fetched_bytes_per_token": 1e6})
+    for metric, label, part, value in (
+        ("part_s", "", "experts fetched", 6.0), ("part_s", "", "weights outside the experts", 4.0),
+        ("part_j", "", "experts fetched", 500.0), ("asked_s", "links.pcie", "experts fetched", 5.0),
+        ("asked_s", "tiers.hbm", "weights outside the experts", 2.0),
+    ):  # fmt: skip
+        rows["series"].append({"run_id": run_id, "metric": metric, "label": label, "part": part, "value": value / tokens_per_s})
 
 
 def add_points(rows: Rows) -> None:
@@ -33,6 +59,17 @@ def add_points(rows: Rows) -> None:
             value = (1.0 if line == "alone" else 2.0) * (place % 3 + 1) * (1.0 + seed)
             times = {"ttft_mean_s": 1 / value, "largest_gap_s": 1 / value}
             _add_metrics(rows, run_id, {"tokens_per_s": value, "fetched_bytes_per_token": 1e6} | times)
+
+
+def add_tape(rows: Rows) -> None:
+    """The tape's model, and what few bits cost it."""
+    rows["traces"].append(
+        {"trace_id": TRACE, "model_id": "m", "dataset": "docs", "origin": "captured", "tables": "", "flags": "{}"}
+        | {"created_utc": "2026-11-20T12:00:00Z"}
+        | dict.fromkeys(("n_requests", "n_tokens", "n_layers", "n_moe_layers", "n_experts", "top_k"), 8)
+    )
+    for policy, perplexity in (("none", 4.0), ("few_bits", 5.0)):
+        rows["quality"].append({"model_id": "m", "policy": policy, "dataset": "code", "perplexity": perplexity})
 
 
 def _add_metrics(rows: Rows, run_id: str, metrics: dict[str, float]) -> None:

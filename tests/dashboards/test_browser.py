@@ -11,6 +11,7 @@ import pytest
 from chromium_page import CHROMIUM, Opened, after_moves, open_page
 
 from tokentape.dashboards import index
+from tokentape.dashboards.shell import AT_ONCE
 from tokentape.dashboards.site import TOPICS, build
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
@@ -22,16 +23,17 @@ PAGES = sorted([index.FILE, *TOPICS])
 def assert_clean(page: Opened, n_charts: int) -> None:
     assert page.console == []
     assert page.requests == set()
-    assert page.n_drawn == page.n_places == n_charts
+    assert page.n_places == n_charts
+    assert page.n_drawn == min(n_charts, AT_ONCE)
 
 
 @pytest.mark.parametrize(
     ("file", "n_charts"),
     [
-        ("index.html", 1),
+        ("index.html", 2),
         ("experts.html", 6),
         ("hardware.html", 3),
-        ("systems.html", 2),
+        ("compare.html", 5),
         ("elmoe3d.html", 20),
         ("kelle.html", 25),
         ("cxl_ndp.html", 18),
@@ -43,6 +45,20 @@ def assert_clean(page: Opened, n_charts: int) -> None:
 def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: str, n_charts: int) -> None:
     assert sorted(p.name for p in site_folder.glob("*.html")) == PAGES
     assert_clean(open_page((site_folder / file).as_uri(), tmp_path), n_charts)
+
+
+# How much wider a page is than its window.
+WIDE = after_moves({}, "const of = document.documentElement; document.body.dataset.wide = of.scrollWidth - of.clientWidth;")
+
+
+@pytest.mark.parametrize("file", ["index.html", "kelle.html"])
+def test_a_phone_scrolls_no_page_sideways_and_a_link_opens_what_is_closed(site_folder: Path, tmp_path: Path, file: str) -> None:
+    driven = with_script(site_folder / file, WIDE, tmp_path)
+    page = open_page(f"{driven.as_uri()}#area-section", tmp_path, "--window-size=390,844")
+    assert page.console == []
+    assert 'data-wide="0"' in page.dom
+    assert page.n_drawn == page.n_places  # the last figure of 25 among them
+    assert '<details class="contents" open' not in page.dom
 
 
 @pytest.mark.parametrize("kind", ["empty_database", "unreplayed_database"])
@@ -85,6 +101,30 @@ def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> Non
     assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
     assert 'data-bright="2"' in page.dom  # LRU, in the latency and the energy panel: the legend of another chart
     assert 'data-faded="12"' in page.dom
+
+
+# Picks a method by a bar, then notes what the other charts and the table did.
+PICKER = after_moves(
+    {},
+    """
+  const method = (path) => path.__data__.datum.method;
+  const bar = [...document.querySelectorAll("#parts .mark-rect.role-mark path")].find((path) => method(path) === "near_compute");
+  bar.dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
+  await new Promise((done) => setTimeout(done, 500));
+  const points = [...document.querySelectorAll("#frontier .mark-symbol.role-mark path")];
+  document.body.dataset.points = points.filter((path) => path.getAttribute("opacity") !== "0.12").map(method).join(" ");
+  const lines = [...document.querySelectorAll("#everything tr:not(.faded) td:first-child")];
+  document.body.dataset.lines = lines.map((cell) => cell.textContent);
+""",
+)
+
+
+def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(site_folder: Path, tmp_path: Path) -> None:
+    url = f"{with_script(site_folder / 'compare.html', PICKER, tmp_path).as_uri()}#trace=made-up&machine=h100-cxl-ndp"
+    page = open_page(url, tmp_path)
+    assert_clean(page, 5)
+    assert 'data-points="near_compute"' in page.dom
+    assert 'data-lines="near_compute"' in page.dom
 
 
 # Drags a slider, then takes the model with small caches from a menu before it.

@@ -124,6 +124,19 @@ def test_a_panel_for_each_item_in_rows_under_a_caption(scope: Scope) -> None:
     assert expression(scope, "plain") == "'plain'"
 
 
+def test_what_is_not_picked_fades_and_a_table_names_its_columns(scope: Scope) -> None:
+    made = drawn(scope, {"mark": "point", "brush": True}, {"mark": "text", "text": "who:N", "opacity": "=1"}, pick="who")
+    box, words = made["layer"]
+    assert (box["params"], made["usermeta"]) == ([{"name": "brush", "select": "interval"}], {"pick": "who"})
+    assert box["encoding"]["opacity"]["condition"]["test"] == "!length(pick) || indexof(pick, datum.who) >= 0"
+    assert words["encoding"]["opacity"] == {"value": 1}
+    assert {"name": "pick", "value": []} in made["params"]
+    told = {"data": "rows", "columns": ["ms | time (ms)", "who"]}
+    assert chart(scope, {"table": told}, {}, ["law"])["table"]["columns"] == [("ms", "time (ms)", ""), ("who", "", "")]
+    with pytest.raises(BadFigure, match="table: mss: the rows have no such field"):
+        chart(scope, {"table": {**told, "columns": ["mss"]}}, {}, [])
+
+
 @pytest.mark.parametrize(("wrong", "said"), [
     ({"x": "batch"}, "chart: marks 1: x: batch: not a field with its type, as in ms:Q"),
     ({"x": "batch:Q | title | lgo"}, "chart: marks 1: x: lgo: not key=value, a number format, or one of log,"),

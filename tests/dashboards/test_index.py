@@ -52,16 +52,16 @@ def test_one_off_replays_change_nothing_on_the_front_page(rows: Rows, tmp_path: 
         one_off(rows, f"more-{n}", "lfu-lifetime", 0.5, trace_id=TAPES[1].trace_id, expert_format="fp16", seed=n)
     after = page_of(tmp_path, rows)
     assert after.extra["numbers"] == before.extra["numbers"]
-    assert after.figures[0].answers == before.figures[0].answers
-    assert after.figures[0].reading == before.figures[0].reading
+    assert after.figures[1].answers == before.figures[1].answers
+    assert after.figures[1].reading == before.figures[1].reading
     assert {row["policy"] for row in after.extra["numbers"]["rows"]} == {"LRU", "static by frequency", "Belady (bound)"}
 
 
 def test_one_off_replays_alone_make_no_headline(rows: Rows, tmp_path: Path) -> None:
     one_off(rows, "one", "lru", 0.5)
     page = page_of(tmp_path, rows)
-    assert page.figures[0].chart is None
-    assert "tokentape study baselines" in page.figures[0].missing
+    assert page.figures[1].chart is None
+    assert "tokentape study baselines" in page.figures[1].missing
     assert page.extra["numbers"] is None
 
 
@@ -85,11 +85,16 @@ def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_both_bounds(
         if metric["metric"] == "decode_step_s" and names[metric["run_id"]] in times:
             metric["value"] = times[names[metric["run_id"]]] / 1e3
     page = page_of(tmp_path, rows)
-    said = page.figures[0].answers[""]
+    said = page.figures[1].answers[""]
     assert said.startswith(
         f"On {PHONE} with 50 % of the experts cached, static by frequency (per-layer) is fastest: 1.00 ms and "
     )
     assert "LRU (global) takes the least energy" in said
+    assert [row["metric"] for row in page.extra["verdicts"]] == ["step_ms", "energy_mj", "hit_decode"] * 2
+    fastest, thrifty, hits = page.extra["verdicts"][:3]
+    assert (fastest["method"], fastest["best"], thrifty["method"]) == ("static by frequency (per-layer)", 1.0, "LRU (global)")
+    assert fastest["best"] < fastest["bound"] < fastest["lru"]  # streamed past the cache, which Belady cannot
+    assert hits["lru"] < hits["bound"]
     assert "hits 54.5 %" in said  # the fastest one's
     assert said.count("Belady (global), which sees the future") == said.count("Belady + bypass (global)") == 2  # a machine each
     table = page.extra["numbers"]["rows"]  # the fastest first, bounds last

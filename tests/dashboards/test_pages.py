@@ -16,13 +16,13 @@ import pytest
 from made_up import opened
 
 from tokentape.dashboards import shell
+from tokentape.dashboards.compare import page as compare
 from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.systems import page as systems
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
@@ -51,7 +51,10 @@ PARTS: dict[ModuleType, tuple[ModuleType, dict[str, tuple[str, str]]]] = {
         "dense": ("explorer dense", "served ttft tbt"), "arrivals": ("arrivals", ""), "others": ("others", ""),
         "elsewhere": ("elsewhere", ""),
     }),
-    systems: (for_systems, {"cells": ("compared", "chosen"), "points": ("composed", "finding")}),
+    compare: (for_systems, {
+        "cells": ("frontier winners parts resources everything", "trace terms machine room time"),
+        "points": ("composed", "finding"),
+    }),
     slicemoe: (for_slicemoe, {
         "points": ("gains sweeps", "model cache pair tau"), "captured": ("sweeps", "model cache pair tau"),
         "budgets": ("flash", ""), "warmups": ("warmups", "steps"), "claims": ("claims", ""),
@@ -116,14 +119,26 @@ def test_no_number_of_the_paper_is_typed_into_the_page(topic: ModuleType) -> Non
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
 
 
-def test_systems_are_told_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:
-    with opened(tmp_path / "systems.duckdb", for_systems.add_cells) as connection:
-        figure, empty = systems.page(connection, 16).figures
-    (said,) = figure.answers.values()
-    assert empty.chart is None
-    assert "On h100-cxl-ndp no_offload is fastest, 440 tokens/s, +300.0 % against lru_offload" in said
-    assert "On phone-lpddr5x-ufs4 near_compute is fastest, 16.5 tokens/s, +50.0 % against lru_offload" in said
-    assert f"No no_offload on phone-lpddr5x-ufs4: {for_systems.REASON}." in said
+def test_runs_are_compared_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:
+    with opened(tmp_path / "systems.duckdb", for_systems.add_cells, for_systems.add_tape) as connection:
+        page, cells = compare.page(connection, 16), compare.asked(connection)("cells").to_dicts()
+    said = {figure.name: figure.answers for figure in page.figures}
+    terms = f"{for_systems.TRACE}|{for_systems.TERMS}"
+    here, phone = (f"{terms}|{machine}|25 %" for machine in ("h100-cxl-ndp", "phone-lpddr5x-ufs4"))
+    assert said["frontier"][here] == (
+        "With room for 25 % of the experts on h100-cxl-ndp, few_bits is fastest: 5.68 ms and 227 mJ a token, 1.60 × as fast as "
+        "LRU; lru_offload: 9.09 ms and 455 mJ a token; its bound, which sees the future: 7.58 ms and 379 mJ a token; "
+        "with all experts in the fast tier: 2.27 ms and 114 mJ a token."
+    )
+    assert said["everything"][phone] == f"3 methods, 1 to compare them with. No no_offload here: {for_systems.REASON}."
+    assert said["quality"][here].startswith("few_bits: perplexity × 1.250 at 5.68 ms a token")
+    assert said["parts"][here].startswith("Time: of LRU's, 60 % goes to experts fetched and 40 % to weights outside")
+    assert "h100-cxl-ndp few_bits is fastest with 25 % (1.60 × LRU's speed at most)" in said["winners"][terms]
+    assert said["resources"][here].startswith("Most is asked of pcie: 50 % of its run by")
+    for cell in cells:  # not beaten: by nobody of the same place in both time and energy
+        rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
+        beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
+        assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
     with opened(tmp_path / "points.duckdb", for_systems.add_points) as connection:
-        (said,) = systems.page(connection, 16).figures[1].answers.values()
-    assert said == "one machine: both at 75% is fastest, 9.00 tokens/s."
+        (answer,) = compare.page(connection, 16).figures[-1].answers.values()
+    assert answer == "one machine: both at 75% is fastest, 9.00 tokens/s."

@@ -197,15 +197,27 @@ def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
 def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for extra in ("torch", "prefect", "altair"):
         pytest.importorskip(extra)
-    from tokentape.flows import demo
+    from tokentape.flows import compared, demo
 
+    for name, few in (("SYSTEMS", ("near_compute",)), ("MACHINES", ("workstation-rtx4090-pcie4",)), ("ROOMS", ("50%",))):
+        monkeypatch.setattr(compared, name, few)
     monkeypatch.setattr(demo, "DATASETS", ("math",))
+    monkeypatch.setattr(demo, "PAPERS", ("elmoe3d",))
+    monkeypatch.setattr(demo, "RUNNER", "threads")
     first = tokentape.ok("demo")
+    assert "paper     elmoe3d: 730 numbers answered in brief; `tokentape study elmoe3d` answers all" in first.err
+    assert "compared  4 systems on 1 machines in 1 rooms, 4 runs on embedded-math-" in first.err
+    assert 'class="scroll" id="everything"' in (tmp_path / "site" / "compare.html").read_text()
+    assert 'class="chart" id="claims"' in (tmp_path / "site" / "elmoe3d.html").read_text()
+    kelle = (tmp_path / "site" / "kelle.html").read_text()
+    assert kelle.count('class="lacking"') == 1
+    assert "Nothing to draw" in kelle
     assert (tmp_path / first.out.splitlines()[-1]).is_file()
     assert "lru" in (tmp_path / "site" / "experts.html").read_text()
     assert "best policy" in first.out
     second = tokentape("demo")
     assert "study baselines: 0 replays run" in second.err
+    assert "paper " not in second.err
     assert second.out == first.out
 
 

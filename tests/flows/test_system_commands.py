@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from command import Cli
 from tiny_tape import N_OUTPUT, N_REQUESTS
@@ -110,6 +111,11 @@ def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: 
     assert made.settings.items() >= {name: of for name, of in row.items() if name not in ("run_id", "study")}.items()
     steps = stored(store, "steps", batches(store, "steps"))
     assert steps.height == len(series["step_s"])
+    spent = (
+        stored(store, "series", batches(store, "series")).group_by("metric").agg(of=pl.col("value").sum()).rows_by_key("metric")
+    )
+    assert spent["part_s"][0][0] == pytest.approx(made.metrics["total_s"].value, rel=1e-9)
+    assert spent["part_j"][0][0] == pytest.approx(made.metrics["total_energy_j"].value, rel=1e-9)
     monkeypatch.setattr(runs, "run", None)
     assert runs.run_asked(store, runs.Asked.from_json(row["asked"]))[1].metrics == made.metrics
 

@@ -90,10 +90,14 @@ def test_what_a_batch_shares_is_looked_up_and_fetched_once(taped):
     assert two.totals[:, ev.TOKEN_EXPERTS].sum() == 2 * one.totals[:, ev.TOKEN_EXPERTS].sum()
 
 
-def test_fetched_slices_are_what_the_clock_moves(taped):
-    """Serial fetches of the paper's profile: seconds fall by the fetched bytes over the Flash's rate if all slices are held."""
+@pytest.mark.parametrize("expert_format", ["int8-g32", "recorded"])
+def test_fetched_slices_are_what_the_clock_moves(taped, expert_format):
+    """Serial fetches of the paper's profile: seconds fall by the fetched bytes over the Flash's rate if all slices are held,
+    however large the experts were where they were recorded."""
     trace, scores, _ = taped
-    tape, setting = recorded(trace, scores=scores), Setting(profile="slicemoe")
+    sized = trace.geometry.model_copy(update={"recorded_expert_bytes": (70_000, 70_000, 90_000)})
+    tape = recorded(dataclasses.replace(trace, geometry=sized), scores=scores)
+    setting = Setting(profile="slicemoe", expert_format=expert_format)
     policy = SliceMoE(precision=PRECISIONS["high-bit"](), warmup=WARMUPS["last_layer"]())
     few, all_held = (simulate(tape, tape.requests(), sliced(policy, share), XPU, setting) for share in (0.3, 1.0))
     high = sum(slices_of(GEOMETRY, policy.cache))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -102,7 +103,7 @@ class Settings(StudyFile):
     models: tuple[Model, ...]
     grid: tuple[Sweep, ...]
     platforms: Assumed
-    tapes: Tapes
+    tapes: Tapes | Literal[False]
     live: Live
     answers: tuple[Answer, ...]
     bars: dict[str, tuple[float, float]]

@@ -131,7 +131,8 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
     """Misses and unique experts of every tape that decodes; adds the points of those that recorded acceptance."""
-    of = study.tapes
+    if not (of := study.tapes):
+        return {}
     how = SynthesisSettings(requests=of.requests, prompt=of.prompt, output=of.output, seed=of.seed, scores=False)
     for model in study.models:
         synthesize(model.name, models.load(model.name).geometry, how, store)

@@ -1,0 +1,1 @@
+"""Whatever ran on a tape, side by side."""

@@ -1,1 +1,0 @@
-"""Whole systems of policies side by side."""
