@@ -47,6 +47,7 @@ def rows(connection: duckdb.DuckDBPyConnection, paper: str, is_placed: bool = Tr
 def stated(ask: Ask, **given: Any) -> pl.DataFrame:
     """The rows of the figure that figures/claims.toml describes, of the page's paper. given: as `rows` takes it."""
     given.pop("name", "")
+    ask.keep(_CLAIMS, paper=ask.params["study"])
     return rows(ask.connection, ask.params["study"], **given)
 
 

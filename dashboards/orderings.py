@@ -27,6 +27,7 @@ def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
 
 def drawn(ask: Ask) -> Drawn:
     """The figure that figures/orderings.toml describes, of the page's study."""
+    ask.keep(_ORDERINGS)
     found = some(rows(ask.connection, ask.params["study"]))
     where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
     return Drawn({"orderings": found}, facts={"inside": where})

@@ -49,11 +49,11 @@ from replays r where r.hardware <> '' group by all order by all
 
 -- verdicts: On each machine and for each quantity the best method, LRU and the bound; `told` are replayed settings of one capacity.
 with long as (
-    from (select hardware, policy, scope, family, turn, bound, capacity, step_ms, energy_mj, hit_decode from told)
+    from (select hardware, policy, scope, family, turn, bound, capacity, extrapolated, step_ms, energy_mj, hit_decode from told)
     unpivot (value for metric in (step_ms, energy_mj, hit_decode))
 ),
 placed as (select *, short(if(metric = 'hit_decode', -value, value), 3) as cost from long)
-select hardware, metric, any_value(capacity) as capacity,
+select hardware, metric, any_value(capacity) as capacity, bool_or(extrapolated) as is_extrapolated,
     first(policy || ' (' || scope || ')' order by cost, turn, scope) filter (not bound) as method,
     first(value order by cost, turn, scope) filter (not bound) as best,
     first(value order by cost, scope) filter (family = 'lru') as lru,

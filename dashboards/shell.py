@@ -39,7 +39,7 @@ class Figure:
     """A question, its answer, and the chart that shows it.
 
     depends: names of the controls the answer changes with; answers: values of those, joined by "|" -> a sentence.
-    chart: None where the warehouse has no rows for it; `missing` then says what to run.
+    chart: None where the warehouse has no rows for it; `missing` then says what to run. sql: what its rows come from.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Figure:
     depends: tuple[str, ...]
     reading: str
     missing: str
+    sql: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,10 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
     """The page's HTML. pages: (file, title) of the whole site, for its navigation."""
     ordered = sorted(page.figures, key=lambda f: f.name != CLAIMS)
     figures = [(f, f.answers.get(_key(page, f), "")) for f in ordered if f.chart is not None]
-    drawn = {f.name: _spec(f.chart) for f in page.figures if f.chart is not None}
+    drawn = {f.name: spec_of(f) for f in page.figures if f.chart is not None}
     payload = {
         "charts": {
-            f.name: {"spec": drawn[f.name], "depends": f.depends, "answers": dict(f.answers), "missing": f.missing}
+            f.name: {"spec": drawn[f.name], "depends": f.depends, "answers": dict(f.answers), "missing": f.missing, "sql": f.sql}
             for f in page.figures
             if f.name in drawn
         },
@@ -115,13 +116,18 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
     )
 
 
-def _spec(chart: alt.TopLevelMixin | dict[str, Any]) -> dict[str, Any]:
-    """The chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration.
+def spec_of(figure: Figure) -> dict[str, Any]:
+    """The figure's chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration.
 
     Not checked against the schema here, which takes half of the time: the tests check every chart of every page.
     """
-    spec = chart if isinstance(chart, dict) else chart.to_dict(validate=False)
+    assert figure.chart is not None
+    spec = figure.chart if isinstance(figure.chart, dict) else figure.chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key != "config"}
+
+
+def vega_version() -> str:
+    return ".".join(alt.VEGALITE_VERSION.split(".")[:2])
 
 
 def _key(page: Page, figure: Figure) -> str:
@@ -150,8 +156,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _vega() -> str:
-    version = ".".join(alt.VEGALITE_VERSION.split(".")[:2])
-    return vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]
+    return vl_convert.javascript_bundle(vl_version=vega_version())  # type: ignore[call-arg]
 
 
 def _source(script: str) -> str:

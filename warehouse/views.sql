@@ -1,3 +1,6 @@
+-- A number to n digits.
+create macro short(x, n) as round(x, if(x = 0, 0, n - 1 - floor(log10(abs(x))))::int);
+
 -- A layer: how alike prefill and decode use its experts, as the cosine between their selections per expert. Sums of integers.
 create view similarity as
 with counts as (

@@ -168,8 +168,7 @@ async function draw(name, { spec }) {
     config: page.config,
     renderer: "svg",
     ast: true, // expressions are interpreted: the page allows no eval
-    actions: { export: true, source: false, compiled: false, editor: false },
-    downloadFileName: `tokentape-${name}`,
+    actions: false,
   });
   views.set(name, view);
   sharePicks(view, spec);
@@ -206,6 +205,31 @@ async function follow() {
   await drawOpen();
   target?.scrollIntoView(); // charts had no height before
 }
+
+// A figure's rows, picture and SQL.
+function save(name, text, type) {
+  const link = Object.assign(document.createElement("a"), { download: `tokentape-${name}`, href: URL.createObjectURL(new Blob([text], { type })) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+const cell = (value) => /[",\n]/.test(value ?? "") ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? "");
+const csvOf = (rows) => [Object.keys(rows[0]), ...rows.map(Object.values)].map((row) => row.map(cell).join(",")).join("\n");
+const does = {
+  sql(name, button) {
+    const shown = button.parentElement.querySelector("pre") ?? button.parentElement.appendChild(document.createElement("pre"));
+    shown.textContent = page.charts[name].sql;
+    getSelection().selectAllChildren(shown); // to be copied by hand where the browser refuses
+    navigator.clipboard?.writeText(shown.textContent).catch(() => {});
+  },
+  csv(name) {
+    const named = JSON.stringify(page.charts[name].spec).matchAll(/"data":\{"name":"(\w+)"/g);
+    for (const of of new Set([...named].map((found) => found[1]))) save(`${of}.csv`, csvOf(page.data[of]), "text/csv");
+  },
+  async svg(name) { save(`${name}.svg`, await views.get(name).toSVG(), "image/svg+xml"); },
+};
+addEventListener("click", ({ target }) => {
+  if (target.dataset?.do) does[target.dataset.do](target.closest("section").querySelector(".chart").id, target);
+});
 
 for (const part of document.querySelectorAll("details.more")) part.addEventListener("toggle", drawOpen);
 addEventListener("hashchange", follow);

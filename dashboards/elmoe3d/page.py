@@ -31,7 +31,7 @@ def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
     top_k = {name: models.load(name).geometry.top_k for name in models.names()}
     told = {"study": PAPER, "models": list(top_k), "top_k": list(top_k.values())}
     ask = Ask(connection, Path(__file__).parent, size, told)
-    connection.register("shown", ask("points"))
+    ask.name("shown", "points")
     return ask
 
 

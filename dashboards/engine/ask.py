@@ -16,7 +16,6 @@ import polars as pl
 from tokentape.dashboards import theme
 
 Made = TypeVar("Made")
-SHORT = "create or replace temp macro short(x, n) as round(x, if(x = 0, 0, n - 1 - floor(log10(abs(x))))::int)"  # to n digits
 
 
 class Nothing(Exception):
@@ -35,7 +34,8 @@ class Ask:
     """A page's questions. folder: with rows.sql; size: how many tapes or models to show; params: values of its $names, beside
     `size` and the words of the page.
 
-    start: what the page's own menus open with.
+    start: what the page's own menus open with. beneath: SQL that comes before what is being made, innermost last; names: SQL of
+    rows that others call by a name.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -44,6 +44,8 @@ class Ask:
     params: Mapping[str, Any] = field(default_factory=dict)
     start: Mapping[str, str] = field(default_factory=dict)
     asked: dict[Any, Any] = field(default_factory=dict)
+    beneath: list[dict[str, None]] = field(default_factory=lambda: [{}])
+    names: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, name: str, **more: Any) -> pl.DataFrame:
         """The rows of a query. more: values of $names beside those of the page."""
@@ -56,8 +58,23 @@ class Ask:
 
     def of(self, key: Any, make: Callable[[], Made]) -> Made:
         if key not in self.asked:
-            self.asked[key] = make()
-        return self.asked[key]  # type: ignore[no-any-return]
+            self.beneath.append({})
+            try:
+                made = make()
+            finally:
+                texts = self.beneath.pop()
+            self.asked[key] = made, texts
+        self.beneath[-1].update(self.asked[key][1])
+        return self.asked[key][0]  # type: ignore[no-any-return]
+
+    def sql_of(self, key: Any) -> str:
+        """Statements that what was made under the key comes from, as the warehouse takes them."""
+        return ";\n\n".join(self.asked[key][1])
+
+    def name(self, name: str, of: str) -> None:
+        """Lets other queries call the rows of a query by a name."""
+        self.connection.register(name, self(of))
+        self.names[name] = self.spelled(of)
 
     def sql(self, text: str, told: pl.DataFrame | None = None) -> pl.DataFrame:
         """The rows of a query by its name, or of SQL, in which {name} stands for a query and `told` for the rows of that name."""
@@ -66,8 +83,9 @@ class Ask:
             return self(text)
         if told is not None:
             self.connection.register("told", told)
-        self.of(SHORT, lambda: self.connection.execute(SHORT))
         whole = known[text] if text in known else _filled(re.sub(r"\(\{(\w+)\}\)", self._once, text), known)
+        if told is None:
+            self.keep(text)
         return _found(self.connection, whole, self._params)
 
     def _once(self, found: re.Match[str]) -> str:
@@ -79,11 +97,32 @@ class Ask:
         return f"asked_{name}"
 
     def _rows(self, name: str, **more: Any) -> pl.DataFrame:
+        self.keep(name, **more)
         return rows_of(self.connection, self.folder / "rows.sql", name, **self._params, **more)
+
+    def keep(self, text: str, **more: Any) -> None:
+        """Notes a query by its name, or SQL, beneath what is being made."""
+        self.beneath[-1][self.spelled(text, **more)] = None
+
+    def spelled(self, text: str, **more: Any) -> str:
+        """A query as the warehouse takes it: with the values of its parameters, and before it the rows that it calls by name."""
+        values, known = {**self._params, **more}, queries(self.folder / "rows.sql")
+        text = known[text] if text in known else _filled(text, known)
+        text = re.sub(r"\$(\w+)", lambda m: _literal(values[m[1]]) if m[1] in values else m[0], text.strip())
+        called = [name for name in self.names if re.search(rf"\b{name}\b", text) and f"{name} as (" not in text]
+        before = [f"{name} as (\n{self.names[name]}\n)" for name in called]
+        rest = f", {text[4:]}" if text.startswith("with") else f"\n{text}"
+        return f"with {', '.join(before)}{rest}" if before else text
 
     @property
     def _params(self) -> dict[str, Any]:
         return {**tables_of(self.folder.name), "size": self.size, **self.params}
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_literal, value))}]"
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, file: Path, name: str, **params: Any) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None 
     digits: of a number, as the page carries it.
     """
     words = words_of(ask.folder.name)
-    drawn = {name: _drawn(ask, name) for name in names}
+    drawn = {name: ask.of(("drawn", name), partial(_drawn, ask, name)) for name in names}
     there = [one for one in drawn.values() if one]
     parts: list[Page | Drawn] = [page, *there]
     choices = [row for of in parts for row in of.choices]
@@ -71,7 +71,8 @@ def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None 
         data = {name: frame.with_columns(cs.float().round_sig_figs(digits)) for name, frame in data.items()}
     once = {tuple(row.items()): row for row in choices}  # several figures may bring the same menu
     page = replace(page, controls=tuple(controls.values()), choices=tuple(once.values()), data=data)
-    return replace(page, figures=tuple(_figure(ask.folder, name, one, words, page.opening) for name, one in drawn.items()))
+    made = [(name, _figure(ask.folder, name, one, words, page.opening)) for name, one in drawn.items()]
+    return replace(page, figures=tuple(replace(figure, sql=ask.sql_of(("drawn", name))) for name, figure in made))
 
 
 def _drawn(ask: Ask, name: str) -> Drawn | None:
@@ -149,6 +150,12 @@ def _asked(ask: Ask, name: str, told: Mapping[str, Any], rows: pl.DataFrame) -> 
     """rows: that sentences are of unless `said` are others, `told` to all that is asked; data: what is drawn where it is other
     rows; facts: a value each; also: rows that sentences call by name."""
     some(rows)
+    ask.names.pop("told", None)
+    if "query" in told:
+        ask.names["told"] = ask.spelled(told["query"])
+    for text in told.get("data", {}).values():
+        if text != "from told" and ("query" in told or "told" not in ask.spelled(text)):
+            ask.keep(text)
     facts = "select " + ", ".join(f'{text} as "{of}"' for of, text in told.get("facts", {}).items())
     own = ask.sql(f"{facts} from told", rows).row(0, named=True) if "facts" in told else {}
     controls, choices = menus(ask, told, rows)

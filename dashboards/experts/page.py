@@ -10,6 +10,7 @@ import polars as pl
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Control, Drawn, Page, some, with_figures
+from tokentape.dashboards.engine.ask import queries
 from tokentape.dashboards.experts import charts as expert_charts
 
 FILE, TITLE = "experts.html", "Expert cache"
@@ -60,6 +61,7 @@ def cost(ask: Ask) -> Drawn:
 
 
 def _replays(ask: Ask) -> pl.DataFrame:
+    ask.keep(queries(rows.SQL)["runs"], studied=False)
     return rows.runs(ask.connection, ask.params["traces"])
 
 

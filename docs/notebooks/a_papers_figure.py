@@ -1,4 +1,7 @@
-"""Section 5.2 of context-aware MoE on CXL GPU-NDP, computed anew: `marimo edit docs/notebooks/a_papers_figure.py -- --store ./tape`."""
+"""Section 5.2 of context-aware MoE on CXL GPU-NDP, computed anew in a minute or two.
+
+`marimo edit docs/notebooks/a_papers_figure.py -- --store ./tape`
+"""
 
 import marimo
 
@@ -20,7 +23,7 @@ def _():
 def _(mo, tt):
     mo.md("# How much faster are experts near their memory, with fewer bits, than MoNDE and HOBBIT?")
     store = tt.Store(mo.cli_args().get("store"))
-    tt.study("cxl_ndp", store, in_model=False)  # seconds; what is there already is not computed again
+    tt.study("cxl_ndp", store, in_model=False)  # what is there already is not computed again
     store.load()
     return (store,)
 
@@ -29,7 +32,8 @@ def _(mo, tt):
 def _(pl, store):
     claims = store.sql(
         "select setting, role, paper, replay, rel_err from paper_vs_replay where study = 'cxl_ndp' and location = 'Sec 5.2' "
-        "and metric in ('decode_throughput_gain', 'e2e_speedup') and paper is not null and replay is not null order by setting, role"
+        "and metric in ('decode_throughput_gain', 'e2e_speedup') and paper is not null and replay is not null "
+        "order by setting, role"
     )
     both = claims.unpivot(["paper", "replay"], index=["setting", "role"], variable_name="who", value_name="times")
     mean = claims.filter(pl.col("role") == "predict")["rel_err"].abs().mean()

@@ -1,4 +1,4 @@
-"""load, sql, query, site: results into DuckDB, questions, pages."""
+"""load, sql, query, plot, site: results into DuckDB, questions, figures, pages."""
 
 from __future__ import annotations
 
@@ -68,6 +68,39 @@ def query(
     if name not in queries:
         raise unknown("query", name, queries)
     _answer(queries[name].sql, store, database, format_of(format, as_json), out)
+
+
+def plot(
+    figure: Annotated[str | None, argument("PAGE/FIGURE", "A figure of a page; without one, all are listed.")] = None,
+    out: Annotated[Path | None, option("The picture: .pdf, .svg, .png or .json (Vega-Lite).")] = None,
+    is_sql: Annotated[bool, option("Print the query in place of a picture.", "--sql")] = False,
+    choose: Annotated[list[str] | None, option("MENU=VALUE of the page, repeatable.")] = None,
+    store: StoreOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Draw one figure of the pages at print quality, or print the SQL that its rows come from.
+
+    \b
+    Examples:
+      tokentape plot kelle/claims --out claims.pdf
+    """
+    from tokentape.dashboards import plot as plots
+    from tokentape.policies.names import unknown
+
+    names = plots.names()
+    if figure is None:
+        print("\n".join(names))
+        return
+    if figure not in names:
+        raise unknown("figure", figure, names)
+    if out is None and not is_sql:
+        raise ValueError("plot: give --out fig.pdf, .svg, .png or .json, or --sql")
+    page, made = plots.found(_database(store, database), figure)
+    if is_sql:
+        print(made.sql)
+    if out is not None:
+        plots.write(plots.spec_of(page, made, {text.partition("=")[0]: text.partition("=")[2] for text in choose or ()}), out)
+        note(f"{out}: {made.question}")
 
 
 def site(

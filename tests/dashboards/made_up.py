@@ -21,6 +21,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
+from tokentape import warehouse
 from tokentape.dashboards.engine.figures import load
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
@@ -69,6 +70,7 @@ SUMMARIES = {
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
 TOLD = r"^(\w+)(?:\[(.*?)\])?: (.*)$"  # a figure, what is chosen in its menus, its sentence
+VIEWS_SQL = (Path(str(warehouse.__path__[0])) / "views.sql").read_text()  # its first statement is a macro
 NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
 
 
@@ -85,6 +87,7 @@ def empty_database() -> bytes:
             connection.register("declared", metric_defs().to_arrow())
             connection.execute("insert into metric_defs from declared")
             create_view(connection)
+            connection.execute(VIEWS_SQL.partition(";")[0])
             for name in VIEWS:
                 connection.execute(view_sql(name))
             for name, columns in SUMMARIES.items():

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
+from made_up import VIEWS_SQL
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.elmoe3d import page as elmoe3d
@@ -179,7 +180,7 @@ def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch)
 def test_a_query_may_be_drawn_as_it_is() -> None:
     ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
     shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
-    ask.asked["chip"] = pl.DataFrame(shares)
+    ask.asked["chip"] = pl.DataFrame(shares), {}
     (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
     assert figure.chart is not None
     assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
@@ -195,7 +196,9 @@ def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
         "facts": {"names": "list(who order by who)", "n": "count(*)", "all": "$ROLES"},
         "menus": {"titles": {"at": "At"}, "sliders": ["at"], "choices": ["select ms::int as at, who as at_words from told"]},
     }
-    found = figures._rows(tmp_path, "mine", told)(Ask(duckdb.connect(), tmp_path, params={"most": 1}))
+    ask = Ask(duckdb.connect(), tmp_path, params={"most": 1})
+    ask.connection.execute(VIEWS_SQL.partition(";")[0])
+    found = figures._rows(tmp_path, "mine", told)(ask)
     assert (found.data["drawn"].rows(), found.said.rows()) == ([("b", 0.67), ("a", 0.33)], [("b", 2.0)])  # type: ignore[union-attr]
     assert found.facts["slow"].rows() == [("b", 2.0)]
     assert (found.facts["names"], found.facts["n"], found.facts["all"]) == (["a", "b"], 2, list(theme.ROLES))

@@ -1,4 +1,4 @@
-"""The front page: which replays decide its verdict, and what stands beside each other in its table."""
+"""The front page: which replays decide its verdict."""
 
 from __future__ import annotations
 
@@ -51,18 +51,14 @@ def test_one_off_replays_change_nothing_on_the_front_page(rows: Rows, tmp_path: 
     for n in range(40):
         one_off(rows, f"more-{n}", "lfu-lifetime", 0.5, trace_id=TAPES[1].trace_id, expert_format="fp16", seed=n)
     after = page_of(tmp_path, rows)
-    assert after.extra["numbers"] == before.extra["numbers"]
-    assert after.figures[1].answers == before.figures[1].answers
-    assert after.figures[1].reading == before.figures[1].reading
-    assert {row["policy"] for row in after.extra["numbers"]["rows"]} == {"LRU", "static by frequency", "Belady (bound)"}
+    assert after.extra["verdicts"] == before.extra["verdicts"]
+    assert after.extra["studied"][1] == before.extra["studied"][1]
 
 
-def test_one_off_replays_alone_make_no_headline(rows: Rows, tmp_path: Path) -> None:
+def test_one_off_replays_alone_make_no_verdict(rows: Rows, tmp_path: Path) -> None:
     one_off(rows, "one", "lru", 0.5)
     page = page_of(tmp_path, rows)
-    assert page.figures[1].chart is None
-    assert "tokentape study baselines" in page.figures[1].missing
-    assert page.extra["numbers"] is None
+    assert page.extra["verdicts"] == []
 
 
 def test_the_capacity_quoted_has_lru_and_a_bound(rows: Rows, tmp_path: Path) -> None:
@@ -70,11 +66,11 @@ def test_the_capacity_quoted_has_lru_and_a_bound(rows: Rows, tmp_path: Path) -> 
     studied(rows, capacities=(0.25, 0.4))
     replay(TAPES[0], "static", PHONE, "global", 0.5, 0, "more", rows)
     page = page_of(tmp_path, rows)
-    assert page.extra["numbers"]["capacity"] == "40 %"
-    assert {row["policy"] for row in page.extra["numbers"]["rows"]} == {"LRU", "static by frequency", "Belady (bound)"}
+    assert {row["capacity"] for row in page.extra["verdicts"]} == {0.4}
+    assert all(row["lru"] and row["bound"] for row in page.extra["verdicts"])
 
 
-def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_both_bounds(
+def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_the_bound(
     rows: Rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(POLICIES, "belady-bypass", 0.3)
@@ -85,22 +81,8 @@ def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_both_bounds(
         if metric["metric"] == "decode_step_s" and names[metric["run_id"]] in times:
             metric["value"] = times[names[metric["run_id"]]] / 1e3
     page = page_of(tmp_path, rows)
-    said = page.figures[1].answers[""]
-    assert said.startswith(
-        f"On {PHONE} with 50 % of the experts cached, static by frequency (per-layer) is fastest: 1.00 ms and "
-    )
-    assert "LRU (global) takes the least energy" in said
     assert [row["metric"] for row in page.extra["verdicts"]] == ["step_ms", "energy_mj", "hit_decode"] * 2
     fastest, thrifty, hits = page.extra["verdicts"][:3]
     assert (fastest["method"], fastest["best"], thrifty["method"]) == ("static by frequency (per-layer)", 1.0, "LRU (global)")
     assert fastest["best"] < fastest["bound"] < fastest["lru"]  # streamed past the cache, which Belady cannot
     assert hits["lru"] < hits["bound"]
-    assert "hits 54.5 %" in said  # the fastest one's
-    assert said.count("Belady (global), which sees the future") == said.count("Belady + bypass (global)") == 2  # a machine each
-    table = page.extra["numbers"]["rows"]  # the fastest first, bounds last
-    assert [(row["policy"], row["scope"]) for row in table] == [
-        (policy, scope)
-        for policy in ("static by frequency", "LRU", "Belady + bypass (bound)", "Belady (bound)")
-        for scope in ("global", "per-layer")
-    ]  # fmt: skip
-    assert page.extra["numbers"]["machines"] == [PHONE, DESK]

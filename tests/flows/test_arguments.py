@@ -20,7 +20,7 @@ from tokentape.warehouse.tape import Store
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
-    **dict.fromkeys(("capture", "synthesize", "models train", "site", "demo"), MADE),
+    **dict.fromkeys(("capture", "synthesize", "models train", "site", "plot", "demo"), MADE),
     **{f"import {name}": MADE for name in ("bigmoe", "vllm", "routing", "requests", "acceptance")},
     "hardware new": "writes a file",
     "load": "writes the warehouse, which sql and query answer from",

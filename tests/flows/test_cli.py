@@ -215,6 +215,15 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     assert (tmp_path / first.out.splitlines()[-1]).is_file()
     assert "lru" in (tmp_path / "site" / "experts.html").read_text()
     assert "best policy" in first.out
+    tokentape.ok("plot", "index/parity", "--out", "parity.svg")
+    assert "the paper's number" in (tmp_path / "parity.svg").read_text()
+    answered = tokentape.ok("plot", "index/parity", "--sql").out
+    assert tokentape.ok("sql", answered.strip(), "--format", "csv").out.count("elmoe3d") > 200
+    assert (
+        "law=none: choose paper_law, physical"
+        in tokentape("plot", "elmoe3d/winners", "--out", "w.pdf", "--choose", "law=none").err
+    )
+    assert "Run: tokentape study kelle" in tokentape("plot", "kelle/claims", "--sql").err
     second = tokentape("demo")
     assert "study baselines: 0 replays run" in second.err
     assert "paper " not in second.err

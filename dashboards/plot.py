@@ -1,0 +1,64 @@
+"""One figure of a page at print quality: PDF, SVG, PNG or the Vega-Lite itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from tokentape.dashboards import index, shell, theme
+from tokentape.dashboards.shell import Figure, Page
+from tokentape.dashboards.site import MAX_TRACES, TOPICS
+from tokentape.warehouse.sql import connect
+
+FORMS = (".pdf", ".svg", ".png", ".json")
+PPI = 300
+
+
+def names() -> list[str]:
+    """Figures that pages have, as PAGE/FIGURE."""
+    folders = {Path(file).stem: Path(__file__).parent / Path(file).stem / "figures" for file in TOPICS}
+    found = [f"{page}/{path.stem}" for page, folder in folders.items() for path in sorted(folder.glob("*.toml"))]
+    return [*(f"{Path(index.FILE).stem}/{name}" for name in index.FIGURES), *found]
+
+
+def found(database: Path, name: str) -> tuple[Page, Figure]:
+    """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse has no rows for it."""
+    file, _, figure = name.partition("/")
+    with closing(connect(database)) as connection:
+        page = TOPICS[f"{file}.html"][1](connection, MAX_TRACES) if f"{file}.html" in TOPICS else index.page(connection)
+    (made,) = (one for one in page.figures if one.name == figure)
+    if made.chart is None:
+        raise ValueError(f"{name}: {made.missing}")
+    return page, made
+
+
+def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, Any]:
+    """The figure as Vega-Lite with its rows, as its page opens or with what is chosen of its menus.
+
+    Raises ValueError for what the figure does not depend on, and for a value that is not among the menu's.
+    """
+    for name, value in chosen.items():
+        if name not in figure.depends:
+            raise ValueError(f"{name}: figure {figure.name} depends on {', '.join(figure.depends) or 'no menu'}")
+        if value not in (known := list(dict.fromkeys(row[name] for row in page.choices if name in row))):
+            raise ValueError(f"{name}={value}: choose {', '.join(known)}")
+    spec = shell.spec_of(figure)
+    params = [param | {"value": chosen.get(param["name"], param.get("value"))} for param in spec.get("params", ())]
+    told = json.dumps(spec)
+    data = {name: frame.to_dicts() for name, frame in page.data.items() if f'"name": "{name}"' in told}
+    return {**spec, **({"params": params} if chosen else {}), "datasets": data, "config": theme.CONFIG}
+
+
+def write(spec: Mapping[str, Any], out: Path) -> None:
+    """Writes the picture; the end of the name says as what. Raises ValueError for another end."""
+    if out.suffix not in FORMS:
+        raise ValueError(f"{out}: a picture ends in {', '.join(FORMS)}")
+    how = {"ppi": PPI, "scale": 1} if out.suffix == ".png" else {}
+    drawn = getattr(vl_convert, f"vegalite_to_{out.suffix[1:]}", None)
+    made = drawn(dict(spec), vl_version=shell.vega_version(), **how) if drawn else json.dumps(spec, indent=1)
+    out.write_bytes(made.encode() if isinstance(made, str) else made)
