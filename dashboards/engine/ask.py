@@ -159,8 +159,10 @@ def tables_of(page: str) -> dict[str, Any]:
 
 @cache
 def queries(file: Path) -> dict[str, str]:
-    """Name -> SQL of a file of queries, each below a line "-- name: what its rows are"; {name} stands for an earlier one."""
-    parts = re.split(r"^-- ([a-z_0-9]+): .*\n", file.read_text(encoding="utf-8"), flags=re.M)
+    """Name -> SQL of a file of queries, each below a line "-- name: what its rows are"; {name} stands for an earlier one.
+    None where there is no file."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    parts = re.split(r"^-- ([a-z_0-9]+): .*\n", text, flags=re.M)
     found: dict[str, str] = {}
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         found[name] = _filled(text, found)
