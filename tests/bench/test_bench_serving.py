@@ -1,7 +1,5 @@
 """What `make bench` says of serving: well-formed JSON, vidur beside it or one line on how to add it, memory of its own."""
 
-from __future__ import annotations
-
 import csv
 import json
 import subprocess

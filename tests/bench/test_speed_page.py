@@ -1,7 +1,5 @@
 """The table of docs/speed.md: a row per number, and no number that no run made."""
 
-from __future__ import annotations
-
 from bench.page import table
 
 

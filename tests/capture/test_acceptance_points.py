@@ -1,7 +1,5 @@
 """The study's points: rows fit their table, and the orderings that a drafter must show."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data sets by name, file and hub id; every bad one in a line that says what to do."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """What a tape's name stands for: other files, versions or devices are another tape; and a capture asks nothing of the network."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A capture from end to end: what the tape holds, and that a killed and resumed one holds the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 

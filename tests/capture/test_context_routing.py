@@ -1,7 +1,5 @@
 """Routing whose prompts foretell their decode: the published similarity, what placements hit on it, and what they must not."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

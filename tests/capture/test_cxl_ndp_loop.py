@@ -1,7 +1,5 @@
 """Replicas inside a live model of every family: what each copy holds, who computes which token, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

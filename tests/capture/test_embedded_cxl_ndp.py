@@ -1,7 +1,5 @@
 """What the shipped model shows of quantised experts and of choosing their widths: one layer here, everything where slow."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """What the shipped model shows of precision, routing and warm-up: one seed on little text here, all seeds in full where slow."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """The embedded model's texts, batches and schedule; the shipped folder against its own manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Bits per byte and exact match, on a tiny model; the shipped model's own figures where it is present."""
 
-from __future__ import annotations
-
 import json
 import math
 import platform

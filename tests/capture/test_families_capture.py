@@ -1,7 +1,5 @@
 """Capture changes nothing and records the truth, on every family."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

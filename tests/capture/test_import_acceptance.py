@@ -1,7 +1,5 @@
 """vLLM's per-request speculative metrics become rounds; what does not add up is refused by name."""
 
-from __future__ import annotations
-
 import copy
 import json
 

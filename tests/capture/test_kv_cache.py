@@ -1,7 +1,5 @@
 """A KV policy inside live models of every family: no budget changes nothing, positions survive, masks equal deletion."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

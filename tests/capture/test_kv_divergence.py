@@ -1,7 +1,5 @@
 """A tape's replay against the live run: the same tokens at every step where attention is not asked, else how far apart."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from test_kv_cache import generate, requests

@@ -1,7 +1,5 @@
 """Lossy storage inside a live model: rate 0 is the quantised value, seeds repeat, groups read what their own rate has lost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

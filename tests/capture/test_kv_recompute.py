@@ -1,7 +1,5 @@
 """Keys and values recomputed from a layer's input equal those that the cache was given, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from layer_inputs import LayerInputs

@@ -4,8 +4,6 @@ kvpress asks for an older transformers than ours, so no extra installs it: `pip 
 termcolor "cachetools<6"` beside the project runs these tests; without it they skip.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_families import VOCAB, build

@@ -1,7 +1,5 @@
 """Systems inside a live model: slots compose, those without strength change nothing, replay decides what the loop does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Losses of experts: reservoirs against their definition, GPTQ against a dense inverse, every family, and a tape that resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

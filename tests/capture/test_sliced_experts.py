@@ -1,7 +1,5 @@
 """Experts at two precisions: what stands in each half, that a selection gets its width, and that nothing stays behind."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tiny_families import MOE_CONFIGS, build, prompt

@@ -1,7 +1,5 @@
 """GPUs that tests of operators ask for times: the two that ship, and one whose SMs do 1e12 operations a second."""
 
-from __future__ import annotations
-
 from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import Gpu
 from tokentape.hw.spec import load

@@ -1,7 +1,5 @@
 """Calibration: bars on the measured tables, held-out rows unseen, files round trip, and fits that know their range."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

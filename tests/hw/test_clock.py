@@ -1,7 +1,5 @@
 """Work rows on a machine under a profile: the grammar by hand, bands, energy, arbitration, and profiles that cannot be read."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reading measured tables: columns by name, repeats kept, dtypes apart, and every unusable file named."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Prefill and decode attention on GPUs: by hand, and properties."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gpus import A100, H100, TOY

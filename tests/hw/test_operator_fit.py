@@ -1,7 +1,5 @@
 """The fitter shared by all operators: finds known constants, gives the same twice, names bad input, resists outliers."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

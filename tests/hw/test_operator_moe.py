@@ -1,7 +1,5 @@
 """Fused MoE layers on GPUs: by hand, expert loads against draws, properties."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gpus import A100, H100, TOY

@@ -1,7 +1,5 @@
 """What papers and data sheets print, computed from the primitive numbers of the shipped machines: units, clocks, pins, joules."""
 
-from __future__ import annotations
-
 import pytest
 
 from tokentape.hw.spec import load

@@ -1,7 +1,5 @@
 """Validation rows: one per check, device, operator and split; errors by hand; several other devices counted together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bit assignments by trying all of them: prefix splits one by one, and every assignment there is."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The obvious cache: dictionaries and scans, one event at a time. Slow, and meant to be read."""
 
-from __future__ import annotations
-
 
 def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.

@@ -1,7 +1,5 @@
 """Sliced serving with dictionaries and scans: one event at a time, no kernels. Slow, and meant to be read."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

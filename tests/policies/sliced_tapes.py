@@ -1,7 +1,5 @@
 """Made-up router scores for tests: the generator of SliceMoE section 6 in a few lines."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

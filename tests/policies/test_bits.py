@@ -1,7 +1,5 @@
 """Bit-width rules against all assignments there are, what each must keep to, and where importance must not matter."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

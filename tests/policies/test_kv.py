@@ -1,7 +1,5 @@
 """KV eviction kernels against a dictionary, and what every policy must keep to."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

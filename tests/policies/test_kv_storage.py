@@ -1,7 +1,5 @@
 """Refresh intervals, the retention curve, bit flips and 4-bit storage: golden values, counts and inverses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

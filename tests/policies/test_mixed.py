@@ -1,7 +1,5 @@
 """Hot experts and widths of the others together: budgets, bounds, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

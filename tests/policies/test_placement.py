@@ -1,7 +1,5 @@
 """Importance by hand, hot sets, every placement's promise, and migration kernels against dictionaries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Levels of 1 to 4 bit replicas: errors on Gaussian weights, short groups, numpy against torch, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

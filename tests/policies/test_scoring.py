@@ -1,7 +1,5 @@
 """The score rules on cases small enough to work out by hand; the families themselves are in test_families_capture.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The sliced cache, its routers and budgets against an obvious oracle, invariants, edge cases, and where slicing must lose."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

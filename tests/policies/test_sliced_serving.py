@@ -1,7 +1,5 @@
 """Budgets, warm-ups and the four configurations of sliced serving at the size of the paper's models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

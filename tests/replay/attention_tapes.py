@@ -1,7 +1,5 @@
 """Attention tapes for tests and benchmarks: made-up causal attention in the tape's own columns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 from tapes import GEOMETRY

@@ -1,7 +1,5 @@
 """A GPU-NDP decode written out event by event in plain Python: every part of work ends somewhen, and the last end counts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 HW = {"gpu": 989.4e12, "hbm": 3.35e12, "ndp": 2.048e12, "cxl": 512e9, "link": 32e9, "exchange": 4e-6}

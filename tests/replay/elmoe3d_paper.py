@@ -1,7 +1,5 @@
 """The paper's setting for tests: models, machines, Table 3, and the L0 parameters that its golden numbers were made with."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """A small made-up tape with scores: two requests, each a prompt and its decode, of a model with 3 MoE layers of 4."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import tapes

@@ -1,7 +1,5 @@
 """Times of a model's own layers: read, brought to common axes, read again in the loop; made-up times are linear in every size."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

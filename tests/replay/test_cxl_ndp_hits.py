@@ -1,7 +1,5 @@
 """Hit shares and similarities: against Python one step at a time, closed cases, and controls that must fail to predict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tapes as routing by phase: against row-by-row dictionaries, cut windows, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

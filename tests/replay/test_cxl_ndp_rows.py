@@ -1,7 +1,5 @@
 """Rows of hits, similarity, expert use and table losses add up to what they are made from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from cxl_ndp_tapes import random_routing

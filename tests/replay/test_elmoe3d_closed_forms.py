@@ -1,7 +1,5 @@
 """ELMoE-3D against its paper, slow and obvious versions, and the paper's baselines: printed numbers, draws, lists, orderings."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import numpy as np

@@ -4,8 +4,6 @@ tests/replay/golden/elmoe3d.parquet: a setting per row (machine's numbers, model
 what came out; of baselines, the platform's name. Joules are by part, at every end.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

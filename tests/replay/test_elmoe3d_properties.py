@@ -1,7 +1,5 @@
 """What must hold of ELMoE-3D's model wherever it is asked: bounds, directions, conservation, edges, bad input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimated serving steps: operations and bytes as the geometry counts them, and what more devices, batch or context change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """docs/every_machine.md: a number or a reason in every cell, and the page that is written now."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokentape.hw.spec import load, shipped

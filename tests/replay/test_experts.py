@@ -1,7 +1,5 @@
 """The expert engine: conservation, determinism, the LRU curve against single replays, peers, and an engine's own records."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 from pathlib import Path

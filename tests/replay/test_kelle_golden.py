@@ -4,8 +4,6 @@ Machines' numbers, models, lengths, batches, budgets, widths, ways of counting a
 out. Prompts were computed with each token attending to itself in full, where the old formula had half of the diagonal.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Attention tapes through KV policies: kept mass by hand, conservation, truncated and broken rows, long contexts."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

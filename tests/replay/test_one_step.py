@@ -1,7 +1,5 @@
 """One step, one answer: every engine gives a decode step and a prefill the seconds and joules of `estimate`, on every machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

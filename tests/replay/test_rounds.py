@@ -1,7 +1,5 @@
 """A speculative tape replayed: what was recorded comes out again exactly; other pools as the proxies say."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Sliced serving over a tape: the paper's own arithmetic, both modes, what is refused, and where DBSC must lose."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One pass on the machine's resources: the same bytes, operations and seconds as the replay's own cost, layer by layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

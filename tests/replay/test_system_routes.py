@@ -1,7 +1,5 @@
 """Routers in the loop: SliceMoE against its controller, in batches against a budget, a router of one's own, what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

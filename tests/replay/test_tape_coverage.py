@@ -1,7 +1,5 @@
 """Coverage curves of a tape: a slow oracle, its ends, and closed forms that must be right or wrong by construction."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tapes import make_trace

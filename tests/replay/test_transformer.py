@@ -1,7 +1,5 @@
 """What a step carries as the sums that its rows are linear in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
