@@ -358,3 +358,8 @@ def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
     assert np.all(found.phi_ar >= 1.0 - 1e-12) or static < home  # elmoe3d-xpu-nmp: static weights in two of eight channels
     if machine.roles.expert_home == machine.roles.weights_home and not machine.roles.kv_cache:
         assert found.phi_ar == pytest.approx(1.0)  # all of it lies there already
+
+
+def test_more_bandwidth_near_memory_never_hurts():
+    times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
+    assert np.all(np.diff(times, axis=0) <= 1e-15)

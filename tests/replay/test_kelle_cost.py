@@ -348,3 +348,17 @@ def test_a_profile_of_another_name_has_its_own_numbers():
     assert (plain.refresh["transient"].share, parallel.refresh["transient"].share) == (1.0, 0.45)
     at_retention = profile_of(NOTES, OURS[KELLE], refreshes_at_retention=True)
     assert (parallel.refresh["transient"].interval_of, at_retention.refresh["transient"].interval_of) == ("kv", "")
+
+
+@pytest.mark.parametrize("system", OURS)
+@pytest.mark.parametrize("accounting", [PAPER, PHYSICAL], ids=["paper", "physical"])
+def test_a_step_of_every_batch_takes_more_than_one_of_fewer_with_the_shipped_knobs(system, accounting):
+    steps = [decode_step(LLAMA, OURS[system], replace(PG19, batch=b), SHIPPED, accounting) for b in range(1, 33)]
+    for name in ("seconds", "energy_j"):
+        assert (np.diff([getattr(step, name) for step in steps]) > 0).all()
+
+
+@pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.29), (Accounting(true_gqa=True), 0.23)])
+def test_the_other_readings_are_far_off(accounting, mean):
+    steps = Steps(OURS, SHAPES, WORKLOADS, shipped().knobs, accounting)
+    assert np.abs(steps.errors(RATIOS)).mean() == pytest.approx(mean, abs=0.005)

@@ -350,3 +350,10 @@ def test_other_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         with pytest.raises(ValueError, match=message) as caught:
             call()
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_runs_are_byte_identical(qwen: IterationCosts) -> None:
+    a, b = (serve(synthetic("arxiv", 1.3, 3, n=100), Layered(), qwen, record=True) for _ in range(2))
+    for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
+        assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
+    assert all(a.iterations[name].tobytes() == b.iterations[name].tobytes() for name in a.iterations)

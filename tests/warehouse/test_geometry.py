@@ -470,3 +470,12 @@ def test_the_document_is_current() -> None:
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     assert refresh(text) == text, "run `python -m tokentape.warehouse.model_tables docs/models.md`"
     assert all(text.count(f"| {name} |") == 3 for name in names())
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [("qwen3-30b-a3b", 1.307), ("glm-4.7-flash", 1.958), ("deepseek-v2-lite", 1.171), ("gpt-oss-20b", 1.295)],
+)
+def test_static_bytes_of_elmoe(name: str, gigabytes: float) -> None:
+    """ELMoE-3D section 3, as rounded there."""
+    assert model_sizes.static_bytes(SHAPES[name], "int8-g32") / 1e9 == pytest.approx(gigabytes, abs=6e-4)
