@@ -13,6 +13,7 @@ import vl_convert
 from tokentape.dashboards import index, shell, theme
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.site import MAX_TRACES, TOPICS
+from tokentape.warehouse.atomic_files import replace
 from tokentape.warehouse.sql import connect
 
 FORMS = (".pdf", ".svg", ".png", ".json")
@@ -40,7 +41,7 @@ def found(database: Path, name: str) -> tuple[Page, Figure]:
 def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, Any]:
     """The figure as Vega-Lite with its rows, as its page opens or with what is chosen of its menus.
 
-    Raises ValueError for what the figure does not depend on, and for a value that is not among the menu's.
+    Raises ValueError for a table, for what the figure does not depend on, and for a value that is not among the menu's.
     """
     for name, value in chosen.items():
         if name not in figure.depends:
@@ -48,6 +49,8 @@ def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, 
         if value not in (known := list(dict.fromkeys(row[name] for row in page.choices if name in row))):
             raise ValueError(f"{name}={value}: choose {', '.join(known)}")
     spec = shell.spec_of(figure)
+    if "table" in spec:
+        raise ValueError(f"{page.file}: {figure.name} is a table and no picture; --sql prints its query")
     params = [param | {"value": chosen.get(param["name"], param.get("value"))} for param in spec.get("params", ())]
     told = json.dumps(spec)
     data = {name: frame.to_dicts() for name, frame in page.data.items() if f'"name": "{name}"' in told}
@@ -61,4 +64,4 @@ def write(spec: Mapping[str, Any], out: Path) -> None:
     how = {"ppi": PPI, "scale": 1} if out.suffix == ".png" else {}
     drawn = getattr(vl_convert, f"vegalite_to_{out.suffix[1:]}", None)
     made = drawn(dict(spec), vl_version=shell.vega_version(), **how) if drawn else json.dumps(spec, indent=1)
-    out.write_bytes(made.encode() if isinstance(made, str) else made)
+    replace(out, made.encode() if isinstance(made, str) else made)

@@ -1,5 +1,5 @@
-"""A page as data, and its HTML: one file with Vega, the charts, their rows and the house style inside, and a policy that forbids
-the browser any request.
+"""A page as data, and its HTML: one file with the charts, their rows and the house style inside, and a policy that forbids the
+browser any request but for Vega, which lies beside the pages once, or inside a page that is to go alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import vl_convert
 from tokentape.dashboards import theme, units
 
 HERE = Path(__file__).parent
+VEGA = "vega.js"
 CLAIMS = "claims"  # the figure that a page begins with
 AT_ONCE = 12  # figures of a page; others are drawn when asked for
 
@@ -79,8 +80,8 @@ class Page:
         return found
 
 
-def render(page: Page, pages: list[tuple[str, str]]) -> str:
-    """The page's HTML. pages: (file, title) of the whole site, for its navigation."""
+def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) -> str:
+    """The page's HTML. pages: (file, title) of the whole site, for its navigation. is_single: with Vega inside."""
     ordered = sorted(page.figures, key=lambda f: f.name != CLAIMS)
     figures = [(f, f.answers.get(_key(page, f), "")) for f in ordered if f.chart is not None]
     drawn = {f.name: spec_of(f) for f in page.figures if f.chart is not None}
@@ -95,7 +96,8 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
         "data": {name: frame.to_dicts() for name, frame in page.data.items()},
         "config": theme.CONFIG,
     }
-    vega, script, style = _vega(), _asset("site.js"), _asset("site.css")
+    script, style = _asset("site.js"), _asset("site.css")
+    drawn_by = _source(vega()) if is_single else "'self' file:"
     return (
         _templates()
         .get_template(page.template)
@@ -106,10 +108,11 @@ def render(page: Page, pages: list[tuple[str, str]]) -> str:
             at_once=AT_ONCE,
             pages=pages,
             payload=payload,
-            vega=vega,
+            vega=vega() if is_single else "",
+            vega_file=VEGA,
             script=script,
             style=style,
-            policy=f"default-src 'none'; script-src {_source(vega)} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
+            policy=f"default-src 'none'; script-src {drawn_by} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
             has_charts=bool(drawn),
             **page.extra,
         )
@@ -155,11 +158,12 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _vega() -> str:
+def vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
     return vl_convert.javascript_bundle(vl_version=vega_version())  # type: ignore[call-arg]
 
 
 def _source(script: str) -> str:
-    """The script's hash as a Content-Security-Policy source: only these two scripts may run."""
+    """The script's hash as a Content-Security-Policy source: no other script inside a page may run."""
     digest = hashlib.sha256(script.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -25,7 +25,7 @@ from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
-PAGE_BYTES = 3_000_000  # a page stays below this, Vega (0.9 MB) included
+PAGE_BYTES = 2_500_000  # a page stays below this
 MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
@@ -34,8 +34,9 @@ PAGES = (compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3
 TOPICS: dict[str, tuple[str, Topic]] = {page.FILE: (page.TITLE, page.page) for page in PAGES}
 
 
-def build(database: Path, out: Path) -> Path:
-    """Writes the pages of the warehouse `database` into the folder `out` and returns the path of index.html.
+def build(database: Path, out: Path, is_single: bool = False) -> Path:
+    """Writes the pages of the warehouse `database` into the folder `out` and returns the path of index.html. is_single: each with
+    Vega inside (0.9 MB), to go alone; else it lies beside them.
 
     A site already in `out` is replaced as a whole, or left as it is if anything fails. Raises ValueError if `out` holds
     anything but a site, FileNotFoundError if there is no warehouse, BadWarehouse if it cannot be read or is of another version.
@@ -48,8 +49,8 @@ def build(database: Path, out: Path) -> Path:
         try:
             seen, held = out / MARK, index.held(connection)
             before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
-            html = {index.FILE: shell.render(index.page(connection, before), pages)}
-            html |= {file: _fitting(topic, connection, pages) for file, (_, topic) in TOPICS.items()}
+            html = {index.FILE: shell.render(index.page(connection, before), pages, is_single)}
+            html |= {file: _fitting(topic, connection, pages, is_single) for file, (_, topic) in TOPICS.items()}
         except duckdb.Error as error:
             raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
     fresh = Path(aside_of(str(out)))
@@ -57,6 +58,8 @@ def build(database: Path, out: Path) -> Path:
     try:
         for file, text in html.items():
             (fresh / file).write_text(text, encoding="utf-8")
+        if not is_single:
+            (fresh / shell.VEGA).write_text(shell.vega(), encoding="utf-8")
         (fresh / MARK).write_text(json.dumps(held), encoding="utf-8")
         settle_folder(fresh, out)
     finally:
@@ -64,11 +67,11 @@ def build(database: Path, out: Path) -> Path:
     return out / index.FILE
 
 
-def _fitting(topic: Topic, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]]) -> str:
+def _fitting(topic: Topic, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]], is_single: bool) -> str:
     """The topic's page with as many traces as keep it below PAGE_BYTES."""
     n_traces = MAX_TRACES
     while True:
-        html = shell.render(topic(connection, n_traces), pages)
+        html = shell.render(topic(connection, n_traces), pages, is_single)
         if len(html.encode("utf-8")) < PAGE_BYTES or n_traces == 1:
             return html
         n_traces //= 2

@@ -107,12 +107,13 @@ def site(
     store: StoreOption = None,
     database: DatabaseOption = None,
     out: Annotated[Path, option("Folder of the pages.")] = Path("site"),
+    single_file: Annotated[bool, option("Each page alone, with Vega inside, as to be attached to a mail.")] = False,
 ) -> None:
     """Write the static site: pages that need no network and open from a file. Run `tokentape load` first."""
     from tokentape.dashboards.site import build
 
     with progress_bar("site"):
-        page = build(_database(store, database), out)
+        page = build(_database(store, database), out, single_file)
     print(page)
 
 

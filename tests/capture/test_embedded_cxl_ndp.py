@@ -123,6 +123,7 @@ def test_kl_orders_what_perplexity_does_not(bench, seed):
     assert kl["rtn", "prefix_split"] < kl["rtn", "uniform"]
 
 
+@pytest.mark.slow
 def test_a_little_text_points_the_right_way(loaded, tmp_path):
     """Three bits beat two, and at one bit full precision beats everything, on a fraction of the text."""
     store = Store(str(tmp_path / "tape"))

@@ -89,6 +89,7 @@ def test_a_data_set_with_half_its_answers_missing_is_refused(model_folder, tmp_p
 
 
 @pytest.mark.embedded
+@pytest.mark.slow
 def test_the_shipped_model_answers_held_out_items():
     math_row, recall_row = evaluate(models.EMBEDDED, ["math", "recall"], n_items=150, device="cpu")
     assert (math_row["n_items"], recall_row["n_items"]) == (150, 150)

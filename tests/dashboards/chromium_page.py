@@ -73,8 +73,8 @@ def open_page(url: str, work: Path, *more: str) -> Opened:
 
 def page_file(page: Page, folder: Path) -> Path:
     """The page alone as a file, which must be small enough for a site."""
-    html = shell.render(page, [(page.file, page.title)])
-    assert len(html.encode()) < PAGE_BYTES
+    html = shell.render(page, [(page.file, page.title)], is_single=True)
+    assert len(html.encode()) < PAGE_BYTES + len(shell.vega())
     (folder / page.file).write_text(html, encoding="utf-8")
     return folder / page.file
 

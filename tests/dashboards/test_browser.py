@@ -168,6 +168,7 @@ def with_script(page: Path, script: str, folder: Path) -> Path:
     """A copy of the page with one more script, let through by its policy."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     html = page.read_text(encoding="utf-8").replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
+    html = html.replace('src="vega.js"', f'src="{(page.parent / "vega.js").as_uri()}"')
     above, end, below = html.rpartition("</body>")
     copy = folder / f"driven-{page.name}"
     copy.write_text(f"{above}<script>{script}</script>{end}{below}", encoding="utf-8")

@@ -275,7 +275,7 @@ def test_the_proxy_is_never_called_accuracy(page: Page) -> None:
 @needs_browser
 def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
     with opened(tmp_path / "both.duckdb", add_live, add_unheld) as connection:
-        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)])
+        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)], is_single=True)
     (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
     page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#setup=embedded, code, scheme none", tmp_path)
     assert page.console == []
@@ -288,7 +288,7 @@ def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
 
 @needs_browser
 def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(page: Page, tmp_path: Path) -> None:
-    (tmp_path / slicemoe.FILE).write_text(shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)]), "utf-8")
+    (tmp_path / slicemoe.FILE).write_text(shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)], is_single=True), "utf-8")
     shown = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
     assert shown.console == []
     assert shown.text_of("early-answer").startswith("Hardly: in layer 1,")

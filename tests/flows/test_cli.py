@@ -213,7 +213,7 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     assert kelle.count('class="lacking"') == 1
     assert "Nothing to draw" in kelle
     assert (tmp_path / first.out.splitlines()[-1]).is_file()
-    assert "lru" in (tmp_path / "site" / "experts.html").read_text()
+    assert "LFU (lifetime)" in (tmp_path / "site" / "experts.html").read_text()
     assert "best policy" in first.out
     tokentape.ok("plot", "index/parity", "--out", "parity.svg")
     assert "the paper's number" in (tmp_path / "parity.svg").read_text()

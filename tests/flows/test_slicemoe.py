@@ -49,7 +49,7 @@ SMALL = SHIPPED.model_copy(
         "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
         "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 24, "output": 17}),
         "live": SHIPPED.live.model_copy(
-            update={"windows": 1, "prompt": 8, "output": 24, "whole_windows": 1, "schemes": ("amat", "base_asym"),
+            update={"windows": 1, "prompt": 8, "output": 12, "whole_windows": 1, "schemes": ("amat", "base_asym"),
                     "scheme_pairs": ("MAT42",),
                     "grid": tuple(_few(grid) for grid in SHIPPED.live.grid if (grid.model_extra or {}).get("dataset") != "math")}
         ),

@@ -174,7 +174,7 @@ ENGINES = {
     **{f"elmoe3d, {profile}": of_elmoe3d(profile) for profile in (PHYSICAL, "elmoe3d")},
     "cxl_ndp": of_ndp,
 }
-CASES = [(engine, model) for engine in ENGINES for model in MODELS]
+CASES = [(engine, model) for engine in ENGINES for model in (MODELS[:1] if "int8" in engine else MODELS)]
 CASES += [(f"serving, {name}", "qwen3-8b") for name in ("operators", "roofline")]
 SLOW = {("serving, operators", model) for model in MODELS if model != "qwen3-30b-a3b"}  # each compiles code of its own
 
@@ -194,7 +194,7 @@ def test_every_ndp_system_runs_on_every_machine(name, profile):
     tape = ndp_routing(made, 4)
     placed = ndp.place(tape, 4, 20)
     of = ("OURS-3", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
-    for system in (system_of(system, made, overlaps=overlaps) for system in of for overlaps in (False, True)):
+    for system in (system_of(system, made, overlaps=bool((n + len(name)) % 2)) for n, system in enumerate(of)):
         found = ndp.replay(tape, placed, made, system)
         assert (found.seconds.value > 0).all()
         assert (found.seconds.low <= found.seconds.value * (1 + 1e-12)).all()
