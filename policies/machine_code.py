@@ -273,7 +273,8 @@ def machine_code(source: str, **names: Any) -> MachineCode:
     """Of a source, and what the names in it are."""
     [written] = ast.parse(source).body
     assert isinstance(written, ast.FunctionDef)
-    codegen = cpu_target.target_context.codegen()
+    codegen, (of_numba,) = cpu_target.target_context.codegen(), OF_TABLE.of_numba.args
+    assert cpu_target.target_context.get_value_type(of_numba) == _ARRAY, "this numba hands arrays over in another form"
     with global_compiler_lock:
         name = f"machine_code_{next(_NUMBERS)}"
         library = codegen.create_library(name)
