@@ -121,11 +121,14 @@ class Ordering:
 
 
 def over(measure: str, above: tuple[Any, ...], below: tuple[Any, ...], key: str = "") -> Callable[[Any], float]:
-    """A measurement of a Lab by its name over the same of other arguments; key: of what it returns."""
+    """A measurement of a Lab by its name over the same of other arguments; key: of what it returns. Raises ValueError over 0."""
 
     def ratio(lab: Any) -> float:
         ours, theirs = (getattr(lab, measure)(*of) for of in (above, below))
-        return float(ours[key] / theirs[key] if key else ours / theirs)
+        numbers = (ours[key], theirs[key]) if key else (ours, theirs)
+        if not numbers[1]:
+            raise ValueError(f"{measure} of {below} has no {key or 'value'} in so little text; give more windows or longer ones")
+        return float(numbers[0] / numbers[1])
 
     return ratio
 

@@ -4,10 +4,11 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings
+from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings, over
 
 pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "closed_loop.md"
@@ -72,3 +73,9 @@ def test_where_low_bits_are_lossless_uniform_low_bit_wins(loaded):
     """A negative result: at a hard 5 %, MAT84, critical experts cost Flash reads and buy nothing."""
     labs = [Lab(loaded, seed, Effort()) for seed in range(N_SEEDS)]
     assert all(lab.held("MAT84", 0.05, "low-bit") < lab.held("MAT84", 0.05, "dbsc") for lab in labs)
+
+
+def test_so_little_text_that_nothing_is_missed_is_refused():
+    lab = SimpleNamespace(missed=lambda share: {"flash": share})
+    with pytest.raises(ValueError, match=r"missed of \(0,\) has no flash in so little text"):
+        over("missed", (1,), (0,), "flash")(lab)
