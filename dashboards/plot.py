@@ -57,10 +57,14 @@ def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, 
     return {**spec, **({"params": params} if chosen else {}), "datasets": data, "config": theme.CONFIG}
 
 
-def write(spec: Mapping[str, Any], out: Path) -> None:
-    """Writes the picture; the end of the name says as what. Raises ValueError for another end."""
+def refuse_form(out: Path) -> None:
+    """Raises ValueError for a name of another end than FORMS."""
     if out.suffix not in FORMS:
         raise ValueError(f"{out}: a picture ends in {', '.join(FORMS)}")
+
+
+def write(spec: Mapping[str, Any], out: Path) -> None:
+    """Writes the picture; the end of the name says as what."""
     how = {"ppi": PPI, "scale": 1} if out.suffix == ".png" else {}
     drawn = getattr(vl_convert, f"vegalite_to_{out.suffix[1:]}", None)
     made = drawn(dict(spec), vl_version=shell.vega_version(), **how) if drawn else json.dumps(spec, indent=1)

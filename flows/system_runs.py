@@ -246,9 +246,8 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     profiles.load(asked.profile)
     losses = None if system.precision in (None, UNIFORM) else _losses(store.absolute, asked.trace_id)
     seed = asked.workload.seed if draws else 0
-    return Setting(
-        profile=asked.profile, expert_format=format_of(store, asked.trace_id, asked.expert_format), seed=seed, losses=losses
-    )
+    expert_format = format_of(store, asked.trace_id, asked.expert_format)
+    return Setting(profile=asked.profile, expert_format=expert_format, seed=seed, losses=losses)
 
 
 @lru_cache(maxsize=2)
@@ -317,11 +316,10 @@ def compare(
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    tape.geometry.expert_bytes(
-        format_of(store, asked.trace_id, asked.expert_format)
-    )  # raises ValueError for a format that there is not
+    expert_format = format_of(store, asked.trace_id, asked.expert_format)
+    tape.geometry.expert_bytes(expert_format)  # raises ValueError for a format that there is not
     if asked.budget:
-        parse_capacity(asked.budget, tape.geometry, format_of(store, asked.trace_id, asked.expert_format))
+        parse_capacity(asked.budget, tape.geometry, expert_format)
     asked.workload.of(tape)
     for machine in machines:
         budget = asked.budget or f"{room_for(store, asked, tape, machine)}B"

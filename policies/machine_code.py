@@ -1,4 +1,4 @@
-"""A function of numbers as machine code within a tenth of a second: generated source, straight to LLVM.
+"""A function of numbers as machine code in tenths of a second: generated source, straight to LLVM.
 
 numba infers the types of every expression first; that takes seconds for an iteration of the serving engine, and every machine,
 system and profile has an iteration of its own. Here a number is a float, but for those that `int` makes and loops count by.

@@ -89,12 +89,16 @@ def plot(
 
     names = plots.names()
     if figure is None:
+        if out is not None or is_sql or choose:
+            raise ValueError("plot: name a figure as PAGE/FIGURE; `tokentape plot` alone lists them")
         print("\n".join(names))
         return
     if figure not in names:
         raise unknown("figure", figure, names)
-    if out is None and not is_sql:
-        raise ValueError("plot: give --out fig.pdf, .svg, .png or .json, or --sql")
+    if out is None and (choose or not is_sql):
+        raise ValueError("plot: give --out fig.pdf, .svg, .png or .json; --sql, which is the same for every choice, needs none")
+    if out is not None:
+        plots.refuse_form(out)
     page, made = plots.found(_database(store, database), figure)
     if is_sql:
         print(made.sql)
