@@ -9,11 +9,12 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow lint check bench lines mutate golden golden-all clean
+.PHONY: help demo test test-slow screenshots lint check bench lines mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
 	@echo "make test       the tests; test-slow adds the long ones"
+	@echo "make screenshots  every page of the tests' warehouse at three widths, into build/screenshots"
 	@echo "make lint       ruff and mypy"
 	@echo "make check      lint + test: what CI runs"
 	@echo "make bench      speed, last line JSON"
@@ -34,14 +35,18 @@ demo: $(VENV)/installed-all
 	$(BIN)/tokentape demo
 
 # One thread each: as many processes as cores are at work already. Commands that tests start use what the ones before compiled.
-test test-slow: export OMP_NUM_THREADS = 1
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow screenshots: export OMP_NUM_THREADS = 1
+test test-slow screenshots: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD)
 
 test-slow: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD) -m ""
+
+screenshots: $(VENV)/installed-test
+	mkdir -p build/screenshots
+	SCREENSHOTS=build/screenshots $(BIN)/python -m pytest tests/dashboards/test_browser.py -k "draws_in_silence_on or sideways"
 
 # mypy finds packages by folders, not by setup.py: .links/tokentape has the rooms where they are installed.
 ROOMS = $(shell sed -n '/^rooms = /s/[^a-z ]//gp' pyproject.toml | cut -d' ' -f3-)

@@ -61,7 +61,7 @@ def worded(claims: pl.DataFrame, is_placed: bool = True) -> pl.DataFrame:
     is_value, paper = pl.col("bound") == "", pl.col("paper")
     has_ratio = is_value & (paper != 0) & (pl.col("replay") / paper > 0)
     told = told.with_columns(
-        [pl.when(has_ratio).then(pl.col(name) / paper).alias(n) for name, n in RATIOS.items()],
+        [pl.when(has_ratio).then(pl.coalesce(name, "replay") / paper).alias(n) for name, n in RATIOS.items()],
         order=pl.int_range(pl.len()),
         role_words=in_words("role", ROLES),
     )

@@ -141,8 +141,9 @@ function fillTable(name, table) {
     cell.ariaSort = by === field ? (falls ? "descending" : "ascending") : "none";
     cell.append(button);
   }
+  const body = made.createTBody();
   for (const row of by ? rows.toSorted(order) : rows) {
-    const line = made.insertRow();
+    const line = body.insertRow();
     line.classList.toggle("faded", picked.length > 0 && !picked.includes(row[table.pick]));
     if (table.pick) line.onclick = (event) => clickOn(row[table.pick], event.shiftKey);
     for (const [field, , form] of table.columns) {
@@ -154,6 +155,12 @@ function fillTable(name, table) {
   place.replaceChildren(made);
 }
 
+// Names of the rows that a chart reads.
+function dataOf(spec) {
+  const named = JSON.stringify(spec).matchAll(/"data":\{"name":"(\w+)"/g);
+  return [...new Set([...named].map((found) => found[1]))];
+}
+
 // Panels that lie below one another are no wider than the window; those beside others scroll.
 function fitting(spec, room) {
   if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((panel) => fitting(panel, room)) };
@@ -163,7 +170,7 @@ function fitting(spec, room) {
 async function draw(name, { spec }) {
   if (spec.table) return fillTable(name, spec.table);
   const place = document.getElementById(name);
-  const datasets = structuredClone(page.data);
+  const datasets = structuredClone(Object.fromEntries(dataOf(spec).map((of) => [of, page.data[of]]))); // Vega marks the rows it holds
   const { view } = await vegaEmbed(place, { ...fitting(spec, Math.max(220, place.clientWidth - 150)), datasets }, {
     config: page.config,
     renderer: "svg",
@@ -222,8 +229,7 @@ const does = {
     navigator.clipboard?.writeText(shown.textContent).catch(() => {});
   },
   csv(name) {
-    const named = JSON.stringify(page.charts[name].spec).matchAll(/"data":\{"name":"(\w+)"/g);
-    for (const of of new Set([...named].map((found) => found[1]))) save(`${of}.csv`, csvOf(page.data[of]), "text/csv");
+    for (const of of dataOf(page.charts[name].spec)) save(`${of}.csv`, csvOf(page.data[of]), "text/csv");
   },
   async svg(name) { save(`${name}.svg`, await views.get(name).toSVG(), "image/svg+xml"); },
 };

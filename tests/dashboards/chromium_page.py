@@ -1,100 +1,105 @@
-"""One page in a headless Chromium that resolves no name: what it drew, logged and asked of the network."""
+"""Pages in a headless Chromium that resolves no name: what each drew, logged and asked of the network."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
-import signal
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from tokentape.dashboards import shell
-from tokentape.dashboards.shell import Page
-from tokentape.dashboards.site import PAGE_BYTES
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page is not opened in a browser")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--virtual-time-budget=20000", "--window-size=1366,900", "--dump-dom",
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
 )  # fmt: skip
+LAPTOP, WIDE, PHONE = {"width": 1366, "height": 900}, {"width": 1920, "height": 1080}, {"width": 390, "height": 844}
+SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder: `make screenshots`
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """One process. While it is open, nothing else of this thread may run an event loop."""
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed: the page is not opened in a browser")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The document after drawing; console lines of any level; URLs the page (not the browser) asked for beyond files and data."""
+    """A page; console lines of any level so far; URLs it asked for beyond files and data."""
 
-    dom: str
+    page: Page
     console: list[str]
     requests: set[str]
 
     @property
     def n_drawn(self) -> int:
-        """Charts on the page: Vega marks its drawing surface, svg or canvas, with this class."""
-        return len(re.findall(r'<(?:svg|canvas)[^>]*class="marks"', self.dom))
+        """Charts on the page: Vega marks its drawing surface with this class."""
+        return self.page.locator("svg.marks").count()
 
     @property
     def n_places(self) -> int:
         """Of charts, those in closed parts too."""
-        return len(re.findall(r'<div class="chart[ "]', self.dom))
+        return self.page.locator("div.chart").count()
+
+    @property
+    def n_wider(self) -> int:
+        """Pixels by which it is wider than its window."""
+        wider: int = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        return wider
 
     def text_of(self, element_id: str) -> str:
-        found = re.search(rf'id="{element_id}"[^>]*>([^<]*)<', self.dom)
-        assert found, f"no element {element_id}"
-        return found[1]
+        return self.page.locator(f"#{element_id}").text_content() or ""
+
+    def output_of(self, slider: str) -> str:
+        """What stands beside it."""
+        said: str = self.page.locator(f'[name="{slider}"] + output').evaluate("output => output.value")
+        return said
+
+    def labels(self, marks: str) -> str:
+        """What the marks say to who cannot see them."""
+        said: list[str] = self.page.locator(marks).evaluate_all("marks => marks.map(mark => mark.getAttribute('aria-label'))")
+        return " | ".join(said)
+
+    def choose(self, **to: int | str) -> None:
+        """Sets sliders to places and menus to words, and waits until every chart has followed."""
+        for name, value in to.items():
+            control = self.page.locator(f'[name="{name}"]')
+            control.fill(str(value)) if isinstance(value, int) else control.select_option(value)
+        self.settle()
+
+    def open_all(self) -> None:
+        """Opens what is closed; its charts are drawn."""
+        self.page.evaluate("document.querySelectorAll('details.more').forEach(part => { part.open = true; })")
+        self.page.evaluate("drawOpen()")
+        self.settle()
+
+    def settle(self) -> None:
+        self.page.evaluate("Promise.all([...views.values()].map(view => view.runAsync())).then(() => null)")
+
+    def keep(self, name: str) -> None:
+        """A picture of the whole page, where they are asked for."""
+        if SCREENSHOTS:
+            self.page.screenshot(path=Path(SCREENSHOTS) / f"{name}.png", full_page=True)
 
 
-def open_page(url: str, work: Path, *more: str) -> Opened:
-    """Opens `url` in a profile of its own under the empty folder `work`. more: flags of the browser."""
-    assert CHROMIUM
-    log = work / "net.json"
-    process = subprocess.Popen(
-        [CHROMIUM, *FLAGS, *more, f"--user-data-dir={work / 'profile'}", f"--log-net-log={log}", url],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        dom, stderr = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    net = json.loads(log.read_text(encoding="utf-8"))
-    start = net["constants"]["logEventTypes"]["URL_REQUEST_START_JOB"]
-    asked = [e["params"] for e in net["events"] if e["type"] == start and "url" in e.get("params", {})]
-    # The browser's own errands (updates, clock) have no origin; they fail here, because no name resolves.
-    requests = {p["url"] for p in asked if p.get("initiator") != "not an origin" and not p["url"].startswith(("file:", "data:"))}
-    return Opened(dom, [line for line in stderr.splitlines() if "CONSOLE" in line], requests)
-
-
-def page_file(page: Page, folder: Path) -> Path:
-    """The page alone as a file, which must be small enough for a site."""
-    html = shell.render(page, [(page.file, page.title)], is_single=True)
-    assert len(html.encode()) < PAGE_BYTES + len(shell.vega())
-    (folder / page.file).write_text(html, encoding="utf-8")
-    return folder / page.file
-
-
-def after_moves(moves: dict[str, int | str], noted: str, first: str = "") -> str:
-    """A script that, once the page has drawn, runs `first`, sets sliders to places and menus to words, waits and runs `noted`."""
-    moved = "".join(f'  choose("{name}", "{value}", "{"change" if isinstance(value, str) else "input"}");\n'
-                    for name, value in moves.items())  # fmt: skip
-    return f"""
-const drawn = setInterval(async () => {{
-  if (!document.body.dataset.drawn) return;
-  clearInterval(drawn);
-  const choose = (name, value, kind) => {{
-    const control = document.querySelector(`[name="${{name}}"]`);
-    control.value = value;
-    control.dispatchEvent(new Event(kind, {{ bubbles: true }}));
-  }};
-  {first}
-{moved}  await new Promise((done) => setTimeout(done, 500));
-  {noted}
-  document.body.dataset.link = location.hash;
-}}, 50);
-"""
+@contextmanager
+def open_page(browser: Browser, url: str, window: dict[str, int] = LAPTOP) -> Iterator[Opened]:
+    page = browser.new_page(viewport=window)
+    opened = Opened(page, [], set())
+    page.on("console", lambda line: opened.console.append(line.text))
+    page.on("pageerror", lambda error: opened.console.append(str(error)))
+    page.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else opened.requests.add(asked.url))
+    page.goto(url)
+    if page.locator("#page-data").count():
+        page.wait_for_function("document.body.dataset.drawn !== undefined")
+    yield opened
+    page.close()

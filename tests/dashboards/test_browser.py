@@ -1,23 +1,37 @@
-"""Every page opened from its file in a real browser: it draws all its charts, logs nothing and asks the network for nothing."""
+"""Every page opened from its file in a real browser, at a laptop's, a desk's and a phone's width: it draws all its charts, logs
+nothing, asks the network for nothing and never scrolls sideways; and what its readers do to it does what it should."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
-from chromium_page import CHROMIUM, Opened, after_moves, open_page
+from chromium_page import PHONE, WIDE, Opened, browser, open_page
+from made_up import opened
+from made_up_slicemoe import EVERYTHING, add_live, add_unheld
 
-from tokentape.dashboards import index
+from tokentape.dashboards import index, shell
 from tokentape.dashboards.shell import AT_ONCE
-from tokentape.dashboards.site import TOPICS, build
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the pages are not opened in a browser")
+from tokentape.dashboards.site import PAGE_BYTES, TOPICS, build
+from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.slicemoe.words import RECORD
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
-PAGES = sorted([index.FILE, *TOPICS])
+
+
+class Opener(Protocol):
+    def __call__(self, file: Path, chosen: str = "", window: dict[str, int] = ...) -> AbstractContextManager[Opened]: ...
+
+
+@pytest.fixture(scope="module")
+def open_file() -> Iterator[Opener]:
+    """Opens a page's file with what its link chooses, all in one browser."""
+    with browser() as process:
+        yield lambda file, chosen="", **window: open_page(process, f"{file.as_uri()}#{chosen}", **window)
 
 
 def assert_clean(page: Opened, n_charts: int) -> None:
@@ -27,149 +41,216 @@ def assert_clean(page: Opened, n_charts: int) -> None:
     assert page.n_drawn == min(n_charts, AT_ONCE)
 
 
-@pytest.mark.parametrize(
-    ("file", "n_charts"),
-    [
-        ("index.html", 1),
-        ("experts.html", 2),
-        ("tape.html", 7),
-        ("hardware.html", 3),
-        ("compare.html", 5),
-        ("elmoe3d.html", 20),
-        ("kelle.html", 25),
-        ("cxl_ndp.html", 18),
-        ("layered_prefill.html", 16),
-        ("slicemoe.html", 14),
-        ("validation.html", 7),
-    ],
-)
-def test_every_page_draws_in_silence(site_folder: Path, tmp_path: Path, file: str, n_charts: int) -> None:
-    assert sorted(p.name for p in site_folder.glob("*.html")) == PAGES
-    assert_clean(open_page((site_folder / file).as_uri(), tmp_path), n_charts)
+CHARTS = {
+    "index.html": 1, "experts.html": 2, "tape.html": 7, "hardware.html": 3, "compare.html": 5, "elmoe3d.html": 20,
+    "kelle.html": 25, "cxl_ndp.html": 18, "layered_prefill.html": 16, "slicemoe.html": 14, "validation.html": 7,
+}  # fmt: skip
 
 
-# How much wider a page is than its window.
-WIDE = after_moves({}, "const of = document.documentElement; document.body.dataset.wide = of.scrollWidth - of.clientWidth;")
+@pytest.mark.parametrize("file", CHARTS)
+def test_every_page_draws_in_silence_on_a_laptop_and_a_desk(site_folder: Path, open_file: Opener, file: str) -> None:
+    assert sorted(p.name for p in site_folder.glob("*.html")) == sorted(CHARTS) == sorted([index.FILE, *TOPICS])
+    with open_file(site_folder / file) as page:
+        assert_clean(page, CHARTS[file])
+        page.keep(f"{file}-1366")
+        page.page.set_viewport_size(WIDE)
+        page.keep(f"{file}-1920")
+        assert page.n_wider == 0
+        page.open_all()
+        assert page.n_drawn == page.n_places
+        assert page.console == []
+        assert page.n_wider == 0
 
 
-@pytest.mark.parametrize("file", ["index.html", "kelle.html", "compare.html", "tape.html"])
-def test_a_phone_scrolls_no_page_sideways_and_a_link_opens_what_is_closed(site_folder: Path, tmp_path: Path, file: str) -> None:
-    driven = with_script(site_folder / file, WIDE, tmp_path)
-    page = open_page(f"{driven.as_uri()}#area-section", tmp_path, "--window-size=390,844")
-    assert page.console == []
-    assert 'data-wide="0"' in page.dom
-    assert page.n_drawn == page.n_places  # the last figure of 25 among them
-    assert '<details class="contents" open' not in page.dom
+@pytest.mark.parametrize("file", CHARTS)
+def test_a_phone_scrolls_no_page_sideways(site_folder: Path, open_file: Opener, file: str) -> None:
+    with open_file(site_folder / file, window=PHONE) as page:
+        assert page.n_wider == 0
+        page.keep(f"{file}-390")
+        page.open_all()
+        assert page.n_wider == 0
+        assert page.n_drawn == page.n_places
+        assert page.console == []
+        assert page.page.locator("details.contents[open]").count() == 0
+
+
+def test_the_contents_are_reached_by_keyboard_and_a_link_opens_what_is_closed(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "kelle.html") as page:
+        links = page.page.locator("details.contents a")
+        last = links.count() - 1
+        for _ in range(80):
+            page.page.keyboard.press("Tab")
+            if links.nth(last).evaluate("link => link === document.activeElement"):
+                break
+        place = links.nth(last).get_attribute("href")
+        assert place
+        assert not page.page.locator(f"{place} svg.marks").count()  # in a part that is closed
+        page.page.keyboard.press("Enter")
+        page.page.wait_for_function(f"document.querySelector('{place} svg.marks')")
+        assert page.page.url.endswith(place)
+        assert page.page.locator(f"{place} h2").is_visible()
 
 
 @pytest.mark.parametrize(("kind", "n_charts"), [("empty_database", 0), ("unreplayed_database", 6)])
-def test_pages_without_results_draw_in_silence(request: pytest.FixtureRequest, tmp_path: Path, kind: str, n_charts: int) -> None:
+def test_pages_without_results_draw_in_silence(
+    request: pytest.FixtureRequest, tmp_path: Path, open_file: Opener, kind: str, n_charts: int
+) -> None:
     front = build(request.getfixturevalue(kind), tmp_path / "site")
-    assert_clean(open_page(front.with_name("tape.html").as_uri(), tmp_path), n_charts)
+    with open_file(front.with_name("tape.html")) as page:
+        assert_clean(page, n_charts)
 
 
-def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site_folder: Path, tmp_path: Path) -> None:
-    page = open_page(f"{(site_folder / 'hardware.html').as_uri()}#hardware=in-memory", tmp_path)
-    assert_clean(page, 3)
-    assert "No step is recorded on this machine" in page.text_of("clock-answer")
-    assert re.search(r'data-is="in-memory"(?! hidden)', page.dom)  # the table of the chosen machine, and no other
-    assert len(re.findall(r'data-is="[^"]*" hidden', page.dom)) == 2
+def test_a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "hardware.html", "hardware=in-memory") as page:
+        assert_clean(page, 3)
+        assert "No step is recorded on this machine" in page.text_of("clock-answer")
+        shown = page.page.locator("[data-is]").evaluate_all("all => all.filter(of => !of.hidden).map(of => of.dataset.is)")
+        assert shown == ["in-memory"]  # the table of the chosen machine, and no other
 
 
-# Changes a menu, then picks a policy in the legend of one chart, and notes what another chart did.
-DRIVER = after_moves(
-    {"hardware": "workstation-rtx4090-pcie4"},
-    """
-  const symbol = document.querySelector("#hits .mark-symbol.role-legend-symbol path");
-  symbol.dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
-  await new Promise((done) => setTimeout(done, 500));
-  const opacities = [...document.querySelectorAll("#cost .mark-line.role-mark path")].map((path) => path.getAttribute("opacity"));
-  document.body.dataset.bright = opacities.filter((opacity) => opacity === "1").length;
-  document.body.dataset.faded = opacities.filter((opacity) => opacity !== "1").length;
-""",
-)
+def test_menus_legends_and_links_agree(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "experts.html", f"trace={TRACE}&scope=per-layer") as page:
+        page.choose(hardware="workstation-rtx4090-pcie4")
+        page.page.locator("#hits .mark-symbol.role-legend-symbol path").first.click()
+        page.settle()
+        lines = page.page.locator("#cost .mark-line.role-mark path")
+        opacities = lines.evaluate_all("lines => lines.map(line => line.getAttribute('opacity'))")
+        assert_clean(page, 2)
+        assert "(3,072)" in page.text_of("hits-answer")  # half of 48 x 128: the trace of the link
+        assert "L × k" not in page.text_of("hits-answer")  # said of a global cache only: the scope of the link
+        assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
+        assert opacities.count("1") == 2  # LRU, in the latency and the energy panel: the legend of another chart
+        assert len(opacities) == 14
 
 
-def test_menus_legends_and_links_agree(site_folder: Path, tmp_path: Path) -> None:
-    url = f"{with_script(site_folder / 'experts.html', DRIVER, tmp_path).as_uri()}#trace={TRACE}&scope=per-layer"
-    page = open_page(url, tmp_path)
-    assert_clean(page, 2)
-    assert "(3,072)" in page.text_of("hits-answer")  # half of 48 x 128: the trace of the link
-    assert "L × k" not in page.text_of("hits-answer")  # said of a global cache only: the scope of the link
-    assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
-    assert 'data-bright="2"' in page.dom  # LRU, in the latency and the energy panel: the legend of another chart
-    assert 'data-faded="12"' in page.dom
+def picked(page: Opened) -> list[str]:
+    """Methods that stand out: in the frontier, then in the table."""
+    points = page.page.locator("#frontier .mark-symbol.role-mark path")
+    bright = points.evaluate_all("all => all.filter(p => p.getAttribute('opacity') !== '0.12').map(p => p.__data__.datum.method)")
+    return [*bright, "|", *page.page.locator("#everything tbody tr:not(.faded) td:first-child").all_text_contents()]
 
 
-# Picks a method by a bar, then notes what another chart and the table did.
-PICKER = after_moves({}, """
-  const method = (path) => path.__data__.datum.method;
-  const bars = [...document.querySelectorAll("#parts .mark-rect.role-mark path")];
-  bars.find((path) => method(path) === "near_compute").dispatchEvent(new MouseEvent("click", { bubbles: true, view: window }));
-  await new Promise((done) => setTimeout(done, 500));
-  const points = [...document.querySelectorAll("#frontier .mark-symbol.role-mark path")];
-  const lines = [...document.querySelectorAll("#everything tr:not(.faded) td:first-child")];
-  const bright = points.filter((path) => path.getAttribute("opacity") !== "0.12").map(method);
-  document.body.dataset.picked = [...bright, ...lines.map((cell) => cell.textContent)].join(" ");
-""")  # fmt: skip
+def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "compare.html", "trace=made-up&machine=h100-cxl-ndp") as page:
+        everything = picked(page)
+        bars = page.page.locator("#parts .mark-rect.role-mark path")
+        methods = bars.evaluate_all("bars => bars.map(bar => bar.__data__.datum.method)")
+        bars.nth(methods.index("near_compute")).click(force=True)
+        page.settle()
+        assert picked(page) == ["near_compute", "|", "near_compute"]
+        assert_clean(page, 5)
+        first = page.page.locator("#frontier .mark-symbol.role-mark path").first
+        first.scroll_into_view_if_needed()
+        box = first.bounding_box()
+        assert box
+        page.page.mouse.move(box["x"] - 6, box["y"] - 6)
+        page.page.mouse.down()
+        page.page.mouse.move(box["x"] + box["width"] + 6, box["y"] + box["height"] + 6, steps=5)
+        page.page.mouse.up()
+        page.settle()
+        brushed = picked(page)
+        assert brushed[0] == everything[0]
+        assert len(brushed) < len(everything)
+        assert page.console == []
 
 
-def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(site_folder: Path, tmp_path: Path) -> None:
-    url = with_script(site_folder / "compare.html", PICKER, tmp_path).as_uri()
-    page = open_page(f"{url}#trace=made-up&machine=h100-cxl-ndp", tmp_path)
-    assert_clean(page, 5)
-    assert 'data-picked="near_compute near_compute"' in page.dom
+def test_a_slider_changes_its_chart_its_answer_and_the_link(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "slicemoe.html") as page:
+        page.choose(steps=1, model="embedded")
+        assert page.text_of("warmups-answer").startswith("Over the first 128 steps")
+        assert page.output_of("steps") == "first 128"
+        assert page.page.locator('[name="cache"]').input_value() == "3.2 MB"
+        assert "steps=128" in page.page.url
+        assert "95.0%" in page.labels("#warmups .mark-rect.role-mark path")
+        page.page.locator("#warmups-section summary").press("Enter")
+        page.page.locator("#warmups-section [data-do=sql]").click()
+        assert re.search(r"from \w+", page.page.locator("#warmups-section pre").text_content() or "")
+        assert_clean(page, CHARTS["slicemoe.html"])
 
 
-# Drags a slider, then takes the model with small caches from a menu before it.
-SLIDER = after_moves(
-    {"steps": 1, "model": "embedded"},
-    """
-  for (const button of document.querySelectorAll("#warmups-section button")) button.click();
-  document.body.dataset.said = document.querySelector('[name="steps"] + output').value;
-  document.body.dataset.cache = document.querySelector('[name="cache"]').value;
-  const bars = [...document.querySelectorAll("#warmups .mark-rect.role-mark path")].map((bar) => bar.getAttribute("aria-label"));
-  document.body.dataset.bars = bars.join(" | ");
-""",
-)
+def test_sliders_move_the_machine(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "elmoe3d.html") as page:
+        page.choose(size=0, at=0)
+        assert page.output_of("size") == "2 GiB"
+        assert "size=2&at=1" in page.page.url
+        assert page.text_of("explorer-answer").startswith("With 2 GiB and batch 1, EAGLE3 in SD is fastest, 3.5 × the xPU")
+        bars = page.labels("#explorer .mark-rect.role-mark path")
+        assert "EAGLE3" in bars
+        assert "3.5" in bars
 
 
-def test_a_slider_changes_its_chart_its_answer_and_the_link(site_folder: Path, tmp_path: Path) -> None:
-    page = open_page(with_script(site_folder / "slicemoe.html", SLIDER, tmp_path).as_uri(), tmp_path)
-    assert_clean(page, 14)
-    assert page.text_of("warmups-answer").startswith("Over the first 128 steps")
-    assert 'data-said="first 128"' in page.dom
-    assert re.search(r"<pre>[^<]*from \w+", page.dom)  # the SQL of the figure
-    assert 'data-cache="3.2 MB"' in page.dom
-    assert "steps=128" in re.search(r'data-link="([^"]*)"', page.dom)[1]  # type: ignore[index]
-    assert "95.0%" in re.search(r'data-bars="([^"]*)"', page.dom)[1]  # type: ignore[index]
+def test_menus_change_the_law_of_answers_and_tables(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "elmoe3d.html", "law=physical&level=L0") as page:
+        assert page.text_of("cells-answer").startswith("AR: 47.5 % on average")
+        assert not page.page.locator("[data-is=physical]").first.evaluate("part => part.hidden")
+        assert page.page.locator("[data-is=paper_law]").first.evaluate("part => part.hidden")
+        assert page.console == []
 
 
-def test_the_checks_can_fail(site_folder: Path, tmp_path: Path) -> None:
+def test_sliders_move_the_limits(site_folder: Path, open_file: Opener) -> None:
+    with open_file(site_folder / "layered_prefill.html") as page:
+        slider = page.page.locator('[name="ttft"]')
+        assert slider.input_value() == "1"  # 10 s lies between 1 s and 40 s, though it opens the page
+        page.choose(ttft=0, tbt=2)
+        assert page.output_of("ttft") == "1 s"
+        assert "ttft=1&tbt=0.5" in page.page.url
+        assert page.text_of("explorer-answer").startswith("With the first token within 1 s and no gap above 500 ms")
+        marks = page.labels("#explorer .mark-symbol.role-mark path")
+        assert "requests in time (%): 0.0%" in marks or "in time: 0.0%" in marks
+        assert "in time: 100.0%" not in marks
+
+
+def test_a_link_sets_the_limits(site_folder: Path, open_file: Opener) -> None:
+    chosen = "served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
+    with open_file(site_folder / "layered_prefill.html", chosen) as page:
+        assert page.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")
+        assert "Table 2: Within 10 %" in page.text_of("claims-answer")
+        assert page.console == []
+
+
+@pytest.fixture
+def slicemoe_alone(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """SliceMoE's page of some rows, with Vega inside."""
+    with opened(tmp_path / "rows.duckdb", *request.param) as connection:
+        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)], is_single=True)
+    assert len(html.encode()) < PAGE_BYTES + len(shell.vega())
+    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
+    return tmp_path / slicemoe.FILE
+
+
+@pytest.mark.parametrize("slicemoe_alone", [(add_live, add_unheld)], indirect=True)
+def test_a_setup_without_budgets_says_so_in_silence(slicemoe_alone: Path, open_file: Opener) -> None:
+    with open_file(slicemoe_alone, "setup=embedded, code, scheme none") as page:
+        assert page.console == []
+        assert page.text_of("budgets-answer").startswith("Nothing to draw: no sliced cache was held to a budget")
+        assert page.text_of("live-answer") == (
+            "MAT84, 50 % cached: DBSC and another configuration are not measured under one budget."
+        )
+        assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
+
+
+@pytest.mark.parametrize("slicemoe_alone", [EVERYTHING], indirect=True)
+def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(slicemoe_alone: Path, open_file: Opener) -> None:
+    with open_file(slicemoe_alone, "trace=ungated&layer=1&tau=0.35") as page:
+        assert page.console == []
+        assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
+        assert page.text_of("critical-answer") == f"Nothing to draw: the tape has no gate weights. Run: {RECORD}"
+        assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
+
+
+def test_the_checks_can_fail(site_folder: Path, tmp_path: Path, open_file: Opener) -> None:
     """A page that logs, fetches and leaves a chart out is noticed, and the site's own policy stops its request."""
+    fetching = 'fetch("http://example.invalid/x").catch(() => 0)'
     bad = tmp_path / "bad.html"
-    bad.write_text(
-        '<div class="chart"></div><script>console.error("on purpose"); fetch("http://example.invalid/x").catch(() => 0)</script>'
-    )
-    page = open_page(bad.as_uri(), tmp_path)
-    assert any("on purpose" in line for line in page.console)
-    assert page.requests == {"http://example.invalid/x"}
-    assert page.n_drawn < page.n_places
-    (tmp_path / "again").mkdir()
-    stopped = open_page(
-        with_script(site_folder / "index.html", 'fetch("http://example.invalid/x").catch(() => 0)', tmp_path).as_uri(),
-        tmp_path / "again",
-    )
-    assert stopped.requests == set()
-    assert any("example.invalid" in line and "Content Security Policy" in line for line in stopped.console)
-
-
-def with_script(page: Path, script: str, folder: Path) -> Path:
-    """A copy of the page with one more script, let through by its policy."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    html = page.read_text(encoding="utf-8").replace("script-src ", f"script-src &#39;sha256-{digest}&#39; ", 1)
-    html = html.replace('src="vega.js"', f'src="{(page.parent / "vega.js").as_uri()}"')
-    above, end, below = html.rpartition("</body>")
-    copy = folder / f"driven-{page.name}"
-    copy.write_text(f"{above}<script>{script}</script>{end}{below}", encoding="utf-8")
-    return copy
+    wide = '<div class="chart" style="width: 3000px">nothing</div>'
+    bad.write_text(f'<!DOCTYPE html>{wide}<script>console.error("on purpose"); {fetching}</script>')
+    with open_file(bad) as page:
+        page.page.evaluate(fetching)
+        assert any("on purpose" in line for line in page.console)
+        assert page.requests == {"http://example.invalid/x"}
+        assert page.n_drawn < page.n_places
+        assert page.n_wider > 0
+    with open_file(site_folder / "index.html") as page:
+        page.page.evaluate(fetching)
+        assert page.requests == set()
+        assert any("example.invalid" in line and "Content Security Policy" in line for line in page.console)

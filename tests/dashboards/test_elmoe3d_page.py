@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import after_moves, needs_browser, open_page, page_file
 from made_up import assert_says, opened, told
 from made_up_elmoe3d import (
     EAGLE,
@@ -21,7 +20,6 @@ from made_up_elmoe3d import (
     add_tape,
     point,
 )
-from test_browser import with_script
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.elmoe3d import page as elmoe3d
@@ -249,35 +247,3 @@ def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
         page = elmoe3d.page(connection, 16)
     assert page.data["cells"]["value"].max() < 99  # type: ignore[operator]
     assert {row["law"] for row in page.choices if "law" in row} == {"paper_law", "physical"}
-
-
-# Drags both sliders to their least, and notes what the bars then say.
-SLIDERS = after_moves(
-    {"size": 0, "at": 0},
-    """
-  const bars = [...document.querySelectorAll("#explorer .mark-rect.role-mark path")];
-  document.body.dataset.bars = bars.map((bar) => bar.getAttribute("aria-label")).join(" | ");
-  document.body.dataset.said = document.querySelector('[name="size"] + output').value;
-""",
-)
-
-
-@needs_browser
-def test_sliders_move_the_machine(page: Page, tmp_path: Path) -> None:
-    found = open_page(with_script(page_file(page, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
-    assert found.console == []
-    assert 'data-said="2 GiB"' in found.dom
-    assert "size=2&amp;at=1" in found.dom
-    assert found.text_of("explorer-answer").startswith("With 2 GiB and batch 1, EAGLE3 in SD is fastest, 3.5 × the xPU")
-    bars = found.dom.split('data-bars="', 1)[1].split('"', 1)[0]
-    assert "EAGLE3" in bars
-    assert "3.5" in bars
-
-
-@needs_browser
-def test_menus_change_the_law_of_answers_and_tables(page: Page, tmp_path: Path) -> None:
-    found = open_page(f"{page_file(page, tmp_path).as_uri()}#law=physical&level=L0", tmp_path)
-    assert found.console == []
-    assert found.text_of("cells-answer").startswith("AR: 47.5 % on average")
-    assert 'data-is="physical">' in found.dom
-    assert 'data-is="paper_law" hidden' in found.dom

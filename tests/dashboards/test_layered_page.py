@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from chromium_page import after_moves, needs_browser, open_page, page_file
 from made_up import assert_says, opened, said_of, told
 from made_up_layered import (
     CHUNKED,
@@ -21,7 +20,6 @@ from made_up_layered import (
     add_rates,
     served,
 )
-from test_browser import with_script
 
 from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.layered_prefill import rates as layered_rates
@@ -234,38 +232,3 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
     page = layered.page(connection, 1)
     assert {row["served"] for row in page.choices if "served" in row} == {FIRST}
     assert {row["routed"] for row in page.choices if "routed" in row} == {f"{QWEN} (the paper)"}
-
-
-# Drags the sliders to their ends and back by one, and notes where a chart's line then starts.
-SLIDERS = after_moves(
-    {"ttft": 0, "tbt": 2},
-    """
-  const marks = [...document.querySelectorAll("#explorer .mark-symbol.role-mark path")];
-  document.body.dataset.marks = marks.map((mark) => mark.getAttribute("aria-label")).join(" | ");
-  document.body.dataset.said = document.querySelector('[name="ttft"] + output').value;
-""",
-    first="document.body.dataset.opened = document.querySelector('[name=\"ttft\"]').value;",
-)
-
-
-@needs_browser
-def test_sliders_move_the_limits(page: Page, tmp_path: Path) -> None:
-    shown = open_page(with_script(page_file(page, tmp_path), SLIDERS, tmp_path).as_uri(), tmp_path)
-    assert shown.console == []
-    assert 'data-opened="1"' in shown.dom  # 10 s lies between 1 s and 40 s, though it opens the page
-    assert 'data-said="1 s"' in shown.dom
-    assert "ttft=1&amp;tbt=0.5" in shown.dom
-    assert shown.text_of("explorer-answer").startswith("With the first token within 1 s and no gap above 500 ms")
-    marks = shown.dom.split('data-marks="', 1)[1].split('"', 1)[0]
-    assert "requests in time (%): 0.0%" in marks or "in time: 0.0%" in marks
-    assert "in time: 100.0%" not in marks
-
-
-@needs_browser
-def test_a_link_sets_the_limits(page: Page, tmp_path: Path) -> None:
-    file = page_file(page, tmp_path)
-    url = f"{file.as_uri()}#served=gpt-oss-20b, sharegpt, h100x2&ttft=40&tbt=0.0625&table=Table 2"
-    shown = open_page(url, tmp_path)
-    assert shown.console == []
-    assert shown.text_of("explorer-answer").startswith("With the first token within 40 s and no gap above 62.5 ms")
-    assert "Table 2: Within 10 %" in shown.text_of("claims-answer")

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from chromium_page import needs_browser, open_page
 from made_up import Tape, assert_says, catalogue, gates, opened, summaries, told
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
     add_live,
     add_points,
-    add_unheld,
     point,
 )
 
@@ -270,27 +268,3 @@ def test_the_proxy_is_never_called_accuracy(page: Page) -> None:
     for name in ("flash", "gains", "sweeps", "warmups"):
         texts = [figures[name].question, figures[name].reading, *figures[name].answers.values(), json.dumps(figures[name].chart)]
         assert not any("accura" in text.lower() for text in texts)
-
-
-@needs_browser
-def test_a_setup_without_budgets_says_so_in_silence(tmp_path: Path) -> None:
-    with opened(tmp_path / "both.duckdb", add_live, add_unheld) as connection:
-        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)], is_single=True)
-    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
-    page = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#setup=embedded, code, scheme none", tmp_path)
-    assert page.console == []
-    assert page.text_of("budgets-answer").startswith("Nothing to draw: no sliced cache was held to a budget")
-    assert page.text_of("live-answer") == (
-        "MAT84, 50 % cached: DBSC and another configuration are not measured under one budget."
-    )
-    assert "under 3 % by itself DBSC is not measured" in page.text_of("sparing-answer")
-
-
-@needs_browser
-def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(page: Page, tmp_path: Path) -> None:
-    (tmp_path / slicemoe.FILE).write_text(shell.render(page, [(slicemoe.FILE, slicemoe.TITLE)], is_single=True), "utf-8")
-    shown = open_page(f"{(tmp_path / slicemoe.FILE).as_uri()}#trace=ungated&layer=1&tau=0.35", tmp_path)
-    assert shown.console == []
-    assert shown.text_of("early-answer").startswith("Hardly: in layer 1,")
-    assert shown.text_of("critical-answer") == f"Nothing to draw: the tape has no gate weights. Run: {slicemoe_words.RECORD}"
-    assert shown.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
