@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.future import next_lookups, run_future
+from tokentape.policies.counted import run_counted
+from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import array, dispatcher_of, float64, int32, int64, uint8, uint32, uint64
 from tokentape.policies.lfu import LFU
 from tokentape.policies.protocol import RANK_SIGNATURE
@@ -114,6 +115,7 @@ class ExpertCache:
             raise ValueError(f"capacity of cache {c} is {capacity[c]} B, below one expert ({largest[c]} B); give more capacity")
         self.policy, self.keep_overflow, self.hits_first, self.seed = policy, keep_overflow, hits_first, seed
         self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity.copy()  # `room` writes to it
+        self.is_even = n_keys > 0 and not keep_overflow and bool((sizes == sizes[0]).all())
         self.profile = np.zeros(n_keys) if profile is None else profile
         self.n_events = self.n_lookups = 0
         self.base_of = np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64)
@@ -192,13 +194,16 @@ class ExpertCache:
             self._advance_future(keys, events, hits)
         elif self.policy.kind == "queue" and offsets is None:
             run_queue_serial(
-                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self._link, self._resident, self.used, hits
-            )
+                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self._link, self._resident,
+                self.used, hits,
+            )  # fmt: skip
         elif self.policy.kind == "queue":
             run_queue_events(
                 keys, events, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.keep_overflow,
                 self.hits_first, self._link, self._resident, self.used, self.stamp, self.n_events, hits,
             )  # fmt: skip
+        elif getattr(self.policy, "rank", None) is LFU.rank and keys.size > 4 * self.sizes.size and self._is_even(events):
+            self._advance_counted(keys, events, hits)
         elif self.policy.kind == "ranked":
             run_ranked(
                 _compiled(self.policy.rank), self.policy.params(), keys, events, self.sizes, self.cache_of, self.base_of,
@@ -216,6 +221,27 @@ class ExpertCache:
         assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
         return hits
 
+    def _is_even(self, events: NDArray[np.int64]) -> bool:
+        """Whether all experts are of one size and every cache holds every event: there are shorter ways to the same hits then."""
+        return self.is_even and bool((self.capacity >= self.sizes[0] * np.diff(events).max(initial=1)).all())
+
+    def _advance_counted(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
+        """One cache after the other: the heap of each, sorted, is where the kernel begins, and what it leaves is a heap again."""
+        for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
+            heap = slice(self.base_of[c], self.base_of[c] + self._count[c])
+            order = np.lexsort((self._lasts[heap], self._ranks[heap]))
+            residents = np.zeros(self.sizes.size, np.uint32)
+            residents[: order.size] = self._slots[heap][order]
+            hits[mine], n = run_counted(
+                keys[mine], own_events, self.capacity[c] // self.sizes[0], residents, order.size, self._n_cached, self._last,
+                self.n_lookups,
+            )  # fmt: skip
+            self._slot_of[np.flatnonzero(self.cache_of == c)] = ABSENT
+            self._count[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
+            heap = slice(self.base_of[c], self.base_of[c] + n)
+            self._slots[heap], self._lasts[heap], self._slot_of[kept] = kept, self._last[kept], np.arange(n)
+            self._ranks[heap] = self._rank[kept] = self._n_cached[kept]
+
     def _advance_future(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
         """One cache after the other, each over its own lookups: their futures do not touch."""
         if self._has_run:
@@ -224,6 +250,11 @@ class ExpertCache:
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
             own = keys[mine]
             own_hits = np.empty(own.size, np.uint8)
-            upcoming = next_lookups(own, self.sizes.size)
-            run_future(own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits)
+            if self._is_even(events):
+                run_even(own, own_events, self.sizes.size, self.capacity[c] // self.sizes[0], self.policy.bypass, own_hits)
+            else:
+                upcoming = next_lookups(own, self.sizes.size)
+                run_future(
+                    own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits
+                )
             hits[mine] = own_hits

@@ -1,8 +1,12 @@
 """The future kernel: Belady's MIN in a few bit operations per lookup.
 
-Lookups are numbered in time. A resident expert is one bit, at the number of its next lookup; the victim is the highest bit, and
-`keys` says whose it is. The bits form a tree of 64-way summaries, so setting, clearing and finding the highest take at most four
-steps however many experts are resident. Experts that are never looked up again wait on a stack and leave first.
+Over experts of one size the victims need not be found. An expert that is kept from one lookup to its next takes room at every
+event between; taken in the order in which they end, such intervals are kept where Belady keeps them: if every event between has
+room (G. Carlisle and E. Lloyd, Discrete Applied Mathematics 59, 1995). All that is asked is the latest event without room.
+
+With other sizes, lookups are numbered in time. A resident expert is one bit, at the number of its next lookup; the victim is the
+highest bit, and `keys` says whose it is. The bits form a tree of 64-way summaries, so setting, clearing and finding the highest
+take at most four steps however many experts are resident. Experts that are never looked up again wait on a stack and leave first.
 """
 
 from __future__ import annotations
@@ -24,6 +28,53 @@ def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
         result[i] = upcoming[key]
         upcoming[key] = i
     return result
+
+
+@kernel(void(_I32, _I64, int64, int64, boolean, _U8))
+def run_even(keys, offsets, n_keys, capacity, bypass, hits):  # type: ignore[no-untyped-def]
+    """Belady over ONE cache that starts empty and holds `capacity` experts, all of one size, and every event. As `run_future`.
+
+    An event with no less room than a later one is never asked: what ends now passes the later one too, which is full first. The
+    others are a list with rising room, `gap` what each has more than the one `before` it; `after` leads from any event to the
+    first of the list from it on.
+    """
+    one_by_one = offsets.shape[0] == 0
+    n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
+    last = np.full(n_keys, -1, np.int32)
+    after, before, gap = np.empty(n_events, np.int32), np.empty(n_events, np.int32), np.empty(n_events, np.int32)
+    full, newest, room = int32(-1), int32(-1), int32(0)  # the latest event without room; the newest of the list and its room
+    for e in range(uint64(n_events)):
+        start = e if one_by_one else uint64(offsets[e])
+        end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
+        for i in range(start, end):
+            key = uint64(keys[i])
+            since = last[key] + int32(not bypass)
+            is_seen = last[key] >= 0
+            last[key] = e
+            hits[i] = is_seen and (since > full or since == int32(e))
+            if is_seen and since > full and since < int32(e):
+                at = since
+                while after[uint64(at)] != at:
+                    after[uint64(at)] = after[uint64(after[uint64(at)])]
+                    at = after[uint64(at)]
+                gap[uint64(at)] -= 1
+                room -= 1
+                if gap[uint64(at)] == 0:
+                    other = before[uint64(at)]
+                    if other <= full:
+                        full = at
+                    else:
+                        after[uint64(other)] = at
+                        gap[uint64(at)], before[uint64(at)] = gap[uint64(other)], before[uint64(other)]
+        left = int32(capacity) - (int32(0) if bypass else int32(end - start))
+        while newest > full and room >= left:
+            after[uint64(newest)] = e
+            room -= gap[uint64(newest)]
+            newest = before[uint64(newest)]
+        after[e], before[e], gap[e] = e, newest, left - (room if newest > full else int32(0))
+        newest, room = int32(e), left
+        if left == 0:
+            full = newest
 
 
 @kernel(inline="always")

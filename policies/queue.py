@@ -42,11 +42,46 @@ def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-un
     used[c] += sizes[key]
 
 
-@kernel(void(_I32, _I64, _I32, _I64, boolean, _U32, _U8, _I64, _U8), allocates=False)
-def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, used, hits):  # type: ignore[no-untyped-def]
-    """Every key an event of its own. Arguments as in `run_queue_events`; an expert larger than its cache is streamed."""
-    n_keys = uint64(sizes.shape[0])
+@kernel(void(_I32, _I32, uint64, uint64, _U32, _U8, _U8), allocates=False)
+def _run_full(keys, cache_of, n_keys, begin, link, resident, hits):  # type: ignore[no-untyped-def]
+    """LRU from lookup `begin` on, over caches that are full of experts of one size: the expert that moves to the back is the key
+    where it hits, else the one in front, so that no branch waits for what hits. Both ends of the list stay in registers."""
+    sentinel, front, back = uint64(0), uint64(0), uint64(0)
+    for i in range(begin, uint64(keys.shape[0])):
+        key = uint64(uint32(keys[i]))
+        own = n_keys + uint64(uint32(cache_of[key]))
+        if own != sentinel:
+            if i > begin:
+                link[2 * sentinel], link[2 * sentinel + 1] = back, front
+            sentinel, back, front = own, uint64(link[2 * own]), uint64(link[2 * own + 1])
+        is_hit = resident[key]
+        hits[i] = is_hit
+        leaver = key if is_hit else front
+        before, after = uint64(link[2 * leaver]), uint64(link[2 * leaver + 1])
+        _unlink(leaver, link)
+        front = after if leaver == front else front
+        back = before if leaver == back else back
+        resident[leaver] = 0
+        resident[key] = 1
+        link[2 * key], link[2 * key + 1] = back, sentinel
+        link[2 * back + 1] = key
+        front = key if front == sentinel else front
+        back = key
+    link[2 * sentinel], link[2 * sentinel + 1] = back, front
+
+
+@kernel(void(_I32, _I64, _I32, _I64, boolean, boolean, _U32, _U8, _I64, _U8), allocates=False)
+def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, resident, used, hits):  # type: ignore[no-untyped-def]
+    """Every key an event of its own. is_even: all experts are of one size. The other arguments as in `run_queue_events`; an
+    expert larger than its cache is streamed."""
+    n_keys, n_caches = uint64(sizes.shape[0]), uint64(capacity.shape[0])
+    n_full = uint64(0)
+    for c in range(n_caches):
+        n_full += used[c] + sizes[0] > capacity[c]
     for i in range(uint64(keys.shape[0])):
+        if n_full == n_caches and promote and is_even:
+            _run_full(keys, cache_of, n_keys, i, link, resident, hits)
+            break
         key = uint64(uint32(keys[i]))
         c = uint64(uint32(cache_of[key]))
         sentinel = n_keys + c
@@ -56,9 +91,11 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, link, resident, u
                 _unlink(key, link)
                 _push_back(key, sentinel, link)
         elif sizes[key] <= capacity[c]:
+            was_full = used[c] + sizes[0] > capacity[c]
             while used[c] + sizes[key] > capacity[c]:
                 _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
             _enter(key, sentinel, link, resident, sizes, used, c)
+            n_full += used[c] + sizes[0] > capacity[c] and not was_full
 
 
 @kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), allocates=False)

@@ -95,6 +95,25 @@ def test_advancing_in_two_calls_equals_one(policy, tape, cut):
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
+@pytest.mark.parametrize("serial", [True, False])
+@pytest.mark.parametrize("policy", ["lru", "lfu"])
+@given(tape=tapes, capacity=st.integers(9, 20), unit=st.integers(1, 3))
+@settings(max_examples=25, deadline=None)
+def test_experts_of_one_size_are_looked_up_faster_and_to_the_same_state(policy, serial, tape, capacity, unit):
+    """Two caches of six, in calls long and short: what is kept between them is as it would be had the sizes differed."""
+    events = [sorted(event, key=lambda key: key // 6) for event in tape[1]]
+    events = [part for event in events for part in ([k for k in event if k < 6], [k for k in event if k > 5]) if part]
+    cache_of, rooms = np.repeat([0, 1], 6).astype(np.int32), np.array([capacity * unit // 2, capacity * unit], np.int64)
+    fast, general = (ExpertCache(CACHES[policy](), np.full(12, unit, np.int64), cache_of, rooms) for _ in range(2))
+    general.is_even = False
+    for part in (events[:3], events[3:-9], events[-9:]):
+        keys = np.array([k for event in part for k in event], np.int32)
+        bounds = None if serial else np.concatenate(([0], np.cumsum([len(e) for e in part]))).astype(np.int64)
+        assert fast.advance(keys, bounds).tolist() == general.advance(keys, bounds).tolist()
+        assert (fast.resident == general.resident).all()
+        assert (fast.used == general.used).all()
+
+
 def test_recency_within_an_event_decides_whom_lru_evicts():
     """Key 1 is found and key 0 loaded: in the list 1 stands behind 0; an engine that appends what it loads has 0 behind 1."""
     events = [[1], [0, 1], [2], [0]]
