@@ -149,6 +149,7 @@ class _Tally:
         self.cell_count = work.by_cell(rows, rows.count) if lane.per == "pool" and np.any(rows.count) else None
         self.priced_as = (lane.name, rows.kind, rows.tier, rows.target, rows.engine)
         self.totals: dict[str, Floats] = {}
+        self.fitted_s: Floats | None = None  # by the fitted operator, which has no ends: (steps, blocks)
 
     def total(self, name: str) -> Floats:
         """(steps,) sums of moved, computed, cell_bytes or cell_ops, the same at every end."""
@@ -208,8 +209,10 @@ class _End:
             fixed = np.asarray(rows.count, np.float64) * rates.each_s
             seconds = _join(tally.lane.join, tally.bytes * rates.s_per_byte, tally.ops * rates.s_per_op) + fixed
             return self.work.by_cell(rows, seconds)
-        shapes = self.work.shapes(rows)
-        return self.work.by_cell(rows, np.asarray(fit.seconds(self.gpu, shapes)).reshape(self.work.size(rows)))
+        if tally.fitted_s is None:
+            seconds = np.asarray(fit.seconds(self.gpu, self.work.shapes(rows)))
+            tally.fitted_s = self.work.by_cell(rows, seconds.reshape(self.work.size(rows)))
+        return tally.fitted_s
 
     @property
     def rows_s(self) -> dict[int, Floats]:

@@ -100,6 +100,7 @@ class Kernel:
     def __init__(self, written: Callable[..., Any], signature: Type | str | None, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, written)
         self._written, self._signature, self._options = written, signature, options
+        self.name = self.__name__  # what numba asks of all that a kernel names, in branches too that it then leaves out
         self._compiled: Any = None
 
     def __call__(self, *arguments: Any) -> Any:

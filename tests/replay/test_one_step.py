@@ -50,9 +50,10 @@ def nominal(cost):
     return float(cost.seconds.value[0]), float(cost.joules.value[0])
 
 
-def routed_alike(geometry, prompt=24):
+@cache
+def routed_alike(model, prompt=24):
     """A prompt and one token after it, routed alike in every layer; distinct experts of the prompt."""
-    rng = np.random.default_rng(0)
+    geometry, rng = geometry_of(model), np.random.default_rng(0)
     chosen = [rng.permutation(geometry.n_experts)[: geometry.top_k].tolist() for _ in range(prompt)]
     chosen.append(chosen[0])  # held by then
     steps = ((0, prompt), (prompt, prompt + 1))
@@ -78,7 +79,7 @@ def of_a_trace(expert_format):
     def pairs(model, machine):
         """All experts held."""
         geometry = geometry_of(model)
-        trace, distinct = routed_alike(geometry)
+        trace, distinct = routed_alike(model)
         ran = replay(trace, CACHES["belady"](), machine, Semantics("global"), 10**13, expert_format)
         fits = fits_of(machine, expert_format)
         for index, (of, active) in enumerate(zip(both(24), (distinct, geometry.top_k), strict=True)):
