@@ -11,6 +11,7 @@ import polars as pl
 from pydantic import Field
 
 from tokentape.flows.study_file import Made, Part
+from tokentape.hw.spec import HardwareSpec
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tables import TABLES, VIEWS
 
@@ -145,9 +146,9 @@ def bars_held(checks: Iterable[Mapping[str, Any]], name: str = "check") -> str:
     return f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
 
 
-def queried(entries: Sequence[Query], paper: str, made: Made, view: str) -> list[Row]:
-    """Rows of a view, as queries ask them of `made`, tables of rows by name; where a row stands is its column row_at. `claims`:
-    the paper's."""
+def queried(entries: Sequence[Query], paper: str, made: Made, view: str = "") -> list[Row]:
+    """Rows of a view, or of none, as queries ask them of `made`, tables of rows by name; where a row stands is its column
+    row_at. `claims`: the paper's."""
     if not entries:
         return []
     import duckdb  # only where it is asked
@@ -156,4 +157,14 @@ def queried(entries: Sequence[Query], paper: str, made: Made, view: str) -> list
         for name, rows in {**made, "claims": list(stated(paper).values())}.items():
             connection.register(name, pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow())
         found = (row for one in entries for row in connection.sql(one.sql).to_arrow_table().to_pylist())
-        return [dict.fromkeys(TABLES[view].nullable) | row for row in found]
+        return [dict.fromkeys(TABLES[view].nullable if view else ()) | row for row in found]
+
+
+def numbers(machines: list[HardwareSpec]) -> list[Row]:
+    """Every number of machines by its place in the file; of the engine that experts run on also as `compute`."""
+    return [
+        {"hardware": machine.name, "key": key, "value": number.value}
+        for machine in {machine.name: machine for machine in machines}.values()
+        for of, number in machine.numbers()
+        for key in dict.fromkeys((of, of.replace(f"engines.{machine.engine}.", "compute.")))
+    ]

@@ -13,14 +13,13 @@ from typing import Any
 import polars as pl
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.answers import Answer, Row, answered, bars_held, queried
+from tokentape.flows.answers import Answer, Row, answered, bars_held, numbers, queried
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, changed, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
 from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_bits
 from tokentape.replay.elmoe3d.fit import cells
@@ -139,16 +138,6 @@ def check_rows(study: Settings, points: list[Row]) -> list[Row]:
     """Rows of elmoe3d_checks: of every fit and hit law of Table 3's points, rows of elmoe3d_points."""
     bars = [{"block": block, "bar_low": low, "bar_high": high} for block, (low, high) in study.bars.items()]
     return queried(study.checks, PAPER, {"elmoe3d_points": points, "bars": bars}, "elmoe3d_checks")
-
-
-def numbers(machines: list[HardwareSpec]) -> list[Row]:
-    """Every number of machines by its place in the file; of the engine that experts run on also as `compute`."""
-    return [
-        {"hardware": machine.name, "key": key, "value": number.value}
-        for machine in {machine.name: machine for machine in machines}.values()
-        for of, number in machine.numbers()
-        for key in dict.fromkeys((of, of.replace(f"engines.{machine.engine}.", "compute.")))
-    ]
 
 
 def sizes(model: str) -> Row:
