@@ -11,8 +11,9 @@ import polars as pl
 from pydantic import Field
 
 from tokentape.flows.study_file import Made, Part
+from tokentape.hw.spec import HardwareSpec
 from tokentape.warehouse.load import claims
-from tokentape.warehouse.tables import VIEWS
+from tokentape.warehouse.tables import TABLES, VIEWS
 
 Row = dict[str, Any]
 Modes = Mapping[str, Mapping[str, Any]]  # of answers, with what holds of the rows that they are read from
@@ -114,10 +115,18 @@ class Answer(Part):
         return answer(claim_id, value, self.how.format(**row | dict(named) | {"n": len(values)}), mode, ends)
 
 
-def answered(asked: Iterable[Answer], paper: str, made: Made, modes: Modes = PAPER_ALONE) -> list[Row]:
-    """Rows of view `answers`. made: rows by view."""
-    claimed = ((one, *claim) for one in asked for claim in one.claims(paper).items())
-    return [row for one, claim_id, named in claimed for row in one.rows(claim_id, named, made, modes)]
+class Query(Part):
+    """An entry of `[[checks]]` or `[[answers]]`: a query; its rows are those of the view, without columns that may be null."""
+
+    sql: str
+
+
+def answered(entries: Iterable[Answer | Query], paper: str, made: Made, modes: Modes = PAPER_ALONE) -> list[Row]:
+    """Rows of view `answers`. made: rows by view, and what else queries ask."""
+    entries = list(entries)
+    claimed = ((one, *claim) for one in entries if isinstance(one, Answer) for claim in one.claims(paper).items())
+    found = [row for one, claim_id, named in claimed for row in one.rows(claim_id, named, made, modes)]
+    return found + queried([one for one in entries if isinstance(one, Query)], paper, made, "answers")
 
 
 def _filled(where: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
@@ -137,18 +146,25 @@ def bars_held(checks: Iterable[Mapping[str, Any]], name: str = "check") -> str:
     return f"{len(held) - len(missed)} of {len(held)} bars held" + (f"; not: {', '.join(missed)}" if missed else "")
 
 
-class Check(Part):
-    """An entry of `[[checks]]`: a query; its rows give check, value, unit, how, and may give published, bar_low, bar_high."""
-
-    sql: str
-
-
-def checked(asked: Iterable[Check], made: Made) -> list[Row]:
-    """What checks ask of `made`, tables of rows by name; where a row stands is its column row_at."""
+def queried(entries: Sequence[Query], paper: str, made: Made, view: str = "") -> list[Row]:
+    """Rows of a view, or of none, as queries ask them of `made`, tables of rows by name; where a row stands is its column
+    row_at. `claims`: the paper's."""
+    if not entries:
+        return []
     import duckdb  # only where it is asked
 
     with duckdb.connect() as connection:
-        for name, rows in made.items():
+        for name, rows in {**made, "claims": list(stated(paper).values())}.items():
             connection.register(name, pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow())
-        found = (row for check in asked for row in connection.sql(check.sql).to_arrow_table().to_pylist())
-        return [dict.fromkeys(("published", "bar_low", "bar_high")) | row for row in found]
+        found = (row for one in entries for row in connection.sql(one.sql).to_arrow_table().to_pylist())
+        return [dict.fromkeys(TABLES[view].nullable if view else ()) | row for row in found]
+
+
+def numbers(machines: list[HardwareSpec]) -> list[Row]:
+    """Every number of machines by its place in the file; of the engine that experts run on also as `compute`."""
+    return [
+        {"hardware": machine.name, "key": key, "value": number.value}
+        for machine in {machine.name: machine for machine in machines}.values()
+        for of, number in machine.numbers()
+        for key in dict.fromkeys((of, of.replace(f"engines.{machine.engine}.", "compute.")))
+    ]

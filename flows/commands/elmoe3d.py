@@ -62,15 +62,20 @@ def calibrate_elmoe3d(
 
 
 def _print_errors(table: pl.DataFrame, setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
-    from tokentape.replay.elmoe3d.checks import HONESTY, checks
+    from tokentape.flows.systems.elmoe3d.settings import Settings
+    from tokentape.flows.systems.elmoe3d.study import check_rows
+    from tokentape.replay.elmoe3d.checks import HONESTY
     from tokentape.replay.elmoe3d.points import points_of
-    from tokentape.replay.elmoe3d.rows import evaluated
+    from tokentape.replay.elmoe3d.rows import TABLE_SERIES, evaluated, point_rows
 
-    by_fit = [checks(evaluated(points_of(table, fit.constants), setup)) for fit in fits]
+    study, by_fit = Settings.shipped(), dict[str, dict[str, Any]]()
+    for fit in fits:
+        points = evaluated(points_of(table, fit.constants, series=TABLE_SERIES), setup)
+        by_fit[fit.constants.name] = {check["block"]: check for check in check_rows(study, point_rows(points, setup))}
+    first, names = next(iter(by_fit.values())), tuple(by_fit)
     rows = [
-        (of[0]["block"], *(number(check["value"], ".4g") for check in of), str(of[0]["n"])) for of in zip(*by_fit, strict=True)
+        (block, *(number(of[block]["value"], ".4g") for of in by_fit.values()), str(told["n"])) for block, told in first.items()
     ]
-    names = tuple(fit.constants.name for fit in fits)
     print_table("against the open rows of Table 3", ("", *names, "rows"), rows, numbers=(*names, "rows"))
     say(HONESTY)
 

@@ -65,14 +65,6 @@ def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_b
     return _Terms(launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / np.minimum(bytes_per_s, link_bytes_per_s))
 
 
-def _reduce_time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    return _whole(_reduce_terms(gpu, constants, *arguments))
-
-
-def _gather_time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    return _whole(_gather_terms(gpu, constants, *arguments))
-
-
 def _least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Nothing of the GPU's own memory and arithmetic to speak of: what binds is the links between GPUs."""
     (n,) = columns(shapes, COLUMNS[:1])
@@ -92,7 +84,5 @@ _SHARED: dict[str, Any] = {
     "least": _least,
     "of_table": _of_table,
 }
-ALL_REDUCE = Operator(
-    name="all_reduce", parameters=(_LAUNCH, _HOP, _RATE, *_OF_NCCL), terms=_reduce_terms, time=_reduce_time, **_SHARED
-)
-GATHER = Operator(name="gather", parameters=(_LAUNCH, _HOP, _RATE), terms=_gather_terms, time=_gather_time, **_SHARED)
+ALL_REDUCE = Operator(name="all_reduce", parameters=(_LAUNCH, _HOP, _RATE, *_OF_NCCL), terms=_reduce_terms, **_SHARED)
+GATHER = Operator(name="gather", parameters=(_LAUNCH, _HOP, _RATE), terms=_gather_terms, **_SHARED)

@@ -15,7 +15,8 @@ narrow heads (64) in tiles of 192 rows and does not overlap their softmax with a
 as 3 (FlashAttention 2, transposes and combination) or 1.
 
 Fixed costs and blocks are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model the
-cache comes from memory (the default).
+cache comes from memory (the default). Times never fall as the context grows; they may as the batch grows past the point where
+splitting ends.
 
 Not covered: sequences of unequal length in a batch (splitting balances them, single tiles do not), cascades, more than one
 query per sequence.
@@ -75,12 +76,6 @@ _PARTS_PER_PASS = 32.0
 _BYTES_PER_PARTIAL = 4  # partial outputs are f32
 # Sharpness of max(compute, memory): 1 would add them, infinity would take the larger.
 _OVERLAP_POWER = 3.0
-
-
-def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls. They never fall as the context grows; they may fall as the batch grows past the point where splitting
-    ends."""
-    return _whole(_terms(gpu, constants, *arguments))
 
 
 def _whole(terms: Terms) -> Floats:
@@ -145,7 +140,6 @@ DECODE_ATTENTION = Operator(
     grows=("batch_size", "step"),
     terms=_terms,
     whole=_whole,
-    time=time,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,

@@ -12,7 +12,8 @@
   with a short k, which write more than they multiply, come out slow.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
-- A tile is computed whole: below 64 rows, time hardly depends on m.
+- A tile is computed whole: below 64 rows, time hardly depends on m. Times never rise with more bandwidth or a higher tensor rate;
+  with the shape they may fall by a few percent where another tile or split begins to fit.
 - Fixed costs are cycles. Weights are met again after weight_copies others of their size: in a benchmark that cycles few copies
   from L2 where these fit, within a model from memory (the default). Activations were written just before.
 
@@ -73,12 +74,6 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     return {"weight_copies": np.full(kernels.size, 6.0)}
 
 
-def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of products. They never rise with more bandwidth or a higher tensor rate; with the shape they may fall by a few
-    percent where another tile or split begins to fit."""
-    return _whole(_terms(gpu, constants, *arguments))
-
-
 def _whole(terms: Terms) -> Floats:
     return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
@@ -128,7 +123,6 @@ GEMM = Operator(
     grows=("m",),
     terms=_terms,
     whole=_whole,
-    time=time,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,

@@ -128,9 +128,9 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     }
 
 
-def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of layers whose active experts share the tokens evenly. With the number of tokens they may fall by some percent
-    where the block height changes."""
+def _of_arguments(gpu: Gpu, *arguments: Floats) -> tuple[_Layer]:
+    """Layers whose active experts share the tokens evenly. With the number of tokens their times may fall by some percent where
+    the block height changes."""
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments[:8]
     matrices, given, is_warm, weight_bits, value_bits, speedup = arguments[8:]
     kernel = _kernel(gpu, given)
@@ -138,7 +138,7 @@ def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
     selections = n_tokens * top_k
     of = (matrices, kernel, is_warm, weight_bits, value_bits, speedup)
-    return _whole(_terms(gpu, constants, _Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, *of)))
+    return (_Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, *of),)
 
 
 def _whole(terms: _Terms) -> Floats:
@@ -236,9 +236,9 @@ MOE = Operator(
     grows=("num_tokens",),
     terms=_terms,
     whole=_whole,
-    time=time,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,
     of_shapes=lambda shapes, gpu: (_layer(shapes, gpu),),
+    of_arguments=_of_arguments,
 )

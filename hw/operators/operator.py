@@ -82,9 +82,9 @@ class Operator:
     grows: sizes with which a call takes longer, whatever the tiles.
 
     terms: parts of the time of calls, of a GPU, constants in the order of `parameters`, and arguments; whole: the time that they
-    make; time: whole of terms, element by element, as a compiler takes it. least: operations and bytes of shapes, (n,) each,
-    which no device can do without. of_shapes: arguments of `terms` where they are not `arguments`; of_table: arguments that a
-    measured table has no column for, by the framework's version, the kernels' names and the shapes.
+    make. least: operations and bytes of shapes, (n,) each, which no device can do without. of_shapes, of_arguments: what `terms`
+    take in place of `arguments`, of shapes and of the arguments; of_table: arguments that a measured table has no column for, by
+    the framework's version, the kernels' names and the shapes.
     """
 
     name: str
@@ -94,11 +94,15 @@ class Operator:
     grows: tuple[str, ...]
     terms: Callable[..., Any]
     whole: Callable[[Any], Floats]
-    time: Callable[..., Floats]
     least: Callable[[Shapes], tuple[Floats, Floats]]
     of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]]
     defaults: Mapping[str, float] = field(default_factory=dict)
     of_shapes: Callable[[Shapes, Gpu], Iterable[Any]] | None = None
+    of_arguments: Callable[..., Iterable[Any]] = lambda gpu, *arguments: arguments
+
+    def time(self, gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
+        """Seconds, element by element, as a compiler takes them."""
+        return self.whole(self.terms(gpu, constants, *self.of_arguments(gpu, *arguments)))
 
     def seconds(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
         """Seconds of each shape, (n,) f64. Raises ValueError naming what is missing, below 1 or unknown."""

@@ -72,11 +72,6 @@ _FURTHER_KERNEL_S = 2e-6
 _STORED_BYTES_PER_CYCLE = 6.0  # of an SM
 
 
-def time(gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
-    """Seconds of calls."""
-    return _whole(_terms(gpu, constants, *arguments))
-
-
 def _whole(terms: Terms) -> Floats:
     return terms.launch_s + terms.compute_s + terms.memory_s
 
@@ -172,7 +167,6 @@ PREFILL_ATTENTION = Operator(
     grows=("batch_size", "isl"),
     terms=_terms,
     whole=_whole,
-    time=time,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,

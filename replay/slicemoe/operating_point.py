@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +32,31 @@ def token_cost(
     n_accesses, (msb, lsb) = len(geometry.moe_layers) * geometry.top_k, slices_of(geometry, cache)
     read, missed = n_accesses * (msb + lsb_frac * lsb), miss_frac * n_accesses * (msb + lsb)
     return decode_cost(geometry, hardware, read, missed, float(missed > 0), profile, context_tokens)
+
+
+LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
+
+
+def operating_points(
+    pairs: Iterable[Mapping[str, Any]], geometries: Mapping[str, Geometry], machine: HardwareSpec, cache: SlicedCache
+) -> list[dict[str, Any]]:
+    """Rows of `operating_points`: of every pair of gains and model, one per share of accesses that read the LSB slice. pairs:
+    their other columns.
+
+    Of slicing, the baseline reads whole experts; of warm-ups, both sides read the same share. A pair that fixes no two miss
+    rates (equal gains) has no rows.
+    """
+    rows = []
+    for pair in pairs:
+        for lsb_frac in LSB_FRACS:
+            shares = {"baseline_lsb_frac": 1.0 if pair["method"] == "DBSC" else lsb_frac, "ours_lsb_frac": lsb_frac}
+            gains = pair["energy_gain"], pair["speed_gain"]
+            try:
+                implied = implied_operating_point(geometries[pair["model_id"]], machine, *gains, cache, **shares)
+            except ValueError:
+                continue
+            rows.append({**pair, "hardware": machine.name, "lsb_frac": lsb_frac, **asdict(implied)})
+    return rows
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,10 @@ from tokentape.replay.trace import DECODE, PREFILL, Trace
 
 Ints = NDArray[np.int64]
 EARLY_STEPS = 10  # the window in which a warm-up shows (SliceMoE Fig. 10)
+SWEPT = (  # metrics of a point of a sweep
+    "high_bit_miss_frac", "critical_per_layer", "decode_step_s", "decode_energy_j_per_token", "flash_energy_frac", "early_step_s",
+    "early_energy_j_per_token",
+)  # fmt: skip
 
 
 def describe(system: SliceMoE) -> str:
@@ -90,6 +94,14 @@ def replay_sliced(
         lambda cost: _early_metrics(trace, hardware, cost, row_step) if hardware else {},
         ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else [],
     )
+
+
+def swept(result: ReplayResult, strength: float, low_bit_cost: float) -> dict[str, float]:
+    """One replay of a sweep over the router's strength, for systems that are compared where they keep the same quality: kept gate
+    mass less the cost of low-precision mass. A proxy, no accuracy, and never shown as one (SliceMoE section 6)."""
+    metrics = {name: metric.value for name, metric in result.metrics.items()}
+    quality = metrics["kept_gate_mass_frac"] - low_bit_cost * metrics["low_bit_mass_frac"]
+    return {"strength": strength, "quality_frac": quality, **{name: metrics[name] for name in SWEPT}}
 
 
 def found_in(trace: Trace, events: Events) -> Ints:

@@ -25,7 +25,6 @@ from tokentape.dashboards.site import PAGE_BYTES
 from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.dashboards.slicemoe import words as slicemoe_words
 from tokentape.flows.systems.slicemoe.settings import Settings
-from tokentape.replay.matched import METRICS, Point, at_quality, gains
 
 PAGE, MADE = slicemoe, EVERYTHING  # of the fixtures connection, page and said
 LIVE = "embedded, code"
@@ -246,18 +245,26 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, level: float) -
         tmp_path / "random.duckdb", lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)
     ) as c:
         found = dataclasses.replace(slicemoe.asked(c), params={"quality": level})("gains")
-    fields = ("strength", "quality_frac", *METRICS)
-    read = {key: at_quality([Point(**{f: p[f] for f in fields}) for p in points], level) for key, points in sweeps.items()}
+
+    def at_level(points: list[dict]) -> tuple[bool, np.ndarray]:
+        """Whether a sweep falls to the level, and joules and seconds there."""
+        values = np.array([[p[f] for f in ("quality_frac", "decode_energy_j_per_token", "decode_step_s")] for p in points])
+        first = int(np.argmax(values[:, 0] < level)) if (values[:, 0] < level).any() else -1
+        if first < 1:
+            return False, values[first, 1:]
+        before, after = values[first - 1 : first + 1]
+        return True, (before + (after - before) * (before[0] - level) / (before[0] - after[0]))[1:]
+
+    read = {key: at_level(points) for key, points in sweeps.items()}
 
     def crosses(name: str, router: str, pair: str) -> bool:
-        return all(read[seed, name, router, pair].quality_frac == pytest.approx(level) for seed in range(12))
+        return all(read[seed, name, router, pair][0] for seed in range(12))
 
     for (name, router), pair in product(systems[1:], ("MAT84", "MAT42")):
-        wanted = [gains(read[seed, *systems[0], pair], read[seed, name, router, pair]) for seed in range(12)]
+        wanted = np.array([read[seed, *systems[0], pair][1] / read[seed, name, router, pair][1] for seed in range(12)])
         of = found.filter((pl.col("series") == ("cumsum" if router == "cumsum" else name)) & (pl.col("pair") == pair))
-        for metric, gain in (("energy_gain", "energy"), ("speedup", "speed")):
+        for metric, values in zip(("energy_gain", "speedup"), wanted.T, strict=True):
             row = of.filter(pl.col("metric") == metric).row(0, named=True)
-            values = [each[gain] for each in wanted]
             assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(values), min(values), max(values)))
             assert row["matched"] == crosses(name, router, pair)
             assert row["matched_high_bit"] == crosses(*systems[0], pair)

@@ -21,10 +21,10 @@ from tokentape.flows.running import run
 from tokentape.flows.study_file import Grid
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
-from tokentape.flows.systems.elmoe3d.answers import HONESTY
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
+from tokentape.replay.elmoe3d.checks import HONESTY
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
@@ -48,6 +48,7 @@ SMALL = STUDY.model_copy(
     }
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
+CHECK = ("level", "fit", "hit_model", "block")
 TABLES = [name for name in VIEWS if name.startswith("elmoe3d_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
@@ -168,6 +169,28 @@ def test_every_bar_is_checked_and_holds_at_the_headline(rows):
     held = at.filter(pl.col("bar_low").is_not_null())
     assert set(held["block"]) == set(STUDY.bars)
     assert held.filter(~pl.col("value").is_between("bar_low", "bar_high")).is_empty()
+
+
+def test_checks_are_those_of_plain_arithmetic(rows, points):
+    """Of every fit and law; the untuned laws miss the table by as much as a reference implementation of them did."""
+    made = {tuple(check): value for *check, value in rows["elmoe3d_checks"].select(*CHECK, "value").rows()}
+    for at, of in points.filter(pl.col("series") == "table-3").group_by("level", "fit", "hit_model"):
+        opened = of.filter(~pl.col("is_withheld"))
+        error = (opened["phi_ar"] / opened["published_ar"] - 1.0).abs()
+        best = opened.group_by("hb_bytes", "model_id", "batch").agg(
+            pl.col("published_sd").get(pl.col("phi_sd").arg_max()), m=pl.max("published_sd")
+        )
+        elastic = of.filter(pl.col("sd_scheme") == "Elastic-SD", pl.col("hb_bytes") == 2**32)
+        wanted = {
+            "Phi_AR error, open rows, mean": error.mean(),
+            "Phi_AR error, open rows, 90th percentile": error.quantile(0.9, "linear"),
+            "Phi_SD best scheme right": (best["published_sd"] == best["m"]).mean(),
+            "Phi_SD rank correlation": opened.select(pl.corr("phi_sd", "published_sd", method="spearman")).item(),
+            "Elastic best mode over xPU, 4 GB, mean": elastic.select(pl.max_horizontal("phi_ar", "phi_sd")).mean().item(),
+        }
+        assert {block: made[*at, block] for block in wanted} == pytest.approx(wanted, rel=1e-12)
+    for law, level, mean in (("physical", "L0", 0.124), ("physical", "L1", 0.098), ("che", "L0", 0.26), ("che", "L1", 0.19)):
+        assert made[level, "calibrate", law, "Phi_AR error, open rows, mean"] == pytest.approx(mean, abs=0.005)
 
 
 def test_platforms_and_energy(rows):

@@ -11,19 +11,20 @@ from command import Cli
 from tokentape.flows.commands.claims import COLUMNS
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import run
-from tokentape.flows.systems.slicemoe import answers as claimed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.policies.sliced import SlicedCache
-from tokentape.replay.matched import Point, at_quality, gains
-from tokentape.replay.slicemoe.gains import FIG_9
 from tokentape.replay.slicemoe.operating_point import token_cost
 from tokentape.warehouse import models as geometries
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 
 SHIPPED = slicemoe.Settings.shipped()
+FIG_9 = "slicemoe/6.3-fig-9/decode_{}/max/{}/dbsc-over-high-bit-cache-prior-at-matched-accuracy"
+FLASH_OVER_DRAM = "slicemoe/1/dram_over_flash_energy_efficiency/more-than"
+CACHED_SHARE = "slicemoe/6.1/cached_share_of_high_bit_experts/3.6-gb-cache"
+PER_LAYER = "slicemoe/6.1/high_bit_experts_per_layer/1.8-gb-cache-at-least"
 
 
 def _few(grid: Inside) -> Inside:
@@ -89,8 +90,8 @@ def test_gains_point_the_right_way_with_bands_over_seeds(answers):
     for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"):
         lru, prior = (next(v for k, v in anchors.items() if model in k and policy in k) for policy in ("lru", "cache-prior"))
         assert prior < 0.7 * lru
-    assert answers[claimed.FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
-    assert answers[claimed.PER_LAYER]["value"] > 1
+    assert answers[FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
+    assert answers[PER_LAYER]["value"] > 1
 
 
 def test_operating_points_are_those_of_the_papers_pairs_and_of_our_own(place, answers):
@@ -152,16 +153,21 @@ def test_points_are_ordered_as_precision_says(place, answers):
     assert missed == sorted(missed, reverse=True)
 
 
-def test_sweeps_are_read_at_equal_quality():
-    def point(strength, quality, energy):
-        return Point(strength, quality, 0.1, 0.5, energy, energy, 0.3, energy, energy)
-
-    points = [point(0.0, 1.0, 4.0), point(0.2, 0.96, 3.0), point(0.4, 0.92, 1.0)]
-    assert at_quality(points, 0.94).strength == pytest.approx(0.3)
-    assert at_quality(points, 0.94).decode_step_s == pytest.approx(2.0)
-    assert at_quality(points, 0.5) == points[-1]  # never falls so low
-    assert at_quality(points, 1.1) == points[0]  # starts below
-    assert gains(points[0], points[2]) == {"energy": 4.0, "speed": 4.0, "early_energy": 4.0, "early_speed": 4.0}
+@pytest.mark.parametrize(
+    ("energies", "kept", "gain"),
+    [((4.0, 3.0, 1.0), (1.0, 0.97, 0.93), 2.0), ((4.0, 3.0), (1.0, 0.96), 4 / 3), ((4.0, 3.0), (0.9, 0.8), 1.0)],
+)
+def test_sweeps_are_read_at_equal_quality(energies, kept, gain):
+    """Where they first fall to .95 of the gate mass, between two strengths; at their last point, and at their first."""
+    sweeps = {"high-bit": ((4.0, 4.0), (1.0, 0.9)), "dbsc": (energies, kept)}
+    points = [
+        {"model_id": "deepseek-v2-lite", "seed": 0, "capacity_bytes": 3_600_000_000, "pair": "MAT84", "budget": "none",
+         "router": "cache_prior", "warmup": "last_layer", "configuration": name, "tau": None if name == "high-bit" else 0.5,
+         "target_frac": None, "strength": float(i), "quality_frac": quality, "early_energy_j_per_token": 1.0, "early_step_s": 1.0,
+         "decode_energy_j_per_token": energy, "decode_step_s": energy}
+        for name, sweep in sweeps.items() for i, (energy, quality) in enumerate(zip(*sweep, strict=True))
+    ]  # fmt: skip
+    assert [row["gain"] for row in slicemoe.asked_of(SHIPPED, points)["gains"]] == pytest.approx([gain, gain])
 
 
 def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):
@@ -173,7 +179,7 @@ def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, an
     assert energy["rel_err"] == pytest.approx(energy["replay"] / energy["paper"] - 1)
     assert (energy["role"], energy["mode"]) == ("calibrate", "paper")
     assert {row["claim_id"] for row in rows if row["replay"] is not None and not row["is_counted"]} == {
-        claimed.FLASH_OVER_DRAM, claimed.CACHED_SHARE, claimed.PER_LAYER,
+        FLASH_OVER_DRAM, CACHED_SHARE, PER_LAYER,
     }  # fmt: skip
     told = tokentape("claims", "slicemoe", "--store", place.root).out
     assert "holds" not in told.partition("errors by role and mode")[0], "every bound of this paper follows from sizes"

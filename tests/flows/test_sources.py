@@ -41,7 +41,6 @@ TOUCHED = {
     "replay/experts.py": {"experts"},
     "replay/curve.py": {"experts"},
     "replay/system/slicemoe.py": {"sliced", "sweeps"},
-    "replay/matched.py": {"sweeps"},
     "replay/serving/run.py": LOOP,
     "replay/serving/prefix_cache.py": {"serving"},
     "replay/rounds.py": {"rounds"},

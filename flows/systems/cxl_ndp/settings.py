@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tokentape.flows.answers import Answer, Check
+from tokentape.flows.answers import Answer, Query
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import profile as profiles
@@ -117,7 +117,7 @@ class Settings(StudyFile):
     recorded: Recorded
     live: Live
     answers: tuple[Answer, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[Query, ...]
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Where the row's system computes its experts, and at which width."""

@@ -17,7 +17,7 @@ from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows.answers import Row, answer, answered, bars_held, checked, stated
+from tokentape.flows.answers import Row, answer, answered, bars_held, queried, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
@@ -80,7 +80,7 @@ def answers(study: Settings, made: Rows) -> list[Row]:
 def check_rows(study: Settings, made: Rows) -> list[Row]:
     """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
     models_of = [{"model_id": model.name, "hot_experts": model.hot_experts} for model in study.models]
-    return checked(study.checks, made | {"models": models_of, "claims": list(stated(PAPER).values())})
+    return queried(study.checks, PAPER, made | {"models": models_of}, "cxl_ndp_checks")
 
 
 def of_model(store: Store, study: Settings, model: Model) -> Rows:

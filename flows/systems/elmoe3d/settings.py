@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tokentape.flows.answers import Answer
+from tokentape.flows.answers import Answer, Query
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
@@ -88,8 +88,7 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. profile: what costs what, by name or file; inputs: by metric of a claim, where a machine's file has it and in
-    which unit; bars: least and most, by the words of view elmoe3d_checks."""
+    """study.toml. profile: what costs what, by name or file; bars: least and most, by the words of view elmoe3d_checks."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -99,13 +98,13 @@ class Settings(StudyFile):
     headline: str
     fits: tuple[str, ...]
     machines: dict[int, str]
-    inputs: dict[str, tuple[str, float]]
     models: tuple[Model, ...]
     grid: tuple[Sweep, ...]
     platforms: Assumed
     tapes: Tapes | Literal[False]
     live: Live
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer | Query, ...]
+    checks: tuple[Query, ...]
     bars: dict[str, tuple[float, float]]
 
     def load_fits(self) -> dict[str, ELMoE3DConstants]:

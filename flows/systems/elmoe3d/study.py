@@ -7,22 +7,21 @@ store is replayed, and one synthetic tape per model of the paper, since its own 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import polars as pl
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.answers import Row, answered, bars_held, stated
+from tokentape.flows.answers import Answer, Row, answered, bars_held, numbers, queried
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live
-from tokentape.flows.systems.elmoe3d.answers import HONESTY, MODES, answers
 from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, changed, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
-from tokentape.replay.elmoe3d.checks import check_rows
+from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_bits
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
 from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
@@ -31,9 +30,11 @@ from tokentape.replay.elmoe3d.work import findings
 from tokentape.replay.trace import DECODE
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
+from tokentape.warehouse.model_sizes import decode_params, total_params
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
+HIT_MODELS = ("paper_law", "physical")  # that answer claims
 DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -61,7 +62,7 @@ def run(at: Running) -> list[Row]:
 
 def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     """points: rows of acceptance_points; without those of the pools their claim stays open."""
-    return answered(study.answers, PAPER, {live.POINTS: points})
+    return answered([one for one in study.answers if isinstance(one, Answer)], PAPER, {live.POINTS: points})
 
 
 def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:
@@ -109,7 +110,7 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
         return made
     specs = {OURS: load_hardware(study.machines[study.platforms.ours_gb])}
     specs |= {name: load_hardware(name) for name in study.platforms.baselines}
-    ran_on = platforms(study.platforms, specs, setup, mine, headline, list(MODES), profile)
+    ran_on = platforms(study.platforms, specs, setup, mine, headline, HIT_MODELS, profile)
     made |= {
         "elmoe3d_mapping": mapping_rows(points_of(mine, headline), setup),
         "elmoe3d_platforms": platform_rows(ran_on).to_dicts(),
@@ -119,14 +120,32 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
     }
     if study.is_copy:
         return made
-    of_table = found.filter(pl.col("series") == TABLE_SERIES).partition_by("level", "fit", "hit_model", as_dict=True)
-    for fit in fits:
-        for law in study.hit_models:
-            nodes = study.platforms.headline_verify_nodes if fit is headline and law == study.hit_models[0] else None
-            at = of_table[fit.level, fit.rows, law]
-            made["elmoe3d_checks"] += check_rows(study.bars, stated(PAPER), setup, fit, at, nodes)
-    by_law = {law: of_table[headline.level, headline.rows, law] for law in MODES}
-    return {**made, "answers": answers(study, table, by_law, ratios(ran_on))}
+    at = {"level": headline.level, "fit": headline.rows, "hit_model": study.hit_models[0]}
+    beside = [*link_checks(mine, setup, headline, study.platforms.headline_verify_nodes), *held_out(mine, setup, headline)]
+    made["elmoe3d_checks"] = check_rows(study, made["elmoe3d_points"]) + [check | at for check in beside]
+    asked = {
+        "headline": [at | asdict(study.platforms) | {"name": study.headline}],
+        "machines": numbers([*specs.values(), *setup.machines.values()]),
+        "models": [sizes(model.name) for model in study.models],
+        "ratios": ratios(ran_on).to_dicts(),
+        "low_bits": low_bits(),
+        live.POINTS: [],
+    }
+    return {**made, "answers": answered(study.answers, PAPER, made | asked)}
+
+
+def check_rows(study: Settings, points: list[Row]) -> list[Row]:
+    """Rows of elmoe3d_checks: of every fit and hit law of Table 3's points, rows of elmoe3d_points."""
+    bars = [{"block": block, "bar_low": low, "bar_high": high} for block, (low, high) in study.bars.items()]
+    return queried(study.checks, PAPER, {"elmoe3d_points": points, "bars": bars}, "elmoe3d_checks")
+
+
+def sizes(model: str) -> Row:
+    """Of a model, by metric of a claim; parameters in billions."""
+    geometry = models.load(model).geometry
+    params = {"total_params": total_params(geometry) / 1e9, "active_params": decode_params(geometry) / 1e9}
+    experts = {"routed_experts": geometry.n_experts, "shared_experts": geometry.n_shared_experts, "top_k": geometry.top_k}
+    return {"model_id": model, **params, **{name: float(count) for name, count in experts.items()}}
 
 
 def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:

@@ -67,6 +67,21 @@ def _job(study: Settings, grid: Inside, given: dict[str, Any]) -> Job:
     return Job(*where, parameters=tuple(given.items()), cache_frac=cache_frac, name=name)
 
 
+def compared(study: Settings) -> list[dict[str, Any]]:
+    """What is replayed and measured in the live model, with its name in the project's claims and `parameters` of its rows."""
+    return [
+        {
+            "name": job.name,
+            "model": job.model,
+            "dataset": job.dataset,
+            "cache_frac": job.cache_frac,
+            "parameters": json.dumps(sliced_run(dict(job.parameters), job.cache_frac).parameters, sort_keys=True),
+        }
+        for job in jobs(study)
+        if job.what == "fidelity"
+    ]
+
+
 def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tokentape.flows.answers import Query
 from tokentape.flows.study_file import Grid, Part, StudyFile
 
-EQUAL_QUALITY, WARM_UPS, ANCHOR = "equal quality", "warm-ups", "anchor"  # series that answer claims
+PAPER = "slicemoe"
+EQUAL_QUALITY, WARM_UPS = "equal quality", "warm-ups"  # series that answer claims
 
 
 class Model(Part):
@@ -61,7 +63,7 @@ class Sweep(Grid):
 
 
 class Settings(StudyFile):
-    """study.toml."""
+    """study.toml. gains, pairs: queries that answers and operating points are made of."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -76,6 +78,9 @@ class Settings(StudyFile):
     models: tuple[Model, ...]
     captured: Captured
     live: Live
+    gains: Query
+    pairs: Query
+    answers: tuple[Query, ...]
 
     def values(self, series: str, name: str) -> list[Any]:
         """Of a field over the points of a series, each once."""

@@ -7,17 +7,18 @@ DeepSeek-V2-Lite, by the choice of tau among those of the study file. The other 
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
-import polars as pl
-
-from tokentape.flows.answers import Row, stated
+from tokentape.flows.answers import Row, answered, numbers, queried
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.systems.slicemoe import live, sweeps
-from tokentape.flows.systems.slicemoe.answers import PAPER, answers, fidelity_answers, swept_of, tau_of
-from tokentape.flows.systems.slicemoe.settings import Settings
-from tokentape.replay.slicemoe.gains import operating_points
+from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, PAPER, Model, Settings
+from tokentape.policies.matryoshka import MAT
+from tokentape.policies.sliced import SlicedCache
+from tokentape.replay.slicemoe.operating_point import operating_points
 from tokentape.warehouse import models
+from tokentape.warehouse.formats import slice_bytes
 
 __all__ = ["Settings", "run"]
 
@@ -33,10 +34,35 @@ def run(at: Running) -> list[Row]:
     dict(at.each(live.run_job, inside))
     if study.is_copy:
         return []
-    points = (pl.DataFrame(study.rows_of(at.store, "slicemoe_points", ran[job]), infer_schema_length=None) for job in drawn)
-    machine, swept = load_hardware(study.hardware), swept_of(study, pl.concat(points, how="vertical_relaxed"))
-    made = answers(study, machine, swept) + fidelity_answers(study, study.rows(at.store, "fidelity"))
+    points = [row for job in drawn for row in study.rows_of(at.store, "slicemoe_points", ran[job]) or ()]
+    machine, asked = load_hardware(study.hardware), asked_of(study, points)
+    pairs = queried([study.pairs], PAPER, asked)
     geometries = {model.name: models.load(model.name).geometry for model in study.models}
-    operating = operating_points(swept, tau_of(study, swept), geometries, machine, stated(PAPER))
+    widths = MAT.parse(study.pair)
+    cache = SlicedCache(bits_high=widths.high, bits_low=widths.low)
+    operating = operating_points(pairs, geometries, machine, cache)
+    asked |= {"machines": numbers([machine]), "inside": live.compared(study), "fidelity": study.rows(at.store, "fidelity")}
+    made = answered(study.answers, PAPER, asked)
     at.write({"answers": made, "operating_points": operating})
     return made
+
+
+def asked_of(study: Settings, points: list[Row]) -> dict[str, list[Row]]:
+    """What queries ask, gains among it. points: rows of slicemoe_points of the drawn tapes."""
+    warm = study.warmed
+    setting: dict[str, Any] = {
+        "pair": study.pair,
+        "quality_frac": study.quality_frac,
+        "capacities_bytes": [round(gb * 1e9) for gb in study.values(EQUAL_QUALITY, "capacity_gb")],
+        **{f"warm_{name}": warm[of] for name, of in (("gb", "capacity_gb"), ("frac", "target_frac"), ("strength", "strength"))},
+    }
+    asked = {"slicemoe_points": points, "study": [setting], "models": [_sizes(model) for model in study.models]}
+    return asked | {"gains": queried([study.gains], PAPER, asked)}
+
+
+def _sizes(model: Model) -> Row:
+    """expert_bytes: at MAT84."""
+    geometry = models.load(model.name).geometry
+    counted = {"n_layers": len(geometry.moe_layers), "n_experts": geometry.n_experts}
+    expert_bytes = sum(slice_bytes(geometry.expert_params, 8, 4))
+    return {"model_id": model.name, "calibrates": model.calibrates, "expert_bytes": expert_bytes, **counted}

@@ -5,7 +5,7 @@ A tape's rows are one file per table, written when they are complete: an interru
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tokentape.capture.run import CaptureSettings, capture
@@ -18,15 +18,14 @@ from tokentape.flows.systems.slicemoe.settings import WARM_UPS, Captured, Model,
 from tokentape.hw import calibrate
 from tokentape.policies.resolve import Value
 from tokentape.policies.sliced import SliceMoE
-from tokentape.replay.matched import point_of
 from tokentape.replay.slicemoe.cost import PROFILE
 from tokentape.replay.system.routes import slices_of
-from tokentape.replay.system.slicemoe import replay_sliced
+from tokentape.replay.system.slicemoe import replay_sliced, swept
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store, Tape
 
-ENGINE = ("tokentape.replay.system.slicemoe", "tokentape.replay.matched", "tokentape.replay.windows")
+ENGINE = ("tokentape.replay.system.slicemoe", "tokentape.replay.windows")
 PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}  # of a router: 0 is stock
 NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac")
 
@@ -88,7 +87,7 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
     rows, warmups = [], []
     for (system, capacity_bytes), is_warmup in points.items():
         result = replay_sliced(trace, scores, system.policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
-        made, of = asdict(point_of(result, system.strength, model.low_bit_cost)), {**where, "capacity_bytes": capacity_bytes}
+        made, of = swept(result, system.strength, model.low_bit_cost), {**where, "capacity_bytes": capacity_bytes}
         rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **made})
         if is_warmup:
             of |= {name: getattr(system, name) for name in ("warmup", "budget", "strength")}
