@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import Band, StepCost, power_findings
+from tokentape.hw.clock import Band, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.passes import joules_of, pass_costs, passes_over_weights
+from tokentape.replay.passes import PassCosts, costs_of, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
@@ -36,20 +36,20 @@ def priced(
     weight_format: str,
     total_bytes: int,
     profile: str,
-    of_cost: Callable[[StepCost], dict[str, Metric]] = lambda cost: {},
+    of_cost: Callable[[PassCosts], dict[str, Metric]] = lambda cost: {},
     outside_already: Sequence[str] = (),
 ) -> ReplayResult:
     """A replay's result: what its passes cost on the machine (None: hits and bytes alone) beside the metrics of its lookups.
 
-    found (5, passes, MoE layers): see passes.pass_costs. settings: those of the policy, capacity_bytes, expert_format and seed
+    found (5, passes, MoE layers): see passes.costs_of. settings: those of the policy, capacity_bytes, expert_format and seed
     among them; weight_format: of all but the experts; total_bytes: of all experts; of_cost: further metrics.
     """
     outside, capacity_bytes = list(outside_already), settings["capacity_bytes"]
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
     if machine is not None:
-        _, cost = pass_costs(trace, machine, semantics, weight_format, profile, found)
-        metrics = metrics | cost_metrics(trace, machine, cost) | of_cost(cost)
+        cost = costs_of(trace, machine, semantics, weight_format, profile, found)
+        metrics = metrics | cost_metrics(trace, cost) | of_cost(cost)
         static = trace.geometry.non_expert_bytes(weight_format)
         held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
         outside += _outside(trace, machine, cost, metrics, held)
@@ -76,7 +76,7 @@ def priced(
     return ReplayResult(told | settings, {k: m for k, m in metrics.items() if m.value == m.value}, timed, of_requests)
 
 
-def cost_metrics(trace: Trace, machine: HardwareSpec, cost: StepCost) -> dict[str, Metric]:
+def cost_metrics(trace: Trace, cost: PassCosts) -> dict[str, Metric]:
     """By name, with bands; energy_*_j: by what spends it."""
     decode, prefill, everything = trace.pass_kind == DECODE, trace.pass_kind == PREFILL, np.ones(trace.pass_ids.size, np.bool_)
     n_decoded = int(trace.pass_tokens[decode].sum())
@@ -88,7 +88,7 @@ def cost_metrics(trace: Trace, machine: HardwareSpec, cost: StepCost) -> dict[st
         "total_s": over(everything, np.sum, "s", cost.seconds),
         "total_energy_j": over(everything, np.sum, "J", cost.joules),
     }
-    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in joules_of(cost, machine).items()}
+    metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in cost.joules_of.items()}
     if n_decoded:
         step = over(decode, np.sum, "s", cost.seconds)
         assert step.low is not None
@@ -105,7 +105,7 @@ def over(where: Flags, of: Callable[..., Any], unit: str, band: Band, denominato
     return Metric(value, unit, low, high, denominator)
 
 
-def _timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArray[Any]]:
+def _timeline(trace: Trace, per_pass: Series, cost: PassCosts) -> dict[str, NDArray[Any]]:
     """The columns of table `steps`: the passes one after the other. per_pass: (p,) of COUNTS."""
     seconds = cost.seconds.value
     return {
@@ -119,7 +119,7 @@ def _timeline(trace: Trace, per_pass: Series, cost: StepCost) -> dict[str, NDArr
     }
 
 
-def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
+def _requests(trace: Trace, cost: PassCosts) -> dict[str, NDArray[Any]]:
     """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
     batch = np.diff(trace.member_offsets)
     member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
@@ -138,7 +138,7 @@ def _requests(trace: Trace, cost: StepCost) -> dict[str, NDArray[Any]]:
 
 
 def _outside(
-    trace: Trace, machine: HardwareSpec, cost: StepCost, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
+    trace: Trace, machine: HardwareSpec, cost: PassCosts, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
 ) -> list[str]:
     """What lies outside the range that the costs stand for, one sentence each: tiers that are too small, a power that no machine
     draws, what the profile leaves out, and decisions that the machine cannot carry out.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, Prepared, StepCost, clock, prepare
+from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Values, Work
 from tokentape.replay.semantics import Semantics
@@ -18,6 +21,39 @@ from tokentape.replay.transformer import Blocks, Tokens, blocks_of, experts_of, 
 
 Ints = NDArray[np.int64]
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class PassCosts:
+    """Of a tape's passes: seconds, joules and, by `joules_of`, what spends them; and what its profile leaves out: kind -> (bytes,
+    operations)."""
+
+    seconds: Band
+    joules: Band
+    joules_of: dict[str, Band]
+    uncounted: dict[str, tuple[float, float]]
+
+
+def costs_of(
+    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, profile: str, found: Ints
+) -> PassCosts:
+    """What `pass_costs` costs, part by part: memory is that of one part, whatever the length of the tape."""
+    told: list[tuple[Band, Band, dict[str, Band]]] = []
+    uncounted: dict[str, tuple[float, float]] = {}
+    for at, part in trace.parts:
+        _, cost = pass_costs(part, machine, semantics, weight_format, profile, found[:, at])
+        told.append((cost.seconds, cost.joules, joules_of(cost, machine)))
+        for kind, (n_bytes, ops) in cost.uncounted.items():
+            before = uncounted.get(kind, (0.0, 0.0))
+            uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
+    seconds, joules, by = zip(*told, strict=True)
+    nothing = [Band(zero, zero, zero) for zero in (np.zeros_like(band.value) for band in seconds)]
+    spent = {name: _joined([of.get(name, none) for of, none in zip(by, nothing, strict=True)]) for of in by for name in of}
+    return PassCosts(_joined(seconds), _joined(joules), spent, uncounted)
+
+
+def _joined(bands: Sequence[Band]) -> Band:
+    return bands[0] if len(bands) == 1 else Band(*(np.concatenate([getattr(band, end) for band in bands]) for end in ENDS))
 
 
 def pass_costs(

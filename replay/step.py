@@ -23,11 +23,13 @@ def replay_step(
     pass_id: int,
     profile: str = PHYSICAL,
 ) -> pl.DataFrame:
-    """Operations of pass `pass_id` of a replay. lookups: what it found, as passes.pass_costs takes it; weight_format: of all but
+    """Operations of pass `pass_id` of a replay. lookups: what it found, as passes.costs_of takes it; weight_format: of all but
     the experts. Raises ValueError if the tape has no such pass."""
     found = np.flatnonzero(trace.pass_ids == pass_id)
     if not found.size:
         first, last = trace.pass_ids[0], trace.pass_ids[-1]
         raise ValueError(f"tape {trace.trace_id} has no pass {pass_id}; its passes run from {first} to {last}")
-    work, cost = pass_costs(trace, hardware, semantics, weight_format, profile, lookups)
-    return operations_of(work, cost, hardware, int(found[0]))
+    at = int(found[0])
+    part = trace.between(at, at + 1)
+    work, cost = pass_costs(part, hardware, semantics, weight_format, profile, lookups[:, at : at + 1])
+    return operations_of(work, cost, hardware, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -12,6 +14,7 @@ from tokentape.policies.kernels import kernel
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
+CELLS = 1 << 17  # passes x MoE layers of a part: what is computed of them stays in a processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,25 @@ class Trace:
         """L x k: lookups of one decode token. A global LRU of up to (L - 1) x k experts hits nothing from token to token."""
         return len(self.geometry.moe_layers) * self.geometry.top_k
 
+    def between(self, first: int, last: int) -> Trace:
+        """Of the passes first..last-1, counted from 0."""
+        begin, end = np.searchsorted(self.row_pass, (first, last))
+        of_rows = {name: getattr(self, name)[begin:end] for name in ("row_layer", "row_request", "row_position")}
+        of_passes = {name: getattr(self, name)[first:last] for name in ("pass_ids", "pass_kind", "pass_tokens")}
+        ids, members = self.offsets[begin : end + 1], self.member_offsets[first : last + 1]
+        return replace(
+            self, row_pass=self.row_pass[begin:end] - first, offsets=ids - ids[0], ids=self.ids[ids[0] : ids[-1]],
+            member_offsets=members - members[0], members=self.members[members[0] : members[-1]], **of_rows, **of_passes,
+        )  # fmt: skip
+
+    @cached_property
+    def parts(self) -> list[tuple[slice, Trace]]:
+        """Which passes, and the trace of them: all of a tape that is not long at once."""
+        n, step = self.pass_ids.size, max(1, CELLS // len(self.geometry.moe_layers))
+        if n <= step:
+            return [(slice(0, n), self)]
+        return [(slice(*at), self.between(*at)) for at in pairwise([*range(0, n, step), n])]
+
     def ids_of(self, rows: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Experts of these rows one after the other, and how many each row has."""
         widths = np.diff(self.offsets)[rows]
@@ -66,17 +88,19 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
     # A speculative tape's routing is that of the accepted path: draft passes are left out, verify passes count those tokens only.
     passes = passes.filter(pl.col("kind") != "draft").sort("pass_id")
     pass_ids = passes["pass_id"].to_numpy().astype(np.int64)
-    row_pass_id = routing["pass_id"].to_numpy().astype(np.int64)
-    row_pass = np.searchsorted(pass_ids, row_pass_id)
-    known = (row_pass < pass_ids.size) & (pass_ids[np.minimum(row_pass, pass_ids.size - 1)] == row_pass_id)
+    row_pass_id = routing["pass_id"].to_numpy()
+    runs = np.append(np.flatnonzero(np.append(True, row_pass_id[1:] != row_pass_id[:-1])), row_pass_id.size)
+    at = np.searchsorted(pass_ids, row_pass_id[runs[:-1]])
+    known = (at < pass_ids.size) & (pass_ids[np.minimum(at, pass_ids.size - 1)] == row_pass_id[runs[:-1]])
     if not known.all():
-        raise ValueError(f"tape {trace_id}: routing row {int(np.argmin(known))} belongs to a pass that `passes` does not list")
-    layers = np.array(geometry.moe_layers, np.int64)
-    row_layer_id = routing["layer"].to_numpy().astype(np.int64)
-    row_layer = np.searchsorted(layers, row_layer_id)
-    known = (row_layer < layers.size) & (layers[np.minimum(row_layer, layers.size - 1)] == row_layer_id)
-    if not known.all():
-        bad = int(np.argmin(known))
+        raise ValueError(f"tape {trace_id}: routing row {runs[np.argmin(known)]} belongs to a pass that `passes` does not list")
+    row_pass = np.repeat(at.astype(np.int32), np.diff(runs))
+    row_layer_id = routing["layer"].to_numpy()
+    places = np.full(max(int(row_layer_id.max()), *geometry.moe_layers) + 1, -1, np.int32)
+    places[list(geometry.moe_layers)] = np.arange(len(geometry.moe_layers))
+    row_layer = places[row_layer_id]
+    if (row_layer < 0).any():
+        bad = int(np.argmin(row_layer))
         raise ValueError(f"tape {trace_id}: routing row {bad} is in layer {row_layer_id[bad]}, which the manifest calls dense")
     widths = routing["expert_ids"].list.len().to_numpy().astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(widths)))
@@ -94,15 +118,15 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
     batch_sizes = passes["request_ids"].list.len().to_numpy().astype(np.int64)
     if batch_sizes.min() == 0:
         raise ValueError(f"tape {trace_id}: pass {pass_ids[int(np.argmin(batch_sizes))]} has no member requests")
-    in_order = np.lexsort((np.arange(row_pass.size), row_layer, row_pass))
-    if not np.array_equal(in_order, np.arange(row_pass.size)):
+    is_later = (row_pass[1:] > row_pass[:-1]) | ((row_pass[1:] == row_pass[:-1]) & (row_layer[1:] >= row_layer[:-1]))
+    if not is_later.all():
         raise ValueError(f"tape {trace_id}: routing rows are not ordered by pass and layer; record or import it again")
     return Trace(
         trace_id=trace_id,
         origin=origin,
         geometry=geometry,
-        row_pass=row_pass.astype(np.int32),
-        row_layer=row_layer.astype(np.int32),
+        row_pass=row_pass,
+        row_layer=row_layer,
         row_request=routing["request_id"].to_numpy().astype(np.int32),
         row_position=routing["position"].to_numpy().astype(np.int32),
         offsets=offsets,
@@ -111,7 +135,7 @@ def trace_from_tables(trace_id: str, geometry: Geometry, origin: str, routing: p
         pass_kind=np.where(kinds == "prefill", PREFILL, DECODE).astype(np.uint8),
         pass_tokens=np.where(
             kinds == "verify",
-            np.bincount(row_pass, minlength=pass_ids.size) // len(layers),
+            np.bincount(row_pass, minlength=pass_ids.size) // len(geometry.moe_layers),
             passes["n_tokens"].to_numpy().astype(np.int64),
         ),
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),

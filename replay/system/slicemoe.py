@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.clock import StepCost
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.resolve import told
@@ -23,7 +22,7 @@ from tokentape.policies.serving import Continuous
 from tokentape.policies.sliced import Events, SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.pass_metrics import over, priced
-from tokentape.replay.passes import joules_of
+from tokentape.replay.passes import PassCosts
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
@@ -91,7 +90,7 @@ def replay_sliced(
         OTHER_FORMAT,
         trace.n_keys * expert_bytes,
         profile,
-        lambda cost: _early_metrics(trace, hardware, cost, row_step) if hardware else {},
+        lambda cost: _early_metrics(trace, cost, row_step) if hardware else {},
         ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else [],
     )
 
@@ -105,7 +104,7 @@ def swept(result: ReplayResult, strength: float, low_bit_cost: float) -> dict[st
 
 
 def found_in(trace: Trace, events: Events) -> Ints:
-    """(5, passes, MoE layers) as passes.pass_costs takes them. A fetch is all that one layer of a pass misses."""
+    """(5, passes, MoE layers) as passes.costs_of takes them. A fetch is all that one layer of a pass misses."""
     shape = (trace.pass_ids.size, len(trace.geometry.moe_layers))
     at = np.ravel_multi_index((trace.row_pass.astype(np.int64), trace.row_layer), shape)
     n_hits = events.n_lookups - (1 - events.msb_hit.astype(np.int64)).sum(axis=1)
@@ -174,13 +173,13 @@ def _miss_metrics(
     }
 
 
-def _early_metrics(trace: Trace, machine: HardwareSpec, cost: StepCost, row_step: Ints) -> dict[str, Metric]:
+def _early_metrics(trace: Trace, cost: PassCosts, row_step: Ints) -> dict[str, Metric]:
     """Of the first decode passes of every generation; and what the experts' home takes of decoding's energy."""
     decode = trace.pass_kind == DECODE
     step = np.full(trace.pass_ids.size, -1, np.int64)
     step[trace.row_pass] = row_step
     early = decode & (step < EARLY_STEPS)
-    backing, total = joules_of(cost, machine).get("backing"), float(cost.joules.value[decode].sum())
+    backing, total = cost.joules_of.get("backing"), float(cost.joules.value[decode].sum())
     flash = float(backing.value[decode].sum()) if backing else 0.0
     return {
         "early_step_s": over(early, np.mean, "s", cost.seconds, f"first {EARLY_STEPS} decode passes"),

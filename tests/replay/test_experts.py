@@ -13,6 +13,7 @@ from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.hw.spec import load
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES, Static
+from tokentape.replay import trace as trace_file
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
 from tokentape.replay.curve import lru_curve, stack_distances
 from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities
@@ -63,6 +64,24 @@ def test_conservation_and_determinism(name):
         again = replay(same, CACHES[name](), PHONE, semantics, capacity)
         for table, rows in tables_of({"id": result}, "test", {"id": None}).items():
             assert rows.equals(tables_of({"id": again}, "test", {"id": None})[table]), table
+
+
+@pytest.mark.parametrize("capacity", ["20%", "100%"])  # of one of them some parts of the tape miss nothing
+@pytest.mark.parametrize("fetching", CHOICES["fetching"])
+def test_a_tape_costs_the_same_part_by_part(fetching, capacity, monkeypatch):
+    found = []
+    for cells in (trace_file.CELLS, 3 * 5):  # all at once; five passes of three layers
+        monkeypatch.setattr(trace_file, "CELLS", cells)
+        trace = make_trace(seed=3)
+        room = parse_capacity(capacity, trace.geometry, "int8-g32")
+        found.append(replay(trace, CACHES["lru"](), PHONE, Semantics("global", fetching=fetching), room))
+    assert len(trace.parts) == 13
+    whole, parts = found
+    assert {name: metric.value for name, metric in parts.metrics.items()} == pytest.approx(
+        {name: metric.value for name, metric in whole.metrics.items()}, rel=1e-12
+    )
+    for name, values in whole.timeline.items():
+        assert values.tolist() == (parts.timeline[name].tolist() if name == "kind" else pytest.approx(parts.timeline[name]))
 
 
 def test_metrics_and_requests_are_what_the_passes_add_up_to():
