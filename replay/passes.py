@@ -41,7 +41,7 @@ def costs_of(
     told: list[tuple[Band, Band, dict[str, Band]]] = []
     uncounted: dict[str, tuple[float, float]] = {}
     for at, part in trace.parts:
-        _, cost = pass_costs(part, machine, semantics, weight_format, profile, found[:, at])
+        _, cost = pass_costs(part, machine, semantics, weight_format, profile, found[:, at], keeps=part is trace)
         told.append((cost.seconds, cost.joules, joules_of(cost, machine)))
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))
@@ -63,10 +63,12 @@ def pass_costs(
     weight_format: str,
     profile: str,
     found: NDArray[np.int64],
+    keeps: bool = False,
 ) -> tuple[Work, StepCost]:
     """All of a pass's work, and what it costs. found (5, passes, MoE layers): lookups, hits, bytes looked up and missed, fetches.
 
-    What does not depend on the cache is priced once per tape, machine, semantics, format and profile.
+    keeps: what does not depend on the cache is priced once per tape, machine, semantics, format and profile; of long tapes that
+    takes longer to keep than to do again.
     """
     costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
     fits = fits_of(machine, weight_format)
@@ -76,7 +78,8 @@ def pass_costs(
     if prepared is None:
         prepared = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
-        held[key] = prepared
+        if keeps:
+            held[key] = prepared
     experts = Work(
         n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, weight_format, blocks, found)
     )
