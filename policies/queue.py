@@ -77,7 +77,7 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, re
     n_keys, n_caches = uint64(sizes.shape[0]), uint64(capacity.shape[0])
     n_full = uint64(0)
     for c in range(n_caches):
-        n_full += used[c] + sizes[0] > capacity[c]
+        n_full += used[c] > 0 and used[c] + sizes[0] > capacity[c]
     for i in range(uint64(keys.shape[0])):
         if n_full == n_caches and promote and is_even:
             _run_full(keys, cache_of, n_keys, i, link, resident, hits)
