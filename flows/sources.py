@@ -56,6 +56,7 @@ def closure(*engine: str, also: tuple[str, ...] = (), root: Path = ROOT) -> dict
     return found
 
 
+@lru_cache(maxsize=4096)
 def _module(name: str, root: Path) -> str:
     """The module that a dotted name is, or is taken from; empty where it counts for nothing."""
     top, room, module, *_ = (*name.split("."), "", "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from math import prod
 from pathlib import Path
@@ -161,21 +161,31 @@ class HardwareSpec:
 COUNTS = tuple(f.name for f in fields(HardwareSpec) if f.type == "int")
 
 
-def shipped() -> list[str]:
+@lru_cache(maxsize=1)
+def shipped() -> tuple[str, ...]:
     """Names of the machines that come with the project."""
-    return sorted(path.stem for path in SPECS.glob("*.toml"))
+    return tuple(sorted(path.stem for path in SPECS.glob("*.toml")))
 
 
 def load(name_or_path: str) -> HardwareSpec:
     """A shipped or an installed machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
     path = find(name_or_path)
-    merged, sha256 = _read(path, [])
-    spec = _spec(merged, str(path), sha256)
+    spec = _shipped(path) if path.parent == SPECS else _of_file(path)
     if spec.name in shipped() and path.resolve().parent != SPECS.resolve():
         raise BadSpec(f"{path}: name = {spec.name!r} is that of a shipped machine; give it a name of its own")
     if name_or_path in installed() and spec.name != name_or_path:
         raise BadSpec(f"{path}: name = {spec.name!r}, but its entry point is called {name_or_path}; call both the same")
     return spec
+
+
+@cache
+def _shipped(path: Path) -> HardwareSpec:
+    return _of_file(path)
+
+
+def _of_file(path: Path) -> HardwareSpec:
+    merged, sha256 = _read(path, [])
+    return _spec(merged, str(path), sha256)
 
 
 def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:

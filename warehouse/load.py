@@ -47,6 +47,7 @@ KELLE_QUALITY = _HERE / "claims" / "kelle_quality.csv"  # its Tables 2 to 6: wha
 ALL_CLAIMS = (CLAIMS, KELLE_QUALITY, OWN_CLAIMS)
 Rows = Mapping[str, Sequence[Mapping[str, object]]]  # by table
 _SUMMED = ("routing", "attention", "acceptance")  # tables of a tape that summaries are made of
+_declared: list[bytes] = []  # see _declare
 _READ_ONLY = ("Permission denied", "Read-only file system")  # as DuckDB reports it
 
 
@@ -100,6 +101,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
     part = Path(aside_of(str(database)))
     try:
         with _clear_errors(database):
+            _declare(part)
             with closing(duckdb.connect(str(part), config=NO_EXTENSIONS)) as connection:
                 connection.begin()  # one write to the disk instead of one per statement
                 report = _build(connection, store, database, shipped or {})
@@ -113,11 +115,37 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
     return replace(report, rows=rows)
 
 
+def _declare(part: Path) -> None:
+    """Makes a database of all tables and views, described, without a row; a process copies the first that it made."""
+    if _declared:
+        part.write_bytes(_declared[0])
+        return
+    with closing(duckdb.connect(str(part), config=NO_EXTENSIONS)) as connection:
+        connection.begin()
+        for name in WAREHOUSE_TABLES:
+            connection.register("declared", schema(name).empty_table())
+            connection.execute(f"create table {name} as from declared")
+            connection.unregister("declared")
+        create_view(connection)
+        connection.execute(";".join([*map(view_sql, VIEWS), *map(_described, (*WAREHOUSE_TABLES, *VIEWS))]))
+        connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
+        connection.commit()
+    _declared.append(part.read_bytes())
+
+
+def _described(name: str) -> str:
+    """SQL that gives a table or view, and its columns, their comments."""
+    of, kind = TABLES[name], "view" if name in VIEWS else "table"
+    lines = [f"comment on {kind} {name} is {_quoted('a row is ' + of.meaning)}"]
+    for column, declared in ((column, of.column(column)) for column in of.columns):
+        text = declared.meaning + (f" [{declared.unit}]" if declared.unit else "")
+        lines.append(f'comment on column {name}."{column}" is {_quoted(text)}')
+    return ";".join(lines)
+
+
 def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, shipped: Rows) -> LoadReport:
     if not store.is_local:
         connection.register_filesystem(store.fs)
-    for name in WAREHOUSE_TABLES:
-        _create(connection, name)
     tapes, damaged = _whole_tapes(store)
     _insert(connection, "traces", pa.Table.from_pylist([_catalogue_row(tape) for tape in tapes], schema=schema("traces")))
     for tape in tapes:
@@ -144,11 +172,6 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         rows = {_key(name, row): row for row in (*shipped.get(name, ()), *read_rows(store, name))}
         _insert(connection, name, pa.Table.from_pylist([dict(rows[key]) for key in sorted(rows)], schema=schema(name)))
     _insert(connection, "claims", claims())
-    create_view(connection)
-    for name in VIEWS:
-        connection.execute(view_sql(name))
-        _describe(connection, "view", name)
-    connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
     left_out = found.height - chosen.height, chosen.height - runs.height
     return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, *left_out, damaged)
@@ -179,24 +202,6 @@ def claims() -> pa.Table:
     """The papers' numbers and our own questions, as table `claims`."""
     kinds = csv.ConvertOptions(column_types={name: COLUMNS[name].type for name in TABLES["claims"].columns})
     return pa.concat_tables(conform("claims", csv.read_csv(path, convert_options=kinds)) for path in ALL_CLAIMS)
-
-
-def _create(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """An empty table of the declared columns, described."""
-    empty = schema(name).empty_table()
-    connection.register("declared", empty)
-    connection.execute(f"create table {name} as from declared")
-    connection.unregister("declared")
-    _describe(connection, "table", name)
-
-
-def _describe(connection: duckdb.DuckDBPyConnection, kind: str, name: str) -> None:
-    """kind: table or view."""
-    connection.execute(f"comment on {kind} {name} is {_quoted('a row is ' + TABLES[name].meaning)}")
-    for column in TABLES[name].columns:
-        declared = TABLES[name].column(column)
-        text = declared.meaning + (f" [{declared.unit}]" if declared.unit else "")
-        connection.execute(f'comment on column {name}."{column}" is {_quoted(text)}')
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

@@ -197,6 +197,7 @@ def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
 def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for extra in ("torch", "prefect", "altair"):
         pytest.importorskip(extra)
+    from tokentape.dashboards import site
     from tokentape.flows import compared, demo
 
     for name, few in (("SYSTEMS", ("near_compute",)), ("MACHINES", ("workstation-rtx4090-pcie4",)), ("ROOMS", ("50%",))):
@@ -204,6 +205,8 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     monkeypatch.setattr(demo, "DATASETS", ("math",))
     monkeypatch.setattr(demo, "PAPERS", ("elmoe3d",))
     monkeypatch.setattr(demo, "RUNNER", "threads")
+    pages = ("compare.html", "elmoe3d.html", "kelle.html", "experts.html")
+    monkeypatch.setattr(site, "TOPICS", {file: site.TOPICS[file] for file in pages})
     first = tokentape.ok("demo")
     assert "paper     elmoe3d: 730 numbers answered in brief; `tokentape study elmoe3d` answers all" in first.err
     assert "compared  4 systems in 4 cells on embedded-math-" in first.err
@@ -224,6 +227,7 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
         in tokentape("plot", "elmoe3d/winners", "--out", "w.pdf", "--choose", "law=none").err
     )
     assert "Run: tokentape study kelle" in tokentape("plot", "kelle/claims", "--sql").err
+    monkeypatch.setattr(site, "TOPICS", {"experts.html": site.TOPICS["experts.html"]})
     second = tokentape("demo")
     assert "study baselines: 0 replays run" in second.err
     assert "paper " not in second.err

@@ -30,7 +30,7 @@ _LIVE = _STUDY.live
 _FEW = {
     "orderings": {"items": 1},
     "budget": {"items": 1, "budget": 16},
-    "recall": {"items": 2, "budget": 64},
+    "recall": {"items": 1, "budget": 64},
     "refresh": {"items": 1, "intervals_us": _LIVE.grid[4].each[1]["intervals_us"][:2]},
     "errors": {"items": 1, "output": 8, "value": 2e-2},
     "divergence": {"items": 1, "output": 8, "budget": 16},
@@ -52,7 +52,7 @@ def _small(grid: Inside) -> Inside:
 SMALL = _STUDY.model_copy(
     update={
         "live": _LIVE.model_copy(
-            update={"seeds": (0, 1), "prompt": 24, "output": 16, "grid": tuple(_small(grid) for grid in _LIVE.grid)}
+            update={"seeds": (0, 1), "prompt": 16, "output": 8, "grid": tuple(_small(grid) for grid in _LIVE.grid)}
         )
     }
 )
@@ -173,7 +173,7 @@ def test_energy_is_that_of_the_closed_forms(pareto):
     made = setup(SMALL)
     geometry = from_config(models.find("embedded").config.to_dict())
     fitted, system = made.knobs[CALIBRATED], made.systems[BASELINE]
-    step = decode_step(geometry, system, Work(24, 16, 16), fitted.recomputed_frac, profile_of(fitted, system), PHYSICAL)
+    step = decode_step(geometry, system, Work(16, 8, 16), fitted.recomputed_frac, profile_of(fitted, system), PHYSICAL)
     full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
     assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
     total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()
