@@ -5,8 +5,6 @@ Lookups are numbered in time. A resident expert is one bit, at the number of its
 steps however many experts are resident. Experts that are never looked up again wait on a stack and leave first.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void

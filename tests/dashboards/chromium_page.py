@@ -1,7 +1,5 @@
 """One page in a headless Chromium that resolves no name: what it drew, logged and asked of the network."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

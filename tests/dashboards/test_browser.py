@@ -1,7 +1,5 @@
 """Every page opened from its file in a real browser: it draws all its charts, logs nothing and asks the network for nothing."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

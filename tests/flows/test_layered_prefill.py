@@ -1,7 +1,5 @@
 """The Layered Prefill study on small settings: points and answers, resumed and repeated; and all of it, against its bars."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
