@@ -13,7 +13,7 @@ from pydantic import Field
 from tokentape.flows.study_file import Made, Part
 from tokentape.hw.spec import HardwareSpec
 from tokentape.warehouse.load import claims
-from tokentape.warehouse.tables import TABLES, VIEWS
+from tokentape.warehouse.tables import TABLES, VIEWS, schema
 
 Row = dict[str, Any]
 Modes = Mapping[str, Mapping[str, Any]]  # of answers, with what holds of the rows that they are read from
@@ -153,9 +153,10 @@ def queried(entries: Sequence[Query], paper: str, made: Made, view: str = "") ->
         return []
     import duckdb  # only where it is asked
 
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:  # so that rows come in one order
         for name, rows in {**made, "claims": list(stated(paper).values())}.items():
-            connection.register(name, pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow())
+            table = pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow()
+            connection.register(name, table if rows or name not in TABLES else schema(name).empty_table())
         found = (row for one in entries for row in connection.sql(one.sql).to_arrow_table().to_pylist())
         return [dict.fromkeys(TABLES[view].nullable if view else ()) | row for row in found]
 

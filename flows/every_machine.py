@@ -1,7 +1,5 @@
 """Writes docs/every_machine.md: python -m tokentape.flows.every_machine docs/every_machine.md"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -9,8 +9,6 @@ highest bit, and `keys` says whose it is. The bits form a tree of 64-way summari
 take at most four steps however many experts are resident. Experts that are never looked up again wait on a stack and leave first.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void

@@ -5,8 +5,6 @@ this is the textbook cache. Memory: 8 B of links and 9 B of state per expert, on
 unsigned: numba then leaves out the test for negative ones, which more than doubles the speed.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))

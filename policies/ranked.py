@@ -4,8 +4,6 @@ The lowest rank leaves, ties by least recent use. The rank function is a first-c
 the compiled kernel is cached on disk and serves every policy. Unsigned indices as in queue.py.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, boolean, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
 from tokentape.policies.protocol import RANK_SIGNATURE
 

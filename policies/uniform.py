@@ -1,7 +1,5 @@
 """The uniform kernel: a resident expert drawn uniformly leaves; residents sit in one dense array per cache."""
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
 _I32, _I64, _U8, _U32, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64))

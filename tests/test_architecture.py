@@ -1,7 +1,5 @@
 """Who may import whom, checked on the source of every room, and that the core needs no extra, checked by blocking them."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

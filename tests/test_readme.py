@@ -1,7 +1,5 @@
 """The README is run: every command in its code blocks, but for those that another named test runs. Options in docs/ exist."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

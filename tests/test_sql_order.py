@@ -3,8 +3,6 @@
 A mean of floating-point numbers has another last digit in another order, and of two rows that tie the first to come is taken.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

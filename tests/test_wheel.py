@@ -1,7 +1,5 @@
 """What is installed: one name in site-packages, whole without the checkout, unharmed by foreign packages of our rooms' names."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

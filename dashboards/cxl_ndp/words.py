@@ -1,7 +1,5 @@
 """How the CXL GPU-NDP page names and draws systems, placements and rules."""
 
-from __future__ import annotations
-
 from tokentape.dashboards import theme
 
 NAME = PAPER = "cxl_ndp"

@@ -1,7 +1,5 @@
 """How the ELMoE-3D page names and draws schemes, platforms, modes and hit models; the sentence beside accuracy."""
 
-from __future__ import annotations
-
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Control
 

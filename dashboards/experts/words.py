@@ -1,7 +1,5 @@
 """What the expert-cache page says where it has nothing to draw, and beside a mark."""
 
-from __future__ import annotations
-
 REPLAY_FIRST = "Nothing to draw: no replay fits. Run: tokentape study baselines, then tokentape load and tokentape site."
 # A Vega expression: what stands at L x k, the lookups of one decoded token.
 CYCLE_WORDS = (

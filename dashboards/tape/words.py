@@ -1,7 +1,5 @@
 """What the page of tapes calls things, and what it says where it has nothing to draw."""
 
-from __future__ import annotations
-
 from tokentape.dashboards import theme
 from tokentape.dashboards.experts.words import CYCLE_WORDS, REPLAY_FIRST
 

@@ -1,7 +1,5 @@
 """What the validation page says of splits, operators and marks."""
 
-from __future__ import annotations
-
 VALIDATE = (
     "Run: tokentape hardware validate FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
 )

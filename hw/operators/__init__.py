@@ -3,8 +3,6 @@
 Knows shapes and a GPU's datasheet numbers, nothing of models, tapes or files.
 """
 
-from __future__ import annotations
-
 from tokentape.hw.operators.collectives import ALL_REDUCE, GATHER
 from tokentape.hw.operators.decode_attention import DECODE_ATTENTION
 from tokentape.hw.operators.gemm import GEMM

@@ -100,7 +100,7 @@ class Operator:
     of_shapes: Callable[[Shapes, Gpu], Iterable[Any]] | None = None
     of_arguments: Callable[..., Iterable[Any]] = lambda gpu, *arguments: arguments
 
-    def time(self, gpu: Gpu, constants: Floats, *arguments: Floats) -> Floats:
+    def time(self, gpu: Gpu, constants: Iterable[float], *arguments: Floats) -> Floats:
         """Seconds, element by element, as a compiler takes them."""
         return self.whole(self.terms(gpu, constants, *self.of_arguments(gpu, *arguments)))
 

@@ -3,8 +3,6 @@
 Stops where nothing fits or no raise gains. Ties to the more important expert, then to the smaller raise.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule
 from tokentape.policies.kernels import kernel
 

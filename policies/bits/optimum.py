@@ -3,8 +3,6 @@
 Unlike the selector it ignores the ranking and may leave bits unspent where more of them lose more. O(n x budget).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule

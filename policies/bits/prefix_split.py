@@ -4,8 +4,6 @@ All ways to cut the ranking are searched, O(n^2), and the one that gains most ov
 found. The budget is spent exactly, even where a bit gains nothing. Source: CXL GPU-NDP, specification 4.2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule

@@ -1,7 +1,5 @@
 """The same bits for all, what the selector is compared with. Between two widths the most important have one bit more."""
 
-from __future__ import annotations
-
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule
 from tokentape.policies.kernels import kernel
 

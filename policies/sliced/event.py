@@ -6,8 +6,6 @@ Decodes come first, then prompts: a prompt takes the model's own experts at high
 is streamed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.kernels import array, boolean, float32, float64, int32, int64, kernel, uint8, uint32, uint64, void

@@ -4,8 +4,6 @@ sizes (13,) i64, fixed: what is cached and counted. limits (7,) f64, fixed: thre
 tokens (n, 3) i64 and credit (n,) f64, advanced: of every request. pulls (2,) f64, advanced: what a soft budget has learnt.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, float64, int64, tuple_of, uint8, uint32
 
 # sizes

@@ -30,7 +30,6 @@ from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
 Floats = NDArray[np.float64]
 TABLE = "Table 3"
 CALIBRATE = "calibrate"
-SCENARIO = ("hb_gb", "model", "batch")  # what the schemes are compared at
 IS_OPEN = pl.col("published_ar").is_not_null() & pl.col("published_sd").is_not_null()
 METRICS = ("alpha", "phi_ar", "phi_sd")
 

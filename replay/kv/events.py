@@ -1,7 +1,5 @@
 """The kernel that takes recorded attention rows through a KV policy: one event is one query of one layer, all heads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint8, uint64

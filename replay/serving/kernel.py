@@ -4,8 +4,6 @@ What it calls makes no arrays: numba else counts references to every array that 
 an iteration's time.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import OF_TABLE, array, float64, function, int64, kernel, none, tuple_of, void
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE

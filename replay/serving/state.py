@@ -5,8 +5,6 @@ that iteration, a linked list. A second list runs over the decodes in the order 
 request `jump` to an earlier bucket.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, int64, kernel, void
 from tokentape.replay.serving.iteration import HELD, HELD_W, PAIRS, PAIRS_W, PROMPTS, SEEN, SEEN_W
 

@@ -3,8 +3,6 @@
 Unlike plain decodes, requests then advance by different numbers of tokens, so each is visited in every iteration.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, float64, int64, kernel
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap

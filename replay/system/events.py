@@ -5,8 +5,6 @@ is one event. Distinct experts stand in order of last mention (replay/stream.py)
 neither looked up nor admitted. What the iteration's cost is linear in goes to the cost's table (replay/serving/iteration.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE

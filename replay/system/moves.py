@@ -4,8 +4,6 @@ A layer without prompts in it is a step: the policy sees the tokens on each expe
 fetched in that event. Residents and averages start anew when decodes begin with nothing else decoding.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, float64, function, int64, kernel, tuple_of
 from tokentape.policies.placement import MIGRATE_SIGNATURE
 

@@ -3,8 +3,6 @@
 Slices of experts are shared by all requests; steps and the credit of the miss budget are each request's own.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import array, float32, float64, int16, int32, int64, kernel, tuple_of, uint8, void
 from tokentape.policies.sliced import state as st
 from tokentape.policies.sliced.event import serve_events

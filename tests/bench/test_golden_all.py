@@ -1,7 +1,5 @@
 """What the comparison of two revisions notices, on folders made by hand: no study runs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """The house stays within its budget of lines: a change that needs more takes some away elsewhere."""
 
-from __future__ import annotations
-
 from bench import lines
 
 

@@ -1,7 +1,5 @@
 """What bench/mutate.json names is there: a file under another name would be measured by the wrong tests, or by none."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

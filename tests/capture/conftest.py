@@ -1,7 +1,5 @@
 """No hub in tests, and small model folders that load as a user's own would."""
 
-from __future__ import annotations
-
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported

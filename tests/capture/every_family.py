@@ -3,8 +3,6 @@
 python tests/capture/every_family.py docs/capture.md      rewrites what stands between `<!-- families -->` and `<!-- end -->`
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import dataclass

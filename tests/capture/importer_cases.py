@@ -4,8 +4,6 @@ A `Kind` makes a file from a generator, imports it, and says what a tape of it m
 importers: csv, json and numpy.load, and numbers as Python reads them.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

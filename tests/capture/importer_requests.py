@@ -1,7 +1,5 @@
 """Request traces and acceptance metrics: files as published, and a plain second reading of them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Routing in every form an importer reads, and a plain second reading of it."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io

@@ -1,7 +1,5 @@
 """Ways to spoil a good file: other numbers, fields, lines, characters and bytes, all from one generator."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """The tape of a policy inside a model: what it applied, what the model chose itself, and a replay that decides the same."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A policy inside a live model: one that asks for nothing changes nothing, one that reroutes does so in the family's scores."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

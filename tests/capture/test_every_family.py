@@ -1,7 +1,5 @@
 """Every MoE architecture that is installed is recorded right or refused with the reason, and docs/capture.md says which."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

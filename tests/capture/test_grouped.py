@@ -1,7 +1,5 @@
 """Rows sorted by token in blocks: the order, what it finds, and that the size of a block decides nothing."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """No file makes an importer fail otherwise than by one line, hang, or write another number than the file has."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Any table of routing by its columns: the public formats we know, one file or many, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

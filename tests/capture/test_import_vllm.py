@@ -1,7 +1,5 @@
 """Importer of vLLM's routed experts: each layout it has had, one request or many, and every way they can be wrong."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Importer of BigMoeOnEdge: a tiny committed trace, the published ones where they lie, and every way a file can be wrong."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

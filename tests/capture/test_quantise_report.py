@@ -1,7 +1,5 @@
 """The report on a checkpoint's weights: against direct calculation, in bounded memory, over families, and on damaged files."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """Importers of arrivals and lengths: small files of each form, the published ones where they lie, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draft and verify inside live models: the output is the target's own, whatever the drafter."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A tape of speculative decoding: every node of every pass, the accepted path as an ordinary tape, resumed byte for byte."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Synthetic tapes: the generator against theory, misses against anchors, tapes against the contract, bad input in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tracemalloc

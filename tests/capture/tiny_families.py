@@ -1,7 +1,5 @@
 """Tiny random-weight models of every family: the mechanism of a real one, in milliseconds."""
 
-from __future__ import annotations
-
 import torch
 import transformers as hf
 from transformers import PreTrainedModel

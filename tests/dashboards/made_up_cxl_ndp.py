@@ -1,7 +1,5 @@
 """Made-up rows of the CXL GPU-NDP page in the declared schemas: round numbers, gains and shares told by hand."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

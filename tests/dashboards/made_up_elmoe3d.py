@@ -1,7 +1,5 @@
 """Made-up rows of the ELMoE-3D page in the declared schemas: round numbers, winners and thresholds told by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import made_up

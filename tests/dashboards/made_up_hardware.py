@@ -1,7 +1,5 @@
 """Made-up machines, steps and validation rows in the declared schemas: round numbers whose answers can be told by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 
 # The phone fetches from flash; both devices of the pair share a link; the third machine computes inside its memory.

@@ -1,7 +1,5 @@
 """Made-up rows of the Kelle page in the declared schemas: round gains, errors and losses whose sentences can be told by hand."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable, Iterator

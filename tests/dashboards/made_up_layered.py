@@ -1,7 +1,5 @@
 """Made-up rows of the Layered Prefill page in the declared schemas: straight lines, round numbers, answers told by hand."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from typing import Any

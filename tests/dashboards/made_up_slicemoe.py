@@ -1,7 +1,5 @@
 """Made-up rows of the SliceMoE page in the declared schemas: straight sweeps, round numbers, answers told by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import product

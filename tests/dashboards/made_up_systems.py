@@ -1,7 +1,5 @@
 """Made-up rows of the page of comparisons: four systems and a bound on two machines, one cell of which is empty."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

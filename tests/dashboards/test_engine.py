@@ -1,7 +1,5 @@
 """Figures as files: what each mark and step becomes in Vega-Lite, and the one line that a mistake in a file is answered with."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

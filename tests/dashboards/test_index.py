@@ -1,7 +1,5 @@
 """The front page: which replays decide its verdict."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

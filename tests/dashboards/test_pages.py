@@ -1,7 +1,5 @@
 """What holds of every paper's page: without rows it says what to run, parts stand alone, a full page has every answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType

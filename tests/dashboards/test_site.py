@@ -1,7 +1,5 @@
 """The site as files: built whole or not at all, small, self-contained, and honest about what is missing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The SliceMoE page against made-up rows whose answers can be told by hand, and its matched points against the study's own."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from itertools import product

@@ -1,7 +1,5 @@
 """How a command of the fixture `tokentape` ended; commands without some modules; what a folder holds."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

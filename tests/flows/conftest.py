@@ -1,7 +1,5 @@
 """A store with a small tape, and the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

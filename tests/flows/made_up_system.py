@@ -1,7 +1,5 @@
 """A system that no one published, in closed form: a decode step of a dense model read from one memory. This is all it takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The README's line of errors of a system, as it stands there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[2] / "README.md"

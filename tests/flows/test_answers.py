@@ -1,7 +1,5 @@
 """Answers by pattern: which rows a claim is read from, what is held against what, and with which band."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is checked before anything is computed: spelling, options without effect, and how little a list of studies imports."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

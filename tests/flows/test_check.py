@@ -1,7 +1,5 @@
 """`tokentape check`, and what a damaged tape does to the commands that read many."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

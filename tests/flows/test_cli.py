@@ -1,7 +1,5 @@
 """The command line on a small tape: what each command prints."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

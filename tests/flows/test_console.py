@@ -1,7 +1,5 @@
 """Tables of the terminal: what rich would draw, cell by cell."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

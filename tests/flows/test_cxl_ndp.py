@@ -1,7 +1,5 @@
 """The GPU-NDP study: its drawn part on two seeds, what its rows must hold, and the commands that show them."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

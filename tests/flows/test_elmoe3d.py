@@ -1,7 +1,5 @@
 """The ELMoE-3D study: its rows and answers, its bars, its speed; and the commands calibrate elmoe3d and speculate."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from itertools import product

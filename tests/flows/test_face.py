@@ -1,7 +1,5 @@
 """`import tokentape as tt`: what a notebook sees."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """fit: what lies where adds up, limits are the largest that fit, and what does not fit says what would."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

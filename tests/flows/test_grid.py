@@ -1,7 +1,5 @@
 """A study's replays: multiplied out, run once, the same bytes on every runner, continued where they stopped."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

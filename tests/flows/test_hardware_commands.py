@@ -1,7 +1,5 @@
 """hardware, models, calibrate, validate, step, timeline: what they print and record."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What the Kelle study measures inside a live model, on hardly any text: rows, references, the front, and what is skipped."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

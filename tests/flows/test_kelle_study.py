@@ -1,7 +1,5 @@
 """The Kelle study: points, answers and checks of the shipped settings, and the commands that show them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """tokentape decide kv on a recorded tape and KV policies in `evaluate`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

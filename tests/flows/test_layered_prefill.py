@@ -1,7 +1,5 @@
 """The Layered Prefill study on small settings: points and answers, resumed and repeated; and all of it, against its bars."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -14,11 +12,10 @@ from readme_errors import AGAIN, stands
 from tokentape.flows import error_table
 from tokentape.flows.running import run
 from tokentape.flows.serving.setup import Point
-from tokentape.flows.systems.layered_prefill import answers as claimed
 from tokentape.flows.systems.layered_prefill import points
+from tokentape.flows.systems.layered_prefill import study as layered
 from tokentape.flows.systems.layered_prefill.study import ARRIVALS, Settings, arrivals_folder, jobs
 from tokentape.replay.serving.facts import PAPER
-from tokentape.replay.serving.knees import Curve
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
@@ -223,25 +220,27 @@ def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answe
     assert "run `tokentape study layered_prefill` first" in tokentape("claims", "layered_prefill", "--store", "empty").err
 
 
-def test_knees_are_read_between_the_swept_rates():
-    curve = Curve(np.array([1.0, 2.0, 3.0]), np.array([[1.0, 0.8, 0.2], [0.8, 0.1, 0.0], [1.0, 1.0, 0.95]]))
-    assert curve.falls_below(0.9) == pytest.approx([1.5, 1.0, 3.0])
-    assert curve.falls_below(0.5) == pytest.approx([2.5, 1.0 + 0.3 / 0.7, 3.0])
+def test_knees_are_read_between_the_swept_rates(place):
+    """By the median and by both ends; a lead's ends are each one's low over the other's high."""
+    sweep = [job for job in jobs(SHIPPED) if job.series == "slo qwen sharegpt"]
+    first, last = min(job.point.rate_per_s for job in sweep), max(job.point.rate_per_s for job in sweep)
 
+    def share(job):
+        within = 1.0 if job.point.scheduler == "layered" else (last - job.point.rate_per_s) / (last - first)
+        return [{"metric": "slo_frac", "value": within, "low": within - 0.1, "high": within + 0.2}]
 
-def test_a_lead_has_a_band_of_opposite_ends():
-    chunked = Curve(np.array([1.0, 2.0]), np.array([[1.0, 0.2], [0.9, 0.0], [1.0, 0.6]]))
-    layered = Curve(np.array([1.0, 2.0]), np.array([[1.0, 1.0], [1.0, 0.9], [1.0, 1.0]]))
-    led = chunked.led_by(layered)
-    assert led.shares == pytest.approx(np.array([[1.0, 0.2], [1.0, 0.7], [0.9, 0.0]]))
-    assert led.falls_below(0.5) == pytest.approx([1.625, 2.0, 1.0 + 0.4 / 0.9])
+    found = {row["claim_id"]: row for row in layered.answers(place, SHIPPED, {job: share(job) for job in sweep})}
+    of = [found[f"{PAPER}/sec-5.2/{claim}"] for claim in ("slo_drop_rate/qwen3-30b-a3b/sharegpt-chunked",
+                                                          "slo_clear_advantage_rate/qwen3-30b-a3b/sharegpt-layered")]  # fmt: skip
+    rates = [[first + part * (last - first) for part in parts] for parts in ((0.1, 0.0, 0.3), (0.5, 0.2, 0.8))]
+    assert [[row[end] for end in ("value", "low", "high")] for row in of] == [pytest.approx(each) for each in rates]
 
 
 def test_a_pattern_without_a_claim_is_refused(place, answers):
     group = SMALL.grid[0].model_copy(update={"claims": ("table-99/*",)})
     job = jobs(SMALL.model_copy(update={"grid": (group,)}))[0]
     with pytest.raises(ValueError, match=r"series one prompt: no claim is named layered_prefill/table-99"):
-        claimed.answers(place, SMALL, {job: {"x": (1.0, None, None)}})
+        layered.answers(place, SMALL, {job: []})
 
 
 def test_other_schedulers_names_and_fields_are_checked():

@@ -1,7 +1,5 @@
 """A policy inside the embedded model from the command line: its tape, the tape replayed, Buddy's similarity."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notebooks of docs/notebooks run, and show what they say."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Streaming experts beside an engine that did: hits and bytes of its own tape, speeds of its other settings, clear refusals."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

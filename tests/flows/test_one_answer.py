@@ -1,7 +1,5 @@
 """One step, one answer: the commands of three engines print one number with one band for the same step."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Policies by name and by path, their parameters, and what is said when one is wrong."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """tokentape decide place and bits on small tapes, and their rows in the warehouse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from command import Cli

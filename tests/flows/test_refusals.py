@@ -3,8 +3,6 @@
 refusals.txt has a command a line. All run in one folder, which they leave as it is.
 """
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

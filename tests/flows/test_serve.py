@@ -4,8 +4,6 @@ Two dependency bounds in pyproject.toml (fastapi, SQLAlchemy) exist because flow
 never run; only this test sees that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """simulate, capacity, calibrate serving, import requests: what they print and write."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sixth system in closed form: a package of its own and one line in the registry of systems, and everything else knows it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import made_up_system

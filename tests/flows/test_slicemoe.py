@@ -1,7 +1,5 @@
 """The SliceMoE study on small settings: points and answers, resumed and repeated, and the claims beside them."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """What of the code a result's key is of: an engine's own modules and whatever they reach, and nothing else of the project."""
 
-from __future__ import annotations
-
 import ast
 import shutil
 from pathlib import Path

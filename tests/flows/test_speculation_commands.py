@@ -1,7 +1,5 @@
 """Speculative decoding from the command line: a tape, its metrics, its pools replayed, an ordinary replay of it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Studies: the shipped ones parse; a wrong file is one clear line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

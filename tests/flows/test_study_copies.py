@@ -1,7 +1,5 @@
 """A copy of a published study, with a model and a machine of one's own: it runs by its path, beside the one that ships."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """replay --system and compare: what they print, what they refuse, and cells that cannot be had."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Studies of systems: fields multiplied into runs, made once; the pages of docs/findings say what the runs do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A thousand damaged tapes: each is refused in one line or gives the same numbers, without a traceback and in time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

@@ -1,7 +1,5 @@
 """What is started on a tether ends with its starter: stopped, or killed in a way that no one can answer."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Long jobs on threads and processes: all are done, an error or a killed worker ends the rest, nothing stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

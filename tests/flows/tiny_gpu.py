@@ -1,7 +1,5 @@
 """A model's config, a machine of one's own, and operators timed on it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

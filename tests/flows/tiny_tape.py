@@ -1,7 +1,5 @@
 """A small tape with routing, made from a fixed seed."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Machines as people read them: values keep their size through units and prefixes, differences are complete."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Distinct experts: closed forms against Monte Carlo, their properties, their estimators, and where independence must lose."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

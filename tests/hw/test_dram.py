@@ -1,7 +1,5 @@
 """DRAM in closed form: within its bars of a cycle-level simulator, monotone, sourced, and wrong without the limits it claims."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

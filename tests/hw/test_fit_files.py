@@ -1,7 +1,5 @@
 """Fitted constants in files: what ships is what was fitted, a file is read as it was written, a damaged one is one line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Machine files: numbers with sources, bases, inherited sources, refusals that name file and key, and the page made of them."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.metadata import EntryPoint

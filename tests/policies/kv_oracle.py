@@ -1,7 +1,5 @@
 """Eviction as a person would write it: one dictionary of scores per head, a sort for the prompt, a minimum per step."""
 
-from __future__ import annotations
-
 
 def aep(
     prompt, rows, budget: int, sink: int, recent: int, importance: str = "sum", gamma: float = 0.98, window: int = 0

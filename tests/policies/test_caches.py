@@ -1,7 +1,5 @@
 """Cache policies against an obvious oracle, properties of the literature, golden counts, and where a method must lose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Pools, trees and acceptance: against slow versions, on random traces, and by what the output's distribution must be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

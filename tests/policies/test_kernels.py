@@ -1,7 +1,5 @@
 """Kernels: nothing is compiled before it is called, and no machine code is used that another source would not give."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pickle

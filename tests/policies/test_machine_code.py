@@ -1,7 +1,5 @@
 """Machine code of generated sources: Python's own answers, in loops and branches, and numpy's for formulas of arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

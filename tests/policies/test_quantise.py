@@ -1,7 +1,5 @@
 """Quantisation and slices against the specification's numbers, a scalar loop, torch, and where a scheme must fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

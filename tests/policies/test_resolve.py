@@ -1,7 +1,5 @@
 """Text into policies and back, for every kind, and what is said when a word is wrong."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How many groups of layers a batch takes and which layers each holds: the published table and splits."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

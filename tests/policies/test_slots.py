@@ -1,7 +1,5 @@
 """Systems from text, and what does not compose."""
 
-from __future__ import annotations
-
 import pytest
 
 from tokentape.policies.lru import LRU

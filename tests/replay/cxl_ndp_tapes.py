@@ -1,7 +1,5 @@
 """Small routings and the tables of a tape that holds them."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import tapes

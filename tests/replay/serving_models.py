@@ -1,7 +1,5 @@
 """Small models, a machine and coverage for tests of the serving engine, as the engine takes them and as the oracle does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A serving engine with one object per request and the cost formulas written out layer by layer. Slow, and meant to be read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Small traces for tests, made from a seed: the arrays a tape would give."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 

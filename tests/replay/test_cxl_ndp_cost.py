@@ -1,7 +1,5 @@
 """The GPU-NDP cost model: numbers of the specification, a replay written out again, properties, and settings that must lose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

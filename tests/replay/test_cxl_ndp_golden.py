@@ -1,7 +1,5 @@
 """The GPU-NDP systems on random settings: every number as it was before there was one clock, in the paper's profile."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

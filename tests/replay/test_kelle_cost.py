@@ -1,7 +1,5 @@
 """Kelle's cost model: goldens of the notes, an oracle written out again, properties, limits, and readings that must miss."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace

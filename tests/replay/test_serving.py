@@ -1,7 +1,5 @@
 """The serving engine: a schedule worked by hand, what must hold for any workload, and what must be refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor

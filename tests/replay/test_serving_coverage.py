@@ -1,7 +1,5 @@
 """Coverage for the serving engine: the published table, closed forms, a tape's curves, and exact unions against Python sets."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Dense layers in the serving engine: priced as matrix products, and held to the log of a real server."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The search for the serving constants: facts made by known constants lead back to them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -4,8 +4,6 @@ Where several KV heads lie on a device, and reading keys and values takes longer
 than devices it counted no copies, and of the queries of a round only the drafts'.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What fits a machine's memory beside a model: KV blocks against those of real servers, by hand, and refusals with the sizes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a serving run is judged by, against plain counting; costs against the published sizes; capacity and calibration facts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, both, costs, tiny

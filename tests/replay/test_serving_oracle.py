@@ -1,7 +1,5 @@
 """The serving engine against a plain-Python one with an object per request: event by event, all schedulers."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Predicted against measured: logs and experiments read, batches fixed one iteration ahead, and bars on real servers."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from pathlib import Path

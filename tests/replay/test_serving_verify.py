@@ -1,7 +1,5 @@
 """Draft-and-verify rounds of the serving engine: worked by hand, what must hold for any workload, where they lose."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny

@@ -1,7 +1,5 @@
 """A trace under each semantics: which lookups, in which order, grouped how."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """The draft slot: recorded rounds in the loop, against plain Python, the expert engine and the clock."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """KV policies, refresh and the room that KV shares with experts, in the loop: against dictionaries, the clock and sums."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from dataclasses import replace
 

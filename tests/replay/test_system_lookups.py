@@ -1,7 +1,5 @@
 """The loop against replay/experts: the same tape, cache and lookups, one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tapes import GEOMETRY, make_trace

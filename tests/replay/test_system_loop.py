@@ -1,7 +1,5 @@
 """The loop with the experts' slots against the loop without, `step`, GPU-NDP and brute force."""
 
-from __future__ import annotations
-
 import cxl_ndp_tapes
 import numpy as np
 import polars as pl

@@ -1,7 +1,5 @@
 """Costs of steps: by hand, SliceMoE's operating points, conservation, monotony, bands, and power that no machine draws."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workloads: moments of the length fits, arrivals, resampling, prefix caches."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

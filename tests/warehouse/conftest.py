@@ -1,7 +1,5 @@
 """A small store by hand: one tape whose summaries can be counted on fingers, and replays with round numbers."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One tape whose summaries can be counted on fingers, and results of replays with round numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

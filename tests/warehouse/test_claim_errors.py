@@ -1,7 +1,5 @@
 """How answers are held against the papers' numbers: what is counted, what an error is, and errors together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tapes whose rows contradict each other, the manifest or another table are refused, with the row."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Early selections, critical experts, gate curves, coverage and attention of a random tape against a few lines of Python."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from itertools import product, zip_longest
 

@@ -1,7 +1,5 @@
 """Geometry: parameters against published counts and transformers' own classes, bytes and operations against the papers."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that changed after they were written are noticed before anything is made of them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

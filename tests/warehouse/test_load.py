@@ -1,7 +1,5 @@
 """The loader: what is in the database, that it is the same every time, that it swaps in whole, and that bad files are named."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

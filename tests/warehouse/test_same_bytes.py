@@ -1,7 +1,5 @@
 """Views `baselines` and `pareto`: methods of other expert formats meet where their caches have the same bytes, within 1 %."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

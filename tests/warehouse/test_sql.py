@@ -1,7 +1,5 @@
 """Questions: the views' numbers, every named query, forms of an answer, and that nothing can be written."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Writing to a store: several writers of one file, an interrupted one, a full disk; and a store that cannot be reached."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Declared columns: what conforms round-trips, what does not is named, and the documents say the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

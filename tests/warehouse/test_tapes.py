@@ -1,7 +1,5 @@
 """Tapes by name, and a writer from its first shard to its manifest: what is there, what is said of what is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

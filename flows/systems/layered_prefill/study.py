@@ -5,8 +5,9 @@ Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/
 
 from __future__ import annotations
 
+import fnmatch
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,16 @@ from typing import Any
 from pydantic import Field
 
 from tokentape.capture.importers.request_traces import import_azure, import_mooncake
-from tokentape.flows.answers import Row
+from tokentape.flows.answers import Query, Row, answered, stated
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import Running
-from tokentape.flows.serving.setup import Point
+from tokentape.flows.serving.setup import Point, engine_of
 from tokentape.flows.study_file import Grid, Part, StudyFile
-from tokentape.flows.systems.layered_prefill.answers import Values, answers
 from tokentape.flows.systems.layered_prefill.points import of_job
 from tokentape.hw import serving_fits
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.coverage_points import error_lines, of_paper, of_tape
+from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.serving.metrics import ServiceLevel
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -92,6 +93,7 @@ class Settings(StudyFile):
     holds: dict[str, float]
     traces: tuple[Trace, ...]
     grid: tuple[Group, ...] = Field(min_length=1)
+    answers: tuple[Query, ...]
 
     def level(self, point: Point) -> ServiceLevel | None:
         """The paper's limits for this model and workload; None where it has none."""
@@ -171,15 +173,48 @@ def run(at: Running) -> list[Row]:
     at.tell(missing)
     at.expect(wanted, replayed)
     ran = dict(at.each(of_job, [*wanted, *replayed]))
-    made = [] if study.is_copy else answers(at.store, study, {job: _values(at.store, study, ran[job]) for job in wanted})
+    rows = {job: study.rows_of(at.store, "serving_points", ran[job]) or [] for job in wanted}
+    made = [] if study.is_copy else answers(at.store, study, rows)
     covered = coverage(at.store)
     at.write({"answers": made, "coverage_points": covered})
     at.tell(error_lines(covered))
     return made
 
 
-def _values(store: Store, study: Settings, of: str) -> Values:
-    return {row["metric"]: (row["value"], row["low"], row["high"]) for row in study.rows_of(store, "serving_points", of) or ()}
+def answers(store: Store, study: Settings, points: Mapping[Job, list[Row]]) -> list[Row]:
+    """points: rows of serving_points. Raises ValueError for a pattern of the study file that names no claim."""
+    lead = {"metric": "slo_clear_advantage_rate", "share": 0.5, "kind": "lead"}  # half of the requests, assumed
+    falls = [
+        {"metric": m, "share": s, "kind": k} for k, of in (("drop", study.drops), ("hold", study.holds)) for m, s in of.items()
+    ]
+    metrics = [{"metric": m, "ours": of.lstrip("-"), "sign": -1.0 if of[0] == "-" else 1.0} for m, of in study.metrics.items()]
+    served, asked, steps = list[Row](), list[Row](), list[Row]()
+    for i, (job, rows) in enumerate(points.items()):
+        point = job.point
+        of = {
+            "job": i,
+            "series": job.series,
+            "words": str(job),
+            "is_compared": job.against is not None,
+            "last_rate": job.last_rate,
+        }
+        of |= {name: getattr(point, name) for name in ("scheduler", "model", "workload", "n_seeds")}
+        of |= {"rate": point.rate_per_s or 0.0, "chunk_tokens": point.params.get("chunk_tokens", 512)}
+        served += [of | {name: row[name] for name in ("metric", "value", "low", "high")} for row in rows]
+        for pattern in job.claims:
+            ids = fnmatch.filter(stated(PAPER), f"{PAPER}/{pattern}")
+            if not ids:
+                raise ValueError(f"study {study.name}, series {job.series}: no claim is named {PAPER}/{pattern}")
+            asked += [{"job": i, "claim_id": claim_id} for claim_id in ids]
+    for name, (batch, context) in study.decode_steps.items():
+        cost = engine_of(store, Point(scheduler="chunked", model=name.split("/")[2], profile=study.profile)).cost
+        step = {"batch": batch, "context": context, "seconds": cost.decode_step_s(batch, context)}
+        steps.append({"claim_id": f"{PAPER}/{name}", **step})
+    covered = engine_of(store, Point(scheduler="chunked", profile=study.profile)).cost.cov_decode[:, 0]
+    shares = [{"n": n, "share": share} for n, share in enumerate(covered.tolist())]
+    asked = asked or [{"job": -1, "claim_id": ""}]
+    made = {"served": served, "asked": asked, "metrics": metrics, "falls": [*falls, lead], "steps": steps, "coverage": shares}
+    return answered(study.answers, PAPER, made)
 
 
 def coverage(store: Store) -> list[Row]:
