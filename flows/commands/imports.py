@@ -11,6 +11,7 @@ MaxBytesOption = Annotated[
     int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
 ]
 TWO_GIB = 2 << 30
+ModelOption = Annotated[str, option("The model: a shipped one by name, or its config.json.", "--model", metavar="NAME|JSON")]
 
 
 def import_bigmoe(
@@ -34,7 +35,7 @@ def import_vllm(
             "prompt_routed_experts.",
         ),
     ],
-    config: Annotated[Path, option("The model's config.json: the trace does not say what the model is.")],
+    model: ModelOption,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -42,22 +43,33 @@ def import_vllm(
 
     \b
     Examples:
-      tokentape import vllm responses.jsonl --config config.json
-      tokentape import vllm request-*.npz --config config.json
+      tokentape import vllm responses.jsonl --model qwen3-30b-a3b
+      tokentape import vllm request-*.npz --model config.json
     """
     from tokentape.capture.importers.vllm import import_vllm as convert
+    from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(files, config, Store(store), max_bytes))
+    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_routing(
     files: Annotated[list[Path], argument("FILE...", "CSV, JSON lines or Parquet, also packed (.gz).")],
+    preset: Annotated[
+        str | None,
+        option(
+            "A published format: moe-trace, moe-trace-positions, moe-trace-ranks (llama.cpp), moe-cache-lab, megatron, "
+            "flame-moe, expert-selection-trace, moe-beyond or vllm-log. Other options stand in place of its own."
+        ),
+    ] = None,
     layer: Annotated[str | None, option("Column: absolute layer. [default: layer]")] = None,
     experts: Annotated[str | None, option("Column: list of expert ids, or one id per row. [default: expert_ids]")] = None,
     phase: Annotated[
         str | None,
-        option("Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows. [default: phase]"),
+        option(
+            "Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows; or widths: a pass of "
+            "one token decodes. [default: phase]"
+        ),
     ] = None,
     request: Annotated[
         str | None, option("Column: name of the request. [default: request_id; without it all rows are one]")
@@ -67,55 +79,63 @@ def import_routing(
         option("Column: token's position, from 0. [default: position; without it rows of a request and layer are counted]"),
     ] = None,
     weights: Annotated[str | None, option("Column: gate weights, as experts. [default: gate_weights; without it null]")] = None,
-    top_k: Annotated[int | None, option("Experts per token; needed with one id per row and no position.", min=1)] = None,
+    top_k: Annotated[
+        int | None, option("Experts per token, with one id per row and no position. [default: the model's]", min=1)
+    ] = None,
     where: Annotated[str | None, option("Only rows with it, such as type=route.", metavar="COLUMN=VALUE")] = None,
     many: Annotated[
-        str,
+        str | None,
         option(
-            "What each file is: parts (of one table, in the order given), requests (one each) or layers (one each).", "--files"
+            "What each file is: parts (of one table, in the order given), requests (one each) or layers (one each). "
+            "[default: parts]",
+            "--files",
         ),
-    ] = "parts",
+    ] = None,
     order: Annotated[
-        str,
+        str | None,
         option(
             "What the order of rows means: requests (nothing: one after another, a prefill as one pass layer by layer, then "
-            "token by token) or executed (as the engine ran them)."
+            "token by token) or executed (as the engine ran them). [default: requests]"
         ),
-    ] = "requests",
-    form: Annotated[str | None, option("csv, jsonl or parquet. [default: by the name]")] = None,
-    config: Annotated[Path | None, option("The model's config.json; or give --n-experts.")] = None,
+    ] = None,
+    form: Annotated[str | None, option("csv, jsonl, parquet, or steps (a JSON list of passes). [default: by the name]")] = None,
+    model: Annotated[
+        str | None, option("A shipped model by name, or its config.json; or give --n-experts.", metavar="NAME|JSON")
+    ] = None,
     n_experts: Annotated[int | None, option("Experts per layer of a model without a config.", min=1)] = None,
     expert_bytes: Annotated[int | None, option("With --n-experts: bytes of one expert, for replays.", min=1)] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import any table of routing by the names of its columns. Prints the trace id; the manifest states what was read how.
+    """Import any table of routing, by the names of its columns or as a preset reads it. Prints the trace id; the manifest states
+    what was read how.
 
     \b
     Examples:
+      tokentape import routing moe_trace.csv --preset moe-trace --model qwen3-30b-a3b
+      tokentape import routing layer-*.parquet --preset flame-moe --n-experts 64
       tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
-          --weights topk_weights --phase decode --config config.json
-      tokentape import routing prompts/*.csv --files requests --layer "Layer ID" --experts "Activated Expert IDs" \\
-          --phase prefill --config config.json
-      tokentape import routing layer-*.parquet --files layers --experts indices --weights scores --phase prefill --n-experts 64
-      tokentape import routing trace.csv --experts expert --top-k 8 --phase decode --n-experts 128
+          --weights topk_weights --phase decode --model config.json
     """
     from tokentape.capture.importers.routing_columns import Columns, Layout
     from tokentape.capture.importers.routing_table import import_routing as convert
+    from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):
         raise ValueError(f"--where {where!r}: give COLUMN=VALUE")
-    layout = Layout(
+    layout = Layout.of(
+        preset,
         Columns(request, position, layer, experts, weights, phase),
-        form,
-        many,
-        order,
-        top_k,
-        (column, value) if where is not None else None,
+        form=form,
+        files=many,
+        order=order,
+        top_k=top_k,
+        where=(column, value) if where is not None else None,
     )
     place = Store(store)
+    config = None if model is None else config_path(model)
     _report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
 
 
