@@ -200,7 +200,7 @@ _add(app, Action, capture=capture.capture, synthesize=synthesize.synthesize, sho
 _add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, serve=flows.serve, demo=flows.demo)
 importers = _group("import", "Turn another engine's trace into a tape.")
 _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)
-_add(importers, Action, requests=imports.import_requests, acceptance=imports.import_acceptance)
+_add(importers, Action, sglang=imports.import_sglang, requests=imports.import_requests, acceptance=imports.import_acceptance)
 decide = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
 _add(decide, Command, kv=kv.kv, place=placement.placement, precision=placement.bits, draft=speculation.acceptance)
 engine = _group("serving", "Serve requests iteration by iteration: latencies at a rate, the highest rate within limits.")

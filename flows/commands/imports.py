@@ -53,6 +53,33 @@ def import_vllm(
     _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
+def import_sglang(
+    files: Annotated[
+        list[Path],
+        argument(
+            "FILE...", "Responses of the server (JSON lines), or dumps of the expert distribution recorder in per_token mode."
+        ),
+    ],
+    model: ModelOption,
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import routed experts recorded by SGLang: of responses (--enable-return-routed-experts), or of its recorder's .pt files.
+
+    All requests are one tape. Of ranks that saw the same tokens (tensor parallel) give one file. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import sglang responses.jsonl --model qwen3-30b-a3b
+      tokentape import sglang expert_distribution_recorder_1758079621.5_0.pt --model config.json
+    """
+    from tokentape.capture.importers.sglang import import_sglang as convert
+    from tokentape.warehouse.models import config_path
+    from tokentape.warehouse.tape import Store
+
+    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+
+
 def import_routing(
     files: Annotated[list[Path], argument("FILE...", "CSV, JSON lines or Parquet, also packed (.gz).")],
     preset: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -36,12 +35,6 @@ def rows() -> list[dict[str, Any]]:
                     {"req": request, "tok": position, "layer": layer, "ids": ids, "w": [weight, 1 - weight], "phase": phase}
                 )
     return found
-
-
-def parquet(frame: pl.DataFrame) -> bytes:
-    stream = io.BytesIO()
-    frame.write_parquet(stream)
-    return stream.getvalue()
 
 
 NAMED = Columns(request="req", position="tok", experts="ids", weights="w")
@@ -114,124 +107,29 @@ def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..
     assert tape.manifest.settings["order"] == "executed"
 
 
-# Per preset: the files as its source defines them, the rows (request, position, layer) -> ids that they say, and tokens by pass.
-# MoE layers 1 and 2 of three, 8 experts, top 2.
-LAB = (
-    '{"record_type": "metadata", "format": "moe-cache-lab.routing-jsonl", "format_version": 1, "model_id": "m", "num_experts": 8}'
-)
-CHOSEN = '{{"record_type": "routing_selection", "phase": "{}", "token_position": {}, "layer": {}, "selected_experts": {}{}}}'
-STEP = '{{"step": {}, "stage": "pre_dispatch", "block": "{}", "layer": {}, "rank": 0, "num_tokens": 2, "top_indices": {}}}'
-BEYOND = "Layer ID,Batch Number,Token,Activated Expert IDs\n"
-LOG = '{{"type": "route", "req_id": "{}", "token_idx": {}, "layer": {}, "topk_ids": {}, "topk_weights": [0.75, 0.25]}}'
-TWO_RUNS = {(0, 0, 1): [1, 2], (0, 1, 1): [1, 3], (0, 1, 2): [3, 4], (0, 2, 1): [5, 6], (0, 2, 2): [7, 0], (1, 0, 1): [2, 1]}
-PRESET_CASES: dict[str, tuple[list[str | bytes], dict[tuple[int, int, int], list[int]], list[int]]] = {
-    # Two tokens of a prompt, of which the last layer sees the last, and a decoded one; then a run of one token.
-    "moe-trace": (
-        ["1,1\n1,2\n1,1\n1,3\n2,3\n2,4\n1,5\n1,6\n2,7\n2,0\n", "1,2\n1,1\n"],
-        TWO_RUNS,
-        [2, 1, 1],
-    ),
-    "moe-trace-positions": (["-2,1,1,2\n-1,1,1,3\n-1,2,3,4\n0,1,5,6\n0,2,7,0\n", "0,1,2,1\n"], TWO_RUNS, [2, 1, 1]),
-    "moe-trace-ranks": (
-        [
-            "phase,token,layer,rank,expert\n"
-            + "".join(
-                f"{phase},{token},{layer},{rank},{e}\n"
-                for phase, token, layer, ids in (
-                    *(("prefill", 0, 1, (1, 2)), ("prefill", 1, 1, (1, 3)), ("prefill", 1, 2, (3, 4))),
-                    *(("decode", 2, 1, (5, 6)), ("decode", 2, 2, (7, 0))),
-                )
-                for rank, e in enumerate(ids)
-            )
-        ],
-        {key: ids for key, ids in TWO_RUNS.items() if key[0] == 0},
-        [2, 1],
-    ),
-    "moe-cache-lab": (
-        [
-            "\n".join((LAB, CHOSEN.format("prompt", 0, 1, "[1, 2]", ""), CHOSEN.format("prompt", 1, 1, "[1, 3]", ""), ""))
-            + CHOSEN.format("generated", 2, 1, "[5, 6]", ', "token_id": 9, "selected_probabilities": []')
-        ],
-        {(0, 0, 1): [1, 2], (0, 1, 1): [1, 3], (0, 2, 1): [5, 6]},
-        [2, 1],
-    ),
-    "megatron": (
-        [
-            "\n".join(
-                STEP.format(*row)
-                for row in (
-                    *((0, "decoder", 1, "[[1, 2], [3, 4]]"), (0, "decoder", 2, "[[5, 6], [7, 0]]")),
-                    *((0, "mtp", 1, "[[1, 2], [3, 4]]"), (1, "decoder", 1, "[[2, 3]]"), (1, "decoder", 2, "[[0, 1]]")),
-                )
-            )
-        ],
-        {(0, 0, 1): [1, 2], (0, 1, 1): [3, 4], (0, 0, 2): [5, 6], (0, 1, 2): [7, 0], (1, 0, 1): [2, 3], (1, 0, 2): [0, 1]},
-        [2, 1],
-    ),
-    "flame-moe": (
-        [
-            parquet(pl.DataFrame({"indices": [[layer, 3], [layer, 4]], "scores": [[0.25, 0.75], [0.75, 0.25]]}))
-            for layer in LAYERS
-        ],
-        {(0, 0, 1): [3, 1], (0, 1, 1): [1, 4], (0, 0, 2): [3, 2], (0, 1, 2): [2, 4]},
-        [2],
-    ),
-    "expert-selection-trace": (
-        [
-            '[{"0": null, "1": [[1, 2], [3, 4]], "2": [[5, 6], [7, 0]]}, {"0": null, "1": [[2, 3]], "2": [[0, 1]]}]',
-            '[{"1": [[6, 7]]}]',
-        ],
-        {
-            (0, 0, 1): [1, 2],
-            (0, 1, 1): [3, 4],
-            (0, 0, 2): [5, 6],
-            (0, 1, 2): [7, 0],
-            (0, 2, 1): [2, 3],
-            (0, 2, 2): [0, 1],
-            (1, 0, 1): [6, 7],
-        },
-        [2, 1, 1],
-    ),
-    "moe-beyond": (
-        [
-            BEYOND + '1,0,"a, b","[1, 2]"\n1,0,c,"[3, 4]"\n2,0,"a, b","[5, 6]"\n2,0,c,"[7, 0]"\n',
-            BEYOND + '1,0,d,"[2, 3]"\n',
-        ],
-        {(0, 0, 1): [1, 2], (0, 1, 1): [3, 4], (0, 0, 2): [5, 6], (0, 1, 2): [7, 0], (1, 0, 1): [2, 3]},
-        [2, 1],
-    ),
-    "vllm-log": (
-        [
-            '{"type": "meta", "top_k": 2}\n'
-            + "\n".join(LOG.format(*row) for row in (("a", 4, 1, "[1, 2]"), ("b", 0, 1, "[3, 4]")))
-        ],
-        {(0, 4, 1): [1, 2], (1, 0, 1): [3, 4]},
-        [1, 1],
-    ),
-}
+# Files written by hand as the sources of presets.toml define them, and the rows that they hold: tests/data/README.md.
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "presets"
+EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_published_format_by_its_preset(preset: str, tmp_path: Path, imported: Callable[..., Tape]) -> None:
-    contents, rows, passes = PRESET_CASES[preset]
-    paths = []
-    for number, content in enumerate(contents):
-        paths.append(tmp_path / f"{number}.of.{PRESETS[preset]['form']}")
-        paths[-1].write_bytes(content.encode() if isinstance(content, str) else content)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    paths, rows = [GOLDEN / name for name in EXPECTED[preset]["files"]], EXPECTED[preset]["rows"]
     tape = imported(paths, Layout.of(preset, Columns()), config_path=tmp_path / "config.json")
-    found = tape.read("routing").to_dicts()
-    assert {(r["request_id"], r["position"], r["layer"]): r["expert_ids"] for r in found} == rows
-    assert tape.read("passes")["n_tokens"].to_list() == passes
+    columns = (tape.read("routing")[name].to_list() for name in ("request_id", "position", "layer", "expert_ids"))
+    assert sorted([*key, *ids] for *key, ids in zip(*columns, strict=True)) == sorted(rows)
+    assert tape.read("passes")["n_tokens"].to_list() == EXPECTED[preset]["passes"]
     assert (tape.geometry.hidden, tape.geometry.moe_layers, tape.manifest.model_id) == (64, (1, 2), "qwen3_moe")
     assert tape.manifest.settings["preset"] == preset
-    n_tokens = len({key[:2] for key in rows})
+    n_tokens = len({tuple(row[:2]) for row in rows})
     assert ("missing_rows" in tape.manifest.flags) == (len(rows) < 2 * n_tokens)
 
 
 def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     lab = tmp_path / "lab.jsonl"
-    lab.write_text(LAB + "\n" + CHOSEN.format("generated", 0, 1, "[1, 2]", ', "selected_probabilities": [0.75, 0.25]'))
+    first, _, generated = (GOLDEN / "moe-cache-lab.0.jsonl").read_text().partition("\n")
+    lab.write_text(first + "\n" + generated.splitlines()[-1].replace("[]", "[0.75, 0.25]"))
     tape = imported(lab, Layout.of("moe-cache-lab", Columns()), config_path=None)
     assert (tape.geometry.n_experts, tape.manifest.model_id) == (8, "m")
     assert tape.read("routing")["gate_weights"].to_list() == [[0.75, 0.25]]
@@ -272,7 +170,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a pass without experts": ('[{"1": [[], [1, 2]]}]', {"preset": "expert-selection-trace"}, "row 1: expert_ids is []"),
     "another record": ('{"record_type": "x"}', {"preset": "moe-cache-lab"}, "no rows with record_type=routing_selection"),
     "encoders": (
-        CHOSEN.format("source", 0, 1, "[1, 2]", ""),
+        '{"record_type": "routing_selection", "phase": "source", "token_position": 0, "layer": 1, "selected_experts": [1, 2]}',
         {"preset": "moe-cache-lab"},
         "phase is 'source', not prefill or decode",
     ),
