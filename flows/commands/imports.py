@@ -186,64 +186,60 @@ def import_acceptance(
 
 
 def import_requests(
-    file: Annotated[Path, argument("FILE", "A CSV or JSONL, also packed (.gz).")],
-    form: Annotated[str | None, option("azure, mooncake, vllm or csv. [default: by the name and the columns of FILE]")] = None,
+    files: Annotated[list[Path], argument("FILE...", "CSV or JSONL, also packed (.gz); several are one trace.")],
+    form: Annotated[
+        str | None,
+        option(
+            "azure, burstgpt, servegen, mooncake, servegen-offline, llmservingsim, vllm or csv. [default: by the name and the "
+            "columns of FILE]"
+        ),
+    ] = None,
     arrival: Annotated[str | None, option("Column of a CSV: seconds, or a date and time. [default: arrival_s]")] = None,
     prompt: Annotated[str | None, option("Column of a CSV: prompt tokens. [default: n_prompt_tokens]")] = None,
     output: Annotated[str | None, option("Column of a CSV: output tokens. [default: n_output_tokens]")] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import when requests came and how long they were: Azure (CSV), Mooncake (JSONL), the request log of a vLLM engine
-    (JSONL), or any CSV. Prints the trace id.
+    """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Mooncake, LLMServingSim, the request
+    log of a vLLM engine, or any CSV. Prints the trace id.
 
     \b
     Examples:
       tokentape import requests AzureLLMInferenceTrace_code.csv
-      tokentape import requests requests.jsonl
+      tokentape import requests BurstGPT_1.csv BurstGPT_2.csv
       tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
       tokentape serving simulate --workload TRACE --scheduler layered --rate 2
     """
-    from tokentape.capture.importers import request_traces
+    from tokentape.capture.importers.request_traces import FORMS, Form
+    from tokentape.capture.importers.request_traces import import_requests as convert
     from tokentape.policies.names import unknown
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    named = {"--arrival": arrival, "--prompt": prompt, "--output": output}
-    name = form or ("csv" if any(named.values()) else _form(file))
-    if name not in ("azure", "mooncake", "vllm", "csv"):
-        raise unknown("form of requests", name, ("azure", "mooncake", "vllm", "csv"))
-    for told, column in named.items():
-        if column is not None and name != "csv":
-            raise ValueError(f"{told} names a column of any CSV; {name} has its own")
-    if name == "azure":
-        trace_id = request_traces.import_azure(file, place, max_bytes)
-    elif name == "mooncake":
-        trace_id = request_traces.import_mooncake(file, place, max_bytes)
-    elif name == "vllm":
-        trace_id = request_traces.import_vllm_log(file, place, max_bytes)
-    else:
-        columns = (arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")
-        trace_id = request_traces.import_request_csv(file, place, *columns, max_bytes=max_bytes)
-    _report(place, trace_id)
+    name = form or ("csv" if any((arrival, prompt, output)) else _form(files[0]))
+    if name not in (*FORMS, "csv"):
+        raise unknown("form of requests", name, (*FORMS, "csv"))
+    told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
+    _report(place, convert(files, place, told, max_bytes=max_bytes))
 
 
 def _form(file: Path) -> str:
-    """Of a file of requests, by its name and its first line."""
+    """Of a file of requests, by its name and its first line; csv where it is none of the published ones."""
     import gzip
+    import json
     import zlib
 
-    from tokentape.capture.importers.request_traces import AZURE, VLLM
+    from tokentape.capture.importers.request_traces import FORMS
 
-    opener = gzip.open if file.suffix == ".gz" else open
+    opener, is_json = gzip.open if file.suffix == ".gz" else open, ".jsonl" in file.suffixes
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
-            header = lines.readline(1 << 16)
-    except (EOFError, gzip.BadGzipFile, zlib.error):  # the importer says what is wrong with it
-        return "mooncake" if ".jsonl" in file.suffixes else "csv"
-    if ".jsonl" in file.suffixes:
-        return "vllm" if VLLM[0] in header else "mooncake"
-    return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
+            header = lines.readline(1 << 20)
+        names = set(json.loads(header) if is_json else header.strip().split(","))
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, RecursionError):  # the importer says what is wrong
+        names = set()
+    found = (name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json)
+    return next(found, "mooncake" if is_json else "csv")
 
 
 def _report(store: Any, trace_id: str) -> None:
