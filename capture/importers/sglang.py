@@ -6,7 +6,7 @@
     recorder    --expert-distribution-recorder-mode per_token: a torch file per rank, {records, last_physical_to_logical_map}.
                 python/sglang/srt/eplb/expert_distribution.py, _DetailSinglePassGatherer.collect and _DetailAccumulator.dump.
 
-A dump is read by torch's loader of plain tensors (weights_only), never as a pickle. Its experts are physical and become logical
+A dump is read as plain tensors, never as a pickle (torch_files.py). Its experts are physical and become logical
 by the dump's last map; -1 pads. It names no requests: a token goes on with the first request of the batch, in its order, that
 ended one position before, else it begins one; where several might go on, the flag requests_inferred counts it. What a prefix
 cache held, or came before the recording, is missing_prefill. How requests were batched is not kept: they stand one after another.
@@ -14,11 +14,9 @@ cache held, or came before the recording, is missing_prefill. How requests were 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ import numpy as np
 from tokentape.capture.importers.arrays import base64_bytes, int_lists
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, reason, whole
 from tokentape.capture.importers.responses import REMEDY, responses
+from tokentape.capture.importers.torch_files import is_torch, plain_values
 from tokentape.capture.importers.vllm import OUTPUT, Request, Returned, import_requests, request_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
@@ -43,7 +42,7 @@ def import_sglang(paths: Sequence[str | Path], config_path: str | Path, store: S
 
 
 def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
-    if raw[:1] in (b"P", b"\x80"):  # a zip, or torch's form before it
+    if is_torch(raw):
         return _of_dump(raw, path, geometry)
     found = [list(_returned(where, body, geometry, max_bytes)) for where, body in responses(raw, path)]
     returned = [one for of_body in found for one in of_body]
@@ -112,15 +111,10 @@ class _Live:
 
 def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request], dict[str, int]]:
     """The requests of a recorder's file, and what was inferred of it. Raises BadImport."""
-    import torch
-
-    try:
-        dump = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    except (UnpicklingError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, EOFError, OSError) as error:
-        raise BadImport(f"{path}: not a torch file of plain tensors ({reason(error)}); {AGAIN}") from None
-    if isinstance(dump, dict) and "logical_count" in dump:
+    dump = plain_values(raw, str(path), AGAIN)
+    if "logical_count" in dump:
         raise BadImport(f"{path}: counts per expert, no tokens; draw routing from them with `tokentape synthesize --counts`")
-    if not isinstance(dump, dict) or not isinstance(dump.get("records"), list) or not dump["records"]:
+    if not isinstance(dump.get("records"), list) or not dump["records"]:
         raise BadImport(f"{path}: no records; {AGAIN}")
     requests: list[_Live] = []
     live: list[_Live] = []

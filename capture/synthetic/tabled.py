@@ -8,24 +8,23 @@ A request takes the next domain in turn. Nothing tells two requests of a domain 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.capture.importers.arrays import MAGIC, npy
+from tokentape.capture.importers.torch_files import is_torch, plain_values
 from tokentape.capture.synthetic.context import gumbel
 from tokentape.capture.synthetic.generator import stream
 from tokentape.warehouse.geometry import Geometry
 
 FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
 _TABLED = 4  # first word of a random stream's key
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, UnpicklingError, gzip.BadGzipFile)
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, gzip.BadGzipFile)
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,6 @@ def _read(path: str, raw: bytes) -> Any:
     """JSON, an array of .npy, or what a torch file holds of plain tensors."""
     if raw.startswith(MAGIC):
         return npy(raw, path)
-    if not raw.startswith(b"PK"):
-        return json.loads(gzip.decompress(raw) if path.endswith(".gz") else raw)
-    import torch
-
-    dump = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
-    return {name: value.numpy() for name, value in dump.items() if isinstance(value, torch.Tensor)}
+    if is_torch(raw):
+        return plain_values(raw, path, "give SGLang's dump of mode stat")
+    return json.loads(gzip.decompress(raw) if path.endswith(".gz") else raw)

@@ -211,7 +211,7 @@ def test_bad_tables_and_names_are_told(tmp_path):
     (tmp_path / "flat.json").write_text("[1, 2]")
     refused("no counts", None, str(tmp_path / "flat.json"))
     (tmp_path / "cut.pt").write_bytes(b"PK of nothing")
-    refused("no counts", None, str(tmp_path / "cut.pt"))
+    refused("not a torch file of plain tensors", None, str(tmp_path / "cut.pt"))
     with pytest.raises(OSError, match=r"none\.json"):
         tabled.load(str(tmp_path / "none.json"), TINY)
     for wrong in (("drift", None), ("table", None), ("context", "x.json"), ("popular", "x.json")):
