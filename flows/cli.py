@@ -204,7 +204,7 @@ _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing
 _add(importers, Action, sglang=imports.import_sglang, requests=imports.import_requests, acceptance=imports.import_acceptance)
 exporters = _group("export", "Write a tape's decisions and traces as other programs read them.")
 _add(exporters, Action, oracle=exports.oracle, ot=exports.ot, chrome=exports.chrome, requests=exports.requests)
-_add(exporters, Action, **{"moe-trace": exports.moe_trace})
+_add(exporters, Action, aiconfigurator=exports.aiconfigurator, **{"moe-trace": exports.moe_trace})
 _add(exporters, Command, kt=exports.kt, eplb=exports.eplb)
 decide = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
 _add(decide, Command, kv=kv.kv, place=placement.placement, precision=placement.bits, draft=speculation.acceptance)

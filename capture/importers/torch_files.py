@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import Any
 
 from tokentape.capture.importers.limits import BadImport, reason
@@ -18,7 +19,8 @@ def plain_values(raw: bytes, where: str, remedy: str) -> dict[str, Any]:
     import torch
 
     try:
-        found = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of other protocols, which are then refused
+            found = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # of a damaged file torch raises nearly anything
         raise BadImport(f"{where}: not a torch file of plain tensors ({reason(error)}); {remedy}") from None
     if not isinstance(found, dict):

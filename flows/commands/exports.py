@@ -222,6 +222,29 @@ def requests(
     _write(out, text.encode(), f"{len(asked):,} requests")
 
 
+def aiconfigurator(
+    trace: TraceArgument,
+    out: OutFile,
+    system: Annotated[str, option("Its name of the machine: h100_sxm, h200_sxm, b200_sxm, l40s, ...")],
+    gpus: Annotated[int, option("GPUs to configure.", min=1)],
+    model: Annotated[str | None, option("Hub id or folder of the model. [default: the tape's]", "--model")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Write a tape's mean request, its reused prefix and its drafts as an experiment of NVIDIA's AIConfigurator.
+
+    \b
+    Example:
+      tokentape export aiconfigurator TRACE --system h200_sxm --gpus 8 --out exp.yaml
+    """
+    from tokentape.replay.exports.aiconfigurator import experiment
+    from tokentape.warehouse.tape import Store
+
+    tape = Store(store).open(trace)
+    rounds = tape.read("rounds") if tape.has("rounds") else None
+    content = experiment(tape.read("requests"), rounds, model or tape.manifest.model_id, system, gpus)
+    _write(out, json.dumps(content, indent=1).encode(), f"isl {content['tape']['isl']}, osl {content['tape']['osl']}")
+
+
 def _trace(store: str | None, trace: str) -> Trace:
     from tokentape.warehouse.tape import Store
 

@@ -26,6 +26,8 @@ from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
 from tokentape.warehouse.tape import Store
 
+MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
+
 
 @pytest.fixture
 def routing(store: Store) -> pl.DataFrame:
@@ -161,6 +163,18 @@ def test_a_step_and_all_passes_for_perfetto(routing: pl.DataFrame, tokentape: Cl
     assert len(whole["all"]) == N_REQUESTS * (N_OUTPUT + 1)
     step = max((event for event in whole["all"] if event["args"]["n_tokens"] == 1), key=lambda event: event["dur"])
     assert max(event["ts"] + event["dur"] for event in whole["slowest"]) == pytest.approx(step["dur"], rel=1e-9)
+
+
+def test_an_experiment_of_aiconfigurator(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    """Four requests, of which the second repeats a block of 512 tokens; the file is YAML with the fields of its Task."""
+    yaml, path, out = pytest.importorskip("yaml"), tmp_path / "mooncake.jsonl", tmp_path / "exp.yaml"
+    rows = [(600, 10, [0, 1]), (1000, 20, [0, 2]), (200, 30, [3]), (200, 40, [4])]
+    path.write_text("".join(json.dumps(dict(zip(MOONCAKE, (0, *row), strict=True))) + "\n" for row in rows))
+    trace = import_requests(path, store, "mooncake")
+    asked = ("--system", "h200_sxm", "--gpus", "8", "--model", "Qwen/Qwen3-30B-A3B", "--out", str(out))
+    assert tokentape("export", "aiconfigurator", trace, *asked).code == 0
+    where = {"serving_mode": "agg", "model_path": "Qwen/Qwen3-30B-A3B", "system_name": "h200_sxm", "total_gpus": 8}
+    assert yaml.safe_load(out.read_text()) == {"tape": where | {"isl": 500, "osl": 25, "prefix": 128}}
 
 
 def test_requests_are_read_back(routing: pl.DataFrame, tokentape: Cli, store: Store, tmp_path: Path) -> None:
