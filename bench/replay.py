@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.peer import peer_run, write_trace
+from bench.peer import peer_run
 from tokentape.policies.cache import EACH, ExpertCache
 from tokentape.policies.residency import CACHES
 from tokentape.replay.curve import stack_distances
+from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.trace import DECODE, Trace
 from tokentape.warehouse.geometry import Geometry
 
@@ -52,7 +53,7 @@ def against_peer(keys: NDArray[np.int32], n_keys: int, label: str) -> dict[str, 
     capacity, report = n_keys // 4, {}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.oracleGeneral"
-        write_trace(keys, path)
+        oracle_general(keys).tofile(path)
         for policy in ("lru", "lfu", "belady"):
             timed_replay(keys[:1000], policy, n_keys, capacity, 1)  # load the compiled kernels
             ours_miss, ours_s = timed_replay(keys, policy, n_keys, capacity)

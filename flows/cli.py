@@ -23,6 +23,7 @@ from tokentape.flows.commands import (
     claims,
     cxl_ndp,
     elmoe3d,
+    exports,
     fit,
     flows,
     hardware,
@@ -55,7 +56,7 @@ EXTRAS = {
 INTERRUPTED = 130
 SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
-    "Tapes": ("capture", "import", "synthesize", "ls", "show", "check", "rm"),
+    "Tapes": ("capture", "import", "export", "synthesize", "ls", "show", "check", "rm"),
     "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
     "Machines and models": ("hardware", "models", "fit", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
@@ -200,7 +201,11 @@ _add(app, Action, capture=capture.capture, synthesize=synthesize.synthesize, sho
 _add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, serve=flows.serve, demo=flows.demo)
 importers = _group("import", "Turn another engine's trace into a tape.")
 _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)
-_add(importers, Action, requests=imports.import_requests, acceptance=imports.import_acceptance)
+_add(importers, Action, sglang=imports.import_sglang, requests=imports.import_requests, acceptance=imports.import_acceptance)
+exporters = _group("export", "Write a tape's decisions and traces as other programs read them.")
+_add(exporters, Action, oracle=exports.oracle, ot=exports.ot, chrome=exports.chrome, requests=exports.requests)
+_add(exporters, Action, aiconfigurator=exports.aiconfigurator, **{"moe-trace": exports.moe_trace})
+_add(exporters, Command, kt=exports.kt, eplb=exports.eplb)
 decide = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
 _add(decide, Command, kv=kv.kv, place=placement.placement, precision=placement.bits, draft=speculation.acceptance)
 engine = _group("serving", "Serve requests iteration by iteration: latencies at a rate, the highest rate within limits.")

@@ -77,9 +77,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     ),
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "import requests": (
-        Idle(
-            ("arrival", "prompt", "output"), lambda of: of["form"] in ("azure", "mooncake"), "on a form with columns of its own"
-        ),
+        Idle(("arrival", "prompt", "output"), lambda of: of["form"] not in (None, "csv"), "on a form with columns of its own"),
     ),
     "calibrate kelle": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
     "calibrate cxl_ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),

@@ -64,17 +64,22 @@ def shipped() -> tuple[Model, ...]:
     return tuple(load(name) for name in names())
 
 
+def config_path(name_or_path: str) -> Path:
+    """The file of a shipped model, by name in any case, or the path as it is."""
+    is_shipped = name_or_path.lower() in names()
+    return FOLDER / f"{name_or_path.lower()}.json" if is_shipped else Path(name_or_path)
+
+
 def load(name_or_path: str) -> Model:
     """A shipped model by name (any case), or the geometry of a config.json by path.
 
     Raises ValueError in one line for an unknown name, a missing or unreadable file and a config that lacks a field.
     """
-    if name_or_path.lower() in names():
-        path = FOLDER / f"{name_or_path.lower()}.json"
+    path = config_path(name_or_path)
+    if path.parent == FOLDER:
         entry = json.loads(path.read_text(encoding="utf-8"))
         geometry = from_config(entry.pop("config"))
         return Model(name=path.stem, geometry=geometry, **entry)
-    path = Path(name_or_path)
     if path.suffix != ".json" and not path.exists():
         near = difflib.get_close_matches(name_or_path.lower(), names(), 1)
         starts = [name for name in names() if name.startswith(name_or_path.lower())]

@@ -76,12 +76,16 @@ def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
 
 def base64_npy(content: str, where: str, max_bytes: int) -> np.ndarray:
     """The array of a .npy file in base64, as servers send it. Raises BadImport."""
+    return npy(base64_bytes(content, where, max_bytes), where)
+
+
+def base64_bytes(content: str, where: str, max_bytes: int) -> bytes:
+    """What base64 in a response stands for. Raises BadImport."""
     within(len(content) * 3 // 4, max_bytes, where)
     try:
-        raw = base64.b64decode(content, validate=True)
+        return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadImport(f"{where}: not base64 ({reason(error)}); give the server's responses as they came") from None
-    return npy(raw, where)
 
 
 def int_lists(value: Any, depth: int, where: str) -> np.ndarray:

@@ -83,7 +83,8 @@ def reject(rows: RoutedRows, source: Source) -> None:
 def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
     """Signs of contamination: name -> detail, JSON values. Empty for a clean trace.
 
-    top_k_override, missing_rows, repeated_tokens_frac, uniform_weights_frac, duplicate_prompts: see this module's head.
+    top_k_override, missing_rows, missing_prefill (tokens before a request's first), repeated_tokens_frac, uniform_weights_frac,
+    duplicate_prompts: see this module's head.
     """
     flags: dict[str, Any] = {}
     k = rows.expert_ids.shape[1]
@@ -94,6 +95,9 @@ def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
         counts = np.bincount(rows.layer, minlength=source.geometry.n_layers)
         short = {str(layer): int(n_tokens - counts[layer]) for layer in layers if counts[layer] < n_tokens}
         flags["missing_rows"] = {"expected": n_tokens * len(layers), "found": len(rows), "missing_by_layer": short}
+    before = rows.position[rows.grouped.first[rows.grouped.bounds[:-1]]]
+    if before.any():
+        flags["missing_prefill"] = {"requests": int((before > 0).sum()), "tokens": int(before.sum())}
     repeated = _repeated_tokens_frac(rows, len(layers))
     if repeated > REPEATED_TOKENS_FRAC:
         flags["repeated_tokens_frac"] = round(repeated, 4)

@@ -1,4 +1,4 @@
-"""The model's config.json beside a trace that does not say what the model is."""
+"""The model's config.json, or a shipped model's file, beside a trace that does not say what the model is."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
     """The file's bytes, the model's name, its geometry. Raises BadImport if it is no config of a model with experts, OSError."""
     raw = read(path, _MAX_BYTES)
     config = json_value(text(raw, path), str(path), _WANTED)
+    shipped = config.get("config") if isinstance(config, dict) else None
+    config = shipped or config
     try:
         _check(text_config(config))
         geometry = from_config(config)
@@ -39,7 +41,7 @@ def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
         raise BadImport(f"{path}: {reason(error)}; {_WANTED}") from error
     if not geometry.moe_layers:
         raise BadImport(f"{path}: a model without routed experts; give the config.json of the model that was served")
-    name = config.get("_name_or_path") or geometry.architecture
+    name = path.stem if shipped else config.get("_name_or_path") or geometry.architecture
     return raw, words(name, f"{path}: _name_or_path"), geometry
 
 

@@ -1,17 +1,19 @@
 """Traces of when requests came and how long they were, without routing -> tapes that hold table `requests` alone.
 
-    azure      CSV  TIMESTAMP,ContextTokens,GeneratedTokens     date and time: 7 decimals in 2023, a time zone in 2024
-    mooncake   JSONL  timestamp (ms from the start), input_length, output_length, hash_ids     one id per 512 prompt tokens
-    vllm       JSONL  queued_ts or arrival_time (s), input_toks, output_toks     a request log of a served engine
-    csv        any CSV; the caller names the columns of arrival (seconds, or a date and time), prompt and output tokens
+A form is columns of arrival (a number in its unit, of a CSV also a date and time), prompt and output tokens, in a CSV or JSON
+lines; requests.toml has the published ones, each with the place that defines it, and a CSV's columns may be named by the caller.
 
-Rows come in any order; arrivals are counted from the earliest. Rows without a prompt or an output token cannot be served: they
-are left out and counted in the manifest's flags. A name that ends in .gz is unpacked.
+Rows come in any order; arrivals are counted from the earliest. Several files are one trace. Rows without a prompt or an output
+token cannot be served: they are left out and counted in the manifest's flags. A name that ends in .gz is unpacked.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,100 +26,100 @@ from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, wr
 from tokentape.capture.importers.table_files import csv_text, need
 from tokentape.warehouse.tape import Store
 
-AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
-VLLM = ("input_toks", "output_toks")
-MOONCAKE_BLOCK_TOKENS = 512
+
+@dataclass(frozen=True)
+class Form:
+    """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name. blocks: a list
+    with an id for every block_tokens of the prompt. source: where the form is defined."""
+
+    columns: tuple[str, str, str]
+    form: str = "csv"
+    unit_s: float = 1.0
+    or_arrival: str = ""
+    blocks: str = ""
+    block_tokens: int = 0
+    source: str = ""
+
+    def is_of(self, names: set[str]) -> bool:
+        """Whether a file with these columns has the form."""
+        arrival, *others = self.columns
+        return {*others, *filter(None, (self.blocks,))} <= names and (not arrival or bool({arrival, self.or_arrival} & names))
+
+
+_FILE = (Path(__file__).parent / "requests.toml").read_text(encoding="utf-8")
+FORMS = {name: Form(**(fields | {"columns": tuple(fields["columns"])})) for name, fields in tomllib.loads(_FILE).items()}
 # 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z
 _MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
 
 
-def import_azure(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Imports an Azure LLM inference trace, of 2023 or 2024, and returns the trace id. Raises BadImport, OSError."""
-    return import_request_csv(path, store, *AZURE, dataset="azure", max_bytes=max_bytes)
-
-
-def import_request_csv(
-    path: str | Path,
+def import_requests(
+    paths: str | Path | Sequence[str | Path],
     store: Store,
-    arrival: str,
-    n_prompt: str,
-    n_output: str,
-    dataset: str = "unknown",
+    form: str | Form,
+    dataset: str = "",
     max_bytes: int = DEFAULT_MAX_BYTES,
 ) -> str:
-    """Imports any CSV by the names of its columns and returns the trace id. Raises BadImport, OSError."""
-    path = Path(path)
-    raw = read(path, max_bytes)
-    frame = csv_text(raw, path)
-    for name in (arrival, n_prompt, n_output):
-        need(frame, name, path)
+    """Imports the files, of one of FORMS or as told, as one trace; returns its id. Raises BadImport naming the row, OSError."""
+    files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    told = FORMS[form] if isinstance(form, str) else form
+    contents: list[bytes] = []
+    for path in files:
+        contents.append(read(path, max_bytes - sum(map(len, contents))))
+    frame = (_csv if told.form == "csv" else _lines)(contents, files, told)
+    settings: dict[str, Any] = {"importer": "csv", "columns": list(told.columns)} if told.form == "csv" else {"importer": form}
+    settings |= {"prefix_block_tokens": told.block_tokens} if told.blocks else {}
+    return _write(files[0], contents, store, frame, dataset or (form if isinstance(form, str) else "unknown"), settings)
+
+
+def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
+    frames = [csv_text(raw, path) for raw, path in zip(contents, files, strict=True)]
+    for frame, path in zip(frames, files, strict=True):
+        for name in form.columns:
+            need(frame, name, path)
+    rows = pl.concat([frame.select(form.columns) for frame in frames])
+    ends = [sum(map(len, frames[: i + 1])) for i in range(len(frames))]
 
     def where(row: int) -> str:
-        return f"{path}: row {row + 1}"
+        file = bisect.bisect_right(ends, row)
+        return f"{files[file]}: row {row + 1 - (ends[file] - len(frames[file]))}"
 
-    columns = {
-        "arrival_s": _seconds(frame[arrival], path),
-        "n_prompt_tokens": whole_column(frame[n_prompt], where),
-        "n_output_tokens": whole_column(frame[n_output], where),
-    }
-    return _write(path, raw, store, pl.DataFrame(columns), dataset, {"importer": "csv", "columns": [arrival, n_prompt, n_output]})
+    arrival, n_prompt, n_output = (rows[name] for name in form.columns)
+    counts = {"n_prompt_tokens": whole_column(n_prompt, where), "n_output_tokens": whole_column(n_output, where)}
+    return pl.DataFrame({"arrival_s": _seconds(arrival, files[0], where) * form.unit_s, **counts})
 
 
-def import_mooncake(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Imports a Mooncake trace, prefix blocks included, and returns the trace id. Raises BadImport naming the line, OSError."""
-    path = Path(path)
-    raw = read(path, max_bytes)
-    rows = []
-    for number, line in json_lines(text(raw, path), path):
-        where = f"{path}: line {number}"
-        if not isinstance(line, dict) or not set(MOONCAKE) <= set(line):
-            raise BadImport(f"{where} is not an object of {', '.join(MOONCAKE)}; download the file again")
-        stamp, n_prompt, n_output, blocks = (line[name] for name in MOONCAKE)
-        arrival_s = finite(stamp, f"{where}: timestamp") / 1000.0
-        lengths = whole(n_prompt, f"{where}: input_length"), whole(n_output, f"{where}: output_length")
-        if not isinstance(blocks, list):
-            raise BadImport(f"{where}: hash_ids is {shown(blocks)}, not a list; download the file again")
-        if len(blocks) != -(-n_prompt // MOONCAKE_BLOCK_TOKENS):
-            raise BadImport(f"{where}: {len(blocks)} hash_ids for {n_prompt} tokens, one per 512 is expected")
-        rows.append((arrival_s, *lengths, [whole(block, f"{where}: a hash id") for block in blocks]))
-    schema: dict[str, Any] = {
-        "arrival_s": pl.Float64,
-        "n_prompt_tokens": pl.Int64,
-        "n_output_tokens": pl.Int64,
-        "prefix_blocks": pl.List(pl.UInt32),
-    }
+def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
+    (arrival, n_prompt, n_output), rows = form.columns, list[tuple[Any, ...]]()
+    wanted = ", ".join(filter(None, (" or ".join(filter(None, (arrival, form.or_arrival))), n_prompt, n_output, form.blocks)))
+    for raw, path in zip(contents, files, strict=True):
+        for number, line in json_lines(text(raw, path), path):
+            where = f"{path}: line {number}"
+            if not isinstance(line, dict) or not form.is_of(set(line)):
+                raise BadImport(f"{where} is not an object of {wanted}; download the file again")
+            stamp = arrival if arrival in line else form.or_arrival
+            came_s = finite(line[stamp], f"{where}: {stamp}") * form.unit_s if arrival else 0.0
+            lengths = [whole(line[name], f"{where}: {name}") for name in (n_prompt, n_output)]
+            rows.append((came_s, *lengths, _blocks(line, lengths[0], form, where) if form.blocks else None))
     if not rows:
-        raise BadImport(f"{path}: no lines; give a trace of requests")
-    frame = pl.DataFrame(rows, schema, orient="row")
-    frame = frame.with_columns(span(frame["arrival_s"], str(path)))
-    settings = {"importer": "mooncake", "prefix_block_tokens": MOONCAKE_BLOCK_TOKENS}
-    return _write(path, raw, store, frame, "mooncake", settings)
+        raise BadImport(f"{files[0]}: no lines; give a trace of requests")
+    schema: dict[str, Any] = {"arrival_s": pl.Float64, "n_prompt_tokens": pl.Int64, "n_output_tokens": pl.Int64}
+    frame = pl.DataFrame(rows, schema | {"prefix_blocks": pl.List(pl.UInt32)}, orient="row")
+    frame = frame.with_columns(span(frame["arrival_s"], str(files[0])))
+    return frame if form.blocks else frame.drop("prefix_blocks")
 
 
-def import_vllm_log(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Imports the request log of a vLLM engine and returns the trace id. Raises BadImport naming the line, OSError."""
-    path = Path(path)
-    raw, rows = read(path, max_bytes), []
-    for number, line in json_lines(text(raw, path), path):
-        where = f"{path}: line {number}"
-        stamp = next((name for name in ("queued_ts", "arrival_time") if isinstance(line, dict) and name in line), None)
-        if stamp is None or not set(VLLM) <= set(line):
-            raise BadImport(f"{where} is not an object of queued_ts or arrival_time, {', '.join(VLLM)}")
-        rows.append((finite(line[stamp], f"{where}: {stamp}"), *(whole(line[name], f"{where}: {name}") for name in VLLM)))
-    if not rows:
-        raise BadImport(f"{path}: no lines; give a request log")
-    frame = pl.DataFrame(rows, dict.fromkeys(("arrival_s", "n_prompt_tokens", "n_output_tokens"), pl.Float64), orient="row")
-    frame = frame.with_columns(span(frame["arrival_s"], str(path)), pl.exclude("arrival_s").cast(pl.Int64))
-    return _write(path, raw, store, frame, "vllm", {"importer": "vllm"})
+def _blocks(line: dict[str, Any], n_prompt: int, form: Form, where: str) -> list[int]:
+    blocks = line[form.blocks]
+    if not isinstance(blocks, list):
+        raise BadImport(f"{where}: {form.blocks} is {shown(blocks)}, not a list; download the file again")
+    if len(blocks) != -(-n_prompt // form.block_tokens):
+        told = f"{len(blocks)} {form.blocks} for {n_prompt} tokens"
+        raise BadImport(f"{where}: {told}, one per {form.block_tokens} is expected")
+    return [whole(block, f"{where}: a hash id") for block in blocks]
 
 
-def _seconds(column: pl.Series, path: Path) -> pl.Series:
+def _seconds(column: pl.Series, path: Path, where: Row) -> pl.Series:
     """Seconds from the first arrival on, from numbers or from dates with times. Raises BadImport naming the row."""
-
-    def where(row: int) -> str:
-        return f"{path}: row {row + 1}"
-
     wanted = "a number of seconds or a date and time"
     if column.str.contains(_MOMENT).any():
         return _since_first(column, path, where)
@@ -143,12 +145,12 @@ def _since_first(column: pl.Series, path: Path, where: Row) -> pl.Series:
     return ((since - since.min()).cast(pl.Float64) * 1e-9).rename(column.name)
 
 
-def _write(path: Path, raw: bytes, store: Store, rows: pl.DataFrame, dataset: str, settings: dict[str, Any]) -> str:
+def _write(path: Path, contents: list[bytes], store: Store, rows: pl.DataFrame, dataset: str, settings: dict[str, Any]) -> str:
     """One tape of the requests, in order of arrival. Raises BadImport where no request can be served."""
     served = rows.filter((pl.col("n_prompt_tokens") > 0) & (pl.col("n_output_tokens") > 0)).sort("arrival_s", maintain_order=True)
     if served.is_empty():
         raise BadImport(f"{path}: none of its {len(rows)} rows has prompt and output tokens; give a trace of requests")
-    content = (raw, json.dumps(settings, sort_keys=True).encode())
+    content = (*contents, json.dumps(settings, sort_keys=True).encode())
     source = Source(path, content, "unknown", NO_MODEL, None, settings, dataset=dataset)
     n, since = len(served), (served["arrival_s"] - served["arrival_s"][0]).to_numpy()
     table = request_table(served["n_prompt_tokens"].to_numpy(), served["n_output_tokens"].to_numpy(), dataset, since)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -13,16 +14,16 @@ import pyarrow as pa
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, whole_column
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, MAX_TOKENS, BadImport
 from tokentape.capture.importers.table_files import FORMS, need
+from tokentape.policies.names import unknown
 from tokentape.warehouse.geometry import Geometry
 
 FILES = ("parts", "requests", "layers")
 ORDERS = ("requests", "executed")
-PHASES = dict.fromkeys(("prefill", "prompt", "0", "false"), False) | dict.fromkeys(
-    ("decode", "decoding", "generate", "generated", "generation", "1", "true"), True
+PHASES = dict.fromkeys(("prefill", "prompt", "decoder_prompt", "0", "false"), False) | dict.fromkeys(
+    ("decode", "decoding", "generate", "generated", "generation", "decoder_generated", "1", "true"), True
 )
-
-
-ONE_PHASE = ("prefill", "decode")
+PRESETS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
+ONE_PHASE = ("prefill", "decode", "widths")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,9 @@ USUAL = Columns("request_id", "position", "layer", "expert_ids", "gate_weights",
 
 @dataclass(frozen=True)
 class Layout:
-    """How the files are to be read; see this module's head. where: (column, value) of the rows that count."""
+    """How the files are to be read; see routing_table.py. where: (column, value) of the rows that count. names: columns of a CSV
+    without a header, the last one all that follows. prefill: what a phase is in prefill, a regular expression; any other decodes.
+    stated: fields of the first JSON line with the experts per layer and the model. preset: that it was made from, of PRESETS."""
 
     columns: Columns = Columns()
     form: str | None = None
@@ -50,6 +53,23 @@ class Layout:
     order: str = "requests"
     top_k: int | None = None
     where: tuple[str, str] | None = None
+    names: tuple[str, ...] = ()
+    prefill: str | None = None
+    stated: tuple[str, str] | None = None
+    preset: str | None = None
+
+    @classmethod
+    def of(cls, preset: str | None, columns: Columns, **given: Any) -> Self:
+        """The layout of a preset, with what is given (not None) in place of its own. Raises ValueError for an unknown one."""
+        if preset is not None and preset not in PRESETS:
+            raise unknown("preset", preset, PRESETS)
+        own: dict[str, Any] = {}
+        for name, value in PRESETS.get(preset or "", {}).items():
+            own[name] = tuple(value) if isinstance(value, list) else value
+        asked = {name: value for name, value in asdict(columns).items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None}
+        named = Columns(**own.pop("columns", {}) | asked)
+        return cls(named, **{name: value for name, value in own.items() if name != "source"} | given, preset=preset)
 
     def __post_init__(self) -> None:
         for name, value, known in (("files", self.files, FILES), ("order", self.order, ORDERS), ("form", self.form, FORMS)):
@@ -81,6 +101,9 @@ def part_of(
             f"{where.path}: has other columns ({', '.join(found.values())}) than the files before it; import them apart"
         )
     named.update(found)
+    if isinstance(getattr(frame[found["experts"]].dtype, "inner", None), pl.List):
+        where = Place(where.path, np.repeat(where.rows, frame[found["experts"]].list.len().fill_null(1).clip(1)))
+        frame = frame.explode(found["experts"])  # a list per token
     from_text, n = form == "csv", len(frame)
 
     def constant(value: Any, kind: Any) -> pl.Series:
@@ -98,7 +121,7 @@ def part_of(
         if "layer" in found
         else constant(_layer_of_file(number, geometry, where.path), pl.Int64),
         "position": counted("position", MAX_TOKENS - 1) if "position" in found else constant(None, pl.Int64),
-        "is_decode": _is_decode(frame[found["phase"]], where)
+        "is_decode": _is_decode(frame[found["phase"]], where, layout.prefill)
         if "phase" in found
         else constant(layout.columns.phase == "decode", pl.Boolean),
         "ids": ids,
@@ -108,7 +131,7 @@ def part_of(
         refuse(columns["weights"].list.len() != ids.list.len(), frame[found["weights"]], where, "as many weights as experts")
     part = pl.DataFrame(columns)
     if is_one and layout.top_k != 1:
-        part, where = _gathered(part, layout.top_k, where)
+        part, where = _gathered(part, layout.top_k or (geometry.top_k if geometry else None), where)
     k = int(part["ids"].list.len()[0])
     refuse(part["ids"].list.len() != k, part["ids"], where, f"{k} experts as in the rows before")
     if layout.top_k not in (None, k):
@@ -125,9 +148,12 @@ def _names(frame: pl.DataFrame, path: Path, layout: Layout) -> dict[str, str]:
     for field, name in asked.items():
         if field in skipped:
             continue
-        if name is None and usual[field] not in frame.columns and field not in ("layer", "experts", "phase"):
+        column = name or usual[field]
+        may_miss = field not in ("layer", "experts", "phase") and (name is None or (layout.preset and field == "weights"))
+        is_there = column in frame.columns and (frame[column].dtype != pl.List or frame[column].list.len().max())
+        if may_miss and not is_there:
             continue
-        found[field] = name or usual[field]
+        found[field] = column
         told = f"--{field}" + (" (prefill or decode: all rows are)" if field == "phase" else "")
         need(frame, found[field], path, told)
     return found
@@ -148,8 +174,10 @@ def _text(column: pl.Series, where: Row, wanted: str) -> pl.Series:
     return words
 
 
-def _is_decode(column: pl.Series, where: Row) -> pl.Series:
+def _is_decode(column: pl.Series, where: Row, prefill: str | None) -> pl.Series:
     words = _text(column, where, "prefill or decode").str.strip_chars().str.to_lowercase()
+    if prefill is not None:
+        return ~words.str.contains(f"^(?:{prefill})$")
     is_decode = words.replace_strict(PHASES, default=None, return_dtype=pl.Boolean)
     refuse(is_decode.is_null(), column, where, "prefill or decode")
     return is_decode
@@ -194,7 +222,7 @@ def _gathered(part: pl.DataFrame, top_k: int | None, where: Place) -> tuple[pl.D
     changed = changed | (np.arange(len(part)) == 0)
     if part["position"].null_count():
         if top_k is None:
-            raise BadImport(f"{where.path}: one expert per row and no position; --top-k says how many rows are one token")
+            raise BadImport(f"{where.path}: one expert per row and no position; --model or --top-k says how many are one token's")
         begins = np.arange(0, len(part), top_k)
         mixed = np.flatnonzero(changed & (np.arange(len(part)) % top_k > 0))
         if len(mixed) or len(part) % top_k:

@@ -5,11 +5,14 @@
     weights           the same of gate weights; optional
     request, position optional: without a request all rows are one (files = requests: each file is one); without a position, rows
                       of a request and layer count from 0
-    phase             `prefill` or `decode` (also prompt, generation, 0, 1, false, true); or one of the two words for all rows
+    phase             `prefill` or `decode` (also prompt, generation, 0, 1, false, true); or one of the two words for all rows, or
+                      `widths`: a pass of one token decodes
 
 What a file cannot say is asked for and written into the manifest: which columns were read, in which order the files, and what the
 order of rows means. `requests`: nothing; requests stand one after another as they first appear, a prefill as one pass layer by
 layer, then a pass per decoded token. `executed`: rows are as the engine ran them; a pass begins as rows.as_executed says.
+
+presets.toml has the layouts of published formats, each with the place that defines it.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from tokentape.capture.importers.limits import (
     MAX_EXPERTS,
     MAX_LAYER_BYTES,
     BadImport,
+    json_lines,
     read,
+    text,
+    whole,
+    words,
 )
 from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.routing_columns import Layout, Place, part_of
@@ -52,8 +59,8 @@ def import_routing(
     The model is that of config.json, or n_experts per layer (and, if known, bytes of an expert). Raises BadImport, OSError.
     """
     files = [Path(path) for path in paths]
-    if (config_path is None) == (n_experts is None):
-        raise BadImport("give either the model's config.json or the number of experts per layer; the table does not have them")
+    if (config_path is None) == (n_experts is None) and not (config_path is None and layout.stated):
+        raise BadImport("give either the model (--model) or the number of experts per layer; the table does not have them")
     if expert_bytes is not None and (config_path is not None or not 0 < expert_bytes <= MAX_LAYER_BYTES):
         raise BadImport(
             f"bytes of an expert lie in 1..{MAX_LAYER_BYTES} and go with a number of experts; a config has them itself"
@@ -65,12 +72,16 @@ def import_routing(
     for number, path in enumerate(files):
         contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
         form = layout.form or form_of(path)
-        frame, numbers = table(contents[-1], path, form, layout.where, max_bytes)
+        frame, numbers = table(contents[-1], path, form, layout.where, max_bytes, layout.names)
         parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
+    if config_path is None and layout.stated:
+        found, model_id = _stated(contents[0], files[0], layout.stated)
+        n_experts = n_experts or found
     frame = pl.concat(parts, how="vertical_relaxed")
     rows = _ordered(frame, layout)
     settings: dict[str, Any] = {
         "importer": "routing",
+        "preset": layout.preset,
         "files": [path.name for path in files],
         "files_are": layout.files,
         "form": layout.form,
@@ -91,8 +102,18 @@ def import_routing(
         geometry=Geometry(**{**geometry.model_dump(), "top_k": rows.expert_ids.shape[1]}),
         model_top_k=geometry.top_k if config_path is not None else known_top_k(model_id),
         settings=settings,
+        flags=_misread(rows, geometry.n_experts) if layout.columns.phase == "widths" else None,
     )
     return write_import(store, source, rows)
+
+
+def _stated(raw: bytes, path: Path, fields: tuple[str, str]) -> tuple[int, str]:
+    """Experts per layer and the model, from the first line of JSON lines. Raises BadImport where it does not say them."""
+    line = next((line for _, line in json_lines(text(raw, path), path)), None)
+    experts, model = (line.get(field) if isinstance(line, dict) else None for field in fields)
+    if experts is None:
+        raise BadImport(f"{path}: line 1 has no {fields[0]}; give --model or --n-experts")
+    return whole(experts, f"{path}: {fields[0]}", MAX_EXPERTS, 1), words(model or "unknown", f"{path}: {fields[1]}")
 
 
 def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
@@ -109,6 +130,9 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
         falling = np.argsort(-weights, axis=1, kind="stable")
         ids, weights = np.take_along_axis(ids, falling, 1), np.take_along_axis(weights, falling, 1)
     if layout.order == "executed":
+        if frame["position"].null_count():
+            position, width = _as_run(request, layer, is_decode)
+            is_decode = width == 1 if layout.columns.phase == "widths" else is_decode
         return RoutedRows(request, position, layer, as_executed(request, is_decode, layer, position), is_decode, ids, weights)
     step = np.where(is_decode, position + 1, 0)
     order = np.lexsort((position, layer, step, request))
@@ -116,6 +140,33 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
     starts = (np.diff(request) != 0) | (np.diff(step) != 0)
     pass_id = np.concatenate(([0], np.cumsum(starts)))
     return RoutedRows(request, position, layer, pass_id, is_decode, ids[order], None if weights is None else weights[order])
+
+
+def _as_run(request: np.ndarray, layer: np.ndarray, is_decode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of rows that state none, and how many tokens their pass has: a pass goes on where its request's last one ended. A
+    layer with fewer rows has those of the last tokens: llama.cpp computes no others of a prompt in its last layer."""
+    passes = as_executed(request, is_decode, layer, np.zeros_like(layer))
+    of_layer = ("pass", "layer")
+    rows = pl.DataFrame({"request": request, "pass": passes, "layer": layer})
+    rows = rows.with_columns(n=pl.len().cast(pl.Int64).over(of_layer), i=pl.int_range(pl.len()).over(of_layer))
+    rows = rows.with_columns(width=pl.col("n").max().over("pass"))
+    ends = rows.group_by("pass", "request", maintain_order=True).agg(pl.col("width").first())
+    rows = rows.join(ends.select("pass", end=pl.col("width").cum_sum().over("request")), "pass", maintain_order="left")
+    return rows.select(pl.col("end") - pl.col("n") + pl.col("i")).to_series().to_numpy(), rows["width"].to_numpy()
+
+
+def _misread(rows: RoutedRows, n_experts: int) -> dict[str, float]:
+    """Flag prompt_misread_frac: parts of prompts (a pass in a layer) that name every expert once before any a second time. Then
+    the tracer read one token's ranking of all experts as the next tokens' choices (llama.cpp pull request 28544, before its top-k
+    was read by strides), and only the first token of each part is right."""
+    parts = np.flatnonzero(np.concatenate(([True], (np.diff(rows.pass_id) != 0) | (np.diff(rows.layer) != 0))))
+    n_tokens = n_experts // rows.expert_ids.shape[1]
+    parts = parts[(np.diff(parts, append=len(rows)) >= n_tokens) & ~rows.is_decode[parts]]
+    if n_tokens < 2 or not len(parts):
+        return {}
+    named = np.sort(rows.expert_ids[parts[:, None] + np.arange(n_tokens)].reshape(len(parts), -1), axis=1)
+    misread = float(np.mean((np.diff(named, axis=1) != 0).all(axis=1)))
+    return {"prompt_misread_frac": round(misread, 4)} if misread > 0.5 else {}
 
 
 def _matrix(lists: pl.Series) -> np.ndarray:

@@ -168,7 +168,7 @@ def _requests(
 ) -> pa.Table:
     ids, bounds = rows.grouped.request_ids, rows.grouped.bounds
     n_output = np.add.reduceat(rows.is_decode[first], bounds[:-1], dtype=np.int64)
-    n_prompt = np.diff(bounds) - n_output
+    n_prompt = rows.position[first[bounds[:-1]]] + np.diff(bounds) - n_output  # with what was not recorded before the first row
     prompts = zip((known.get(i) for i in ids.tolist()), n_prompt.tolist(), strict=True)
     n_stated = [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)]
     hashes = [None if ids is None else hashlib.sha256(ids[:n].astype("<i4").tobytes()).hexdigest() for ids, n in prompts]

@@ -1,9 +1,11 @@
-"""A table from bytes: CSV with every cell as text, JSON lines, Parquet. What a cell means is decided where it is used."""
+"""A table from bytes: CSV with every cell as text, JSON lines, Parquet, or a JSON list of forward passes (steps). What a cell
+means is decided where it is used."""
 
 from __future__ import annotations
 
 import io
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +14,36 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.capture.importers.limits import BadImport, json_lines, reason, shown, text, within
+from tokentape.capture.importers.limits import BadImport, json_lines, json_value, reason, shown, text, within
 
-FORMS = ("csv", "jsonl", "parquet")
+FORMS = ("csv", "jsonl", "parquet", "steps")
 _STRAY_QUOTE = re.compile(rb'[^",\r\n]"[^",\r\n]')
 
 
 def form_of(path: Path) -> str:
     """The form that a file's name says. Raises BadImport."""
     for suffix in reversed(path.suffixes):
-        name = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(suffix.lower())
+        name = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".json": "steps"}.get(suffix.lower())
         if name:
             return name
     raise BadImport(f"{path}: the name does not say what it is; give --form {', '.join(FORMS)}")
 
 
-def table(raw: bytes, path: Path, form: str, keep: tuple[str, str] | None, max_bytes: int) -> tuple[pl.DataFrame, np.ndarray]:
-    """The rows, and the number of each in its file (from 1; of JSON lines the line). keep: rows whose column has the value.
+def table(
+    raw: bytes, path: Path, form: str, keep: tuple[str, str] | None, max_bytes: int, names: tuple[str, ...] = ()
+) -> tuple[pl.DataFrame, np.ndarray]:
+    """The rows, and the number of each in its file (from 1; of JSON lines the line, of steps the step). keep: rows whose column
+    has the value. names: see csv_text.
 
     Raises BadImport if it cannot be read, or has no rows.
     """
     if form == "csv":
-        frame = csv_text(raw, path)
+        frame = csv_text(raw, path, names)
         rows = np.arange(1, len(frame) + 1)
     elif form == "jsonl":
         frame, rows = _json_rows(raw, path, keep)
+    elif form == "steps":
+        frame, rows = _steps(raw, path)
     else:
         frame = _parquet(raw, path, max_bytes)
         rows = np.arange(1, len(frame) + 1)
@@ -49,8 +56,9 @@ def table(raw: bytes, path: Path, form: str, keep: tuple[str, str] | None, max_b
     return frame, rows
 
 
-def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
-    """The rows of a CSV as columns of text; an empty cell is null. Raises BadImport if it is no CSV or has no rows."""
+def csv_text(raw: bytes, path: Path, names: tuple[str, ...] = ()) -> pl.DataFrame:
+    """The rows of a CSV as columns of text; an empty cell is null. names: of one without a header, the last of all cells that
+    follow, with commas. Raises BadImport if it is no CSV or has no rows."""
     stray = _STRAY_QUOTE.search(raw) if b'"' in raw else None
     if stray:  # Polars drops it, other readers end the cell there
         line = raw.count(b"\n", 0, stray.start() + 1) + 1
@@ -61,11 +69,18 @@ def csv_text(raw: bytes, path: Path) -> pl.DataFrame:
         line = raw.count(b"\n", 0, error.start) + 1
         raise BadImport(f"{path}: line {line} is no text in UTF-8; write the file again as UTF-8") from None
     try:
-        frame = pl.read_csv(io.BytesIO(raw), infer_schema=False)
+        frame = pl.read_csv(io.BytesIO(raw), infer_schema=False, has_header=not names)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadImport(f"{path}: cannot be read as CSV ({reason(error)}); download it again") from None
     if frame.is_empty():
         raise BadImport(f"{path}: a header and no rows; give a trace with rows")
+    if len(frame.columns) < len(names):
+        raise BadImport(f"{path}: {len(frame.columns)} columns, {', '.join(names)} are expected; give the file as it was written")
+    if names:
+        last = pl.concat_str(frame.columns[len(names) - 1 :], separator=",").alias(names[-1])
+        frame = frame.select(last, pl.col(frame.columns[: len(names) - 1])).rename(
+            dict(zip(frame.columns, names[:-1], strict=False))
+        )
     return frame
 
 
@@ -91,10 +106,28 @@ def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl
     return pl.DataFrame([_column(name, [line.get(name) for _, line in found]) for name in names]), rows
 
 
+def _steps(raw: bytes, path: Path) -> tuple[pl.DataFrame, np.ndarray]:
+    """A row per forward pass and layer of a list of passes, the prompt's first: {layer: [[expert, ...], ...] by token}."""
+    passes = json_value(text(raw, path), str(path))
+    found: list[tuple[int, str, int | None, Any]] = []
+    for number, layers in enumerate(passes if isinstance(passes, list) else [passes], 1):
+        if not isinstance(layers, dict):
+            raise BadImport(f"{path}: step {number} is {shown(layers)}, not an object of layers; download it again")
+        phase = "decode" if number > 1 else "prefill"
+        found += [
+            (number, phase, int(name) if name.isdecimal() else None, ids) for name, ids in layers.items() if ids is not None
+        ]
+    columns = [_column(name, [row[i] for row in found]) for i, name in enumerate(("phase", "layer", "expert_ids"), 1)]
+    return pl.DataFrame(columns), np.array([row[0] for row in found], np.int64)
+
+
 def _column(name: str, values: list[Any]) -> pl.Series:
-    """Numbers, truth values, text or lists of numbers; of mixed or other types an object column, which no reader takes."""
-    kinds = {type(value) for value in values if value is not None}
-    inner = {type(item) for value in values if type(value) is list for item in value} if kinds == {list} else set()
+    """Numbers, truth values, text, lists of numbers or lists of those; of mixed or other types an object column, which no reader
+    takes."""
+    items, depth = [value for value in values if value is not None], 0
+    while items and depth < 2 and set(map(type, items)) == {list}:
+        items, depth = list(chain.from_iterable(items)), depth + 1
+    kinds = set(map(type, items))
     for known, kind in (
         ({int}, pl.Int64),
         ({int, float}, pl.Float64),
@@ -102,10 +135,8 @@ def _column(name: str, values: list[Any]) -> pl.Series:
         ({str}, pl.String),
     ):
         try:
-            if kinds and kinds <= known:
-                return pl.Series(name, values, kind)
-            if inner and inner <= known and kind in (pl.Int64, pl.Float64):
-                return pl.Series(name, values, pl.List(kind))
+            if (kinds or depth) and kinds <= known and (not depth or kind in (pl.Int64, pl.Float64)):
+                return pl.Series(name, values, (kind, pl.List(kind), pl.List(pl.List(kind)))[depth])
         except (OverflowError, TypeError, pl.exceptions.PolarsError):
             break
     return pl.Series(name, values, pl.Object)

@@ -13,7 +13,8 @@ how the engine batched them is not recorded, so they stand one after another, ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ ORDER = "requests one after another, each prefill one pass, layer by layer, then
 
 
 @dataclass(frozen=True)
-class _Returned:
+class Returned:
     """What the engine returned of one request; None: it did not say."""
 
     where: str
@@ -46,13 +47,16 @@ class _Returned:
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
+    """A request's routing; rows begin at position `first`, and n_prompt counts the prompt's from there."""
+
     where: str
     experts: np.ndarray  # (rows, MoE layers, k), of the prompt first
     n_prompt: int
     n_output: int
-    token_ids: np.ndarray | None
-    has_last: bool  # the engine returned a row for the last token, which was dropped
+    token_ids: np.ndarray | None  # from position 0
+    has_last: bool = False  # the engine returned a row for the last token, which was dropped
+    first: int = 0
 
 
 def import_vllm(
@@ -63,26 +67,40 @@ def import_vllm(
     Gate weights are not recorded: null. Top-k is the arrays'; where config.json says otherwise the tape is flagged. Raises
     BadImport, OSError.
     """
-    files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    paths = [paths] if isinstance(paths, (str, Path)) else paths
+    return import_requests(paths, config_path, store, max_bytes, "vllm", _requests_of)
+
+
+def import_requests(
+    paths: Sequence[str | Path],
+    config_path: str | Path,
+    store: Store,
+    max_bytes: int,
+    importer: str,
+    requests_of: Callable[[bytes, Path, Geometry, str, int], tuple[list[Request], dict[str, int]]],
+) -> str:
+    """One tape of the requests that `requests_of` (bytes, path, geometry, name of the config, most bytes) finds in the files, and
+    of what it counts: flags of the manifest."""
+    files = [Path(path) for path in paths]
     config_raw, model_id, geometry = moe_config(Path(config_path))
-    returned: list[_Returned] = []
+    requests: list[Request] = []
     contents: list[bytes] = []
-    n_silent = 0
+    counted: Counter[str] = Counter()
+    config = Path(config_path).name
     for path in files:
         contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
-        found, silent = _of_file(contents[-1], path, max_bytes)
-        returned, n_silent = returned + found, n_silent + silent
-    if not returned:
-        raise BadImport(f"{files[0]}: no response has {OUTPUT}; start vLLM with --enable-return-routed-experts")
-    config = Path(config_path).name
-    requests = [_request(one, geometry, config) for one in returned]
+        found, counts = requests_of(contents[-1], path, geometry, config, max_bytes)
+        requests += found
+        counted.update(counts)
+    if not requests:
+        raise BadImport(f"{files[0]}: no response has {OUTPUT}; start the server with --enable-return-routed-experts")
     top_k = requests[0].experts.shape[2]
     for one in requests:
         if one.experts.shape[2] != top_k:
             raise BadImport(f"{one.where}: top-k {one.experts.shape[2]}, {top_k} in {requests[0].where}; one model has one")
     dropped = sum(one.has_last for one in requests)
-    flags = {"last_row_dropped": {"requests": dropped, "of": len(requests)}} if dropped else {}
-    flags |= {"without_experts": {"choices": n_silent, "of": n_silent + len(requests)}} if n_silent else {}
+    flags: dict[str, Any] = {"last_row_dropped": {"requests": dropped, "of": len(requests)}} if dropped else {}
+    flags |= {name: n for name, n in counted.items() if n}
     source = Source(
         path=files[0],
         content=(*contents, config_raw),
@@ -90,7 +108,7 @@ def import_vllm(
         geometry=Geometry(**{**geometry.model_dump(), "top_k": top_k}),
         model_top_k=geometry.top_k,
         settings={
-            "importer": "vllm",
+            "importer": importer,
             "config": config,
             "files": [path.name for path in files],
             "order": ORDER,
@@ -103,8 +121,13 @@ def import_vllm(
     return write_import(store, source, _routed(requests, np.array(geometry.moe_layers, np.int32)))
 
 
-def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[_Returned], int]:
+def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
     """The requests of a file, and how many of its choices have no experts. Raises BadImport."""
+    found, n_silent = _of_file(raw, path, max_bytes)
+    return [request_of(one, geometry, config) for one in found], {"without_experts": n_silent}
+
+
+def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[Returned], int]:
     if not raw:
         raise BadImport(f"{path}: the file is empty; export it again")
     if raw.startswith(b"PK"):
@@ -112,7 +135,7 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[_Returned], i
         if OUTPUT not in arrays:
             raise BadImport(f"{path}: array {OUTPUT} is missing; found {', '.join(arrays) or 'none'}")
         prompt_ids, output_ids = (_token_ids(arrays.get(name), f"{path}: {name}") for name in ("prompt_token_ids", "token_ids"))
-        return [_Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)], 0
+        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)], 0
     if raw.startswith(MAGIC):
         raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
     if raw.lstrip()[:1] not in (b"{", b"["):
@@ -121,7 +144,7 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[_Returned], i
     return [one for one in found if one is not None], found.count(None)
 
 
-def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[_Returned | None]:
+def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None]:
     """Every choice of every response; None for one without experts."""
     n_bytes = 0
     for where, body in responses(raw, path):
@@ -138,7 +161,7 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[_Returned | Non
                 continue
             within(n_bytes := n_bytes + output.nbytes, max_bytes, str(path))
             prompt_ids = choice.get("prompt_token_ids") or body.get("prompt_token_ids")
-            yield _Returned(
+            yield Returned(
                 where=place,
                 output=output,
                 prompt=prompt,
@@ -173,7 +196,7 @@ def _token_ids(ids: np.ndarray | None, where: str) -> np.ndarray | None:
     return ids.astype(np.int64)
 
 
-def _request(found: _Returned, geometry: Geometry, config: str) -> _Request:
+def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
     """Both arrays as one, without the last token's row, and the lengths that follow. Raises BadImport if they do not add up."""
     where, output = found.where, _of_moe_layers(found.output, OUTPUT, geometry, found.where, config)
     lengths = {"prompt_token_ids": found.prompt_ids, "token_ids": found.output_ids}
@@ -210,7 +233,7 @@ def _request(found: _Returned, geometry: Geometry, config: str) -> _Request:
     known = None
     if found.prompt_ids is not None and (found.output_ids is not None or not n_passed):
         known = np.concatenate([ids for ids in lengths.values() if ids is not None])
-    return _Request(where, output[: n_rows - has_last], n_prompt, n_passed if n_output is None else n_output, known, has_last)
+    return Request(where, output[: n_rows - has_last], n_prompt, n_passed if n_output is None else n_output, known, has_last)
 
 
 def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, config: str) -> np.ndarray:
@@ -235,7 +258,7 @@ def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, c
     return ids
 
 
-def _routed(requests: list[_Request], moe_layers: np.ndarray) -> RoutedRows:
+def _routed(requests: list[Request], moe_layers: np.ndarray) -> RoutedRows:
     """Per request its prefill as one layer-major pass, then one pass per generated token."""
     n_layers, k = requests[0].experts.shape[1:]
     n_rows = [len(one.experts) * n_layers for one in requests]
@@ -254,7 +277,8 @@ def _routed(requests: list[_Request], moe_layers: np.ndarray) -> RoutedRows:
         token = np.arange(n_prompt, n_tokens)[:, None]
         is_decode[prompt], is_decode[output] = False, True
         pass_id[prompt], pass_id[output].reshape(by_token)[:] = n_passes, token - n_prompt + n_passes + 1
-        position[prompt].reshape(by_layer)[:], position[output].reshape(by_token)[:] = np.arange(n_prompt), token
+        position[prompt].reshape(by_layer)[:] = one.first + np.arange(n_prompt)
+        position[output].reshape(by_token)[:] = one.first + token
         layer[prompt].reshape(by_layer)[:], layer[output].reshape(by_token)[:] = moe_layers[:, None], moe_layers
         ids[prompt].reshape(*by_layer, k)[:] = one.experts[:n_prompt].transpose(1, 0, 2)
         ids[output].reshape(*by_token, k)[:] = one.experts[n_prompt:]

@@ -108,7 +108,7 @@ def context_profile(name: str, geometry: Geometry) -> Profile:
 
 def table_profile(source: str, geometry: Geometry) -> Profile:
     """Routing by published counts (tabled.py). Raises as tabled.load."""
-    drawn = tabled.load(source, geometry.moe_layers, geometry.n_experts, geometry.top_k)
+    drawn = tabled.load(source, geometry)
     told = {
         "generator": tabled.FORMULA,
         "sources": {"counts": source},

@@ -11,6 +11,7 @@ MaxBytesOption = Annotated[
     int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
 ]
 TWO_GIB = 2 << 30
+ModelOption = Annotated[str, option("The model: a shipped one by name, or its config.json.", "--model", metavar="NAME|JSON")]
 
 
 def import_bigmoe(
@@ -34,7 +35,7 @@ def import_vllm(
             "prompt_routed_experts.",
         ),
     ],
-    config: Annotated[Path, option("The model's config.json: the trace does not say what the model is.")],
+    model: ModelOption,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
@@ -42,22 +43,60 @@ def import_vllm(
 
     \b
     Examples:
-      tokentape import vllm responses.jsonl --config config.json
-      tokentape import vllm request-*.npz --config config.json
+      tokentape import vllm responses.jsonl --model qwen3-30b-a3b
+      tokentape import vllm request-*.npz --model config.json
     """
     from tokentape.capture.importers.vllm import import_vllm as convert
+    from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(files, config, Store(store), max_bytes))
+    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+
+
+def import_sglang(
+    files: Annotated[
+        list[Path],
+        argument(
+            "FILE...", "Responses of the server (JSON lines), or dumps of the expert distribution recorder in per_token mode."
+        ),
+    ],
+    model: ModelOption,
+    max_bytes: MaxBytesOption = TWO_GIB,
+    store: StoreOption = None,
+) -> None:
+    """Import routed experts recorded by SGLang: of responses (--enable-return-routed-experts), or of its recorder's .pt files.
+
+    All requests are one tape. Of ranks that saw the same tokens (tensor parallel) give one file. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import sglang responses.jsonl --model qwen3-30b-a3b
+      tokentape import sglang expert_distribution_recorder_1758079621.5_0.pt --model config.json
+    """
+    from tokentape.capture.importers.sglang import import_sglang as convert
+    from tokentape.warehouse.models import config_path
+    from tokentape.warehouse.tape import Store
+
+    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_routing(
     files: Annotated[list[Path], argument("FILE...", "CSV, JSON lines or Parquet, also packed (.gz).")],
+    preset: Annotated[
+        str | None,
+        option(
+            "A published format: moe-trace, moe-trace-positions, moe-trace-ranks (llama.cpp), moe-cache-lab, megatron, "
+            "flame-moe, expert-selection-trace, moe-beyond or vllm-log. Other options stand in place of its own."
+        ),
+    ] = None,
     layer: Annotated[str | None, option("Column: absolute layer. [default: layer]")] = None,
     experts: Annotated[str | None, option("Column: list of expert ids, or one id per row. [default: expert_ids]")] = None,
     phase: Annotated[
         str | None,
-        option("Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows. [default: phase]"),
+        option(
+            "Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows; or widths: a pass of "
+            "one token decodes. [default: phase]"
+        ),
     ] = None,
     request: Annotated[
         str | None, option("Column: name of the request. [default: request_id; without it all rows are one]")
@@ -67,55 +106,63 @@ def import_routing(
         option("Column: token's position, from 0. [default: position; without it rows of a request and layer are counted]"),
     ] = None,
     weights: Annotated[str | None, option("Column: gate weights, as experts. [default: gate_weights; without it null]")] = None,
-    top_k: Annotated[int | None, option("Experts per token; needed with one id per row and no position.", min=1)] = None,
+    top_k: Annotated[
+        int | None, option("Experts per token, with one id per row and no position. [default: the model's]", min=1)
+    ] = None,
     where: Annotated[str | None, option("Only rows with it, such as type=route.", metavar="COLUMN=VALUE")] = None,
     many: Annotated[
-        str,
+        str | None,
         option(
-            "What each file is: parts (of one table, in the order given), requests (one each) or layers (one each).", "--files"
+            "What each file is: parts (of one table, in the order given), requests (one each) or layers (one each). "
+            "[default: parts]",
+            "--files",
         ),
-    ] = "parts",
+    ] = None,
     order: Annotated[
-        str,
+        str | None,
         option(
             "What the order of rows means: requests (nothing: one after another, a prefill as one pass layer by layer, then "
-            "token by token) or executed (as the engine ran them)."
+            "token by token) or executed (as the engine ran them). [default: requests]"
         ),
-    ] = "requests",
-    form: Annotated[str | None, option("csv, jsonl or parquet. [default: by the name]")] = None,
-    config: Annotated[Path | None, option("The model's config.json; or give --n-experts.")] = None,
+    ] = None,
+    form: Annotated[str | None, option("csv, jsonl, parquet, or steps (a JSON list of passes). [default: by the name]")] = None,
+    model: Annotated[
+        str | None, option("A shipped model by name, or its config.json; or give --n-experts.", metavar="NAME|JSON")
+    ] = None,
     n_experts: Annotated[int | None, option("Experts per layer of a model without a config.", min=1)] = None,
     expert_bytes: Annotated[int | None, option("With --n-experts: bytes of one expert, for replays.", min=1)] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import any table of routing by the names of its columns. Prints the trace id; the manifest states what was read how.
+    """Import any table of routing, by the names of its columns or as a preset reads it. Prints the trace id; the manifest states
+    what was read how.
 
     \b
     Examples:
+      tokentape import routing moe_trace.csv --preset moe-trace --model qwen3-30b-a3b
+      tokentape import routing layer-*.parquet --preset flame-moe --n-experts 64
       tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
-          --weights topk_weights --phase decode --config config.json
-      tokentape import routing prompts/*.csv --files requests --layer "Layer ID" --experts "Activated Expert IDs" \\
-          --phase prefill --config config.json
-      tokentape import routing layer-*.parquet --files layers --experts indices --weights scores --phase prefill --n-experts 64
-      tokentape import routing trace.csv --experts expert --top-k 8 --phase decode --n-experts 128
+          --weights topk_weights --phase decode --model config.json
     """
     from tokentape.capture.importers.routing_columns import Columns, Layout
     from tokentape.capture.importers.routing_table import import_routing as convert
+    from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):
         raise ValueError(f"--where {where!r}: give COLUMN=VALUE")
-    layout = Layout(
+    layout = Layout.of(
+        preset,
         Columns(request, position, layer, experts, weights, phase),
-        form,
-        many,
-        order,
-        top_k,
-        (column, value) if where is not None else None,
+        form=form,
+        files=many,
+        order=order,
+        top_k=top_k,
+        where=(column, value) if where is not None else None,
     )
     place = Store(store)
+    config = None if model is None else config_path(model)
     _report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
 
 
@@ -139,64 +186,60 @@ def import_acceptance(
 
 
 def import_requests(
-    file: Annotated[Path, argument("FILE", "A CSV or JSONL, also packed (.gz).")],
-    form: Annotated[str | None, option("azure, mooncake, vllm or csv. [default: by the name and the columns of FILE]")] = None,
+    files: Annotated[list[Path], argument("FILE...", "CSV or JSONL, also packed (.gz); several are one trace.")],
+    form: Annotated[
+        str | None,
+        option(
+            "azure, burstgpt, servegen, mooncake, servegen-offline, llmservingsim, vllm or csv. [default: by the name and the "
+            "columns of FILE]"
+        ),
+    ] = None,
     arrival: Annotated[str | None, option("Column of a CSV: seconds, or a date and time. [default: arrival_s]")] = None,
     prompt: Annotated[str | None, option("Column of a CSV: prompt tokens. [default: n_prompt_tokens]")] = None,
     output: Annotated[str | None, option("Column of a CSV: output tokens. [default: n_output_tokens]")] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import when requests came and how long they were: Azure (CSV), Mooncake (JSONL), the request log of a vLLM engine
-    (JSONL), or any CSV. Prints the trace id.
+    """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Mooncake, LLMServingSim, the request
+    log of a vLLM engine, or any CSV. Prints the trace id.
 
     \b
     Examples:
       tokentape import requests AzureLLMInferenceTrace_code.csv
-      tokentape import requests requests.jsonl
+      tokentape import requests BurstGPT_1.csv BurstGPT_2.csv
       tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
       tokentape serving simulate --workload TRACE --scheduler layered --rate 2
     """
-    from tokentape.capture.importers import request_traces
+    from tokentape.capture.importers.request_traces import FORMS, Form
+    from tokentape.capture.importers.request_traces import import_requests as convert
     from tokentape.policies.names import unknown
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    named = {"--arrival": arrival, "--prompt": prompt, "--output": output}
-    name = form or ("csv" if any(named.values()) else _form(file))
-    if name not in ("azure", "mooncake", "vllm", "csv"):
-        raise unknown("form of requests", name, ("azure", "mooncake", "vllm", "csv"))
-    for told, column in named.items():
-        if column is not None and name != "csv":
-            raise ValueError(f"{told} names a column of any CSV; {name} has its own")
-    if name == "azure":
-        trace_id = request_traces.import_azure(file, place, max_bytes)
-    elif name == "mooncake":
-        trace_id = request_traces.import_mooncake(file, place, max_bytes)
-    elif name == "vllm":
-        trace_id = request_traces.import_vllm_log(file, place, max_bytes)
-    else:
-        columns = (arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")
-        trace_id = request_traces.import_request_csv(file, place, *columns, max_bytes=max_bytes)
-    _report(place, trace_id)
+    name = form or ("csv" if any((arrival, prompt, output)) else _form(files[0]))
+    if name not in (*FORMS, "csv"):
+        raise unknown("form of requests", name, (*FORMS, "csv"))
+    told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
+    _report(place, convert(files, place, told, max_bytes=max_bytes))
 
 
 def _form(file: Path) -> str:
-    """Of a file of requests, by its name and its first line."""
+    """Of a file of requests, by its name and its first line; csv where it is none of the published ones."""
     import gzip
+    import json
     import zlib
 
-    from tokentape.capture.importers.request_traces import AZURE, VLLM
+    from tokentape.capture.importers.request_traces import FORMS
 
-    opener = gzip.open if file.suffix == ".gz" else open
+    opener, is_json = gzip.open if file.suffix == ".gz" else open, ".jsonl" in file.suffixes
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
-            header = lines.readline(1 << 16)
-    except (EOFError, gzip.BadGzipFile, zlib.error):  # the importer says what is wrong with it
-        return "mooncake" if ".jsonl" in file.suffixes else "csv"
-    if ".jsonl" in file.suffixes:
-        return "vllm" if VLLM[0] in header else "mooncake"
-    return "azure" if set(AZURE) <= set(header.strip().split(",")) else "csv"
+            header = lines.readline(1 << 20)
+        names = set(json.loads(header) if is_json else header.strip().split(","))
+    except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, RecursionError):  # the importer says what is wrong
+        names = set()
+    found = (name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json)
+    return next(found, "mooncake" if is_json else "csv")
 
 
 def _report(store: Any, trace_id: str) -> None:

@@ -18,7 +18,7 @@ def synthesize(
     routing: Annotated[
         str, option("popular (experts are, tokens drift), context (prompts foretell their decode), table (drawn from --counts).")
     ] = "popular",
-    counts: Annotated[str | None, option("table: a JSON file of counts per expert, FILE#KEY/KEY for a part of it.")] = None,
+    counts: Annotated[str | None, option("table: counts per expert: JSON (FILE#KEY/KEY: a part), .npy, SGLang's dump.")] = None,
     store: StoreOption = None,
 ) -> None:
     """Make a tape of a model that cannot be run here, from a generator of router logits. Prints the trace id.

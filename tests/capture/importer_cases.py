@@ -22,7 +22,7 @@ from importer_spoiling import spoiled_bytes, spoiled_text
 from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.limits import BadImport
-from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv, import_vllm_log
+from tokentape.capture.importers.request_traces import Form, import_requests
 from tokentape.capture.importers.routing_columns import Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.capture.importers.vllm import import_vllm
@@ -76,7 +76,11 @@ def run_routing(path: Path, store: Store) -> str:
 
 
 def run_csv(path: Path, store: Store) -> str:
-    return import_request_csv(path, store, "TIMESTAMP", "ContextTokens", "GeneratedTokens", max_bytes=MAX_BYTES)
+    return import_requests(path, store, Form(("TIMESTAMP", "ContextTokens", "GeneratedTokens")), max_bytes=MAX_BYTES)
+
+
+def of_form(form: str) -> Callable[[Path, Store], str]:
+    return lambda path, store: import_requests(path, store, form, max_bytes=MAX_BYTES)
 
 
 def run_vllm(path: Path, store: Store) -> str:
@@ -99,15 +103,15 @@ def tiny(rng: random.Random) -> str:
     return TINY.read_text()
 
 
-MOONCAKE = served("trace.jsonl", requests.mooncake_text, plain(import_mooncake), requests.mooncake_requests)
+MOONCAKE = served("trace.jsonl", requests.mooncake_text, of_form("mooncake"), requests.mooncake_requests)
 ROUNDS = (plain(import_acceptance), requests.acceptance_rounds, requests.found_rounds)
 FOUND = routings.found_routing
 KINDS = {
-    "azure": served("azure.csv", requests.azure_text, plain(import_azure), requests.csv_requests),
+    "azure": served("azure.csv", requests.azure_text, of_form("azure"), requests.csv_requests),
     "csv": served("requests.csv", requests.seconds_text, run_csv, requests.csv_requests),
     "mooncake": MOONCAKE,
     "mooncake packed": maybe_packed(MOONCAKE, "trace.jsonl.gz"),
-    "vllm": served("requests.jsonl", requests.vllm_text, plain(import_vllm_log), requests.vllm_requests),
+    "vllm": served("requests.jsonl", requests.vllm_text, of_form("vllm"), requests.vllm_requests),
     "acceptance": text_kind("responses.jsonl", requests.acceptance_text, *ROUNDS),
     "bigmoe": text_kind("tiny.csv", tiny, plain(import_bigmoe), routings.bigmoe_routing, FOUND),
     "vllm npz": Kind("one.npz", routings.npz_bytes, run_vllm, routings.npz_routing, FOUND),

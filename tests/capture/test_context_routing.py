@@ -171,7 +171,7 @@ COUNTS = {"law": [[8, 4, 2, 1, 1, 0, 1, 1, 1, 1, 1, 1], [1] * 12], "code": [[0, 
 
 
 def test_table_routing_draws_by_the_counts_of_a_requests_domain(tmp_path):
-    made = tabled.load(write_counts(tmp_path / "counts.json.gz", COUNTS), (0, 2), 12, 3)
+    made = tabled.load(write_counts(tmp_path / "counts.json.gz", COUNTS), TINY)
     found = counted(made, TINY.model_copy(update={"top_k": 1}), 0, 2, Length(20_000, 0)).prefill_counts / 20_000
     for request, domain in enumerate(("law", "code")):
         for place in (0, 1):
@@ -181,13 +181,25 @@ def test_table_routing_draws_by_the_counts_of_a_requests_domain(tmp_path):
     assert np.array_equal(made.logits(0, 2, 0, 5, 0, 12), made.logits(0, 2, 0, 5, 3, 12)[:5])
 
 
+def test_loads_of_a_load_balancer_are_one_domain(tmp_path):
+    """Two steps of all three layers; the dense one in the middle has none."""
+    torch = pytest.importorskip("torch")
+    steps = np.array([[COUNTS["law"][0], [0] * 12, [1] * 12], [[0] * 12, [0] * 12, COUNTS["code"][0]]])
+    whole = (tuple(COUNTS["law"][0]), tuple(1 + n for n in COUNTS["code"][0]))
+    np.save(tmp_path / "loads.npy", steps.sum(axis=0)[[0, 2]])
+    (tmp_path / "loads.json").write_text(json.dumps({"logical_count": steps.tolist()}))
+    torch.save({"rank": 0, "logical_count": torch.tensor(steps)}, tmp_path / "recorder.pt")
+    for name in ("loads.npy", "loads.json", "recorder.pt"):
+        assert tabled.load(str(tmp_path / name), TINY).counts == (whole,)
+
+
 def test_bad_tables_and_names_are_told(tmp_path):
     path = tmp_path / "counts.json.gz"
 
     def refused(words, counts, source=None):
         source = source or write_counts(path, counts)
         with pytest.raises(ValueError, match=words):
-            tabled.load(source, (0, 2), 12, 3)
+            tabled.load(source, TINY)
 
     refused("law, row 0: 2 counts", {"law": [[1, 2]]})
     refused("2 of them above 0", {"law": [[1, 2] + [0] * 10]})
@@ -196,8 +208,12 @@ def test_bad_tables_and_names_are_told(tmp_path):
     refused("no counts at 'models/none'", COUNTS, f"{path}#models/none")
     (tmp_path / "text.json").write_text("not json")
     refused("no counts", None, str(tmp_path / "text.json"))
+    (tmp_path / "flat.json").write_text("[1, 2]")
+    refused("no counts", None, str(tmp_path / "flat.json"))
+    (tmp_path / "cut.pt").write_bytes(b"PK of nothing")
+    refused("not a torch file of plain tensors", None, str(tmp_path / "cut.pt"))
     with pytest.raises(OSError, match=r"none\.json"):
-        tabled.load(str(tmp_path / "none.json"), (0,), 12, 3)
+        tabled.load(str(tmp_path / "none.json"), TINY)
     for wrong in (("drift", None), ("table", None), ("context", "x.json"), ("popular", "x.json")):
         with pytest.raises(ValueError, match="routing"):
             profiles.of_routing(wrong[0], "tiny", TINY, wrong[1])

@@ -10,9 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokentape.capture.importers.routing_columns import Columns, Layout
+from tokentape.capture.importers.routing_columns import PRESETS, Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.flows.cli import main
+from tokentape.warehouse.models import config_path
 from tokentape.warehouse.tape import Store, Tape
 
 PROMPT, DECODED, LAYERS, K, E = 3, 2, (1, 2), 2, 8
@@ -104,43 +105,40 @@ def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..
     assert tape.manifest.settings["order"] == "executed"
 
 
-def test_a_file_per_prompt_without_positions(tmp_path: Path, imported: Callable[..., Tape]) -> None:
-    """The form of moe-beyond: layer after layer, the token as text, ids as a quoted list."""
-    head = "Layer ID,Batch Number,Token,Activated Expert IDs\n"
-    for name, shift in (("p1", 0), ("p2", 3)):
-        lines = [
-            f'{layer},0,"a, b","[{(layer + t + shift) % E}, {(layer + t + shift + 1) % E}]"' for layer in LAYERS for t in range(4)
-        ]
-        (tmp_path / f"{name}.csv").write_text(head + "\n".join(lines) + "\n")
+# Files written by hand as the sources of presets.toml define them, and the rows that they hold: tests/data/README.md.
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "presets"
+EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_published_format_by_its_preset(preset: str, tmp_path: Path, imported: Callable[..., Tape]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    layout = Layout(Columns(layer="Layer ID", experts="Activated Expert IDs", phase="prefill"), files="requests")
-    tape = imported([tmp_path / "p1.csv", tmp_path / "p2.csv"], layout, config_path=tmp_path / "config.json")
-    routing = tape.read("routing")
-    assert routing.filter(request_id=1, layer=2)["expert_ids"].to_list() == [[5, 6], [6, 7], [7, 0], [0, 1]]
-    assert routing.filter(request_id=0, layer=1)["position"].to_list() == [0, 1, 2, 3]
+    paths, rows = [GOLDEN / name for name in EXPECTED[preset]["files"]], EXPECTED[preset]["rows"]
+    tape = imported(paths, Layout.of(preset, Columns()), config_path=tmp_path / "config.json")
+    columns = (tape.read("routing")[name].to_list() for name in ("request_id", "position", "layer", "expert_ids"))
+    assert sorted([*key, *ids] for *key, ids in zip(*columns, strict=True)) == sorted(rows)
+    assert tape.read("passes")["n_tokens"].to_list() == EXPECTED[preset]["passes"]
     assert (tape.geometry.hidden, tape.geometry.moe_layers, tape.manifest.model_id) == (64, (1, 2), "qwen3_moe")
+    assert tape.manifest.settings["preset"] == preset
+    n_tokens = len({tuple(row[:2]) for row in rows})
+    assert ("missing_rows" in tape.manifest.flags) == (len(rows) < 2 * n_tokens)
 
 
-def test_a_file_per_layer(tmp_path: Path, imported: Callable[..., Tape]) -> None:
-    """The form of FLAME-MoE-Traces: row i is the same token in every layer's file."""
-    paths = []
-    for layer in LAYERS:
-        paths.append(tmp_path / f"layer{layer}.parquet")
-        pl.DataFrame({"indices": [[layer, t + 3] for t in range(4)], "scores": [[0.75, 0.25]] * 4}).write_parquet(paths[-1])
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    layout = Layout(Columns(experts="indices", weights="scores", phase="prefill"), files="layers")
-    routing = imported(paths, layout, config_path=tmp_path / "config.json").read("routing")
-    assert routing["layer"].to_list() == [1] * 4 + [2] * 4
-    assert routing["expert_ids"].to_list() == [[1, t] for t in range(3, 7)] + [[2, t] for t in range(3, 7)]
-
-
-def test_rows_of_a_layer_and_an_expert_alone(tmp_path: Path, imported: Callable[..., Tape]) -> None:
-    """The form of llama.cpp's moe-trace: k rows are one token's, nothing else is said."""
-    path = tmp_path / "trace.csv"
-    path.write_text("layer,expert\n0,1\n0,2\n1,3\n1,4\n0,5\n0,6\n1,7\n1,0\n")
-    tape = imported(path, Layout(Columns(experts="expert", phase="decode"), top_k=2), n_experts=8, expert_bytes=1000)
-    assert tape.read("routing")["expert_ids"].to_list() == [[1, 2], [3, 4], [5, 6], [7, 0]]
-    assert tape.geometry.recorded_expert_bytes == (1000, 1000)
+def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+    lab = tmp_path / "lab.jsonl"
+    first, _, generated = (GOLDEN / "moe-cache-lab.0.jsonl").read_text().partition("\n")
+    lab.write_text(first + "\n" + generated.splitlines()[-1].replace("[]", "[0.75, 0.25]"))
+    tape = imported(lab, Layout.of("moe-cache-lab", Columns()), config_path=None)
+    assert (tape.geometry.n_experts, tape.manifest.model_id) == (8, "m")
+    assert tape.read("routing")["gate_weights"].to_list() == [[0.75, 0.25]]
+    misread = tmp_path / "misread.csv"  # eight experts in a token's order of rank, read as the choices of four tokens
+    misread.write_text("".join(f"{layer},{e}\n" for layer in (0, 1) for e in (3, 1, 7, 0, 2, 6, 5, 4)))
+    tape = imported(misread, Layout.of("moe-trace", Columns(), top_k=2))
+    assert tape.manifest.flags["prompt_misread_frac"] == 1
+    changed = imported(misread, Layout.of("moe-trace", Columns(phase="decode"), top_k=2, order="requests"))
+    assert changed.read("passes")["kind"].to_list() == ["decode"] * 4
+    shipped = imported(misread, Layout.of("moe-trace", Columns(), top_k=2), config_path=config_path("OLMoE-1B-7B"))
+    assert (shipped.manifest.model_id, shipped.geometry.n_experts) == ("olmoe-1b-7b", 64)
 
 
 GOOD = "layer,expert_ids,position\n0,1 2,0\n0,3 4,1\n"
@@ -156,7 +154,24 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "a position past any context": (GOOD + "0,1 2,4e9\n", {}, "row 3: position is '4e9'"),
     "a row twice": (GOOD + "0,1 2,1\n", {}, "position 1, layer 0: this row was already given"),
     "an id twice": (GOOD + "0,2 2,2\n", {}, "expert 2 appears twice"),
-    "one per row, k not said": ("layer,expert_ids\n0,1\n0,2\n", {}, "--top-k says how many rows are one token"),
+    "one per row, k not said": ("layer,expert_ids\n0,1\n0,2\n", {}, "--model or --top-k says how many are one token's"),
+    "a header where none is": (
+        "layer,expert\n0,1\n",
+        {"preset": "moe-trace", "top_k": 1},
+        "row 1: expert is 'expert', not expert ids",
+    ),
+    "too few columns": ("0\n1\n", {"preset": "moe-trace-positions"}, "1 columns, pos, layer, experts are expected"),
+    "cut off": ("0,1,2,3\n1,1,2\n", {"preset": "moe-trace-positions"}, "row 2: experts is None"),
+    "no list of passes": ("{}", {"preset": "expert-selection-trace"}, "no rows"),
+    "a pass of numbers": ("[3]", {"preset": "expert-selection-trace"}, "step 1 is 3, not an object of layers"),
+    "a layer by another name": ('[{"a": [[1, 2]]}]', {"preset": "expert-selection-trace"}, "row 1: layer is None"),
+    "a pass without experts": ('[{"1": [[], [1, 2]]}]', {"preset": "expert-selection-trace"}, "row 1: expert_ids is []"),
+    "another record": ('{"record_type": "x"}', {"preset": "moe-cache-lab"}, "no rows with record_type=routing_selection"),
+    "encoders": (
+        '{"record_type": "routing_selection", "phase": "source", "token_position": 0, "layer": 1, "selected_experts": [1, 2]}',
+        {"preset": "moe-cache-lab"},
+        "phase is 'source', not prefill or decode",
+    ),
     "one per row, cut off": ("layer,expert_ids\n0,1\n0,2\n0,3\n", {"top_k": 2}, "each 2 must be one token's"),
     "one per row, two layers": ("layer,expert_ids\n0,1\n1,2\n", {"top_k": 2}, "row 2: another layer within 2 rows"),
     "another top-k": (GOOD, {"top_k": 3}, "row 1: 2 experts, --top-k says 3"),
@@ -172,7 +187,8 @@ def test_bad_tables_are_refused_in_one_line(name: str, tmp_path: Path, imported:
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with importer_cases.refused(Store(str(tmp_path / "store")), message):
-        imported(path, Layout(**{"columns": Columns(phase="prefill"), **changes}))
+        columns = Columns() if "preset" in changes else Columns(phase="prefill")
+        imported(path, Layout.of(**{"preset": None, "columns": columns, **changes}))
 
 
 def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +201,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     check(Store(str(tmp_path / "store")).open(capsys.readouterr().out.strip()))
     for options, message in (
         (["--where", "type"], "give COLUMN=VALUE"),
-        (["--config", "c.json"], "give either the model's config.json or"),
+        (["--model", "c.json"], "give either the model (--model) or"),
         ([], "row 1: ids is None"),
         (["--where", "type=route", "--max-bytes", "99"], "more than 99 bytes once read"),
     ):

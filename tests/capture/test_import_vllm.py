@@ -193,7 +193,7 @@ def test_a_server_s_lines_are_one_tape_of_many_requests(store: Store, tmp_path: 
     assert requests["n_output_tokens"].to_list() == [G + 1, G + 1, G + 1, 3]
     assert requests["prompt_sha256"].is_null().to_list() == [False, True, False, False]
     assert tape.read("tokens").filter(request_id=3)["token_id"].to_list() == [*range(100, 100 + P), 7, 8]
-    assert tape.manifest.flags == {"without_experts": {"choices": 1, "of": 5}, "duplicate_prompts": 2}
+    assert tape.manifest.flags == {"without_experts": 1, "duplicate_prompts": 2}
     assert tape.read("passes")["request_ids"].to_list() == [[0]] * (G + 1) + [[1]] * (G + 1) + [[2]] * (G + 1) + [[3]] * 3
     assert "one after another" in tape.manifest.settings["order"]
 

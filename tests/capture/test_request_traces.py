@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tokentape.capture.importers.limits import BadImport
-from tokentape.capture.importers.request_traces import import_azure, import_mooncake, import_request_csv
+from tokentape.capture.importers.request_traces import FORMS, Form, import_requests
+from tokentape.flows.commands import imports
 from tokentape.replay.serving.prefix_cache import cached_tokens
 from tokentape.replay.serving.workload import from_table, spread_ties
 from tokentape.warehouse.tape import Store
@@ -27,13 +28,13 @@ def written(tmp_path: Path, name: str, text: str) -> Path:
 def test_azure(tmp_path: Path, store: Store) -> None:
     rows = ["2023-11-16 23:59:59.9799600,4808,10", "2023-11-17 00:00:00.2299600,7,8", "2023-11-17 00:00:00.4799600,3,0"]
     path = written(tmp_path, "azure.csv", AZURE_HEAD + "\r\n".join(rows) + "\r\n")
-    tape = store.open(import_azure(path, store))
+    tape = store.open(import_requests(path, store, "azure"))
     table = tape.read("requests")
     assert table["arrival_s"].to_list() == [0.0, 0.25]
     assert table["n_prompt_tokens"].to_list() == [4808, 7]
     assert tape.manifest.flags == {"empty_requests": {"left_out": 1, "rows": 3}}
     assert tape.manifest.tables == ("requests",)
-    assert import_azure(path, store) == tape.trace_id, "importing it again changes nothing"
+    assert import_requests(path, store, "azure") == tape.trace_id, "importing it again changes nothing"
 
 
 def test_azure_2024_with_a_time_zone_and_whole_seconds(tmp_path: Path, store: Store) -> None:
@@ -44,13 +45,13 @@ def test_azure_2024_with_a_time_zone_and_whole_seconds(tmp_path: Path, store: St
         "2024-05-10T00:00:03Z",
     ]
     path = written(tmp_path, "week.csv", AZURE_HEAD + "".join(f"{moment},5,6\n" for moment in moments))
-    arrivals = store.open(import_azure(path, store)).read("requests")["arrival_s"].to_list()
+    arrivals = store.open(import_requests(path, store, "azure")).read("requests")["arrival_s"].to_list()
     assert arrivals == pytest.approx([0, 0.99007, 2.49007, 2.99007], abs=1e-9)
 
 
 def test_any_csv_by_its_columns_in_any_order(tmp_path: Path, store: Store) -> None:
     path = written(tmp_path, "mine.csv", "out,when,in\n3,12.5,30\n4,10,40\n")
-    table = store.open(import_request_csv(path, store, "when", "in", "out", dataset="mine")).read("requests")
+    table = store.open(import_requests(path, store, Form(("when", "in", "out")), dataset="mine")).read("requests")
     assert table["arrival_s"].to_list() == [0.0, 2.5]
     assert table["n_output_tokens"].to_list() == [4, 3]
     assert table["dataset"].to_list() == ["mine"] * 2
@@ -65,12 +66,56 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
     text = "\n".join(map(json.dumps, rows)) + "\n"
     path = tmp_path / f"mooncake.{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
-    tape = store.open(import_mooncake(path, store))
+    tape = store.open(import_requests(path, store, "mooncake"))
     table = tape.read("requests")
     assert table["arrival_s"].to_list() == [0.0, 27.0]
     assert table["prefix_blocks"].to_list() == [[0, 1], [0, 2]]
     assert cached_tokens(table["prefix_blocks"].to_list(), from_table(table, "").n_prompt_tokens).tolist() == [0, 512]
     assert tape.manifest.settings["prefix_block_tokens"] == 512
+
+
+# As the sources of requests.toml define them: three requests, of which one has no answer, or two; seconds, prompts, outputs.
+PUBLISHED_FORMS = {
+    "burstgpt": (
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n118,GPT-4,417,0,417,API log\n",
+        ([0, 40], [472, 1087], [18, 230]),
+    ),
+    "servegen": ("request_id,timestamp,input_tokens,output_tokens\n0,0.5,10,20\n1,1.25,15,25\n", ([0, 0.75], [10, 15], [20, 25])),
+    "servegen-offline": (
+        '{"request_id": 0, "type": "text", "input_length": 61, "output_length": 2370, "duration": 14000}\n'
+        '{"request_id": 1, "type": "text", "input_length": 54, "output_length": 2031, "duration": 11630}\n',
+        ([0, 0], [61, 54], [2370, 2031]),
+    ),
+    "llmservingsim": (
+        '{"input_toks": 16, "output_toks": 8, "arrival_time_ns": 0}\n'
+        '{"input_toks": 32, "output_toks": 8, "arrival_time_ns": 5000}\n',
+        ([0, 5e-6], [16, 32], [8, 8]),
+    ),
+    "vllm": ('{"arrival_time": 9.5, "input_toks": 3, "output_toks": 4}\n', ([0], [3], [4])),
+}
+
+
+@pytest.mark.parametrize("form", PUBLISHED_FORMS)
+def test_published_forms_are_known_by_their_columns(
+    form: str, tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, columns = PUBLISHED_FORMS[form]
+    path = written(tmp_path, f"trace.{FORMS[form].form}", text)
+    imports.import_requests([path], store=store.root)
+    table = store.open(capsys.readouterr().out.strip()).read("requests")
+    assert [table[name].to_list() for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")] == list(map(list, columns))
+    assert table["dataset"].unique().to_list() == [form]
+
+
+def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
+    head = "Timestamp,Request tokens,Response tokens\n"
+    paths = [written(tmp_path, "b.csv", head + "100,3,4\n"), written(tmp_path, "a.csv", head + "90,5,6\n101,7,x\n")]
+    with pytest.raises(BadImport, match=r"a\.csv: row 2: Response tokens is 'x'"):
+        import_requests(paths, store, "burstgpt")
+    written(tmp_path, "a.csv", head + "90,5,6\n")
+    table = store.open(import_requests(paths, store, "burstgpt")).read("requests")
+    assert (table["arrival_s"].to_list(), table["n_prompt_tokens"].to_list()) == ([0, 10], [5, 3])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +137,7 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
 )
 def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: str, message: str) -> None:
     with pytest.raises(BadImport, match=message) as caught:
-        import_azure(written(tmp_path, "bad.csv", text), store)
+        import_requests(written(tmp_path, "bad.csv", text), store, "azure")
     assert len(str(caught.value).splitlines()) == 1
     assert store.trace_ids() == store.unfinished_ids() == []
 
@@ -108,15 +153,17 @@ def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: 
 def test_damaged_mooncake_is_refused_naming_the_line(tmp_path: Path, store: Store, line: str, message: str) -> None:
     good = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n'
     with pytest.raises(BadImport, match=message):
-        import_mooncake(written(tmp_path, "bad.jsonl", good + line + "\n"), store)
+        import_requests(written(tmp_path, "bad.jsonl", good + line + "\n"), store, "mooncake")
 
 
 @needs_published
 def test_published_traces_have_their_published_statistics(store: Store) -> None:
-    azure = from_table(store.open(import_azure(PUBLISHED / "AzureLLMInferenceTrace_code.csv", store)).read("requests"), "azure")
+    azure = from_table(
+        store.open(import_requests(PUBLISHED / "AzureLLMInferenceTrace_code.csv", store, "azure")).read("requests"), "azure"
+    )
     assert (len(azure), round(azure.arrival_s[-1])) == (8819, 3436)
     assert [azure.n_prompt_tokens.mean(), np.median(azure.n_prompt_tokens)] == pytest.approx([2048, 1469], abs=0.5)
-    table = store.open(import_mooncake(PUBLISHED / "mooncake_conversation_trace.jsonl.gz", store)).read("requests")
+    table = store.open(import_requests(PUBLISHED / "mooncake_conversation_trace.jsonl.gz", store, "mooncake")).read("requests")
     mooncake = from_table(table, "mooncake")
     assert (len(mooncake), round(mooncake.arrival_s[-1]), np.unique(mooncake.arrival_s).size) == (12031, 3537, 1180)
     assert np.diff(spread_ties(mooncake).arrival_s).min() > 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tokentape.capture.importers.request_traces import import_azure, import_mooncake
+from tokentape.capture.importers.request_traces import import_requests
 from tokentape.flows.answers import Query, Row, answered, stated
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import Running
@@ -31,7 +31,6 @@ from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
 ARRIVALS = "TOKENTAPE_ARRIVALS"  # names the folder of recorded arrivals
-IMPORTERS = {"azure": import_azure, "mooncake": import_mooncake}
 COVERED = "qwen3-30b-a3b"  # the model whose coverage the paper prints
 
 
@@ -159,7 +158,7 @@ def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
         if place is None or not path.is_file():
             missing.append(f"{trace.series}: {path} is not there, its points are left out; set {ARRIVALS} to its folder")
             continue
-        served: dict[str, Any] = {"workload": IMPORTERS[trace.importer](path, store), "arrival": "trace"}
+        served: dict[str, Any] = {"workload": import_requests(path, store, trace.importer), "arrival": "trace"}
         served |= {"windows": trace.windows, "n_seeds": trace.windows}
         served |= {"profile": study.profile}
         found += [Job(trace.series, point_of(fields | served)) for fields in trace.points()]

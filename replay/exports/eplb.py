@@ -1,0 +1,114 @@
+"""Physical maps of experts for expert-parallel serving: which logical expert each slot of each rank holds, and how even it is.
+
+The heaviest expert per replica is replicated until the redundant slots are used; then replicas are packed by falling load, each
+into the rank that has least and a slot left (deepseek-ai/EPLB, eplb.py: replicate_experts and balanced_packing, one node). Forms:
+
+    sglang         --init-expert-location FILE: {"physical_to_logical_map"} of all layers, dense ones as numbered
+                   (sgl-project/sglang, python/sglang/srt/eplb/expert_location.py, compute_initial_expert_location_metadata)
+    vllm-ascend    expert_map_path: {"moe_layer_count", "layer_list"} of ranks and their experts (vllm-project/vllm-ascend,
+                   vllm_ascend/eplb/adaptor/vllm_adaptor.py, _expert_file_to_tensor)
+    vllm           offline maps of vLLM forks: format vllm_offline_eplb_physical_to_logical, version 1, of MoE layers
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.replay.exports.loads import entries
+from tokentape.replay.trace import Trace
+from tokentape.warehouse.geometry import Geometry
+
+FORMS = ("sglang", "vllm-ascend", "vllm")
+Ints = NDArray[np.int64]
+
+
+def physical_map(counts: Ints, n_ranks: int, n_redundant: int) -> Ints:
+    """(MoE layers, slots) the logical expert of every slot, rank after rank, from (MoE layers, E) loads.
+
+    Raises ValueError unless the slots share out evenly.
+    """
+    n_slots = counts.shape[1] + n_redundant
+    if n_ranks < 1 or n_redundant < 0 or n_slots % n_ranks:
+        raise ValueError(
+            f"{counts.shape[1]} experts and {n_redundant} redundant ones do not share out among {n_ranks} ranks evenly"
+        )
+    return np.array([_of_layer(row, n_ranks, n_redundant) for row in counts.tolist()])
+
+
+def _of_layer(row: list[int], n_ranks: int, n_redundant: int) -> list[int]:
+    replicas = [1] * len(row)
+    heaviest = [(-float(load), expert) for expert, load in enumerate(row)]
+    heapq.heapify(heaviest)
+    for _ in range(n_redundant):
+        _, expert = heaviest[0]
+        replicas[expert] += 1
+        heapq.heapreplace(heaviest, (-row[expert] / replicas[expert], expert))
+    falling = sorted((-row[expert] / n, expert) for expert, n in enumerate(replicas) for _ in range(n))
+    ranks: list[list[int]] = [[] for _ in range(n_ranks)]
+    lightest = [(0.0, rank) for rank in range(n_ranks)]
+    for load, expert in falling:
+        held, rank = heapq.heappop(lightest)
+        ranks[rank].append(expert)
+        if len(ranks[rank]) < len(falling) // n_ranks:
+            heapq.heappush(lightest, (held - load, rank))
+    return [expert for rank in ranks for expert in sorted(rank)]
+
+
+def as_numbered(counts: Ints) -> Ints:
+    """The map without replicas in which ranks take the experts as they are numbered."""
+    return np.tile(np.arange(counts.shape[1]), (len(counts), 1))
+
+
+def balance(trace: Trace, mapped: Ints, n_ranks: int, phase: str) -> tuple[float, float]:
+    """Mean load of the ranks over the largest, 1 where all have the same: of the whole tape, and pass by pass. Means over layers
+    and passes by their tokens; replicas of an expert share its tokens evenly."""
+    layer, expert, passes = entries(trace, phase)
+    n_experts, per_rank = trace.geometry.n_experts, mapped.shape[1] // n_ranks
+    whole, by_pass, tokens = 0.0, 0.0, 0.0
+    for place, slots in enumerate(mapped):
+        share = np.zeros((n_experts, n_ranks))
+        np.add.at(share, (slots, np.arange(slots.size) // per_rank), 1.0)
+        share /= share.sum(axis=1, keepdims=True)
+        of_layer = layer == place
+        chosen = np.bincount(passes[of_layer] * n_experts + expert[of_layer], minlength=trace.pass_ids.size * n_experts)
+        held = chosen.reshape(-1, n_experts) @ share
+        held = held[held.sum(axis=1) > 0]
+        by_pass += float((held.mean(axis=1) / held.max(axis=1) * held.sum(axis=1)).sum())
+        whole += float(held.sum() * held.sum(axis=0).mean() / held.sum(axis=0).max())
+        tokens += float(held.sum())
+    return whole / tokens, by_pass / tokens
+
+
+def content(form: str, mapped: Ints, n_ranks: int, geometry: Geometry, model: str) -> dict[str, Any]:
+    """What the file of a form (of FORMS) holds, as JSON."""
+    n_slots = mapped.shape[1]
+    if form == "sglang":
+        every = np.tile(np.arange(n_slots) % geometry.n_experts, (geometry.n_layers, 1))
+        every[list(geometry.moe_layers)] = mapped
+        return {"physical_to_logical_map": every.tolist()}
+    if form == "vllm-ascend":
+        ranks = mapped.reshape(len(mapped), n_ranks, -1).tolist()
+        layers = [
+            {
+                "layer_id": layer,
+                "device_count": n_ranks,
+                "device_list": [{"device_id": rank, "device_expert": held} for rank, held in enumerate(of_layer)],
+            }
+            for layer, of_layer in enumerate(ranks)
+        ]
+        return {"moe_layer_count": len(mapped), "layer_list": layers}
+    return {
+        "version": 1,
+        "format": "vllm_offline_eplb_physical_to_logical",
+        "model_name": model,
+        "model_class": geometry.architecture,
+        "num_moe_layers": len(mapped),
+        "num_logical_experts": geometry.n_experts,
+        "num_physical_experts": n_slots,
+        "num_redundant_experts": n_slots - geometry.n_experts,
+        "physical_to_logical_map": mapped.tolist(),
+    }

@@ -1,0 +1,61 @@
+"""For llama.cpp: which layers' experts go to the GPU (`-ot`), and routing as its tracer writes it, which its expert cache takes.
+
+llama.cpp keeps the experts of a layer in three tensors, blk.N.ffn_{gate,up,down}_exps, or two where gate and up are one, so that
+a layer is the least that -ot moves; of several patterns the first that is found in a tensor's name counts (ggml-org/llama.cpp,
+src/llama-model-loader.cpp, tensor_buft_overrides; common/arg.cpp: <tensor name pattern>=<buffer type>,...). A profile for
+--moe-cache-profile is a trace `pos,layer,id0,id1,...` with pos < 0 in the prompt (thecodacus/llama.cpp,
+tools/moe-trace/moe-trace.cpp, line 7).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.replay.exports.loads import entries
+from tokentape.replay.trace import PREFILL, Trace
+
+EXPERTS = r"\.ffn_(gate|up|down|gate_up)_exps\."
+
+
+def experts_read(trace: Trace, phase: str) -> NDArray[np.float64]:
+    """(MoE layers,) distinct experts that a pass reads, a mean over its passes."""
+    layer, expert, passes = entries(trace, phase)
+    n_experts, n_passes = trace.geometry.n_experts, np.unique(passes).size
+    distinct = np.unique((passes * len(trace.geometry.moe_layers) + layer) * n_experts + expert)
+    return (
+        np.bincount(distinct // n_experts % len(trace.geometry.moe_layers), minlength=len(trace.geometry.moe_layers)) / n_passes
+    )
+
+
+def layers_within(read: NDArray[np.float64], expert_bytes: tuple[int, ...], n_experts: int, n_bytes: int) -> list[int]:
+    """Indices of the layers whose experts fit into so many bytes, those first of which a pass reads most. Rising."""
+    taken, left = list[int](), n_bytes
+    for place in np.argsort(-read, kind="stable").tolist():
+        if expert_bytes[place] * n_experts <= left:
+            taken.append(place)
+            left -= expert_bytes[place] * n_experts
+    return sorted(taken)
+
+
+def override_tensors(layers: list[int], device: str) -> str:
+    """Arguments that put the experts of these layers (as the model numbers them) onto a device, all others beside the CPU."""
+    held = [f'-ot "blk\\.({"|".join(map(str, layers))}){EXPERTS}={device}"'] if layers else []
+    return " ".join([*held, f'-ot "{EXPERTS}=CPU"'])
+
+
+def trace_csv(trace: Trace, n_prompt: dict[int, int]) -> str:
+    """Rows `pos,layer,id0,id1,...` in the order executed, requests one after another; n_prompt: prompt tokens of each."""
+    is_prefill = trace.pass_kind[trace.row_pass] == PREFILL
+    ids = np.split(trace.ids, trace.offsets[1:-1])
+    layers = np.array(trace.geometry.moe_layers)[trace.row_layer]
+    at = trace.row_position - np.array([n_prompt[request] for request in trace.row_request.tolist()])
+    wrong = np.flatnonzero((at < 0) != is_prefill)
+    if wrong.size:
+        raise ValueError(
+            f"tape {trace.trace_id}: row {wrong[0]} is at {at[wrong[0]]:+} of its prompt's end; import or record it again"
+        )
+    return "".join(
+        f"{pos},{layer},{','.join(map(str, chosen.tolist()))}\n"
+        for pos, layer, chosen in zip(at.tolist(), layers.tolist(), ids, strict=True)
+    )

@@ -1,0 +1,40 @@
+"""How often a tape chose every expert, and which are the hottest: what residency and load balance are decided by."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.policies.placement import hot_set
+from tokentape.replay.trace import DECODE, PREFILL, Trace
+
+PHASES: dict[str, tuple[int, ...]] = {"all": (PREFILL, DECODE), "prefill": (PREFILL,), "decode": (DECODE,)}
+
+
+def entries(trace: Trace, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(n,) index of the MoE layer, expert and pass of every choice of a phase, of PHASES. Raises ValueError for none of it."""
+    if phase not in PHASES:
+        raise ValueError(f"--phase {phase!r} is unknown; choose {', '.join(PHASES)}")
+    row = np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets))
+    counts = np.isin(trace.pass_kind[trace.row_pass], PHASES[phase])[row]
+    if not counts.any():
+        raise ValueError(f"tape {trace.trace_id} has no {phase}; choose {' or '.join(PHASES)} for --phase")
+    row = row[counts]
+    return trace.row_layer[row].astype(np.int64), trace.ids[counts].astype(np.int64), trace.row_pass[row].astype(np.int64)
+
+
+def loads(trace: Trace, phase: str) -> NDArray[np.int64]:
+    """(MoE layers, E) tokens that chose each expert."""
+    layer, expert, _ = entries(trace, phase)
+    shape = (len(trace.geometry.moe_layers), trace.geometry.n_experts)
+    return np.bincount(layer * shape[1] + expert, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def hottest(counts: NDArray[np.int64], places: int, scope: str) -> NDArray[np.bool_]:
+    """(MoE layers, E) the experts most chosen: `places` of all, of one size, shared equally by the layers or wherever they count
+    most (scope per-layer, global). Ties to the lower layer, then the lower index. Raises ValueError for less than one a layer."""
+    if scope == "global":
+        return hot_set(counts.reshape(-1), places).reshape(counts.shape)
+    if places < len(counts):
+        raise ValueError(f"room for {places} experts in {len(counts)} layers; give at least one a layer, or --scope global")
+    return hot_set(counts, places // len(counts))
