@@ -215,13 +215,7 @@ def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> R
     store = Store(uri)
     trace, scores = scored_trace(store, trace_id) if has_scores else (load_trace(store, trace_id), None)
     if model is not None:
-        of_model, own = models.load(model).geometry, trace.geometry
-        for name in ("n_layers", "n_experts", "moe_layers"):
-            if getattr(of_model, name) != getattr(own, name):
-                found = f"{name} is {getattr(of_model, name)}, the tape's is {getattr(own, name)}"
-                raise ValueError(f"--model {model}: {found}; give the tape's own model")
-        kept = {name: getattr(own, name) for name in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
-        trace = replace(trace, geometry=type(of_model).model_validate({**of_model.model_dump(), **kept}))
+        trace = replace(trace, geometry=trace.geometry.completed(models.load(model).geometry, model))
     tape = store.open(trace_id)
     routing = tape.read("routing")
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None

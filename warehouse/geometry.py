@@ -91,6 +91,16 @@ class Geometry(BaseModel):
                 raise ValueError(f"{name} needs one entry per MoE layer ({len(self.moe_layers)})")
         return self
 
+    def completed(self, model: Geometry, name: str) -> Geometry:
+        """With the widths and heads of the model that a tape is of; its top-k and recorded sizes stay. Raises ValueError where it
+        is another."""
+        for field in ("n_layers", "n_experts", "moe_layers"):
+            if getattr(model, field) != getattr(self, field):
+                found = f"{field} is {getattr(model, field)}, the tape's is {getattr(self, field)}"
+                raise ValueError(f"--model {name}: {found}; give the tape's own model")
+        kept = {field: getattr(self, field) for field in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
+        return Geometry(**{**model.model_dump(), **kept})
+
     @property
     def ffn_matrices(self) -> int:
         return 3 if self.is_glu else 2

@@ -65,9 +65,16 @@ def shipped() -> tuple[Model, ...]:
 
 
 def config_path(name_or_path: str) -> Path:
-    """The file of a shipped model, by name in any case, or the path as it is."""
-    is_shipped = name_or_path.lower() in names()
-    return FOLDER / f"{name_or_path.lower()}.json" if is_shipped else Path(name_or_path)
+    """The file of a shipped model, by name in any case, or the path as it is. Raises ValueError for what is neither."""
+    if name_or_path.lower() in names():
+        return FOLDER / f"{name_or_path.lower()}.json"
+    path = Path(name_or_path)
+    if path.suffix != ".json" and not path.exists():
+        near = difflib.get_close_matches(name_or_path.lower(), names(), 1)
+        starts = [name for name in names() if name.startswith(name_or_path.lower())]
+        known = ", ".join(starts or near or names())
+        raise ValueError(f"no model {name_or_path!r} ships; give {known}, or the path of a config.json")
+    return path / "config.json" if path.is_dir() else path
 
 
 def load(name_or_path: str) -> Model:
@@ -80,12 +87,7 @@ def load(name_or_path: str) -> Model:
         entry = json.loads(path.read_text(encoding="utf-8"))
         geometry = from_config(entry.pop("config"))
         return Model(name=path.stem, geometry=geometry, **entry)
-    if path.suffix != ".json" and not path.exists():
-        near = difflib.get_close_matches(name_or_path.lower(), names(), 1)
-        starts = [name for name in names() if name.startswith(name_or_path.lower())]
-        known = ", ".join(starts or near or names())
-        raise ValueError(f"no model {name_or_path!r} ships; give {known}, or the path of a config.json")
-    return _read(path / "config.json" if path.is_dir() else path)
+    return _read(path)
 
 
 def like(hub_name: str) -> str:

@@ -33,6 +33,7 @@ from tokentape.capture.importers.limits import (
     shown,
     words,
 )
+from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, no_widths, write_import
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
@@ -54,8 +55,8 @@ class _Header:
     n_lines: int  # before the first row
 
 
-def import_bigmoe(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES) -> str:
-    """Imports one file and returns the trace id; importing it again changes nothing.
+def import_bigmoe(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_BYTES, model: Path | None = None) -> str:
+    """Imports one file and returns the trace id; importing it again changes nothing. model: config of what the header lacks.
 
     One request per turn. Its prefill is one pass (more where the engine split the prompt: a new pass starts where the layer falls
     back), each decode step is one. Token ids are not recorded: null. Raises BadImport, OSError.
@@ -64,13 +65,22 @@ def import_bigmoe(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_B
     raw = read(path, max_bytes)
     header = _header(raw, path)
     frame = _rows(raw, header, path)
+    content: tuple[bytes, ...] = (raw,)
+    geometry, top_k, settings = header.geometry, known_top_k(header.model), {"importer": "bigmoe"}
+    if model is not None:
+        config_raw, name, of_model = moe_config(model)
+        content, top_k, settings = (raw, config_raw), of_model.top_k, settings | {"config": name}
+        try:
+            geometry = geometry.completed(of_model, str(model))
+        except ValueError as error:
+            raise BadImport(f"{path}: {error}") from error
     source = Source(
         path=path,
-        content=(raw,),
+        content=content,
         model_id=header.model,
-        geometry=header.geometry,
-        model_top_k=known_top_k(header.model),
-        settings={"importer": "bigmoe", "format": FORMAT.removeprefix("# ")},
+        geometry=geometry,
+        model_top_k=top_k,
+        settings=settings | {"format": FORMAT.removeprefix("# ")},
     )
     return write_import(store, source, _routed(frame, header, path))
 

@@ -16,14 +16,24 @@ ModelOption = Annotated[str, option("The model: a shipped one by name, or its co
 
 def import_bigmoe(
     file: Annotated[Path, argument("FILE", "A `route_trace v1` CSV of BigMoeOnEdge.")],
+    model: Annotated[
+        str | None,
+        option("Widths and heads, which the trace lacks: a shipped model or its config.json.", "--model", metavar="NAME|JSON"),
+    ] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> None:
-    """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`."""
+    """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`.
+
+    \b
+    Examples:
+      tokentape import bigmoe qwen.route.csv --model qwen3-30b-a3b
+    """
     from tokentape.capture.importers.bigmoe import import_bigmoe as convert
+    from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(file, Store(store), max_bytes))
+    _report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
 
 
 def import_vllm(

@@ -1,5 +1,6 @@
 """Importer of BigMoeOnEdge: a tiny committed trace, the published ones where they lie, and every way a file can be wrong."""
 
+import json
 import random
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.checks import known_top_k
+from tokentape.capture.importers.limits import BadImport
 from tokentape.warehouse.tape import Store, Tape
 
 REPO = Path(__file__).resolve().parents[2]
@@ -150,6 +152,22 @@ def test_published_traces(
     batches, is_decode = decode_batches(tape)
     expected = simulate_residency(batches, tape.geometry.recorded_expert_bytes, 4000 << 20)
     assert [row for hits, d in zip(expected, is_decode, strict=True) if d for row in hits] == decode["residency"].to_list()
+
+
+def test_widths_come_from_the_model_that_is_named(store: Store, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    config = {"model_type": "qwen3_moe", "num_hidden_layers": 3, "num_experts": 8, "num_experts_per_tok": 4, **sizes}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config | {"moe_intermediate_size": 16, "intermediate_size": 16, "decoder_sparse_step": 1}))
+    bare, tape = (store.open(import_bigmoe(TINY, store, model=of)) for of in (None, path))
+    assert tape.trace_id != bare.trace_id
+    assert (tape.geometry.hidden, tape.geometry.n_kv_heads, tape.geometry.top_k) == (32, 2, 2)
+    assert tape.geometry.recorded_expert_bytes == EXPERT_BYTES
+    assert tape.manifest.flags["top_k_override"] == {"recorded": 2, "model": 4}
+    assert tape.read("routing").equals(bare.read("routing"))
+    path.write_text(path.read_text().replace('"num_experts": 8', '"num_experts": 16'))
+    with pytest.raises(BadImport, match=r"tiny\.route\.csv: --model .*: n_experts is 16, the tape's is 8; give the tape's own"):
+        import_bigmoe(TINY, store, model=path)
 
 
 def test_import_is_idempotent(store: Store, tmp_path: Path) -> None:
