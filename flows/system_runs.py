@@ -137,6 +137,14 @@ class Asked:
         """The run's id, the same in every study. Raises ValueError on what cannot be had."""
         return key_of(store, self, self.made())
 
+    def check_budget(self, store: Store) -> None:
+        """Raises ValueError for a room, or a format of experts, that there cannot be."""
+        geometry = tape_of(store, self.trace_id, self.model).geometry
+        expert_format = format_of(store, self.trace_id, self.expert_format)
+        geometry.expert_bytes(expert_format)
+        if self.budget:
+            parse_capacity(self.budget, geometry, expert_format)
+
     @property
     def hardware(self) -> HardwareSpec:
         return with_values(load_hardware(self.machine), self.numbers)
@@ -264,6 +272,7 @@ class Cell:
     machine: str
     runs: Mapping[str, ReplayResult]
     reason: str = ""
+    room: str = ""  # for experts, as asked
 
     @property
     def any(self) -> ReplayResult | None:
@@ -310,13 +319,11 @@ def compare(
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    expert_format = format_of(store, asked.trace_id, asked.expert_format)
-    tape.geometry.expert_bytes(expert_format)  # raises ValueError for a format that there is not
-    if asked.budget:
-        parse_capacity(asked.budget, tape.geometry, expert_format)
+    asked.check_budget(store)
     asked.workload.of(tape)
     for machine in machines:
-        budget = asked.budget or f"{room_for(store, asked, tape, machine)}B"
+        room = 0 if asked.budget else room_for(store, asked, tape, machine)
+        budget = asked.budget or f"{room}B"
         for name, one in zip(systems, every, strict=True):
             made, reason = dict[str, ReplayResult](), ""
             for seed in range(asked.workload.seed, asked.workload.seed + n_seeds):
@@ -327,7 +334,7 @@ def compare(
                 except ValueError as error:
                     made, reason = {}, str(error)
                     break
-            cells.append(Cell(name, machine, made, reason))
+            cells.append(Cell(name, machine, made, reason, asked.budget or f"{room / 1e9:.4g} GB"))
             progress(len(cells), len(machines) * len(every))
     results.write_rows(store, "comparisons", _at_rest(asked, cells, systems), of=f"{asked.trace_id} {_words(asked)}")
     if not any(cell.runs for cell in cells):
@@ -375,15 +382,15 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     return int(max(0, min(room, MOST_ROOM * total)))
 
 
-def winners(cells: Sequence[Cell]) -> dict[str, dict[str, str]]:
-    """By machine and metric, the system that does best; bounds are none."""
-    found: dict[str, dict[str, str]] = {}
-    for machine in dict.fromkeys(cell.machine for cell in cells):
-        ran = [cell for cell in cells if cell.machine == machine and cell.system != BOUND]
+def winners(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, str]]:
+    """By machine and room, then by metric, the system that does best; bounds are none."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for at in dict.fromkeys((cell.machine, cell.room) for cell in cells):
+        ran = [cell for cell in cells if (cell.machine, cell.room) == at and cell.system != BOUND]
         for metric, more in METRICS.items():
             rated = [(of.value, cell.system) for cell in ran if (of := cell.metric(metric))]
             if rated:
-                found.setdefault(machine, {})[metric] = (max if more else min)(rated)[1]
+                found.setdefault(at, {})[metric] = (max if more else min)(rated)[1]
     return found
 
 

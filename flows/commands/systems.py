@@ -19,7 +19,7 @@ def compare(
     machine: Annotated[str, option("Shipped machines or my.toml, by commas.")] = "workstation-rtx4090-pcie4",
     budget: Annotated[
         str | None,
-        option("Room for experts in the fast tier: 25%, 24GB, '64 experts'. [default: what it has left, at most half of them]"),
+        option("Rooms for experts in the fast tier: 25%,50%, 24GB, '64 experts'. [default: what it has left, at most half]"),
     ] = None,
     workload: WorkloadOption = None,
     seeds: Annotated[int, option("How many seeds: of arrivals, of a shuffled order, of caches that draw.", min=1)] = 1,
@@ -36,7 +36,7 @@ def compare(
 
     \b
     Examples:
-      tokentape compare TRACE --budget 25%
+      tokentape compare TRACE --budget 25%,50%,75%
       tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
       tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
@@ -47,15 +47,20 @@ def compare(
     trace_id = place.resolve(trace)
     from tokentape.flows import system_runs as runs
 
-    names, machines = ([name.strip() for name in text.split(",") if name.strip()] for text in (systems, machine))
+    names, machines, rooms = ([n.strip() for n in text.split(",") if n.strip()] for text in (systems, machine, budget or ""))
     load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(place, trace_id, model))
-    shared = (budget, model, expert_format, profile or profiles.PHYSICAL)
-    asked = runs.Asked(trace_id, "lru_offload", "", load, {}, *shared)
-    with progress_bar("compare") as advance:
-        cells = runs.compare(place, asked, names, machines, seeds, advance)
-    of_lru = {cell.machine: cell for cell in cells if cell.system == "lru_offload"}
+    shared = (model, expert_format, profile or profiles.PHYSICAL)
+    asked = [runs.Asked(trace_id, "lru_offload", "", load, {}, room, *shared) for room in dict.fromkeys(rooms) or [None]]
+    for one in asked:
+        one.check_budget(place)
+    cells = list[runs.Cell]()
+    for one in asked:
+        with progress_bar(f"compare {one.budget or ''}".strip()) as advance:
+            cells += runs.compare(place, one, names, machines, seeds, advance)
+    of_lru = {(cell.machine, cell.room): cell for cell in cells if cell.system == "lru_offload"}
     columns = (
         "machine",
+        "room",
         "system",
         "tokens/s",
         "against LRU",
@@ -69,31 +74,28 @@ def compare(
     rows = list[tuple[object, ...]]()
     for cell in cells:
         if cell.any is None:
-            rows.append((cell.machine, cell.system, *("",) * 7, cell.reason))
+            rows.append((cell.machine, cell.room, cell.system, *("",) * 7, cell.reason))
             continue
         rate, *others = (_banded(cell.metric(name)) for name in runs.METRICS)
-        change = _changed(cell.change("tokens_per_s", of_lru[cell.machine]))
+        change = _changed(cell.change("tokens_per_s", of_lru[cell.machine, cell.room]))
         hits, fetched = cell.metric("hit_frac"), cell.metric("fetched_bytes_per_token")
         last = (
             percent(hits.value if hits else None, ".1f"),
             quantity(fetched.value if fetched else 0.0, "B"),
             runs.limit_of(cell.any),
         )
-        rows.append((cell.machine, cell.system, rate, change, *others, *last))
+        rows.append((cell.machine, cell.room, cell.system, rate, change, *others, *last))
     n_runs = max(len(cell.runs) for cell in cells)
     drawn = f"; medians and ranges of {n_runs} seeds" if n_runs > 1 else "; nothing of it draws: one seed" * (seeds > 1)
     print_table(f"tape {trace_id}: {load}{drawn}", columns, rows)
     best = runs.winners(cells)
     print_table(
         "best by metric, bounds left out",
-        ("machine", *runs.METRICS),
-        [(name, *(of.get(metric, "") for metric in runs.METRICS)) for name, of in best.items()],
+        ("machine", "room", *runs.METRICS),
+        [(*at, *(of.get(metric, "") for metric in runs.METRICS)) for at, of in best.items()],
     )
-    if budget is None:
-        for name, cell in of_lru.items():
-            if ran := cell.any:
-                room = quantity(ran.settings["budget_bytes"], "B")
-                note(f"room for experts on {name}: {room}, what is left beside weights and KV, at most half of all")
+    if not rooms:
+        note("room for experts: what is left beside weights and KV, at most half of all")
     for said in dict.fromkeys(
         f"{cell.system} on {cell.machine}: {cell.any.settings['outside_envelope']}"
         for cell in cells

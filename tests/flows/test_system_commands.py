@@ -35,11 +35,13 @@ def test_a_system_says_its_decisions_and_its_metrics(tokentape: Cli, store: Stor
 def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape(
         "compare", tape, "--systems", "layered,kelle", "--machine", "workstation-rtx4090-pcie4,h100-cxl-ndp",
-        "--budget", "60%", "--workload", "rate=100,batch=2", "--json",
+        "--budget", "60%,75%", "--workload", "rate=100,batch=2", "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
     cells, best = json.loads(done.out)
-    assert len(cells["rows"]) == 2 * 5
+    assert len(cells["rows"]) == 2 * 2 * 5
+    lru = [row for row in cells["rows"] if row["system"] == "lru_offload"]
+    assert [row["room"] for row in lru] == ["60%", "60%", "75%", "75%"]
     reasons = {row["system"]: row["limited by"] for row in cells["rows"]}
     assert "fixed schedule" in reasons["bound"]
     assert "tape tiny-0001 holds none" in reasons["kelle"]
