@@ -1,7 +1,7 @@
 """A tape's mean request as an experiment of AIConfigurator: `aiconfigurator cli exp --yaml-path FILE` (JSON is YAML).
 
 Keys are fields of its Task: ai-dynamo/aiconfigurator 0.12, aiconfigurator/cli/example.yaml. isl, osl: mean prompt and output
-tokens; prefix: tokens of the prompt that a prefix cache of any size would hold; nextn, nextn_accepted: drafts of a round, accepted.
+tokens; prefix: tokens of the prompt that a prefix cache of any size would hold; nextn, nextn_accepted: drafted, accepted a round.
 """
 
 from __future__ import annotations
