@@ -57,11 +57,14 @@ def _returned(where: str, body: dict[str, Any], geometry: Geometry, max_bytes: i
     choices = body["choices"] if isinstance(body.get("choices"), list) else [body]
     for number, choice in enumerate(choices):
         place = f"{where}, choice {number}" if len(choices) > 1 else where
-        holders = [of.get(name) for of in (choice, body) if isinstance(of, dict) for name in ("meta_info", "sglext")]
+        of_body = {} if number else body  # the first answer's, where it stands beside the answers
+        holders = [of.get(name) for of in (choice, of_body) if isinstance(of, dict) for name in ("meta_info", "sglext")]
         meta: dict[str, Any] = next((of for of in holders if isinstance(of, dict) and of.get(OUTPUT) is not None), {})
         if not meta:
             continue
-        usage = body["usage"] if isinstance(body.get("usage"), dict) else meta
+        usage = (
+            meta if "completion_tokens" in meta or not isinstance(body.get("usage"), dict) else body["usage"]
+        )  # of all answers
         n_prompt, n_output = (whole(usage.get(name), f"{place}: {name}") for name in ("prompt_tokens", "completion_tokens"))
         ids = meta[OUTPUT]
         if isinstance(ids, str):

@@ -66,7 +66,9 @@ def kt(
     counts = loads(read, phase)
     sizes = _sizes(store, read, expert_format)
     room = _room(read, capacity, sizes)
-    masks = hottest(counts, int(room // (sum(sizes) / len(sizes))), scope)
+    masks = hottest(
+        counts, int((room + 0.5) // (sum(sizes) / len(sizes))), scope
+    )  # as many of mean size as bytes_of took them for
     rows = [
         ("experts on the GPU", number(int(masks.sum()), ",")),
         *((f"lookups that find them, {of}", percent(_share(read, masks, of))) for of in ("prefill", "decode")),

@@ -25,6 +25,7 @@ from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import Form, import_requests
 from tokentape.capture.importers.routing_columns import Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
+from tokentape.capture.importers.sglang import import_sglang
 from tokentape.capture.importers.vllm import import_vllm
 from tokentape.warehouse.tape import Store, Tape
 
@@ -87,6 +88,10 @@ def run_vllm(path: Path, store: Store) -> str:
     return import_vllm(path, config_of(path), store, MAX_BYTES)
 
 
+def run_sglang(path: Path, store: Store) -> str:
+    return import_sglang([path], config_of(path), store, MAX_BYTES)
+
+
 def plain(convert: Callable[[Path, Store, int], str]) -> Callable[[Path, Store], str]:
     return lambda path, store: convert(path, store, MAX_BYTES)
 
@@ -116,6 +121,7 @@ KINDS = {
     "bigmoe": text_kind("tiny.csv", tiny, plain(import_bigmoe), routings.bigmoe_routing, FOUND),
     "vllm npz": Kind("one.npz", routings.npz_bytes, run_vllm, routings.npz_routing, FOUND),
     "vllm server": Kind("all.jsonl", routings.server_bytes, run_vllm, routings.server_routing, FOUND),
+    "sglang server": Kind("all.jsonl", routings.sglang_bytes, run_sglang, routings.sglang_routing, FOUND),
     "routing csv": text_kind("table.csv", routings.table_csv, run_routing, routings.csv_table, FOUND),
     "routing jsonl": text_kind("table.jsonl", routings.table_jsonl, run_routing, routings.jsonl_table, FOUND),
     "routing parquet": Kind("table.parquet", routings.table_parquet, run_routing, routings.parquet_table, FOUND),

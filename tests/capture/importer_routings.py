@@ -111,6 +111,33 @@ def server_bytes(rng: random.Random) -> bytes:
     return spoiled_text(text, rng) if rng.random() < 0.5 else text.encode()
 
 
+def sglang_bytes(rng: random.Random) -> bytes:
+    """Responses of one or two requests with int32 of all three layers, sometimes with another number, length or cut."""
+    lines = []
+    for _ in range(rng.randint(1, 2)):
+        draw = np.random.default_rng(rng.randrange(1 << 30))
+        ids = draw.random((P + N - 1, 1 + MOE, 16)).argsort(axis=2)[:, :, :K].astype("<i4")
+        ids[:, 0] = 0
+        if rng.random() < 0.2:
+            ids.flat[rng.randrange(ids.size)] = rng.choice((-1, 3, 16, 2**30))
+        flat = ids.tobytes()[: rng.choice((None, None, None, -4, -ids[0].nbytes))]
+        meta = {"prompt_tokens": P, "completion_tokens": N, "routed_experts": base64.b64encode(flat).decode()}
+        lines.append(json.dumps({"text": "", "meta_info": meta}))
+    text = "\n".join(lines) + "\n"
+    return spoiled_text(text, rng) if rng.random() < 0.5 else text.encode()
+
+
+def sglang_routing(raw: bytes) -> Rows:
+    found = []
+    for body in bodies(raw):
+        meta = body.get("meta_info")
+        if isinstance(meta, dict) and meta.get("routed_experts") is not None:
+            n_rows = meta["prompt_tokens"] + meta["completion_tokens"] - 1
+            ids = np.frombuffer(base64.b64decode(meta["routed_experts"]), "<i4").reshape(n_rows, 1 + MOE, -1)
+            found.append({"routed_experts": ids})
+    return rows_of_arrays(found)
+
+
 def rows_of_arrays(requests: list[dict[str, Any]]) -> Rows:
     rows: Rows = {}
     for request, arrays in enumerate(requests):

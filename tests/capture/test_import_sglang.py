@@ -46,7 +46,8 @@ def ids_of(tape: Tape, request: int) -> list[list[list[int]]]:
 
 
 def test_responses_of_both_endpoints(store: Store, tmp_path: Path) -> None:
-    listed = {"choices": [{"meta_info": {**COUNTS, "routed_experts": ROWS}}], "usage": COUNTS}
+    answer = {"meta_info": {**COUNTS, "routed_experts": ROWS}}
+    listed = {"choices": [{}, answer], "usage": {"prompt_tokens": P, "completion_tokens": 2 * N}}  # usage is of both
     tape = responded(tmp_path, store, GENERATE, CHAT, listed, {"text": "", "meta_info": COUNTS})
     assert [ids_of(tape, request) for request in range(3)] == [[row[1:] for row in ROWS]] * 3
     requests, tokens = tape.read("requests"), tape.read("tokens")
