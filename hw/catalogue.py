@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +79,7 @@ def _unit(key: str) -> tuple[str, bool]:
     return "", False
 
 
-def summary(names: Sequence[str]) -> list[tuple[str, str, str, str, str, str]]:
+def summary(names: tuple[str, ...]) -> list[tuple[str, str, str, str, str, str]]:
     """One row per machine: name, what it is, peak of its engine, tiers, their roles, share of assumed numbers."""
     return [(m.name, m.title, _peak(m), _tiers(m), _roles(m), _share(m)) for m in map(load, names)]
 
@@ -114,7 +113,7 @@ def _forms(key: str, number: Sourced) -> tuple[str, str, str, str]:
     return plain, banded, f"{banded}: {number.source}", f"{number.value!r} ({number.low!r} to {number.high!r})"
 
 
-def markdown(names: Sequence[str]) -> str:
+def markdown(names: tuple[str, ...]) -> str:
     """The page: one summary table, then one table per machine."""
     specs = [load(name) for name in names]
     table = ["| machine | what | peak | tiers | roles | assumed |", "|---|---|---|---|---|---|"]

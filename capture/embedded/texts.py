@@ -9,6 +9,7 @@ everywhere. Train and held-out never overlap: files and topics are split by a ha
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -41,16 +42,13 @@ def is_held_out(key: str, n_buckets: int) -> bool:
 @cache
 def code_files(held_out: bool) -> list[Item]:
     """Whole standard-library modules, sorted by path; build-specific files (`_sysconfigdata*`) are left out. Read once."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    items = []
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).parts
-        if SKIPPED_FOLDERS.intersection(parts[:-1]) or parts[-1].startswith("_sysconfigdata"):
-            continue
-        name = "/".join(parts)
-        if is_held_out(name, CODE_BUCKETS) == held_out:
-            items.append(Item(name, path.read_text(encoding="utf-8", errors="replace")))
-    return items
+    root, found = Path(sysconfig.get_paths()["stdlib"]), list[Path]()
+    for folder, inside, files in os.walk(root):
+        inside[:] = set(inside) - SKIPPED_FOLDERS
+        found += [Path(folder, name) for name in files if name.endswith(".py") and not name.startswith("_sysconfigdata")]
+    named = {path.relative_to(root).as_posix(): path for path in sorted(found)}
+    kept = {name: path for name, path in named.items() if is_held_out(name, CODE_BUCKETS) == held_out}
+    return [Item(name, path.read_text(encoding="utf-8", errors="replace")) for name, path in kept.items()]
 
 
 def doc_topics(held_out: bool) -> list[Item]:
