@@ -1,6 +1,5 @@
 """The ELMoE-3D study: its rows and answers, its bars, its speed; and the commands calibrate elmoe3d and speculate."""
 
-import time
 from dataclasses import replace
 from itertools import product
 
@@ -11,14 +10,12 @@ from command import Cli
 from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
-from bench.elmoe3d import swept
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
 from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import run
 from tokentape.flows.study_file import Grid
 from tokentape.flows.systems.elmoe3d import live
-from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
@@ -137,16 +134,6 @@ def test_what_only_inputs_decide_is_not_counted(answers):
     assert told == {claim for claim, _ in answers if STATED[claim]["role"] in ("input", "derived")}
 
 
-def test_answers_of_section_7_1_lie_within_their_bars(answers):
-    best = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
-    for gb in (4, 8):
-        claim = best.format(gb)
-        assert answers[claim, "paper"]["value"] == pytest.approx(STATED[claim]["value"], rel=0.04)
-    over = "elmoe3d/sec-7.1/elastic_over_eagle_phi_sd/{}/4gb-8gb-mt-bench-batch-4-models-all-four"
-    assert answers[over.format("mean"), "paper"]["value"] == pytest.approx(1.45, abs=0.06)
-    assert answers[over.format("max"), "paper"]["value"] == pytest.approx(2.08, abs=0.15)
-
-
 def test_what_is_not_known_is_shown_as_a_band(answers):
     """Figures 14 and 15: the mean over the best prior is within reach, the maximum is not (spec section 9)."""
     prior = "elmoe3d/sec-7.2-fig-14/speedup_over_best_prior/{}/8gb-4-datasets-batch-1-16-best-mode-models-all-four"
@@ -175,14 +162,10 @@ def test_checks_are_those_of_plain_arithmetic(rows, points):
     for at, of in points.filter(pl.col("series") == "table-3").group_by("level", "fit", "hit_model"):
         opened = of.filter(~pl.col("is_withheld"))
         error = (opened["phi_ar"] / opened["published_ar"] - 1.0).abs()
-        best = opened.group_by("hb_bytes", "model_id", "batch").agg(
-            pl.col("published_sd").get(pl.col("phi_sd").arg_max()), m=pl.max("published_sd")
-        )
         elastic = of.filter(pl.col("sd_scheme") == "Elastic-SD", pl.col("hb_bytes") == 2**32)
         wanted = {
             "Phi_AR error, open rows, mean": error.mean(),
             "Phi_AR error, open rows, 90th percentile": error.quantile(0.9, "linear"),
-            "Phi_SD best scheme right": (best["published_sd"] == best["m"]).mean(),
             "Phi_SD rank correlation": opened.select(pl.corr("phi_sd", "published_sd", method="spearman")).item(),
             "Elastic best mode over xPU, 4 GB, mean": elastic.select(pl.max_horizontal("phi_ar", "phi_sd")).mean().item(),
         }
@@ -266,16 +249,6 @@ def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     assert (row["accepted_form"], row["alpha"], row["fidelity"]) == ("measured", None, "approximate")
 
 
-def test_the_whole_study_takes_less_than_5_s_and_10_000_points_less_than_60():
-    fits = list(STUDY.load_fits().values())
-    started = time.process_time()
-    closed_forms(STUDY, SETUP, CELLS, fits)
-    assert time.process_time() - started < 5.0
-    started = time.process_time()
-    evaluate(as_points(*swept(10_000)))
-    assert time.process_time() - started < 60.0
-
-
 def test_calibrate_writes_what_ships_and_prints_the_honest_sentence(tokentape: Cli, tmp_path):
     done = tokentape.ok("calibrate", "elmoe3d", "--out", "mine", "--level", "L1", "--rows", "calibrate")
     assert "forms are not" in done.out
@@ -326,7 +299,3 @@ def test_errors_of_four_bit_codes_are_enumerated(answers, told):
     name, *values = told.replace("/", "_error_low4/").split()
     claim = next(c for c in STATED if name in c)
     assert [answers[claim, mode]["value"] for mode in ("paper", "physical")] == [*map(float, values)]
-
-
-def test_without_pools_their_claim_stays_open():
-    assert not any("hotness" in row["claim_id"] for row in elmoe3d.live_answers(STUDY, []))

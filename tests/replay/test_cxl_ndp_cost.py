@@ -211,13 +211,6 @@ def test_tokens_bytes_and_bits_are_conserved(seed: int, hot: int):
         assert found.layers_s == pytest.approx(sum(found.parts[part] for part in ("other", "gpu", "wait")))
 
 
-def test_a_tape_without_decodes_has_no_metrics(tape):
-    empty = replace(tape, decode_ids=tape.decode_ids[:, :0], n_decode=np.zeros_like(tape.n_decode))
-    decoded = replay(empty, place(empty, 16, 4), SMALL, ours(3))
-    with pytest.raises(ValueError, match="no sequence of this tape decodes"):
-        decoded.metrics()
-
-
 # --------------------------------------------------------------------------------------------------------- must lose
 
 

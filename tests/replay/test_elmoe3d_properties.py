@@ -128,12 +128,6 @@ def test_forms_of_acceptance():
     assert chain.phi_sd[0] < linear.phi_sd[0]
 
 
-def test_a_measured_length_is_taken_as_it_is():
-    found = run(point(QWEN, alpha=None, accepted_len=2.25), point(QWEN, alpha=2.25 / 8))
-    assert found.accepted_len.tolist() == [2.25, 2.25]
-    assert found.phi_sd[0] == pytest.approx(found.phi_sd[1])
-
-
 def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.answers import stated
+from tokentape.flows.answers import queried, stated
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed, setup
@@ -67,14 +67,8 @@ def losses_of(study: Settings, made: Setup, seed: int) -> Floats:
 
 def ratios_of(study: Settings, role: str | None = None) -> dict[str, tuple[str, str]]:
     """System and metric of the headline's ratios that the paper prints, by claim: of one role or of all."""
-    found = {
-        claim: (one.where["system"].format(**named), one.where["metric"])
-        for one in study.answers
-        if one.where.get("metric") in GAINS.values()
-        for claim, named in one.claims(PAPER).items()
-    }
-    claims = stated(PAPER)
-    return {claim: of for claim, of in found.items() if claims[claim]["value"] and role in (None, claims[claim]["role"])}
+    found = queried([study.ratios], PAPER, {})
+    return {row["claim_id"]: (row["system"], row["metric"]) for row in found if role in (None, row["role"])}
 
 
 def rows(study: Settings, made: Setup, model: Model, tapes: dict[int, CXLNDPRouting]) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tokentape.flows.answers import Answer, Query
+from tokentape.flows.answers import Query
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw import profile as profiles
@@ -116,7 +116,8 @@ class Settings(StudyFile):
     losses: Losses
     recorded: Recorded
     live: Live
-    answers: tuple[Answer, ...]
+    ratios: Query
+    answers: tuple[Query, ...]
     checks: tuple[Query, ...]
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:

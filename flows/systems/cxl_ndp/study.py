@@ -17,7 +17,7 @@ from tokentape import warehouse
 from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows.answers import Row, answer, answered, bars_held, queried, stated
+from tokentape.flows.answers import Row, answered, bars_held, queried
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import live, points
@@ -30,7 +30,6 @@ from tokentape.replay.cxl_ndp.prefill import request_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
 from tokentape.replay.cxl_ndp.setting import decoded
 from tokentape.replay.cxl_ndp.similarity import similarity_over_seeds, use_rows
-from tokentape.replay.cxl_ndp.system import FP16_BYTES
 from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import total_params
@@ -72,15 +71,17 @@ def run(at: Running) -> list[Row]:
 
 def answers(study: Settings, made: Rows) -> list[Row]:
     """Table 3's accuracies need the real models and are not answered; mode `short prompts` is the other grid of lengths."""
-    footprint, claim = next(one for one in stated(PAPER).items() if one[1]["metric"] == "fp16_footprint")
-    counted = FP16_BYTES * total_params(models.load(claim["model"]).geometry) / 1e9
-    return [*answered(study.answers, PAPER, made), answer(footprint, counted, "counted from the model's geometry")]
+    return answered(study.answers, PAPER, made | {"models": _models(study)})
 
 
 def check_rows(study: Settings, made: Rows) -> list[Row]:
     """Rows of `cxl_ndp_checks`. made: rows by view, answers among them."""
-    models_of = [{"model_id": model.name, "hot_experts": model.hot_experts} for model in study.models]
-    return queried(study.checks, PAPER, made | {"models": models_of}, "cxl_ndp_checks")
+    return queried(study.checks, PAPER, made | {"models": _models(study)}, "cxl_ndp_checks")
+
+
+def _models(study: Settings) -> list[Row]:
+    sizes = {model.name: total_params(models.load(model.name).geometry) for model in study.models}
+    return [{"model_id": model.name, "hot_experts": model.hot_experts, "n_params": sizes[model.name]} for model in study.models]
 
 
 def of_model(store: Store, study: Settings, model: Model) -> Rows:

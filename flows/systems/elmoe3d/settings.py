@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tokentape.flows.answers import Answer, Query
+from tokentape.flows.answers import Query
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
@@ -103,7 +103,8 @@ class Settings(StudyFile):
     platforms: Assumed
     tapes: Tapes | Literal[False]
     live: Live
-    answers: tuple[Answer | Query, ...]
+    answers: tuple[Query, ...]
+    live_answers: Query
     checks: tuple[Query, ...]
     bars: dict[str, tuple[float, float]]
 

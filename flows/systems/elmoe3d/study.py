@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.answers import Answer, Row, answered, bars_held, numbers, queried
+from tokentape.flows.answers import Row, answered, bars_held, numbers, queried
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.running import Running
 from tokentape.flows.systems.elmoe3d import live
@@ -62,7 +62,7 @@ def run(at: Running) -> list[Row]:
 
 def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     """points: rows of acceptance_points; without those of the pools their claim stays open."""
-    return answered([one for one in study.answers if isinstance(one, Answer)], PAPER, {live.POINTS: points})
+    return answered([study.live_answers], PAPER, {live.POINTS: points})
 
 
 def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:
@@ -129,7 +129,6 @@ def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[
         "models": [sizes(model.name) for model in study.models],
         "ratios": ratios(ran_on).to_dicts(),
         "low_bits": low_bits(),
-        live.POINTS: [],
     }
     return {**made, "answers": answered(study.answers, PAPER, made | asked)}
 

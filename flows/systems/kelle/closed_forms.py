@@ -75,4 +75,5 @@ def answers(study: Settings, made: Setup, rows: dict[str, list[Row]]) -> list[Ro
                 found.append(answer(ratio.claim_id, value, how, mode))
         asked = (one for one in study.derived if one.claim and mode in one.modes)
         found += [answer(f"{PAPER}/{one.claim}", derived[one.value], one.how.format(**derived), mode) for one in asked]
-    return [*found, *answered(study.answers, PAPER, rows, study.modes)]
+    readings = [{"reading": name, **read} for name, read in study.modes.items()]
+    return [*found, *answered(study.answers, PAPER, rows | {"readings": readings})]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tokentape.flows.answers import Answer, stated
+from tokentape.flows.answers import Query, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
@@ -88,7 +88,7 @@ class Settings(StudyFile):
     modes: dict[str, dict[str, str]]
     derived: tuple[Derived, ...]
     bars: dict[str, float]
-    answers: tuple[Answer, ...]
+    answers: tuple[Query, ...]
     live: Live
 
     def decide(self, row: Mapping[str, Any]) -> dict[str, str]:

@@ -92,7 +92,7 @@ class Settings(StudyFile):
     holds: dict[str, float]
     traces: tuple[Trace, ...]
     grid: tuple[Group, ...] = Field(min_length=1)
-    answers: tuple[Query, ...]
+    answers: tuple[Query, ...] = ()
 
     def level(self, point: Point) -> ServiceLevel | None:
         """The paper's limits for this model and workload; None where it has none."""
