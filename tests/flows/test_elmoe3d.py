@@ -123,6 +123,16 @@ def test_answers(answers):
         assert answers[key, "paper"]["value"] == pytest.approx(STATED[key]["value"], rel=0.05), key
 
 
+def test_answers_of_section_7_1_lie_within_their_bars(answers):
+    best = "elmoe3d/sec-7.1/best_mode_elastic_speedup/mean/{}gb-mt-bench-batch-1-16-models-all-four"
+    for gb in (4, 8):
+        claim = best.format(gb)
+        assert answers[claim, "paper"]["value"] == pytest.approx(STATED[claim]["value"], rel=0.04)
+    over = "elmoe3d/sec-7.1/elastic_over_eagle_phi_sd/{}/4gb-8gb-mt-bench-batch-4-models-all-four"
+    assert answers[over.format("mean"), "paper"]["value"] == pytest.approx(1.45, abs=0.06)
+    assert answers[over.format("max"), "paper"]["value"] == pytest.approx(2.08, abs=0.15)
+
+
 def test_the_errors_of_the_readme_are_those_of_the_closed_forms(answers):
     assert error_table.lines(answers.values()) == stands("elmoe3d"), AGAIN
 

@@ -117,6 +117,15 @@ def test_published_active_counts_fit_one_of_the_definitions(name: str, count: st
     assert ours == pytest.approx(published.active_params, rel=tolerance)
 
 
+@pytest.mark.parametrize("name", names())
+def test_active_counts_are_ordered(name: str) -> None:
+    g = SHAPES[name]
+    bare, read, full = model_sizes.active_params(g, False), model_sizes.decode_params(g), model_sizes.active_params(g, True)
+    assert bare < read <= full <= model_sizes.total_params(g)
+    assert (full == model_sizes.total_params(g)) == (not g.n_experts)
+    assert (read == full) == (g.is_tied and not g.n_positions)
+
+
 def test_decode_weights_of_dense_models() -> None:
     """Kelle's W: attention, FFN and output head, without the input table."""
     goldens = {"llama-2-7b": 6_607_077_376, "llama-2-13b": 12_851_609_600, "llama-3.2-3b": 3_212_574_720}
