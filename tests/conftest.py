@@ -15,12 +15,8 @@ gc.disable()  # while all tests and what they import are loaded: those objects s
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # nor are they looked at again and again as the tests run
+    gc.freeze()  # nor are they looked at again and again as the tests run and end
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
