@@ -15,8 +15,12 @@ gc.disable()  # while all tests and what they import are loaded: those objects s
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # nor are they looked at again and again as the tests run and end
+    gc.freeze()  # nor are they looked at again and again as the tests run
     gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # or what is written in C++ says at the end that it leaked
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

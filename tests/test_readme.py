@@ -25,6 +25,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 RUN_BY = {
     "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
     "tokentape capture --model MODEL_FOLDER": "tests/capture/test_families_capture.py",
+    "tokentape record": "tests/capture/test_served.py",
     "tokentape import vllm": "tests/capture/test_import_vllm.py",
     "tokentape import routing": "tests/capture/test_import_routing.py",
     "tokentape study slicemoe": "tests/flows/test_slicemoe.py",

@@ -33,7 +33,7 @@ def import_bigmoe(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
+    report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
 
 
 def import_vllm(
@@ -60,7 +60,7 @@ def import_vllm(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_sglang(
@@ -87,7 +87,7 @@ def import_sglang(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_routing(
@@ -173,7 +173,7 @@ def import_routing(
     )
     place = Store(store)
     config = None if model is None else config_path(model)
-    _report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
+    report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
 
 
 def import_acceptance(
@@ -192,7 +192,7 @@ def import_acceptance(
     from tokentape.capture.importers.acceptance import import_acceptance as convert
     from tokentape.warehouse.tape import Store
 
-    _report(Store(store), convert(file, Store(store), max_bytes))
+    report(Store(store), convert(file, Store(store), max_bytes))
 
 
 def import_requests(
@@ -230,7 +230,7 @@ def import_requests(
     if name not in (*FORMS, "csv"):
         raise unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
-    _report(place, convert(files, place, told, max_bytes=max_bytes))
+    report(place, convert(files, place, told, max_bytes=max_bytes))
 
 
 def _form(file: Path) -> str:
@@ -252,7 +252,7 @@ def _form(file: Path) -> str:
     return next(found, "mooncake" if is_json else "csv")
 
 
-def _report(store: Any, trace_id: str) -> None:
+def report(store: Any, trace_id: str) -> None:
     """The trace id on stdout, what looks wrong about the trace on stderr."""
     from tokentape.flows.console import note
 

@@ -18,7 +18,7 @@ from tokentape.warehouse.tape import Store
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
-    **dict.fromkeys(("capture", "synthesize", "models train", "site", "plot", "demo"), MADE),
+    **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "demo"), MADE),
     **{f"import {name}": MADE for name in ("bigmoe", "vllm", "sglang", "routing", "requests", "acceptance")},
     **{f"export {name}": "writes a file" for name in ("oracle", "chrome", "requests", "moe-trace", "aiconfigurator")},
     "export ot": "prints arguments of another program",

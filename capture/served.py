@@ -1,0 +1,109 @@
+"""Responses of a running server, as they come: prompts go to an OpenAI-compatible endpoint, and what it answers is kept.
+
+    vLLM     POST /v1/completions with return_token_ids (vllm-project/vllm, pull request 22587); the server is started with
+             --enable-return-routed-experts, for drafts with --per-request-spec-decode-metrics detailed
+    SGLang   the same with return_routed_experts (sgl-project/sglang, pull request 17434) and --enable-return-routed-experts
+
+A response is a line of a file, written once it and all before it are there, so what was stopped goes on behind the last whole
+line. A key is taken from OPENAI_API_KEY, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from tokentape.policies.names import unknown
+
+ENGINES: dict[str, dict[str, Any]] = {"vllm": {"return_token_ids": True}, "sglang": {"return_routed_experts": True}}
+TOLD = (b'"routed_experts"', b'"speculative_decoding"')  # one of them is in every response that can become a tape
+WAITS_S = (0.5, 2.0, 8.0)  # before a request is sent again to a server that is busy, restarts or fails
+TIMEOUT_S = 600.0
+
+
+def record(
+    url: str,
+    engine: str,
+    prompts: Sequence[str],
+    sampling: Mapping[str, Any],
+    folder: Path,
+    concurrency: int = 8,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """The file of responses to `prompts`, one line each; equal settings go on with the same file.
+
+    url: of the server, with /v1 or without; sampling: fields of the request, such as max_tokens. Raises ValueError for what the
+    server refuses and for responses without routed experts, OSError where it cannot be reached.
+    """
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{url}: not the address of a server; give one such as http://localhost:8000")
+    base = url.rstrip("/").removesuffix("/v1")
+    body = {**sampling, **ENGINES[engine]}
+    digest = hashlib.sha256(json.dumps([engine, body, list(prompts)], sort_keys=True).encode()).hexdigest()[:8]
+    path = folder / f"responses-{engine}-{digest}.jsonl"
+    n_done, stopped = _whole_lines(path), Event()
+    if n_done < len(prompts):
+        body["model"] = _answer(f"{base}/v1/models", None, stopped)["data"][0]["id"]
+    asked = [{**body, "prompt": prompt} for prompt in prompts[n_done:]]
+    pool = ThreadPoolExecutor(concurrency)
+    try:
+        with path.open("ab") as file:
+            answers = pool.map(lambda one: _answer(f"{base}/v1/completions", one, stopped), asked)
+            for n, answer in enumerate(answers, n_done + 1):
+                line = json.dumps(answer).encode() + b"\n"
+                if not any(told in line for told in TOLD):
+                    raise ValueError(f"{base}: response {n} has no routed experts; start the server with {_flags(engine)}")
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+                progress(n, len(prompts))
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+    return path
+
+
+def _flags(engine: str) -> str:
+    return "--enable-return-routed-experts" + (" or --per-request-spec-decode-metrics detailed" if engine == "vllm" else "")
+
+
+def _whole_lines(path: Path) -> int:
+    """How many responses are there; one that was cut off is dropped."""
+    if not path.exists():
+        return 0
+    held = path.read_bytes()
+    os.truncate(path, held.rfind(b"\n") + 1)
+    return held.count(b"\n")
+
+
+def _answer(url: str, body: Mapping[str, Any] | None, stopped: Event) -> Any:
+    """What the server answers as JSON; asked again where waiting can help, unless the recording has stopped."""
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), headers)
+    for wait_s in (*WAITS_S, None):
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            said = f"HTTP {error.code}: {error.read(2_000).decode(errors='replace').strip() or error.reason}"
+            if error.code < 500 and error.code != 429:
+                raise ValueError(f"{url}: {said}") from error
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{url}: answers no JSON; give the address of an OpenAI-compatible server") from error
+        except (OSError, EOFError) as error:
+            said = str(getattr(error, "reason", error))
+        if wait_s is None or stopped.wait(wait_s):
+            break
+    raise OSError(f"{url}: {said}; start the server, and the same command goes on from here")
