@@ -1,5 +1,7 @@
 """Warehouses to build pages from: full, empty, and with tapes but no replay."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The CXL GPU-NDP page against made-up rows whose answers can be told by hand."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import duckdb

@@ -1,5 +1,7 @@
 """The ELMoE-3D page against made-up rows whose answers can be told by hand."""
 
+from __future__ import annotations
+
 import dataclasses
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """The Kelle page against made-up rows whose answers can be told by hand; what it says of them stands in said_kelle.toml."""
 
+from __future__ import annotations
+
 import tomllib
 from pathlib import Path
 

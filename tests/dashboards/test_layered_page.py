@@ -1,5 +1,7 @@
 """The Layered Prefill page against made-up rows whose answers can be told by hand."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 
