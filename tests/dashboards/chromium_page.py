@@ -100,6 +100,6 @@ def open_page(browser: Browser, url: str, window: dict[str, int] = LAPTOP) -> It
     page.on("request", lambda asked: None if asked.url.startswith(("file:", "data:")) else opened.requests.add(asked.url))
     page.goto(url)
     if page.locator("#page-data").count():
-        page.wait_for_function("document.body.dataset.drawn !== undefined")
+        page.locator("body[data-drawn]").wait_for(state="attached")  # a function to wait for is text, which the pages do not run
     yield opened
     page.close()

@@ -86,7 +86,7 @@ def test_the_contents_are_reached_by_keyboard_and_a_link_opens_what_is_closed(si
         assert place
         assert not page.page.locator(f"{place} svg.marks").count()  # in a part that is closed
         page.page.keyboard.press("Enter")
-        page.page.wait_for_function(f"document.querySelector('{place} svg.marks')")
+        page.page.locator(f"{place} svg.marks").first.wait_for(state="attached")
         assert page.page.url.endswith(place)
         assert page.page.locator(f"{place} h2").is_visible()
 
