@@ -48,12 +48,11 @@ def record(
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url}: not the address of a server; give one such as http://localhost:8000")
     base = url.rstrip("/").removesuffix("/v1")
-    body = {**sampling, **ENGINES[engine]}
+    stopped = Event()
+    body = {**sampling, **ENGINES[engine], "model": _model(f"{base}/v1/models", stopped)}
     digest = hashlib.sha256(json.dumps([engine, body, list(prompts)], sort_keys=True).encode()).hexdigest()[:8]
     path = folder / f"responses-{engine}-{digest}.jsonl"
-    n_done, stopped = _whole_lines(path), Event()
-    if n_done < len(prompts):
-        body["model"] = _answer(f"{base}/v1/models", None, stopped)["data"][0]["id"]
+    n_done = _whole_lines(path)
     asked = [{**body, "prompt": prompt} for prompt in prompts[n_done:]]
     pool = ThreadPoolExecutor(concurrency)
     try:
@@ -73,6 +72,15 @@ def record(
     return path
 
 
+def _model(url: str, stopped: Event) -> str:
+    """What the server calls the model that it serves."""
+    told = _answer(url, None, stopped)
+    try:
+        return str(told["data"][0]["id"])
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{url}: names no model; give the address of an OpenAI-compatible server") from error
+
+
 def _flags(engine: str) -> str:
     return "--enable-return-routed-experts" + (" or --per-request-spec-decode-metrics detailed" if engine == "vllm" else "")
 
@@ -88,10 +96,10 @@ def _whole_lines(path: Path) -> int:
 
 def _answer(url: str, body: Mapping[str, Any] | None, stopped: Event) -> Any:
     """What the server answers as JSON; asked again where waiting can help, unless the recording has stopped."""
-    headers = {"Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     if key := os.environ.get("OPENAI_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), headers)
+        request.add_unredirected_header("Authorization", f"Bearer {key}")  # it goes to this server alone
     for wait_s in (*WAITS_S, None):
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:

@@ -225,6 +225,10 @@ class ExpertCache:
         """Whether all experts are of one size and every cache holds every event: there are shorter ways to the same hits then."""
         return self.is_even and bool((self.capacity >= self.sizes[0] * np.diff(events).max(initial=1)).all())
 
+    def _places(self, c: int) -> int:
+        """Experts of one size that a cache holds, at most all there are."""
+        return min(int(self.capacity[c] // self.sizes[0]), self.sizes.size)
+
     def _advance_counted(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
         """One cache after the other: the heap of each, sorted, is where the kernel begins, and what it leaves is a heap again."""
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
@@ -233,7 +237,7 @@ class ExpertCache:
             residents = np.zeros(self.sizes.size, np.uint32)
             residents[: order.size] = self._slots[heap][order]
             hits[mine], n = run_counted(
-                keys[mine], own_events, self.capacity[c] // self.sizes[0], residents, order.size, self._n_cached, self._last,
+                keys[mine], own_events, self._places(c), residents, order.size, self._n_cached, self._last,
                 self.n_lookups,
             )  # fmt: skip
             self._slot_of[np.flatnonzero(self.cache_of == c)] = ABSENT
@@ -251,7 +255,7 @@ class ExpertCache:
             own = keys[mine]
             own_hits = np.empty(own.size, np.uint8)
             if self._is_even(events):
-                run_even(own, own_events, self.sizes.size, self.capacity[c] // self.sizes[0], self.policy.bypass, own_hits)
+                run_even(own, own_events, self.sizes.size, self._places(c), self.policy.bypass, own_hits)
             else:
                 upcoming = next_lookups(own, self.sizes.size)
                 run_future(

@@ -63,12 +63,9 @@ def kt(
     from tokentape.capture.expert_masks import torch_file
     from tokentape.replay.exports.loads import hottest, loads
 
-    counts = loads(read, phase)
-    sizes = _sizes(store, read, expert_format)
-    room = _room(read, capacity, sizes)
-    masks = hottest(
-        counts, int((room + 0.5) // (sum(sizes) / len(sizes))), scope
-    )  # as many of mean size as bytes_of took them for
+    counts, sizes = loads(read, phase), _sizes(store, read, expert_format)
+    places = int((_room(read, capacity, sizes) + 0.5) // (sum(sizes) / len(sizes)))  # of mean size, as bytes_of takes them
+    masks = hottest(counts, places, scope)
     rows = [
         ("experts on the GPU", number(int(masks.sum()), ",")),
         *((f"lookups that find them, {of}", percent(_share(read, masks, of))) for of in ("prefill", "decode")),

@@ -21,11 +21,9 @@ EXPERTS = r"\.ffn_(gate|up|down|gate_up)_exps\."
 def experts_read(trace: Trace, phase: str) -> NDArray[np.float64]:
     """(MoE layers,) distinct experts that a pass reads, a mean over its passes."""
     layer, expert, passes = entries(trace, phase)
-    n_experts, n_passes = trace.geometry.n_experts, np.unique(passes).size
-    distinct = np.unique((passes * len(trace.geometry.moe_layers) + layer) * n_experts + expert)
-    return (
-        np.bincount(distinct // n_experts % len(trace.geometry.moe_layers), minlength=len(trace.geometry.moe_layers)) / n_passes
-    )
+    n_experts, n_layers = trace.geometry.n_experts, len(trace.geometry.moe_layers)
+    distinct = np.unique((passes * n_layers + layer) * n_experts + expert)
+    return np.bincount(distinct // n_experts % n_layers, minlength=n_layers) / np.unique(passes).size
 
 
 def layers_within(read: NDArray[np.float64], expert_bytes: tuple[int, ...], n_experts: int, n_bytes: int) -> list[int]:

@@ -27,7 +27,7 @@ ACCEPTED = {
 class Server(ThreadingHTTPServer):
     """fails: how many requests are answered by 503 before the first is served; dies_after: how many are served at all."""
 
-    fails, dies_after, has_experts, drafts = 0, 10**9, True, False
+    fails, dies_after, has_experts, drafts, model = 0, 10**9, True, False, "the-model"
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -43,12 +43,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.send(200, {"data": [{"id": "the-model"}]} if self.path == "/v1/models" else {})
+        self.send(200, {"data": [{"id": self.server.model}] if self.server.model else []})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.keys.add(self.headers["Authorization"])
-        if self.path != "/v1/completions" or body["model"] != "the-model":
+        if self.path != "/v1/completions" or body["model"] != self.server.model:
             return self.send(404, {"error": "no such model"})
         if self.server.fails:
             self.server.fails -= 1
@@ -148,6 +148,9 @@ def test_what_the_server_routed_is_the_tape(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"a-secret" in path.read_bytes()]
     assert run([*given, "--from", engine], capsys)[1] == [trace_id]
     assert len(server.asked) == len(PROMPTS)  # none of them again
+    server.model = "another"
+    assert run([*given, "--from", engine], capsys)[0] == 0
+    assert len(server.asked) == 2 * len(PROMPTS)  # what one model answered is not another's
 
 
 def test_a_recording_that_was_stopped_goes_on(
@@ -182,6 +185,7 @@ def test_what_a_server_accepted_of_its_drafts_is_a_tape_of_its_own(
     ("change", "said"),
     [
         ({"has_experts": False}, "response 1 has no routed experts; start the server with --enable-return-routed-experts"),
+        ({"model": ""}, "/v1/models: names no model; give the address of an OpenAI-compatible server"),
         ({"url": "http://127.0.0.1:9"}, "Connection refused; start the server, and the same command goes on from here"),
         ({"url": "file:///etc/passwd"}, "not the address of a server"),
         ({"--from": "tgi"}, "unknown engine 'tgi'"),

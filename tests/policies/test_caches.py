@@ -112,6 +112,12 @@ def test_experts_of_one_size_are_looked_up_faster_and_to_the_same_state(policy, 
         assert (fast.used == general.used).all()
 
 
+@pytest.mark.parametrize("policy", ["lru", "lfu", *BOUNDS])
+def test_a_cache_with_room_for_more_than_there_is_misses_each_expert_once(policy):
+    cache = ExpertCache(CACHES[policy](), np.ones(4, np.int64), np.zeros(4, np.int32), np.array([2**62]))
+    assert cache.advance(np.tile(np.arange(4, dtype=np.int32), 9)).tolist() == [0] * 4 + [1] * 32
+
+
 def test_recency_within_an_event_decides_whom_lru_evicts():
     """Key 1 is found and key 0 loaded: in the list 1 stands behind 0; an engine that appends what it loads has 0 behind 1."""
     events = [[1], [0, 1], [2], [0]]
