@@ -116,7 +116,7 @@ def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monk
     monkeypatch.setattr("tokentape.capture.plan.SHARD_REQUESTS", 2)
     trace_id = capture(settings, store)
     whole = {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")}
-    folder = tmp_path / "store" / "traces" / trace_id
+    folder = tmp_path / "store" / "traces" / f"trace_id={trace_id}"
     (folder / "manifest.json").unlink()
     for table in folder.iterdir():
         (table / "part-00001.parquet").unlink()
