@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel
-from tokentape.warehouse.contradictions import doubles, places
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
@@ -184,15 +183,17 @@ def trace_from_tables(
 def _first_double(trace: Trace) -> int | None:
     """The first row that repeats a token of a request in a layer. Positions that only grow repeat none; others are compared."""
     known, n_layers = np.unique(trace.members), len(trace.geometry.moe_layers)
-    request = np.clip(places(trace.row_request, known), 0, known.size - 1)
+    is_dense = known[-1] + 1 == known.size  # as ids are that count from 0
+    request = trace.row_request if is_dense else np.searchsorted(known, trace.row_request).astype(np.int32)
+    request = np.clip(request, 0, known.size - 1)
     if _is_growing(request, trace.row_layer, trace.row_position, np.full((known.size, n_layers), -1, np.int32)):
         return None
     rows = pl.DataFrame({"request": trace.row_request, "position": trace.row_position, "layer": trace.row_layer})
-    again = doubles(rows, rows.columns)
-    return int(np.argmax(again)) if again.any() else None
+    again = (~rows.to_struct().is_first_distinct()).arg_true()
+    return int(again[0]) if len(again) else None
 
 
-@kernel("boolean(int64[::1], int32[::1], int32[::1], int32[:, ::1])")
+@kernel("boolean(int32[::1], int32[::1], int32[::1], int32[:, ::1])")
 def _is_growing(request, layer, position, last):  # type: ignore[no-untyped-def]
     for row in range(request.shape[0]):
         if position[row] <= last[request[row], layer[row]]:

@@ -68,7 +68,7 @@ class Rows:
         if self.table == "tokens" and not self.may_miss:
             _refuse_gaps(frame)
         key = list(TABLES[self.table].key)
-        bad = _first(doubles(frame, key))
+        bad = _first(_is_double(frame, key))
         if bad is not None:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))
             raise Contradiction(f"{self.table} row {self._n_seen - frame.height + bad} is there twice ({named})")
@@ -158,11 +158,11 @@ class Rows:
         assert self._pass_ids is not None
         if rows.is_empty():
             return
-        at, n_layers = places(rows["pass_id"].to_numpy(), self._pass_ids), self._counts.shape[1]
+        at, n_layers = _places(rows["pass_id"].to_numpy(), self._pass_ids), self._counts.shape[1]
         first, last = int(at.min()), int(at.max()) + 1  # few of all passes: rows are ordered by them
         cell = (at - first) * n_layers
         if self.table == "routing":
-            cell += places(rows["layer"].to_numpy(), self._layers)
+            cell += _places(rows["layer"].to_numpy(), self._layers)
         self._counts[first:last] += np.bincount(cell, minlength=(last - first) * n_layers).reshape(-1, n_layers)
 
     def _refuse_missing(self) -> None:
@@ -197,7 +197,7 @@ def _not_in(values: NDArray[Any], known: NDArray[np.int64] | None) -> NDArray[np
         return np.ones(values.size, np.bool_)
     if _is_dense(known):
         return np.asarray((values < known[0]) | (values > known[-1]))
-    return np.asarray(known[np.minimum(places(values, known), known.size - 1)] != values)
+    return np.asarray(known[np.minimum(_places(values, known), known.size - 1)] != values)
 
 
 def _is_dense(known: NDArray[np.int64]) -> bool:
@@ -205,7 +205,7 @@ def _is_dense(known: NDArray[np.int64]) -> bool:
     return bool(known.size and known[-1] - known[0] + 1 == known.size)
 
 
-def places(values: NDArray[Any], known: NDArray[np.int64]) -> NDArray[np.int64]:
+def _places(values: NDArray[Any], known: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where in `known` (sorted) the values are, or would be."""
     return values.astype(np.int64) - known[0] if _is_dense(known) else np.searchsorted(known, values)
 
@@ -260,7 +260,7 @@ def _refuse_gaps(tokens: pl.DataFrame) -> None:
         raise Contradiction(f"tokens: request {request} has no token at position {missing}, but later ones")
 
 
-def doubles(rows: pl.DataFrame, key: list[str]) -> NDArray[np.bool_]:
+def _is_double(rows: pl.DataFrame, key: list[str]) -> NDArray[np.bool_]:
     """Which rows repeat the key of an earlier one. Whole numbers are packed into one, which is several times faster."""
     spans = [int(rows[name].max()) + 1 if _is_count(rows[name]) else 2**64 for name in key]  # type: ignore[arg-type]
     if math.prod(spans) < 2**64:
