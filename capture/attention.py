@@ -32,7 +32,8 @@ class AttentionCapture(Hooked):
     """Context manager. `query_mask` (batch, queries) bool, set before a pass with padding, leaves its padded queries out.
 
     MLA caches one latent per token for all heads, so its heads are summed into one (`n_kv_heads` = 1). Where a model `has_sinks`
-    they take their share of the softmax first, so a row's masses sum to less than its heads.
+    they take their share of the softmax first, so a row's masses sum to less than its heads. n_rows, set before a pass: the last
+    queries of which `take_rows` gives each one's own row.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -45,13 +46,16 @@ class AttentionCapture(Hooked):
         self.has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
         self.query_mask: torch.Tensor | None = None
         self._name = f"tokentape_{next(_NAMES)}"
+        self.n_rows = 0
         self._seen: dict[int, torch.Tensor] = {}
+        self._rows: dict[int, torch.Tensor] = {}
 
     def _enter(self, stack: ExitStack) -> None:
         former = self.model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
         stack.callback(self._seen.clear)
+        stack.callback(self._rows.clear)
         stack.callback(self._unregister)
         stack.callback(self.model.set_attn_implementation, former)
         self.model.set_attn_implementation(self._name)
@@ -67,7 +71,11 @@ class AttentionCapture(Hooked):
 
     def _attend(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
         output, weights = eager_of(module)(module, query, *args, **kwargs)
-        self._seen[module.layer_idx] = self._reduce(weights)  # type: ignore[index]  # torch types any attribute Tensor | Module
+        layer: Any = module.layer_idx
+        self._seen[layer] = self._reduce(weights)
+        if self.n_rows:
+            rows = weights[:, :, -self.n_rows :].float()
+            self._rows[layer] = rows.view(len(rows), self.n_kv_heads, -1, *rows.shape[2:]).sum(dim=2)
         return output, None
 
     def _reduce(self, weights: torch.Tensor) -> torch.Tensor:
@@ -86,6 +94,11 @@ class AttentionCapture(Hooked):
         """Absolute layer -> (batch, kv heads, keys) of the pass since the last call; a sliding layer's are its latest keys."""
         seen, self._seen = self._seen, {}
         return dict(sorted(seen.items()))
+
+    def take_rows(self) -> dict[int, torch.Tensor]:
+        """Absolute layer -> (batch, kv heads, queries, keys) f32 of the pass since the last call; none where none were asked."""
+        rows, self._rows = self._rows, {}
+        return dict(sorted(rows.items()))
 
 
 def eager_of(module: nn.Module) -> Any:

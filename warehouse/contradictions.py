@@ -67,7 +67,7 @@ class Rows:
             self._requests_seen |= here
         if self.table == "tokens" and not self.may_miss:
             _refuse_gaps(frame)
-        key = list(TABLES[self.table].key)
+        key = [*TABLES[self.table].key, *(["node"] if self.table == "attention" and "node" in frame.columns else [])]
         bad = _first(_is_double(frame, key))
         if bad is not None:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))

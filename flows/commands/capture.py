@@ -17,8 +17,8 @@ TablesOption = Annotated[
     str,
     option(
         "Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
-        "acceptance and rounds, and routing and scores of all nodes. Or losses alone: experts at 1 to 4 bits, calibrated on the "
-        "prompts.",
+        "acceptance and rounds, and routing, scores and attention of all nodes. Or losses alone: experts at 1 to 4 bits, "
+        "calibrated on the prompts.",
         "--tables",
     ),
 ]
@@ -41,6 +41,9 @@ def capture(
     top_k: Annotated[int, option("Sample among so many tokens; 0 is all.")] = 0,
     chat_template: Annotated[bool, option("Wrap prompts in the model's chat template.", "--chat-template")] = False,
     attention: Annotated[str, option("What to keep of attention rows: full, top:M or block:N.")] = "full",
+    attention_rows: Annotated[
+        int, option("Also keep the rows of each prompt's last N queries one by one: tova and snapkv then replay exactly.")
+    ] = 0,
     split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
     subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
     field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,

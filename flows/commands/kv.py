@@ -57,4 +57,7 @@ def kv(
     title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} tokens"
     print_table(title, ("", "mean after a token"), rows, numbers=("mean after a token",))
     if not row["is_exact"]:
-        note("approximate: the tape holds a prompt as sums over all queries, or rows cut short")
+        note(
+            "approximate: rows are cut short, or a prompt is known only as a sum over its queries (record its last ones with "
+            "capture --attention-rows N, N at least the policy's window)"
+        )
