@@ -38,7 +38,7 @@ OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
 OF_LOSSES = ("requests", "losses")  # of a tape of its own: it is about weights, its requests are the calibration text
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
-ASKED = ("speculation", "attention_rows")  # settings that a tape names only where they are given
+ASKED = ("speculation", "attention_rows", "query_heads", "key_pages")  # settings that a tape names only where they are given
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
 
 
@@ -64,6 +64,8 @@ class CaptureSettings:
     chat_template: bool = False
     attention: str = "full"
     attention_rows: int = 0
+    query_heads: bool = False
+    key_pages: int = 0
     split: str | None = None
     subset: str | None = None
     field: str | None = None
@@ -74,14 +76,16 @@ class CaptureSettings:
         if strange := [table for table in self.tables if table not in known]:
             raise unknown("table", strange[0], known)
         object.__setattr__(self, "tables", self._of_losses() if "losses" in self.tables else self._of_requests())
-        leasts = {"max_requests": 1, "max_prompt_tokens": 1, "max_new_tokens": 0, "batch_size": 1, "attention_rows": 0}
-        for name, least in leasts.items():
+        counts = ("max_requests", "max_prompt_tokens", "batch_size", "max_new_tokens", "attention_rows", "key_pages")
+        for name, least in zip(counts, (1, 1, 1, 0, 0, 0), strict=True):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
         _ = self.sampling, self.keep  # both refuse bad values
         if self.attention_rows and ("attention" not in self.tables or self.keep.kind == "block"):
             why = "sums over blocks name no single row" if self.keep.kind == "block" else "table attention is not recorded"
             raise ValueError(f"--attention-rows: {why}; give --tables attention and --attention full or top:N")
+        if (self.query_heads or self.key_pages) and ("attention" not in self.tables or (self.key_pages and self.speculation)):
+            raise ValueError("--query-heads and --key-pages are columns of --tables attention, and pages do not go with --draft")
 
     def _of_losses(self) -> tuple[str, ...]:
         """The tables, and no new tokens: the prompts are the calibration text."""
@@ -230,6 +234,9 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
     heads = geometry.n_layers * (1 if geometry.kv_lora_rank else geometry.n_kv_heads)
     lengths = np.concatenate([[prompt], prompt + np.arange(1, new)]) if new else np.array([prompt])
     masses = sum(settings.keep.values_per_row(int(n)) for n in lengths)
+    masses_of_prompt = settings.keep.values_per_row(prompt)
+    group = geometry.n_heads // max(1, geometry.n_kv_heads)
+    vectors = 2 * -(-prompt // settings.key_pages) + new * (2 + group) if settings.key_pages else 0
     last, whole = min(settings.attention_rows, prompt), settings.keep.values_per_row(prompt + new)
     per_mass = 4 if settings.keep.kind == "full" else 8
     # A round outputs at least one token; its draft and its verify pass see at most so many nodes.
@@ -249,6 +256,8 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
         "routing": rows * (4 + 6 * geometry.top_k),
         "scores": rows * (4 + 4 * geometry.n_experts),
         "attention": n_requests * heads * (per_mass * (masses + last * whole) + 12 * (len(lengths) + last))
+        + n_requests * (geometry.n_layers * geometry.n_heads * (per_mass * masses_of_prompt + 20) if settings.query_heads else 0)
+        + n_requests * heads * 4 * geometry.head_dim * vectors
         + (nodes * heads * (per_mass * whole + 24) if settings.speculation is not None else 0),
     }
     return {name: sizes[name] for name in settings.tables}

@@ -114,7 +114,7 @@ def _record_requests(
             routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
         if "attention" in settings.tables:
             windows = [] if inside is None else windows_of(loaded.model)
-            attention = attached.enter_context(AttentionCapture(loaded.model))
+            attention = attached.enter_context(AttentionCapture(loaded.model, settings.query_heads, settings.key_pages > 0))
         for shard in range(n_shards):
             group = todo[shard * planned.shard_requests : (shard + 1) * planned.shard_requests]
             if writer.has_shard(shard):
@@ -126,7 +126,7 @@ def _record_requests(
             if inside is not None:
                 recorder = RoundRecorder(*recorded, natural, str(settings.speculation), settings.attention_rows, windows)
             else:
-                recorder = ShardRecorder(*recorded, n_last=settings.attention_rows)
+                recorder = ShardRecorder(*recorded, n_last=settings.attention_rows, page=settings.key_pages)
             tables = _shard(loaded, group, settings, recorder, inside, meter)
             writer.write_shard(shard, tables)
     return n_shards, attention
@@ -219,6 +219,8 @@ def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | No
         "dtype": "float32",
         "has_sinks": attention.has_sinks,
         **({"prompt_rows": settings.attention_rows} if settings.attention_rows else {}),
+        **({"head_sums": "prefill"} if settings.query_heads else {}),
+        **({"page_tokens": settings.key_pages} if settings.key_pages else {}),
     }
 
 

@@ -6,8 +6,8 @@ tokens by request and position. Per pass only tensors and short lists are kept: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows
 from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
-PROMPT_ROW = "prompt_row"  # the reduction of one query of a prompt
+PROMPT_ROW, HEAD_SUM = "prompt_row", "head_sum"  # reductions: one query of a prompt, all of its queries of one query head
+VECTORS, EXTREMES = ("query", "key_min", "key_max"), (np.minimum, np.maximum)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Masses:
     mass: np.ndarray  # (rows, n) f32; row = layer * heads + head
     rest: np.ndarray  # (rows,) f32
     node: int | None = None  # of a draft's tree
+    by_query_head: bool = False  # rows are query heads
+    # By layer, (heads, values): queries of the group, minima and maxima of the new keys by page.
+    vectors: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class ShardRecorder:
     """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
 
     natural: what the routers chose before a policy changed it, as column natural_ids; policy_state: the policy, for every pass;
-    n_last: of so many of a prompt's last queries, attention row by row.
+    n_last: of so many of a prompt's last queries, attention row by row; page: positions whose keys are bounded together, 0: none.
     """
 
     ROUTED, SCORED = ("request_id", "position", "layer", "pass_id"), ("request_id", "position", "layer")
@@ -99,8 +103,9 @@ class ShardRecorder:
         natural: RoutingCapture | None = None,
         policy_state: str | None = None,
         n_last: int = 0,
+        page: int = 0,
     ) -> None:
-        self.n_last = n_last
+        self.n_last, self.page = n_last, page
         self.routing, self.attention, self.keep = routing, attention, keep
         self.natural, self.policy_state = natural, policy_state
         self.first_pass_id = first_pass_id
@@ -143,15 +148,20 @@ class ShardRecorder:
             for member, row in enumerate(done.rows):
                 for back in range(min(rows.shape[3], done.counts[member]) - 1, -1, -1):
                     self._add(done, member, layers, rows[:, row, :, -1 - back], back)
+        for layers, masses in runs_of_equal_keys(self.attention.take_heads()):
+            for member, row in enumerate(done.rows):
+                self._add(done, member, layers, masses[:, row], by_query_head=True)
+        found = self.attention.take_vectors()
         for layers, masses in runs_of_equal_keys(self.attention.take()):
             for member, row in enumerate(done.rows):
-                self._add(done, member, layers, masses[:, row])
+                vectors = _vectors([found[x] for x in layers], row, done, member, self.page) if found else {}
+                self._add(done, member, layers, masses[:, row], vectors=vectors)
 
-    def _add(self, done: Pass, member: int, layers: np.ndarray, mass: torch.Tensor, back: int | None = None) -> None:
+    def _add(self, done: Pass, member: int, layers: np.ndarray, mass: torch.Tensor, back: int | None = None, **more: Any) -> None:
         """(L, heads, keys) of a member: of its query `back` before the last, which sees no later keys, or of all queries."""
         position = done.starts[member] + done.counts[member] - 1
         if back is None:
-            of_one = "row" if done.kind == "decode" else "column_sum"
+            of_one = HEAD_SUM if more.get("by_query_head") else "row" if done.kind == "decode" else "column_sum"
             told = (position, done.counts[member], "block_sum" if self.keep.kind == "block" else of_one)
         else:
             mass, told = mass[..., : mass.shape[-1] - back], (position - back, 1, PROMPT_ROW)
@@ -159,7 +169,7 @@ class ShardRecorder:
         skip = max(0, done.pads[member] - dropped)
         kept = mass[:, :, skip:].flatten(0, 1).numpy()
         listed = reduced(kept, dropped + skip - done.pads[member], self.keep)
-        self._masses.append(Masses(len(self._passes), done.request_ids[member], *told, layers, *listed))
+        self._masses.append(Masses(len(self._passes), done.request_ids[member], *told, layers, *listed, **more))
 
     # ------------------------------------------------------------------------------------------------------------ tables
 
@@ -274,7 +284,9 @@ class ShardRecorder:
     def _mass_table(self, blocks: Sequence[Masses], **more: Sequence[int | None]) -> pa.Table:
         """Columns of masses, of as many rows as they have; more: one value per block, as further columns."""
         assert self.attention is not None
-        heads = self.attention.n_kv_heads
+        n_heads, n_kv_heads = self.attention.n_heads, self.attention.n_kv_heads
+        heads = [np.tile(np.arange(n_heads if m.by_query_head else n_kv_heads), len(m.layers)) for m in blocks]
+        group = [n_heads // n_kv_heads if m.by_query_head else 1 for m in blocks]
         rows = [len(m.rest) for m in blocks]
         widths = np.repeat([m.mass.shape[1] for m in blocks], rows)
         given = np.repeat([m.positions is not None for m in blocks], rows)
@@ -285,16 +297,41 @@ class ShardRecorder:
                 "request_id": of["request_id"].astype(np.uint32),
                 "pass_id": np.repeat([self.first_pass_id + m.pass_index for m in blocks], rows).astype(np.uint32),
                 "position": of["position"].astype(np.int32),
-                "layer": np.concatenate([np.repeat(m.layers, heads) for m in blocks]).astype(np.uint16),
-                "kv_head": np.concatenate([np.tile(np.arange(heads), len(m.layers)) for m in blocks]).astype(np.uint16),
+                "layer": np.concatenate([np.repeat(m.layers, len(m.rest) // len(m.layers)) for m in blocks]).astype(np.uint16),
+                "kv_head": np.concatenate([h // g for h, g in zip(heads, group, strict=True)]).astype(np.uint16),
                 "reduction": pa.array(np.repeat([m.reduction for m in blocks], rows)),
                 "n_queries": of["n_queries"].astype(np.uint32),
                 "key_positions": lists(np.concatenate(positions), np.where(given, widths, 0), absent=~given),
                 "mass": lists(np.concatenate([m.mass.ravel() for m in blocks]), widths),
                 "rest": np.concatenate([m.rest for m in blocks]),
             }
+            | self._more_columns(blocks, np.concatenate(heads), np.repeat([m.by_query_head for m in blocks], rows))
             | {name: pa.array(np.repeat(np.array(values, object), rows), pa.uint32()) for name, values in more.items()}
         )
+
+    def _more_columns(self, blocks: Sequence[Masses], heads: np.ndarray, is_query_head: np.ndarray) -> dict[str, pa.Array]:
+        """What was asked for beside the masses; null where a row has none."""
+        made = {}
+        if self.attention is not None and self.attention.with_heads:
+            made["query_head"] = pa.array(heads.astype(np.uint16), mask=~is_query_head)
+        for name in VECTORS if self.page else ():
+            given = [m.vectors.get(name) or [np.zeros((len(m.rest), 0), np.float32)] for m in blocks]
+            widths = np.concatenate([np.repeat(x.shape[1], len(x)) for of in given for x in of])
+            values = np.concatenate([x.ravel() for of in given for x in of])
+            made[name] = lists(values, widths, absent=widths == 0)
+        return made
+
+
+def _vectors(
+    found: Sequence[tuple[np.ndarray, np.ndarray]], row: int, done: Pass, member: int, page: int
+) -> dict[str, list[np.ndarray]]:
+    """Of a member in layers with these queries and keys; the query of a decoded token only."""
+    n, first = done.counts[member], done.starts[member]
+    starts = np.unique([0, *range(-first % page, n, page)])
+    keys = [k[row, :, -n:] for _, k in found]
+    bounds = {name: [of.reduceat(k, starts, axis=1) for k in keys] for name, of in zip(VECTORS[1:], EXTREMES, strict=True)}
+    queries = {"query": [q[row].reshape(k.shape[1], -1) for q, k in found]} if done.kind == "decode" else {}
+    return queries | {name: [x.reshape(len(x), -1) for x in of] for name, of in bounds.items()}
 
 
 def runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:

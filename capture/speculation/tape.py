@@ -58,6 +58,7 @@ class RoundRecorder(ShardRecorder):
             self._record_attention(done)
         elif self.attention is not None and done.is_target:
             self.attention.take()
+            self.attention.take_heads()
             runs = runs_of_equal_keys(self.attention.take_rows())
             if done.kind != "rehearsal":
                 self._node_rows += [(len(self._passes), layers, rows[:, 0].numpy()) for layers, rows in runs]

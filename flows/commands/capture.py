@@ -44,6 +44,12 @@ def capture(
     attention_rows: Annotated[
         int, option("Also keep the rows of each prompt's last N queries one by one: tova and snapkv then replay exactly.")
     ] = 0,
+    query_heads: Annotated[
+        bool, option("Also keep a prompt's attention sums of every query head, not of KV heads alone.", "--query-heads")
+    ] = False,
+    key_pages: Annotated[
+        int, option("Also keep minima and maxima of keys by page of N tokens, and decoded queries: quest then replays.")
+    ] = 0,
     split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
     subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
     field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,

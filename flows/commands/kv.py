@@ -9,7 +9,9 @@ from tokentape.flows.options import StoreOption, TraceArgument, option
 
 def kv(
     trace: TraceArgument,
-    policy: Annotated[str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy.")],
+    policy: Annotated[
+        str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, quest, oracle (a bound); my.py:MyPolicy.")
+    ],
     param: Annotated[
         list[str] | None, option("A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ...")
     ] = None,

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.oracle import Oracle
+from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.recompute import DISTINCT, PAIRS, POPULAR, WORD_BYTES, Widths, after_prompt, pays
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.registry import label
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
+from tokentape.replay.kv.quest import replay_quest
 from tokentape.replay.kv.tape import AttentionTape, Events, events_of, prompt_mass
 
 THETA = 0.5  # of popularity, where a policy has none of its own
@@ -64,6 +66,9 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
     gets an upper end. Raises ValueError for rows that cannot be followed (with the request, position and layer), and for a
     policy that ranks by logits, which a tape does not hold.
     """
+    if isinstance(policy, Quest):
+        replay, heads = replay_quest(tape, policy, widths_of(tape).head_bytes)
+        return KVReplay(replay, heads, [])
     engine = _replayed(tape, policy, renorm, exact)
     return engine.result(exact=exact and not engine.starts_from_all_queries)
 
@@ -75,6 +80,10 @@ def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64
 
 
 def _replayed(tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool) -> _Engine:
+    if policy.reads_pages:
+        raise ValueError(
+            f"{label('kv', policy)} evicts nothing, it reads pages; a system takes a policy that evicts, such as aerp"
+        )
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and str(tape.notes["keep"]).startswith("top"):

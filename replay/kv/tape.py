@@ -97,13 +97,13 @@ def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
         for of in KINDS:
             part = frame.filter((pl.col("request_id") == request_id) & (pl.col("reduction") == of))
             if len(part):
-                mass, listed = _flat(part["mass"], np.float32), _flat(part["key_positions"], np.int32)
+                mass, listed = flat(part["mass"], np.float32), flat(part["key_positions"], np.int32)
                 layers, now = (part[name].gather_every(heads).to_numpy() for name in ("layer", "position"))
                 rest = part["rest"].to_numpy().astype(np.float32)
                 yield Events(request_id, of, layers.astype(np.int32), now.astype(np.int64), *mass, *listed, rest)
 
 
-def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """(bounds (n + 1,), values) of a column of lists; null: an empty list."""
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
     values = column.drop_nulls().explode(empty_as_null=False).to_numpy() if lengths.any() else np.zeros(0)

@@ -9,12 +9,14 @@ from test_kv_cache import generate, requests
 from tiny_families import build
 from transformers import AutoModelForCausalLM
 
+from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.divergence import agreement, open_trail
 from tokentape.capture.run import CaptureSettings, capture
-from tokentape.flows.kv_tape import attention_tape
+from tokentape.flows.kv_tape import attention_tape, run
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.quest import Quest, page_scores
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
@@ -129,3 +131,47 @@ def test_recorded_last_rows_replay_as_the_full_matrix_says(model_folder, tmp_pat
         means += [np.mean([kept_by_matrix(m, n_prompt, policy, n) for m in matrices])]
         lasting += [n_output - 1]
     assert exact[0].replay["kept_mass_frac"] == pytest.approx(np.average(means, weights=lasting), abs=2e-6)
+
+
+def test_quest_over_recorded_pages_reads_what_all_keys_say(model_folder, tmp_path):
+    """Scores bound every q.k, and kept mass is that of a computation on all keys and queries of one plain pass."""
+    text, store = tmp_path / "text.jsonl", Store(str(tmp_path / "tape"))
+    text.write_text('{"prompt": "the quick brown fox jumps"}\n{"prompt": "over a lazy dog"}\n')
+    settings = CaptureSettings(model_folder("Llama"), str(text), ("tokens", "attention"), max_new_tokens=9, batch_size=2)
+    settings = dataclasses.replace(settings, max_prompt_tokens=32, key_pages=4, query_heads=True)
+    trace_id, policy, page = capture(settings, store), Quest(12, dense_layers=1), 4
+    found = run(store, trace_id, policy, True, True)
+    model, shares = AutoModelForCausalLM.from_pretrained(settings.model, attn_implementation="eager").eval(), []
+    tokens, requests_ = (store.open(trace_id).read(name) for name in ("tokens", "requests"))
+    sums = store.open(trace_id).read("attention").filter(reduction="head_sum")
+    for request_id, c in requests_.select("request_id", "n_prompt_tokens").rows():
+        ids = tokens.filter(request_id=request_id)["token_id"].to_list()
+        with AttentionCapture(model, with_vectors=True) as watched, torch.inference_mode():
+            watched.n_rows = len(ids)
+            vectors = []
+            for n in range(1, len(ids) + 1):
+                model(torch.tensor([ids[:n]]))
+                vectors.append(watched.take_vectors())
+            rows = watched.take_rows()
+        with torch.inference_mode():
+            whole = model(torch.tensor([ids]), output_attentions=True).attentions
+        for layer, of in rows.items():
+            mine = sums.filter(request_id=request_id, layer=layer)
+            assert mine["query_head"].to_list() == [0, 1, 2, 3]
+            np.testing.assert_allclose(mine["mass"].to_list(), whole[layer][0, :, :c, :c].sum(1), atol=2e-5)
+            for head in range(2):
+                for now in range(c, len(ids)):
+                    query, keys = vectors[now][layer][0][0].reshape(2, 2, -1)[head], vectors[now][layer][1][0, head]
+                    starts = np.arange(0, now + 1, page)
+                    scores = page_scores(query, np.minimum.reduceat(keys, starts), np.maximum.reduceat(keys, starts))
+                    assert (np.repeat(scores, page)[: now + 1] >= (query @ keys.T).sum(0) - 1e-4).all()
+                    pages = policy.read(scores, page) if layer else np.arange(scores.size)
+                    assert len(pages) == (min(3, scores.size) if layer else scores.size)
+                    mass = of[0, head, now, : now + 1].numpy()
+                    shares.append(mass[np.isin(np.arange(now + 1) // page, pages)].sum() / mass.sum())
+    assert found.replay["kept_mass_frac"] == pytest.approx(np.mean(shares), abs=2e-6)
+    assert 0.3 < found.replay["kept_mass_frac"] < 0.99
+    with pytest.raises(ValueError, match="--key-pages 16"):
+        replay_kv(attention_tape(store, capture(dataclasses.replace(settings, key_pages=0), store)), policy)
+    with pytest.raises(ValueError, match="decide kv"):
+        KV(model, policy)
