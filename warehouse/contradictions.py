@@ -22,7 +22,7 @@ from tokentape.warehouse.tables import TABLES
 KINDS = ("prefill", "decode", "draft", "verify")
 _CHOSEN = ("expert_ids", "natural_ids")
 _EXPERTS = (*_CHOSEN, "pool", "next_pool", "entered")  # lists of expert ids
-_NUMBERS = ("gate_weights", "scores", "hotness")
+_NUMBERS = ("gate_weights", "scores", "hotness", "query", "key_min", "key_max")
 _SHORT = 32  # values in a list that are compared pair by pair
 _MAY_BE_INFINITE = ("nll",)  # of a token that the model held for impossible
 _PER_TOKEN = {"tokens": "tokens", "routing": "tokens in each MoE layer"}  # tables that hold every token of a pass
@@ -67,7 +67,8 @@ class Rows:
             self._requests_seen |= here
         if self.table == "tokens" and not self.may_miss:
             _refuse_gaps(frame)
-        key = list(TABLES[self.table].key)
+        more = [name for name in ("node", "query_head") if self.table == "attention" and name in frame.columns]
+        key = [*TABLES[self.table].key, *more]
         bad = _first(_is_double(frame, key))
         if bad is not None:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))
