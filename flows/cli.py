@@ -52,6 +52,8 @@ EXTRAS = {
     **dict.fromkeys(("prefect", "fastapi", "sqlalchemy"), "flows"),
     **dict.fromkeys(("altair", "vl_convert", "jinja2"), "dashboards"),
     "scipy": "calibrate",
+    "distributed": "dask",
+    "ray": "ray",
 }
 
 INTERRUPTED = 130

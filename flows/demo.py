@@ -1,4 +1,4 @@
-"""Flow `demo`: the whole way once, offline, from the embedded model and five papers' closed forms to pages.
+"""The demo: the whole way once, offline, from the embedded model and five papers' closed forms to pages.
 
 What an earlier run finished is not made again.
 """
@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple
-
-from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
-from prefect import flow
+from typing import Any, NamedTuple
 
 from tokentape.flows import compared, steps, study
-from tokentape.flows.capture import capture_flow
+from tokentape.flows.capture import Tape, record
 from tokentape.flows.console import note, print_table
 from tokentape.flows.estimates import estimated
 from tokentape.flows.grid import Cell, replay_key
 from tokentape.flows.publish import publish
-from tokentape.flows.replay import replay_grid
 from tokentape.flows.running import run
+from tokentape.flows.study_run import run_study
 from tokentape.flows.systems import SYSTEMS
 from tokentape.flows.workers import each, pool_of
 from tokentape.hw import validate
@@ -61,37 +59,38 @@ class Demo(NamedTuple):
     traces: tuple[str, ...]
 
 
-@flow(name="demo")
-def demo(store: str | None = None, site: str = "site") -> Demo:
-    """The demo as Prefect runs: one for itself and one for each step."""
-    return _steps(store, site, capture_flow, replay_grid, publish)
-
-
 def run_demo(store: str | None = None, site: str = "site") -> Demo:
-    """The same as plain Python, with no server behind it."""
-    return _steps(store, site, capture_flow.fn, replay_grid.fn, publish.fn)
+    """As plain Python: nothing of Prefect is imported."""
+
+    def replay(name: str, store: str | None, traces: tuple[str, ...]) -> None:
+        run_study(name, Store(store), traces=traces)
+
+    return demo_steps(store, site, record, replay, publish, lambda name, work: work(), pool_of)
 
 
-def _steps(
+def demo_steps(
     store: str | None,
     site: str,
     capture: Callable[..., str],
-    replay: Callable[..., dict[str, int]],
+    replay: Callable[..., Any],
     load_and_show: Callable[..., str],
+    step: Callable[..., Any],
+    pools: Callable[[str, int | None], Executor],
 ) -> Demo:
+    """The demo, of the steps that it is given. step: runs what it is given with a name; pools: as `pool_of`."""
     traces = []
     for dataset in DATASETS:
-        traces.append(capture(dataset=dataset, store=store, tables=compared.TABLES))
+        traces.append(capture(Tape(dataset=dataset, tables=compared.TABLES), store))
         note(f"tape      {traces[-1]}")
-    replay(STUDY, store=store, traces=tuple(traces))
-    n_steps = _record_steps(Store(store), traces)
+    replay(STUDY, store, tuple(traces))
+    n_steps = step("steps for the hardware page", partial(_record_steps, Store(store), traces))
     note(f"steps     {n_steps} recorded for the hardware page")
-    note(f"compared  {compared.compared(Store(store), traces[0])}")
+    note(f"compared  {step('systems beside each other', partial(compared.compared, Store(store), traces[0]))}")
     answered = {row["study"] for row in read_rows(Store(store), "answers")}
     missing = [paper for paper in PAPERS if paper not in answered]
-    for paper, n_answers in each(pool_of(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
+    for paper, n_answers in each(pools(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
         note(f"paper     {paper}: {n_answers} numbers answered in brief; `tokentape study {paper}` answers all")
-    return Demo(load_and_show(store=store, site=site), tuple(traces))
+    return Demo(load_and_show(store, site), tuple(traces))
 
 
 def answer_briefly(uri: str, paper: str) -> int:

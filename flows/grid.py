@@ -11,9 +11,11 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 import polars as pl
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from tokentape.flows import machines, sources
 from tokentape.flows.scored import composed, scored_trace
 from tokentape.flows.study import Study, matching
-from tokentape.flows.workers import as_finished, ending, pool_of
+from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
@@ -44,6 +46,7 @@ from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store
 RESIDENCY = "residency"
 BATCH_ROWS = 2_000_000  # of routing, replayed between two files
 ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
+NAMED = 3  # policies in the name of a batch
 SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
 
 
@@ -76,6 +79,37 @@ class Cell:
 
     def key(self, store: Store, study: str) -> str:
         return replay_key(store, self, study)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Jobs on one tape that a worker is given together, by their runs' ids. plan: of one run of a study; key: a hash of all that
+    decides what comes out; is_there: all of the results are in the store."""
+
+    plan: str
+    number: int
+    by_id: Mapping[str, Job]
+    key: str
+    is_there: bool
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(self.by_id.values())
+
+    def __str__(self) -> str:
+        names = [name for name in self.names if name not in ("", experts.ALL_CAPACITIES)] or list(self.names)
+        more = f"+{len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"{'+'.join(names[:NAMED])}{more} on {self.jobs[0].trace_id} x {len(self.jobs)}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of policies and systems, each once."""
+        named = (getattr(job, "policy", "") or getattr(job, "system", "") for job in self.jobs)
+        return tuple(dict.fromkeys(name.rpartition(":")[2].rpartition("/")[2] for name in named))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (f"tape:{self.jobs[0].trace_id}", *sorted({f"system:{job.system}" for job in self.jobs if hasattr(job, "system")}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -255,14 +289,17 @@ def run(
     runner: str = "threads",
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    pools: Callable[[str, int | None], Executor] = pool_of,
 ) -> GridReport:
     """Runs what is missing of a study; `progress` gets (replays finished, replays in all). Ctrl-C stops after those in hand.
+    pools: makes the pool of a runner and its workers.
 
     Raises ValueError if no tape fits or none of the replays is possible.
     """
     n_workers = workers or os.cpu_count() or 1
-    pool = pool_of(runner, n_workers)
+    pool = pools(runner, n_workers)
     store.remove_stale()
+    begin(plan := uuid4().hex)
     cells: list[Job] = [*expand(study, store)] if study.policies else []
     n_found, n_run, impossible = 0, 0, _damaged(study, store) if study.policies else []
     if study.grid:
@@ -276,22 +313,24 @@ def run(
     total = len(cells) + len(impossible)
     with ending(pool):
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
-            missing, reasons = _missing(store, study.name, list(of_trace), finished)
+            wanted, missing, reasons = _missing(store, study.name, list(of_trace), finished)
             impossible += reasons
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
                 try:
                     load_trace(store, trace_id)  # once, before the threads ask for it
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
-                    impossible += [f"{cell}: {error}" for cell in missing]
-                    missing = []
+                    impossible += [f"{cell}: {error}" for cell in missing.values()]
+                    wanted, missing = {}, {}
             n_rows = manifest_of(store, trace_id).rows["routing"]
-            batches = list(enumerate(_batches(missing, n_workers, n_rows)))
+            batches = _batches(plan, wanted if isinstance(pool, Telling) else missing, missing, n_workers, n_rows)
             refused = dict[int, list[str]]()  # by batch, so that their order is the study's
             n_refused = len(impossible)
-            for (number, _), (ran, reasons) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
+            for batch, (ran, reasons) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
+                if batch.is_there:
+                    continue
                 n_run += ran
-                refused[number] = reasons
+                refused[batch.number] = reasons
                 n_refused += len(reasons)
                 progress(n_found + n_run + n_refused, total)
             impossible += [reason for _, reasons in sorted(refused.items()) for reason in reasons]
@@ -308,8 +347,8 @@ def _damaged(study: Study, store: Store) -> list[str]:
     return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
 
 
-def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> tuple[list[Job], list[str]]:
-    """The cells that have no whole result yet, each once, and the reasons of those that can have none."""
+def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> tuple[dict[str, Job], dict[str, Job], list[str]]:
+    """By their ids: cells, and those of them that have no whole result yet; the reasons of those that can have none."""
     wanted, reasons = dict[str, Job](), []
     for cell in cells:
         try:
@@ -321,35 +360,54 @@ def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> 
     missing = {key: cell for key, cell in wanted.items() if key not in finished}
     if missing:
         results.remove_broken(store, set(missing))
-    return list(missing.values()), reasons
+    return wanted, missing, reasons
 
 
-def _run_batch(uri: str, study: str, batch: tuple[int, list[Job]]) -> tuple[int, list[str]]:
-    """How many cells of one trace were computed, and the reasons of those that are not possible. batch: number and cells.
-    Replays of policies are written together, a system's run is a batch of its own."""
+def _run_batch(uri: str, study: str, batch: Batch) -> tuple[int, list[str]]:
+    """How many cells of one trace were computed, and the reasons of those that are not possible. Replays of policies are written
+    together, a system's run is a batch of its own. Raises ChildProcessError where a run is not the one that was asked for."""
+    if batch.is_there:
+        return len(batch.by_id), []
     from tokentape.flows.system_runs import Asked, run_asked
 
+    begin(batch.plan)
     store, made, reasons = Store(uri), dict[str, tuple[Cell, ReplayResult]](), list[str]()
-    for cell in batch[1]:
+    for planned, cell in batch.by_id.items():
         try:
             if isinstance(cell, Asked):
-                run_asked(store, cell)
+                key, _ = run_asked(store, cell)
             elif isinstance(cell, Cell):
                 key, result = compute(store, cell, study)
                 made[key] = (cell, result)
         except ValueError as error:
             reasons.append(f"{cell}: {error}")
+            continue
+        if key != planned:
+            raise ChildProcessError(f"{cell}: the worker has other code, another tape or another machine's file; start it anew")
     if made:
         write(store, study, made)
-    return len(batch[1]) - len(reasons), reasons
+    return len(batch.by_id) - len(reasons), reasons
 
 
-def _batches(cells: list[Job], n_workers: int, n_rows: int) -> Iterator[list[Job]]:
-    """At least four batches per worker, to share the load; of at most eight replays of a long tape, so that Ctrl-C waits for
-    little, and of more of a short one, since a batch is a file per table. n_rows: of the tape's routing."""
+@lru_cache(maxsize=1)
+def begin(plan: str) -> None:
+    """Forgets what was read for another run of a study: files may have changed since."""
+    from tokentape.flows import system_runs
+
+    for read in (_trace, _manifest, _hardware, record_machine, *system_runs.READ):
+        read.cache_clear()
+
+
+def _batches(plan: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_workers: int, n_rows: int) -> Iterator[Batch]:
+    """Of `cells`, by their ids, those that are `missing`, or where none of a batch is, all of it. At least four batches per
+    worker, to share the load; of at most eight replays of a long tape, so that Ctrl-C waits for little, and of more of a short
+    one, since a batch is a file per table. n_rows: of the tape's routing."""
     size = min(max(8, min(64, BATCH_ROWS // max(1, n_rows))), max(1, -(-len(cells) // (4 * n_workers))))
-    for start in range(0, len(cells), size):
-        yield cells[start : start + size]
+    keys = list(cells)
+    for number, start in enumerate(range(0, len(keys), size)):
+        chosen = keys[start : start + size]
+        left = [key for key in chosen if key in missing]
+        yield Batch(plan, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
 def load_trace(store: Store, trace_id: str) -> Trace:
@@ -365,8 +423,10 @@ def manifest_of(store: Store, trace_id: str) -> Manifest:
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
     tape = Store(uri).open(trace_id)
-    routing = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
     of = tape.manifest
+    if of != _manifest(uri, trace_id):
+        raise ValueError(f"tape {trace_id} has changed while it was in use; run the same command again")
+    routing = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
     return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.read("passes"), of.rows["routing"])
 
 

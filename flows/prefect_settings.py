@@ -14,6 +14,8 @@ SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",  # telemetry of the server
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",  # the first start migrates a new database: 12 to 27 s
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "tokentape",  # notes and progress are lines of the run's log
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "PREFECT_CLI_PROMPT": "false",
 }

@@ -1,24 +1,33 @@
-"""Flow `publish`: results into the warehouse, the warehouse into pages. `publish.fn(...)` runs it without Prefect's server."""
+"""Results into the warehouse, the warehouse into pages."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
-from prefect import flow
-
-from tokentape.dashboards.site import build
 from tokentape.flows import machines
 from tokentape.flows.console import note
-from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.load import database_path
+from tokentape.warehouse.load import load as load_store
 from tokentape.warehouse.tape import Store
 
 
-@flow(name="publish", retries=1, retry_delay_seconds=10)
-def publish(store: str | None = None, site: str = "site") -> str:
-    """Loads the store's warehouse and writes the pages into `site`; the path of the index page."""
+def load(store: str | None) -> Path:
+    """Builds the store's warehouse; its file. Tapes that cannot be read are told and left out."""
     database = database_path(Store(store))
-    report = load(Store(store), database, machines.shipped())
+    report = load_store(Store(store), database, machines.shipped())
     for reason in report.damaged_tapes.values():
         note(f"left out: {reason}")
-    return str(build(database, Path(site)))
+    note(f"{database}: {report}")
+    return database
+
+
+def write(database: Path, site: str) -> Path:
+    """Writes the pages of a warehouse into the folder `site`; the index page."""
+    from tokentape.dashboards.site import build
+
+    return build(database, Path(site))
+
+
+def publish(store: str | None = None, site: str = "site") -> str:
+    """Loads the store's warehouse and writes its pages; the path of the index page."""
+    return str(write(load(store), site))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -21,13 +22,14 @@ Result = TypeVar("Result")
 @dataclass
 class Running:
     """study: of its system's `Settings`. show: told how many jobs of how many are done; say: what to know of the results;
-    in_model: what takes a live model is measured too."""
+    in_model: what takes a live model is measured too; pools: makes the pool of a runner and its workers."""
 
     study: Any
     store: Store
     show: Callable[..., None] = lambda *told: None
     runner: str = "processes"
     workers: int | None = None
+    pools: Callable[[str, int | None], Executor] = pool_of
     say: Callable[[str], None] = note
     in_model: bool = True
     n_done: int = 0
@@ -40,7 +42,7 @@ class Running:
 
     def each(self, work: Callable[[Store, Any, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Jobs and what `work` made of store, study and job, as they finish."""
-        for job, made in each(pool_of(self.runner, self.workers), partial(_at, work, self.store.absolute, self.study), jobs):
+        for job, made in each(self.pools(self.runner, self.workers), partial(_at, work, self.store.absolute, self.study), jobs):
             self.did(job)
             yield job, made
 

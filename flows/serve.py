@@ -1,5 +1,5 @@
-"""`tokentape serve`: a local Prefect server, the flows and every shipped study deployed to it, on cron schedules or to be started
-there by hand, and a runner; Ctrl-C stops all three."""
+"""`tokentape serve`: a local Prefect server, the dataflow deployed to it for the night and for every shipped study, on cron
+schedules or to be started there by hand, and a runner; Ctrl-C stops all three."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,20 @@ from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.names import unknown
 from tokentape.warehouse.tape import default_store
 
-CRONS = {"capture": "0 2 * * *", "replay-grid": "0 3 * * *", "publish": "0 4 * * *"}
+NIGHTLY, PUBLISH = "nightly", "publish"
+CRONS = {NIGHTLY: "0 2 * * *"}
 START_TIMEOUT_S = 120.0
 
 
 def parse_crons(texts: list[str]) -> dict[str, str]:
-    """CRONS with the entries of `["publish=*/5 * * * *"]` in their place. Raises ValueError naming the flow."""
+    """CRONS with the entries of `["publish=*/5 * * * *"]` in their place. Raises ValueError naming the deployment."""
     crons = dict(CRONS)
     for text in texts:
         name, equals, cron = text.partition("=")
         if not equals or not cron.strip():
-            raise ValueError(f"--cron {text!r} is not FLOW=CRON, for example 'publish=*/10 * * * *'")
-        if name not in (*CRONS, *studies()):
-            raise unknown("flow or study", name, (*CRONS, *studies()))
+            raise ValueError(f"--cron {text!r} is not NAME=CRON, for example 'publish=*/10 * * * *'")
+        if name not in (known := (NIGHTLY, PUBLISH, *studies())):
+            raise unknown("deployment or study", name, known)
         crons[name] = cron
     return crons
 
@@ -55,6 +56,9 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
 
     made = deployments(store, site, study, crons)
     with prefect_server(port, url):
+        from tokentape.flows.tasks import LIMITS
+
+        limit_uses(LIMITS)
         note(f"Prefect at {url.removesuffix('/api')}, its log at {log_path()}; Ctrl-C stops it")
         for name, cron in crons.items():
             note(f"  {name:12} {cron}")
@@ -63,35 +67,39 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
 
 
 def deployments(store: str | None, site: str, study: str, crons: dict[str, str]) -> list[Any]:
-    """One Prefect deployment per flow, and of replay-grid one per shipped study, without a schedule unless `crons` names it.
+    """Prefect deployments of flow `pipeline`: the night's, that of the pages alone, and one per shipped study; each on a schedule
+    where `crons` names it.
 
     Raises ValueError if a cron expression is wrong.
     """
-    from prefect import Flow
     from prefect.types.entrypoint import EntrypointType
 
-    from tokentape.flows.capture import capture_flow
-    from tokentape.flows.publish import publish
-    from tokentape.flows.replay import replay_grid
+    from tokentape.flows.capture import Tape
+    from tokentape.flows.pipeline import pipeline
 
-    place = absolute(store or default_store())  # runs start in a process of their own
     chosen = absolute(study) if study.endswith(".toml") else study
-    flows: dict[str, tuple[str, Flow[..., Any], dict[str, Any]]] = {
-        "capture": ("scheduled", capture_flow, {"store": place}),
-        "replay-grid": ("scheduled", replay_grid, {"name": chosen, "store": place}),
-        "publish": ("scheduled", publish, {"store": place, "site": absolute(site)}),
-        **{name: (name, replay_grid, {"name": name, "store": place}) for name in studies()},
-    }
+    place = {"store": absolute(store or default_store()), "site": absolute(site)}  # runs start in a process of their own
+    asked: dict[str, dict[str, Any]] = {NIGHTLY: {"tapes": (Tape(),), "studies": (chosen,)}, PUBLISH: {}}
+    asked |= {name: {"studies": (name,)} for name in studies()}
     made = []
-    for name, (deployed, flow, parameters) in flows.items():
-        where = EntrypointType.MODULE_PATH
+    for name, parameters in asked.items():
+        about: Any = {"description": pipeline.description, "tags": ["tokentape"], "entrypoint_type": EntrypointType.MODULE_PATH}
         try:
-            made.append(flow.to_deployment(deployed, cron=crons.get(name), parameters=parameters, entrypoint_type=where))
+            made.append(pipeline.to_deployment(name, cron=crons.get(name), parameters=parameters | place, **about))
         except ValueError as error:
             raise ValueError(
                 f"{name}: {crons[name]!r} is not a cron expression; it has five fields, such as '0 3 * * *'"
             ) from error
     return made
+
+
+def limit_uses(limits: Mapping[str, int]) -> None:
+    """Has the server let so many task runs of a tag go on at once."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        for tag, limit in limits.items():
+            client.create_concurrency_limit(tag, limit)  # one that is there is set anew
 
 
 def absolute(place: str) -> str:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokentape.flows.console import note, progress_bar
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, system_of
+from tokentape.flows.workers import check_runner, pool_of
 from tokentape.policies.names import unknown
 
 if TYPE_CHECKING:
     from tokentape.warehouse.tape import Store
 
-RUNNERS = ("processes", "threads")
 SHOWN = 3  # reasons why replays of a grid are not possible
 
 
 def check(name: str, runner: str | None, in_model: bool = True, traces: tuple[str, ...] = ()) -> None:
     """Raises ValueError where the study does not exist or does not take what is asked; imports nothing that computes."""
-    if runner is not None and runner not in RUNNERS:
-        raise unknown("runner", runner, RUNNERS)
+    if runner is not None:
+        check_runner(runner)
     if name.endswith(".toml"):
         if not Path(name).is_file():
             raise ValueError(f"{name}: no such study; shipped ones are {', '.join((*grids(), *SYSTEMS))}")
@@ -40,11 +43,13 @@ def run_study(
     workers: int | None = None,
     in_model: bool = True,
     traces: tuple[str, ...] = (),
+    pools: Callable[[str, int | None], Executor] = pool_of,
+    bar: Callable[[str], AbstractContextManager[Callable[..., None]]] = progress_bar,
 ) -> dict[str, int]:
     """Runs what is missing of a study; returns how many answers, or replays computed, found finished and not possible.
 
     runner: threads or processes; by default processes for published systems, else threads. traces: in place of a grid's own.
-    Raises ValueError as `check` does.
+    pools, bar: make the pool of a runner and its workers, and what is told how far it is. Raises ValueError as `check` does.
     """
     check(name, runner, in_model, traces)
     if system := system_of(name):
@@ -53,8 +58,8 @@ def run_study(
         module = importlib.import_module(SYSTEMS[system])
         study = module.Settings.shipped() if name == system else module.Settings.of_file(Path(name))
         store.remove_stale()
-        with progress_bar(f"study {study.name}") as show:
-            how = {"show": show, "runner": runner or "processes", "workers": workers, "in_model": in_model}
+        with bar(f"study {study.name}") as show:
+            how = {"show": show, "runner": runner or "processes", "workers": workers, "in_model": in_model, "pools": pools}
             answers = run(study, store, **how)
         if study.is_copy:
             note(f"study {study.name}: its runs are those of study '{study.name}'; a copy answers no number of the paper")
@@ -67,8 +72,8 @@ def run_study(
     chosen = studies.load(name)
     if traces:
         chosen = chosen.model_copy(update={"traces": traces})
-    with progress_bar(f"study {chosen.name}") as show:
-        report = grid.run(chosen, store, runner or "threads", workers, show)
+    with bar(f"study {chosen.name}") as show:
+        report = grid.run(chosen, store, runner or "threads", workers, show, pools)
     impossible = report.impossible
     note(f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(impossible)} not possible")
     for reason in impossible[:SHOWN]:

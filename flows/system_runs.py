@@ -261,6 +261,9 @@ def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
     return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts)
 
 
+READ = (_recorded, _losses)  # what a process keeps of tapes
+
+
 # ------------------------------------------------------------------------------------------------ side by side
 
 

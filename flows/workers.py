@@ -1,4 +1,8 @@
-"""Threads and processes that work through jobs: the same results from either."""
+"""Runners that work through jobs, threads, processes, Dask and Ray: the same results from any.
+
+Each is an `Executor` of concurrent.futures. Jobs read tapes from the store and write their results to it, and so need no disk in
+common with what gives them out but the store.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from threading import Event, Thread
@@ -49,17 +52,53 @@ def _in_worker() -> None:
     Thread(target=end, daemon=True).start()
 
 
-RUNNERS: dict[str, Callable[[int], Executor]] = {
-    "threads": ThreadPoolExecutor,  # kernels release the interpreter's lock
-    "processes": partial(ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=_in_worker),
+class Telling(Executor):
+    """A pool that tells of its jobs, and so is given those too whose results are there."""
+
+
+def _dask(workers: int, address: str) -> Executor:
+    from tokentape.flows.clusters import Dask
+
+    return Dask(workers, address)
+
+
+def _ray(workers: int, address: str) -> Executor:
+    from tokentape.flows.clusters import Ray
+
+    return Ray(workers, address)
+
+
+def _processes(workers: int, _: str) -> Executor:
+    return ProcessPoolExecutor(workers, get_context("spawn"), _in_worker)
+
+
+RUNNERS: dict[str, Callable[[int, str], Executor]] = {
+    "threads": lambda workers, _: ThreadPoolExecutor(workers),  # kernels release the interpreter's lock
+    "processes": _processes,
+    "dask": _dask,
+    "ray": _ray,
 }
+OF_CLUSTERS = ("dask", "ray")  # that take an address
+
+
+def check_runner(runner: str) -> tuple[str, str]:
+    """Its name and address, which is empty where workers are started here. Raises ValueError with the nearest name."""
+    name, colon, address = runner.partition(":")
+    if name not in RUNNERS:
+        raise unknown("runner", name, RUNNERS)
+    if colon and not (address and name in OF_CLUSTERS):
+        example = " (dask:tcp://HOST:8786, ray:HOST:6379)" if name in OF_CLUSTERS else f", which {name} has none of"
+        raise ValueError(f"--runner {runner}: an address is expected after the colon{example}")
+    return name, address
 
 
 def pool_of(runner: str, workers: int | None) -> Executor:
-    """A pool of `workers` (the number of cores). Raises ValueError with the nearest name for an unknown runner."""
-    if runner not in RUNNERS:
-        raise unknown("runner", runner, RUNNERS)
-    return RUNNERS[runner](workers or os.cpu_count() or 1)
+    """A pool of `workers` (the number of cores), or that of a cluster at an address, which has its own number.
+
+    Raises ValueError with the nearest name for an unknown runner, OSError where nothing answers at an address.
+    """
+    name, address = check_runner(runner)
+    return RUNNERS[name](workers or os.cpu_count() or 1, address)
 
 
 def each(pool: Executor, work: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:

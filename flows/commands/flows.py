@@ -19,10 +19,11 @@ def demo(
 
     A second run finds the tapes and results of the first and only loads them again.
     """
-    from tokentape.flows.demo import demo as demo_flow
     from tokentape.flows.demo import print_summary, run_demo
 
-    made = demo_flow(store, out) if prefect else run_demo(store, out)
+    if prefect:
+        from tokentape.flows.pipeline import demo as run_demo
+    made = run_demo(store, out)
     print_summary(made, store)
     print(made.page)
 
@@ -30,20 +31,21 @@ def demo(
 def serve(
     store: StoreOption = None,
     out: SiteOption = "site",
-    study: Annotated[str, option("Study that replay-grid runs: a shipped one or my.toml.")] = "baselines",
+    study: Annotated[str, option("Study that nightly runs: a shipped one or my.toml.")] = "baselines",
     port: Annotated[int, option("Port of the Prefect server that is started.")] = 4200,
-    cron: Annotated[list[str] | None, option("FLOW=CRON or STUDY=CRON, repeatable; see below.")] = None,
+    cron: Annotated[list[str] | None, option("NAME=CRON, repeatable: nightly, publish or a study; see below.")] = None,
 ) -> None:
-    """Run the flows on cron schedules against a local Prefect server, until Ctrl-C.
+    """Run the dataflow on cron schedules against a local Prefect server, until Ctrl-C.
 
-    Every night by default: capture (embedded model, math) at 02:00, replay-grid at 03:00, publish at 04:00. Finished tapes and
-    results are not made again, so a night without news is short. Every shipped study is a deployment of replay-grid too, to be
-    started on the server's page, or on a schedule with --cron STUDY=CRON.
+    Every night at 02:00: a tape (embedded model, math), then the study, then the pages; each begins when the one before
+    it is done. Finished tapes and results are not made again, so a night without news is short. Every shipped study is a
+    deployment too, which ends with the pages, and so are the pages alone (publish): to be started on the server's page, or on a
+    schedule with --cron NAME=CRON.
 
     \b
     Examples:
       tokentape serve --study kelle
-      tokentape serve --cron "publish=*/10 * * * *" --cron "capture=0 1 * * sat"
+      tokentape serve --cron "publish=*/10 * * * *" --cron "nightly=0 1 * * sat"
     """
     from tokentape.flows.serve import parse_crons
     from tokentape.flows.serve import serve as run_server

@@ -222,13 +222,14 @@ def study(
       tokentape study kelle --no-live
       tokentape study my.toml --runner processes
     """
-    from tokentape.flows.study_run import check, run_study
     from tokentape.flows.systems import questions
 
     if name is None:
         listed = [f"{study_name:18} {question}" for study_name, question in questions().items()]
         print(json.dumps(questions(), indent=1) if as_json else "\n".join(listed))  # plain, so that the list is there at once
         return
+    from tokentape.flows.study_run import check, run_study
+
     check(name, runner, live)
     from tokentape.flows.workers import gone_soon
     from tokentape.warehouse.tape import Store

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 LAPTOP, WIDE, PHONE = {"width": 1366, "height": 900}, {"width": 1920, "height": 1080}, {"width": 390, "height": 844}
 SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder: `make screenshots`

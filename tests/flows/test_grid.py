@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny_tape import write_tiny
 
-from tokentape.flows import grid, study, workers
+from tokentape.flows import grid, study
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
@@ -64,7 +64,7 @@ def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small
 
 def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path: Path) -> None:
     written = {}
-    for runner in workers.RUNNERS:
+    for runner in ("threads", "processes"):
         place = Store(str(tmp_path / runner))
         write_tiny(place)
         grid.run(small, place, runner, workers=2)
@@ -78,7 +78,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     code = (
         "import os, time\nfrom tokentape.flows import workers\n"
         "if __name__ == '__main__':\n"
-        "    print(workers.RUNNERS['processes'](1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
+        "    print(workers.pool_of('processes', 1).submit(os.getpid).result(), flush=True)\n    time.sleep(60)\n"
     )
     (tmp_path / "parent.py").write_text(code)
     command = [sys.executable, "parent.py"]

@@ -1,4 +1,5 @@
-"""Schedules: a real Prefect server, a flow served with a cron schedule, a run that the schedule created and that completed.
+"""Schedules: a real Prefect server, the dataflow served with a cron schedule, a run that the schedule created and that completed,
+as the server's own page shows it.
 
 Two dependency bounds in pyproject.toml (fastapi, SQLAlchemy) exist because flows stay green without them while schedules silently
 never run; only this test sees that.
@@ -16,23 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_tape import STUDY
 
 pytest.importorskip("prefect")
 
-from tokentape.flows import serve
+from tokentape.flows import serve, tasks
 from tokentape.flows.systems import SYSTEMS
 from tokentape.warehouse.results import run_ids
 from tokentape.warehouse.tape import Store
 
 EVERY_TEN_SECONDS = "* * * * * */10"  # a sixth field counts seconds
-STUDY = """
-question = "?"
-capacities = ["50%"]
-scopes = ["global"]
-hardware = ["phone-lpddr5x-ufs4"]
-policies = [{ name = "lru" }]
-"""
-NEVER = "0 0 1 1 *"
 
 
 def free_port() -> int:
@@ -48,14 +42,23 @@ def ask(url: str, path: str, **filters: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: Path) -> None:
+@pytest.mark.embedded
+def test_a_schedule_creates_a_run_that_records_studies_and_publishes_and_its_page_shows_it(store: Store, tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
-    crons = [f"publish={NEVER}", f"capture={NEVER}", f"replay-grid={EVERY_TEN_SECONDS}"]
     study = tmp_path / "small.toml"
     study.write_text(STUDY)
-    arguments = ["serve", "--store", store.uri, "--port", str(port), "--study", str(study)]
-    arguments += [word for cron in crons for word in ("--cron", cron)]
+    arguments = [
+        "serve",
+        "--store",
+        store.uri,
+        "--port",
+        str(port),
+        "--study",
+        str(study),
+        "--cron",
+        f"nightly={EVERY_TEN_SECONDS}",
+    ]
     home = {
         "PREFECT_HOME": str(tmp_path / "prefect"),
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
@@ -66,9 +69,10 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     log = (tmp_path / "log").open("w+")
     command = [sys.executable, "-m", "tokentape.flows.cli", *arguments]
     process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+    shown = ""
     try:
         completed: list[dict[str, Any]] = []
-        give_up = time.monotonic() + 120
+        give_up = time.monotonic() + 240
         while not completed and time.monotonic() < give_up and process.poll() is None:
             time.sleep(1)
             try:
@@ -77,6 +81,10 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
                 continue  # the server is not up yet
             assert all(run["state_type"] == "COMPLETED" for run in runs), runs
             completed = [run for run in runs if run["auto_scheduled"]]
+        if completed:
+            limits = {one["tag"]: one["concurrency_limit"] for one in ask(url, "/concurrency_limits/filter")}
+            assert limits == tasks.LIMITS
+            shown = page_of(f"http://127.0.0.1:{port}/runs/flow-run/{completed[0]['id']}")
     finally:
         process.send_signal(signal.SIGINT)
         code = process.wait(timeout=40)
@@ -85,7 +93,28 @@ def test_a_schedule_creates_a_run_and_the_run_completes(store: Store, tmp_path: 
     assert completed, said
     assert code == 0, said
     assert "Traceback" not in said, said
-    assert len(run_ids(store)) == 1
+    assert completed[0]["name"] == "capture math from embedded + small + pages"
+    assert len(run_ids(store)) == 2  # of the tape that was there, and of the one recorded
+    assert (tmp_path / "site" / "index.html").is_file()
+    for text in (completed[0]["name"], "Completed", "study small: 2 run, 0 found", "best-policies", "nightly"):
+        assert text in shown, shown
+
+
+def page_of(url: str) -> str:
+    """Text of a flow run's page and of its tab of artifacts, in Chromium."""
+    pytest.importorskip("playwright")
+    from tests.dashboards.chromium_page import SCREENSHOTS, WIDE, browser
+
+    with browser() as opened:
+        page = opened.new_page(viewport=WIDE)
+        page.goto(url)
+        page.get_by_role("tab", name="Artifacts").or_(page.get_by_text("Artifacts", exact=True)).last.click()
+        page.get_by_text("best-policies").first.wait_for()
+        if SCREENSHOTS:
+            page.screenshot(path=Path(SCREENSHOTS) / "prefect.png", full_page=True)
+        text: str = page.locator("body").inner_text()
+        page.close()
+    return text
 
 
 @pytest.mark.slow
@@ -108,23 +137,23 @@ def is_taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_crons_replace_the_defaults_by_flow() -> None:
+def test_crons_replace_the_defaults_by_deployment() -> None:
     crons = serve.parse_crons(["publish=*/5 * * * *"])
     assert crons == {**serve.CRONS, "publish": "*/5 * * * *"}
     with pytest.raises(ValueError, match="did you mean 'publish'"):
         serve.parse_crons(["publsh=* * * * *"])
-    with pytest.raises(ValueError, match="FLOW=CRON"):
+    with pytest.raises(ValueError, match="NAME=CRON"):
         serve.parse_crons(["publish"])
 
 
 def test_every_shipped_study_is_a_deployment_and_any_may_be_scheduled() -> None:
     crons = serve.parse_crons(["elmoe3d=0 5 * * *"])
-    made = serve.deployments(None, "site", "kelle", crons)
-    named = {deployment.name: deployment for deployment in made if deployment.flow_name == "replay-grid"}
-    assert set(named) == {"scheduled", *serve.studies()} >= {"scheduled", "baselines", *SYSTEMS}
-    assert named["scheduled"].parameters["name"] == "kelle"
-    assert {name for name, deployment in named.items() if deployment.schedules} == {"scheduled", "elmoe3d"}
-    assert all(named[name].parameters["name"] == name for name in serve.studies())
+    made = {deployment.name: deployment for deployment in serve.deployments(None, "site", "kelle", crons)}
+    assert set(made) == {"nightly", "publish", *serve.studies()} >= {"baselines", *SYSTEMS}
+    assert {deployment.flow_name for deployment in made.values()} == {"pipeline"}
+    assert made["nightly"].parameters["studies"] == ("kelle",)
+    assert {name for name, deployment in made.items() if deployment.schedules} == {"nightly", "elmoe3d"}
+    assert all(made[name].parameters["studies"] == (name,) for name in serve.studies())
 
 
 def test_a_wrong_cron_expression_is_named() -> None:

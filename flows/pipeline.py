@@ -1,0 +1,138 @@
+"""The dataflow as Prefect flows: tapes, then their studies, then the pages, each a flow run within one of `pipeline`.
+
+The functions that do the work need no Prefect: `record`, `run_study` and `publish` in the modules of those names, `run_demo`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
+from prefect import flow, tags
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.runtime import flow_run
+
+from tokentape.flows import capture, publish
+from tokentape.flows.capture import Tape
+from tokentape.flows.demo import Demo, demo_steps
+from tokentape.flows.study_run import run_study
+from tokentape.flows.systems import system_of
+from tokentape.flows.tasks import MODEL, WAREHOUSE, noted, step, task_pool, told_progress
+from tokentape.warehouse.load import database_path
+from tokentape.warehouse.sql import named, query
+from tokentape.warehouse.tape import Store
+
+# Of every tape and machine, at the capacity nearest to half of the experts' bytes.
+BEST = """
+select trace_id as tape, hardware as machine, printf('%.0f %%', 100 * capacity_frac) as capacity, policy, scope,
+    printf('%.1f %%', 100 * hit_frac_decode) as hits, printf('%.3f', decode_step_ms) as "ms per token"
+from ({best_policy})
+qualify row_number() over (partition by trace_id, hardware order by abs(capacity_frac - 0.5), decode_step_ms) = 1
+order by 1, 2
+"""
+
+
+def _named() -> str:
+    """Of a run of `pipeline`: what it was asked for."""
+    given = flow_run.parameters
+    return " + ".join([*map(str, given["tapes"]), *(Path(name).stem for name in given["studies"]), "pages"])
+
+
+@flow(name="capture", flow_run_name="{tape}")
+def capture_flow(tape: Tape, store: str | None = None) -> str:
+    """Records a tape, or finds the finished one of equal settings; its trace id.
+
+    Args:
+        tape: What to record.
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+    """
+    trace_id = capture.planned_id(tape)
+    is_there = Store(store).writer(trace_id).is_finished
+    return step(str(tape), partial(capture.record, tape, store), f"tape:{trace_id}", MODEL, key=trace_id, is_there=is_there)
+
+
+@flow(name="study", flow_run_name=lambda: f"study {Path(flow_run.parameters['name']).stem}")
+def study_flow(
+    name: str, store: str | None = None, traces: tuple[str, ...] = (), runner: str | None = None, workers: int | None = None
+) -> dict[str, int]:
+    """Runs what is missing of a study, a task run per batch; how many answers, or replays computed, found and not possible.
+
+    Args:
+        name: A shipped study, or the path of a study's TOML file.
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+        traces: Tapes, in place of those that a grid names itself.
+        runner: threads, processes, dask or ray, the last two also with an address after a colon.
+        workers: Of a runner on this machine; as many as it has cores where none.
+    """
+    return run_study(name, Store(store), runner, workers, traces=traces, pools=task_pool, bar=told_progress)
+
+
+@flow(name="publish", flow_run_name="pages")
+def publish_flow(store: str | None = None, site: str = "site") -> str:
+    """Loads the store's warehouse and writes the pages; the path of the index page.
+
+    Args:
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+        site: Folder of the pages.
+    """
+    database = step("load the warehouse", partial(publish.load, store), WAREHOUSE)
+    return str(step("write the pages", partial(publish.write, database, site), WAREHOUSE))
+
+
+@flow(name="pipeline", flow_run_name=_named)
+def pipeline(
+    tapes: tuple[Tape, ...] = (),
+    studies: tuple[str, ...] = (),
+    store: str | None = None,
+    site: str = "site",
+    runner: str | None = None,
+    workers: int | None = None,
+) -> str:
+    """Records tapes, runs studies, publishes the pages: each begins when what it needs is done. The path of the index page.
+
+    Args:
+        tapes: To record first; those that are there are found.
+        studies: To run on the tapes of the store: shipped ones, or paths of TOML files.
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+        site: Folder of the pages.
+        runner: threads, processes, dask or ray, the last two also with an address after a colon.
+        workers: Of a runner on this machine; as many as it has cores where none.
+    """
+    at = f" --store {shlex.quote(store)}" if store else ""
+    said = []
+    for tape in tapes:
+        with noted(tape.command + at):
+            said.append(f"tape {capture_flow(tape, store)}")
+    for name in studies:
+        own = [f"study:{Path(name).stem}", *(f"system:{system}" for system in [system_of(name)] if system)]
+        with noted(f"tokentape study {shlex.quote(name)}{at}" + (f" --runner {runner}" if runner else "")), tags(*own):
+            counts = study_flow(name, store, (), runner, workers)
+        said.append(f"study {name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    with noted(f"tokentape load{at} && tokentape site{at} --out {shlex.quote(site)}"):
+        page = publish_flow(store, site)
+    show(Store(store), page, said)
+    return page
+
+
+def show(store: Store, page: str, said: Sequence[str]) -> None:
+    """Artifacts of a run of `pipeline` that is done."""
+    lines = "\n".join(f"- {line}" for line in [*said, f"pages: {page}"])
+    create_markdown_artifact(f"## Done\n\n{lines}\n", key="summary", description="; ".join(said) or "pages")
+    links = "\n".join(f"- [{path.stem}]({path.as_uri()})" for path in sorted(Path(page).resolve().parent.glob("*.html")))
+    create_markdown_artifact(f"## Pages\n\n{links}\n", key="pages", description=page)
+    best = query(database_path(store), BEST.replace("{best_policy}", named()["best_policy"].sql.rstrip().rstrip(";")))
+    create_table_artifact(best.to_dicts(), key="best-policies", description="The best policy of every tape and machine")
+
+
+@flow(name="demo")
+def demo(store: str | None = None, site: str = "site") -> Demo:
+    """What `tokentape demo` does, each step a run of its own.
+
+    Args:
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+        site: Folder of the pages.
+    """
+    return demo_steps(store, site, capture_flow, study_flow, publish_flow, step, task_pool)
