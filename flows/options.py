@@ -59,7 +59,7 @@ WidthsOption = Annotated[
     str | None, option("Widths and heads of a tape without them: a shipped model or a config.json.", "--model")
 ]
 JsonOption = Annotated[bool, option("Print JSON.", "--json")]
-FormatOption = Annotated[str, option("table, csv or parquet.", "--format")]
+FormatOption = Annotated[str, option("table, csv, latex or parquet.", "--format")]
 OutOption = Annotated[Path | None, option("Write to this file instead of the terminal (parquet needs it).", "--out")]
 
 
@@ -71,6 +71,6 @@ def asked(kind: type[T], ctx: typer.Context, **others: Any) -> T:
 
 def format_of(format: str, as_json: bool) -> str:
     """One of warehouse/sql.py's FORMATS, of which --json is one. Raises ValueError for any other."""
-    if format not in ("table", "csv", "parquet"):
-        raise ValueError(f"unknown format {format!r}; known: table, csv, parquet, and --json")
+    if format not in ("table", "csv", "latex", "parquet"):
+        raise ValueError(f"unknown format {format!r}; known: table, csv, latex, parquet, and --json")
     return "json" if as_json else format

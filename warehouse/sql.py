@@ -31,7 +31,7 @@ from tokentape.warehouse.tables import TAPE_TABLES
 from tokentape.warehouse.tape import Store
 
 QUERIES = Path(__file__).parent / "queries"
-FORMATS = ("table", "csv", "json", "parquet")
+FORMATS = ("table", "csv", "latex", "json", "parquet")
 NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -41,6 +41,9 @@ _SEALED = "set enable_external_access = false; set lock_configuration = true"
 _WAIT_S = 3.0  # for another process to let go of the file
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, from 1970-01-01
+_OF_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
 _ANSWERS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -191,7 +194,8 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def render(frame: pl.DataFrame, format: str, out: Path | None = None) -> None:
-    """Prints the frame as a table, csv, json (a list of rows) or parquet; into the file `out`, else to standard output.
+    """Prints the frame as a table, csv, latex (a tabular of booktabs), json (a list of rows) or parquet; into the file `out`, else
+    to standard output.
 
     Raises ValueError for an unknown format and for parquet on a terminal, OSError naming `out` where it cannot be written; a file
     that was there stays then.
@@ -218,6 +222,8 @@ def _write(frame: pl.DataFrame, format: str, handle: IO[bytes], width: int | Non
         handle.write((json.dumps(json.loads(frame.write_json()), indent=1, ensure_ascii=False) + "\n").encode())
     elif format == "csv":
         _flat(frame).write_csv(handle)
+    elif format == "latex":
+        handle.write(_latex(_flat(frame)).encode())
     else:
         handle.write(_table(_flat(frame), width).encode())
 
@@ -238,8 +244,22 @@ def _table(frame: pl.DataFrame, width: int | None) -> str:
     for name, dtype in frame.schema.items():
         table.add_column(name, justify="right" if dtype.is_numeric() else "left", no_wrap=width is None)
     for row in frame.iter_rows():
-        table.add_row(*(Text("" if v is None else f"{v:.6g}" if isinstance(v, float) else str(v)) for v in row))
+        table.add_row(*(Text(_shown(v)) for v in row))
     text = io.StringIO()
     Console(file=text, width=width or 100_000, force_terminal=False).print(table)
     rows = f"{len(frame)} row" + ("" if len(frame) == 1 else "s")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + f"\n({rows})\n"
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _latex(frame: pl.DataFrame) -> str:
+    """What stands between two lines of a paper: numbers to the right, in six digits."""
+    sides = "".join("r" if dtype.is_numeric() else "l" for dtype in frame.dtypes)
+    head, *rows = (
+        " & ".join(_shown(v).translate(_OF_LATEX) for v in row) + r" \\" for row in (frame.columns, *frame.iter_rows())
+    )
+    lines = (rf"\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}")
+    return "% \\usepackage{booktabs}\n" + "\n".join(lines) + "\n"

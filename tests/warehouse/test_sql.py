@@ -296,13 +296,22 @@ def test_csv_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert (tmp_path / "out.csv").read_text().startswith("name,x,n,ids,day\n")
 
 
+def test_latex(capsys: pytest.CaptureFixture[str]) -> None:
+    render(FRAME.select("name", x="x", n_hits="n").with_columns(name=pl.Series([r"50% \& more", "a^b~{c}"])), "latex")
+    assert capsys.readouterr().out == (
+        "% \\usepackage{booktabs}\n\\begin{tabular}{lrr}\n\\toprule\nname & x & n\\_hits \\\\\n\\midrule\n"
+        "50\\% \\textbackslash{}\\& more & 1.23457 & 1 \\\\\na\\textasciicircum{}b\\textasciitilde{}\\{c\\} &  & 2 \\\\\n"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     render(FRAME, "parquet", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     with pytest.raises(ValueError, match="give --out FILE"):
         render(FRAME, "parquet")
-    with pytest.raises(ValueError, match="unknown format 'xls'; known: table, csv, json, parquet"):
+    with pytest.raises(ValueError, match="unknown format 'xls'; known: table, csv, latex, json, parquet"):
         render(FRAME, "xls")
 
 
