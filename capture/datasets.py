@@ -40,6 +40,18 @@ def items(name: str, n: int, split: str | None = None, field: str | None = None,
     return found
 
 
+def records(name: str, split: str | None = None, subset: str | None = None) -> Iterator[Mapping[str, Any]]:
+    """All that a .jsonl or .parquet file, or a data set of the hub, holds, one object after the other. Raises as `items` does."""
+    path = Path(name)
+    if path.suffix.lower() not in (".jsonl", ".parquet"):
+        if name.count("/") == 1 and not path.exists():
+            return _hub_records(name, split, subset)
+        raise ValueError(f"{name}: neither a .jsonl or .parquet file nor a hub id owner/name")
+    if not path.is_file():
+        raise ValueError(f"{name}: no such file{nearest(name, [str(p) for p in _files(path.parent)])}")
+    return _jsonl_records(path) if path.suffix.lower() == ".jsonl" else _parquet_records(path)
+
+
 def _items(name: str, n: int, split: str | None, field: str | None, subset: str | None) -> Iterator[Item]:
     if name in SHIPPED:
         return iter(SHIPPED[name](n))

@@ -123,10 +123,18 @@ def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: 
     name = source.model_id
     with _LOADING:
         model = _one_line(name, lambda: auto_class(source.config).from_pretrained(source.location, **options))
-    tokenizer = _one_line(name, lambda: AutoTokenizer.from_pretrained(source.location, **common))
+    tokenizer = load_tokenizer(source)
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)
     return Loaded(source, model.eval(), tokenizer)
+
+
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer alone. Raises as `load` does."""
+    revision = {"revision": source.revision} if source.revision else {}
+    load = AutoTokenizer.from_pretrained
+    made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **revision))
+    return made
 
 
 def auto_class(config: Any) -> Any:

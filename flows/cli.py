@@ -206,6 +206,7 @@ _add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site,
 importers = _group("import", "Turn another engine's trace into a tape.")
 _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)
 _add(importers, Action, sglang=imports.import_sglang, requests=imports.import_requests, acceptance=imports.import_acceptance)
+_add(importers, Action, chats=imports.import_chats)
 exporters = _group("export", "Write a tape's decisions and traces as other programs read them.")
 _add(exporters, Action, oracle=exports.oracle, ot=exports.ot, chrome=exports.chrome, requests=exports.requests)
 _add(exporters, Action, aiconfigurator=exports.aiconfigurator, **{"moe-trace": exports.moe_trace})

@@ -194,8 +194,8 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def render(frame: pl.DataFrame, format: str, out: Path | None = None) -> None:
-    """Prints the frame as a table, csv, latex (a tabular of booktabs), json (a list of rows) or parquet; into the file `out`, else
-    to standard output.
+    """Prints the frame as a table, csv, latex (booktabs), json (a list of rows) or parquet; into the file `out`, else to standard
+    output.
 
     Raises ValueError for an unknown format and for parquet on a terminal, OSError naming `out` where it cannot be written; a file
     that was there stays then.

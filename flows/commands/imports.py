@@ -233,6 +233,34 @@ def import_requests(
     report(place, convert(files, place, told, max_bytes=max_bytes))
 
 
+def import_chats(
+    dataset: Annotated[str, argument("DATASET", "A hub id (owner/name), or a .jsonl or .parquet file, of chats.")],
+    model: Annotated[str, option("Whose tokens are counted: embedded, a hub id or a local directory.")],
+    max_chats: Annotated[int, option("Chats, from the first.")] = 1000,
+    split: Annotated[str | None, option("Of a hub data set. [default: test, else the first]")] = None,
+    subset: Annotated[str | None, option("Of a hub data set.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Import chats as requests, one per answer: WildChat, LMSYS-Chat-1M, ShareGPT or a file of messages. Prints the trace id.
+
+    \b
+    Examples:
+      tokentape import chats allenai/WildChat-1M --model Qwen/Qwen3-30B-A3B
+      tokentape import chats ShareGPT_V3.jsonl --model embedded
+    """
+    from tokentape.capture import models
+    from tokentape.capture.importers.chats import import_chats as convert
+    from tokentape.flows.console import progress_bar
+    from tokentape.warehouse.tape import Store
+
+    if max_chats < 1:
+        raise ValueError(f"--max-chats {max_chats} must be 1 or more")
+    place, source = Store(store), models.find(model)
+    with progress_bar(f"import chats {dataset}"):
+        trace_id = convert(dataset, place, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
+    report(place, trace_id)
+
+
 def _form(file: Path) -> str:
     """Of a file of requests, by its name and its first line; csv where it is none of the published ones."""
     import gzip

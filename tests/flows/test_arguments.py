@@ -19,7 +19,7 @@ REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
     **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "demo"), MADE),
-    **{f"import {name}": MADE for name in ("bigmoe", "vllm", "sglang", "routing", "requests", "acceptance")},
+    **{f"import {name}": MADE for name in ("bigmoe", "vllm", "sglang", "routing", "requests", "acceptance", "chats")},
     **{f"export {name}": "writes a file" for name in ("oracle", "chrome", "requests", "moe-trace", "aiconfigurator")},
     "export ot": "prints arguments of another program",
     "hardware new": "writes a file",

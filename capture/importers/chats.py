@@ -1,0 +1,121 @@
+"""Chats of a data set -> a tape of requests alone: one per answer, its prompt all turns before it, lengths in a model's tokens.
+
+Read as `datasets` or a file has them, by the name of the list of turns:
+
+    conversation    role, content    allenai/WildChat-1M (turns or chats have a timestamp), lmsys/lmsys-chat-1m (no times)
+    conversations   from, value      ShareGPT as vLLM's benchmarks read it (vllm/benchmarks/datasets.py)
+    messages        role, content    what chat models are trained on
+
+A prompt is written by the model's chat template; blocks of its tokens that begin alike have one id, so that prefix caches replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from tokentape.capture import datasets
+from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.warehouse.tape import Store
+
+TURNS = {"conversation": ("role", "content"), "messages": ("role", "content"), "conversations": ("from", "value")}
+ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+}
+BLOCK_TOKENS = 16  # of vLLM's prefix cache
+Turn = Mapping[str, Any]
+
+
+def import_chats(
+    name: str, store: Store, tokenizer: Any, model_id: str, n: int, split: str | None = None, subset: str | None = None
+) -> str:
+    """The first `n` chats as one trace; returns its id. tokenizer: of transformers, with or without a chat template.
+
+    Arrivals are those of the answers' turns, else of their chats, else all 0 (the manifest's settings say which). Raises
+    BadImport naming the record, ValueError for an unknown data set, OSError where the hub cannot be reached.
+    """
+    rows, seen, left_out = list[tuple[float | None, int, int, list[int]]](), dict[tuple[int, tuple[int, ...]], int](), 0
+    kinds = set[str]()
+    for number, record in enumerate(islice(datasets.records(name, split, subset), n)):
+        for turns, answer in _answers(record, f"{name} record {number}"):
+            output = tokenizer.encode(answer["content"], add_special_tokens=False)
+            if not output:
+                left_out += 1
+                continue
+            prompt = _prompt(tokenizer, turns)
+            kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")
+            came = answer.get("timestamp", record.get("timestamp"))
+            rows.append((_seconds(came, f"{name} record {number}"), len(prompt), len(output), _blocks(prompt, seen)))
+    if not rows:
+        raise BadImport(f"{name}: no chat with an answer; give one with turns of a user and an assistant")
+    arrivals = "none" if any(row[0] is None for row in rows) else "chat" if "chat" in kinds else "turn"
+    came_s = np.zeros(len(rows)) if arrivals == "none" else np.array([row[0] for row in rows])
+    order = np.argsort(came_s, kind="stable")
+    rows, came_s = [rows[i] for i in order], came_s[order] - came_s.min()
+    settings = {"importer": "chats", "dataset": name, "split": split, "subset": subset, "max_chats": n, "tokenizer": model_id}
+    settings |= {"arrivals": arrivals, "prefix_block_tokens": BLOCK_TOKENS}
+    table = request_table([row[1] for row in rows], [row[2] for row in rows], name, came_s)
+    table["prefix_blocks"] = pa.array([row[3] for row in rows], pa.list_(pa.uint32()))
+    content = json.dumps([settings, came_s.tolist(), [row[1:] for row in rows]], sort_keys=True).encode()
+    source = Source(Path(f"{name.replace('/', '-')}.chats"), (content,), model_id, NO_MODEL, None, settings, dataset=name)
+    flags = {"empty_requests": {"left_out": left_out, "rows": len(rows) + left_out}} if left_out else {}
+    return write_tape(store, source, {"requests": pa.table(table)}, flags)
+
+
+def _answers(record: Turn, where: str) -> Iterator[tuple[list[Turn], Turn]]:
+    """Every turn of the assistant, with those before it."""
+    field = next((name for name in TURNS if record.get(name) is not None), None)
+    if field is None:
+        raise BadImport(
+            f"{where}: none of {', '.join(TURNS)} (it has {', '.join(record) or 'nothing'}); give chats, a list of turns each"
+        )
+    role, content = TURNS[field]
+    turns: list[Turn] = []
+    for turn in cast(Iterable[Any], record[field]):
+        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(of), str) for of in (role, content)):
+            raise BadImport(f"{where}: a turn of {field} has no text in {role} and {content}; give chats, a list of turns each")
+        said = {"role": ROLES.get(turn[role], turn[role]), "content": turn[content]}
+        said |= {"timestamp": turn["timestamp"]} if turn.get("timestamp") is not None else {}
+        if said["role"] == "assistant" and turns:
+            yield list(turns), said
+        turns.append(said)
+
+
+def _prompt(tokenizer: Any, turns: list[Turn]) -> list[int]:
+    said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
+    if not tokenizer.chat_template:
+        return list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
+    return list(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"])
+
+
+def _blocks(prompt: list[int], seen: dict[tuple[int, tuple[int, ...]], int]) -> list[int]:
+    """Ids of the prompt's blocks: equal where the block and all before it are."""
+    found, before = list[int](), -1
+    for start in range(0, len(prompt), BLOCK_TOKENS):
+        before = seen.setdefault((before, tuple(prompt[start : start + BLOCK_TOKENS])), len(seen))
+        found.append(before)
+    return found
+
+
+def _seconds(came: Any, where: str) -> float | None:
+    """Since 1970; a moment without a zone is UTC's."""
+    if came is None or isinstance(came, float | int):
+        return None if came is None else float(came)
+    try:
+        moment = came if isinstance(came, datetime) else datetime.fromisoformat(came)
+    except (TypeError, ValueError) as error:
+        raise BadImport(f"{where}: timestamp {came!r} is no date and time; leave the field out, or give seconds") from error
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
