@@ -9,7 +9,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow screenshots lint check bench lines mutate golden golden-all clean
+.PHONY: help demo test test-slow screenshots lint check matrix bench lines mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -17,6 +17,7 @@ help:
 	@echo "make screenshots  every page of the tests' warehouse at three widths, into build/screenshots"
 	@echo "make lint       ruff and mypy"
 	@echo "make check      lint + test: what CI runs"
+	@echo "make matrix     the tests under every Python from 3.11 to 3.14 that is installed"
 	@echo "make bench      speed, last line JSON"
 	@echo "make lines      lines of Python by room, product and tests"
 	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/clock.py policies/lru.py\" SITES=30"
@@ -61,6 +62,11 @@ lint: $(VENV)/installed-test .links
 
 check: lint test
 
+matrix:
+	@for version in 3.11 3.12 3.13 3.14; do \
+	  if command -v python$$version >/dev/null; then $(MAKE) test PYTHON=python$$version VENV=.venv-$$version || exit 1; \
+	  else echo "python$$version is not installed: left out"; fi; done
+
 bench: $(VENV)/installed-test
 	@$(BIN)/python -m bench
 
@@ -87,4 +93,4 @@ golden-all: $(VENV)/installed-all
 	@$(BIN)/python -m bench.golden_all --base "$(BASE)" $(if $(NEW),--new "$(NEW)") $(if $(LIVE),--live) $(if $(PARTS),--parts $(PARTS)) --workers $(JOBS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .links .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* build *.egg-info .pytest_cache .mypy_cache .links .ruff_cache .hypothesis

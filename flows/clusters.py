@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
@@ -21,16 +22,15 @@ class Dask(Executor):
 
         self._open = ExitStack()
         if address:
-            try:
-                client = Client(address, timeout=ANSWER_S, set_as_default=False)
-            except (OSError, ValueError) as error:
-                raise OSError(f"--runner dask:{address}: no scheduler answers there; `dask scheduler` starts one") from error
+            _reach("dask", address, "dask scheduler")
+            client = Client(address, timeout=ANSWER_S, set_as_default=False)
         else:
-            own = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
+            own: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
+            own["silence_logs"] = logging.CRITICAL  # a job that fails for good is an error here
             client = Client(self._open.enter_context(LocalCluster(**own)), set_as_default=False)
         self._open.enter_context(client)
         self._max_workers = max(1, sum(client.nthreads().values()))
-        self._executor = client.get_executor(pure=False, retries=TRIES)
+        self._executor = client.get_executor(pure=False)
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         made: Future[Any] = self._executor.submit(work, *args, **options)
@@ -38,7 +38,8 @@ class Dask(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._executor.shutdown(wait=wait and not cancel_futures)
-        self._open.close()
+        if wait:
+            self._open.close()
 
 
 class Ray(Executor):
@@ -48,21 +49,38 @@ class Ray(Executor):
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
 
+        if address:
+            _reach("ray", address, "ray start --head")
         how: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "include_dashboard": False}
-        try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, **how)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise OSError(f"--runner ray:{address}: no cluster answers there; `ray start --head` starts one") from error
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **how)
         self._max_workers = max(1, int(ray.cluster_resources().get("CPU", workers)))
         self._ray, self._call = ray, ray.remote(max_retries=TRIES)(_call)
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        made: Future[Any] = self._call.remote(work, args, options).future()
+        made, running = Future[Any](), self._call.remote(work, args, options).future()
+
+        def finish(done: Future[Any]) -> None:
+            if error := done.exception():
+                made.set_exception(getattr(error, "cause", None) or error)  # the job's own, without the worker's traceback
+            else:
+                made.set_result(done.result())
+
+        running.add_done_callback(finish)
         return made
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        self._ray.shutdown()
+        if wait or cancel_futures:
+            self._ray.shutdown()
 
 
 def _call(work: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     return work(*args, **options)
+
+
+def _reach(runner: str, address: str, start: str) -> None:
+    """Raises OSError where nothing answers at HOST:PORT, which the engines themselves notice after minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        raise OSError(f"--runner {runner}:{address}: nothing answers there; start it on that machine with `{start}`") from error

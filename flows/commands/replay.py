@@ -200,9 +200,12 @@ def study(
     name: Annotated[str | None, argument("STUDY", "A shipped study or my.toml; without one, all are listed.")] = None,
     runner: Annotated[
         str | None,
-        option("threads or processes; the results are the same. [default: processes for published systems, else threads]"),
+        option(
+            "threads, processes, dask or ray, the last two also at an address (dask:tcp://HOST:8786, ray:HOST:6379); results "
+            "are the same. [default: processes for published systems, else threads]"
+        ),
     ] = None,
-    workers: Annotated[int | None, option("[default: number of cores]", min=1)] = None,
+    workers: Annotated[int | None, option("On this machine. [default: number of cores]", min=1)] = None,
     live: Annotated[
         bool, option("Also measure inside a live model, which takes minutes and needs torch.", "--live/--no-live")
     ] = True,
@@ -221,6 +224,7 @@ def study(
       tokentape study layered_prefill
       tokentape study kelle --no-live
       tokentape study my.toml --runner processes
+      tokentape study my.toml --runner dask:tcp://HOST:8786 --store /shared/tape
     """
     from tokentape.flows.systems import questions
 
