@@ -16,7 +16,7 @@ from tokentape.policies.kernels import kernel
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
-CELLS = 1 << 15  # passes x MoE layers of a part: what is computed of them stays in a processor's cache
+CELLS = 1 << 16  # passes x MoE layers of a part: what is computed of them stays in a processor's cache
 
 
 @dataclass(frozen=True, eq=False)
