@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tokentape.capture import models, plan
+from tokentape.capture import models, plan, run
+from tokentape.capture.live import texts
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.policies.scoring import disagreements
 from tokentape.warehouse.tape import Store
@@ -335,3 +336,43 @@ def test_broken_model_files_are_one_line(settings, store, tmp_path):
     with pytest.raises(ValueError, match="no config"):
         capture(dataclasses.replace(settings, model=str(folder)), store)
     assert store.trace_ids() == store.unfinished_ids() == []
+
+
+# ---------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_out_of_memory_ends_with_the_tape_of_a_smaller_batch(settings, tmp_path, monkeypatch, caplog):
+    wanted = dataclasses.replace(settings, batch_size=4)
+    small = Store(str(tmp_path / "small"))
+    trace_id = capture(dataclasses.replace(wanted, batch_size=2), small)
+    decode = run.decode
+
+    def full(model, requests, *args, **kwargs):
+        if len(requests) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return decode(model, requests, *args, **kwargs)
+
+    monkeypatch.setattr(run, "decode", full)
+    store = Store(str(tmp_path / "large"))
+    assert capture(wanted, store) == trace_id
+    assert store.unfinished_ids() == []
+    assert [record.message for record in caplog.records] == ["out of memory with batches of 4: going on with 2, as another tape"]
+    assert store.open(trace_id).manifest.sha256 == small.open(trace_id).manifest.sha256
+    monkeypatch.setattr(run, "decode", lambda *args, **kwargs: full(None, [0] * 3))
+    with pytest.raises(ValueError, match="no memory for one request") as caught:
+        capture(dataclasses.replace(wanted, seed=1), store)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss", "DeepseekV3", "Gemma2", "OPT", "GraniteMoe"])
+def test_log_likelihoods_in_chunks_are_those_of_all_logits_at_once(model_folder, prompts, store, monkeypatch, family):
+    base = CaptureSettings(model_folder(family), prompts, ("tokens",), 5, max_prompt_tokens=20, max_new_tokens=2, batch_size=3)
+    whole = read(store, capture(base, store))[1]["tokens"]
+    widths = []
+    head = texts.nll_of
+    monkeypatch.setattr(texts, "NLL_CHUNK_ELEMENTS", 3 * 260 * 4)  # four columns of three requests
+    monkeypatch.setattr(texts, "nll_of", lambda logits, ids: widths.append(len(logits)) or head(logits, ids))
+    chunked = read(store, capture(dataclasses.replace(base, seed=1), store))[1]["tokens"]
+    assert max(widths) == 12
+    assert chunked.drop("nll").equals(whole.drop("nll"))
+    np.testing.assert_allclose(chunked["nll"].drop_nulls(), whole["nll"].drop_nulls(), atol=1e-6, rtol=1e-6)
