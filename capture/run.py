@@ -192,8 +192,9 @@ def _refuse_without_room(found: Estimate, store: Store) -> None:
     if not found.fits:
         assert found.free_bytes is not None
         raise OSError(
-            f"the tape may take {_size(found.total_bytes)} and {store.uri} has {_size(found.free_bytes)} free; lower "
-            "--max-requests or --max-new-tokens, leave out --tables scores or attention, or give --store on another disk"
+            f"the tape may take {_size(found.total_bytes)} ({_size(found.largest[1])} in {found.largest[0]}) and {store.uri} has "
+            f"{_size(found.free_bytes)} free; lower --max-requests or --max-new-tokens, leave out --tables scores or attention, "
+            "or give --store on another disk"
         )
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -376,3 +377,23 @@ def test_log_likelihoods_in_chunks_are_those_of_all_logits_at_once(model_folder,
     assert max(widths) == 12
     assert chunked.drop("nll").equals(whole.drop("nll"))
     np.testing.assert_allclose(chunked["nll"].drop_nulls(), whole["nll"].drop_nulls(), atol=1e-6, rtol=1e-6)
+
+
+def test_the_estimate_is_by_table_what_a_capture_writes_and_holds(settings, store, monkeypatch, tmp_path):
+    """Prompts and outputs at their limits: of every large table at most what is said and, bar compression, a fifth at least."""
+    text = tmp_path / "long.jsonl"
+    text.write_text("".join(f'{{"prompt": "{chr(97 + i) * 70} {i}"}}\n' for i in range(4)))
+    long = dataclasses.replace(settings, dataset=str(text), max_requests=4, max_prompt_tokens=64, max_new_tokens=40, batch_size=2)
+    for wanted in (long, dataclasses.replace(long, attention_rows=8, query_heads=True, key_pages=8)):
+        expected = estimate(wanted, store)
+        tape = store.open(capture(wanted, store))
+        for name in ("routing", "scores", "attention"):
+            with store.fs.open(tape.files(name)[0], "rb") as handle:
+                groups = pq.ParquetFile(handle).metadata
+            written = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
+            assert expected.table_bytes[name] / 5 < written < 1.1 * expected.table_bytes[name], name
+        assert expected.largest == max(expected.table_bytes.items(), key=lambda of: of[1])
+    model = AutoModelForCausalLM.from_pretrained(settings.model)
+    assert expected.memory_bytes["weights"] == 4 * model.num_parameters()
+    cache = model(torch.ones(2, 104, dtype=torch.long)).past_key_values
+    assert expected.memory_bytes["keys and values"] == sum(4 * (of.keys.numel() + of.values.numel()) for of in cache.layers)
