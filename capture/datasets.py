@@ -129,7 +129,7 @@ def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str |
 def _chat(where: str, name: str, messages: Any) -> Item:
     """Its turns, less a last one of the assistant's, which is what follows."""
     listed = messages if isinstance(messages, list) else []
-    turns = [{key: of.get(key) for key in ("role", "content")} for of in listed if isinstance(of, Mapping)]
+    turns: list[dict[str, Any]] = [{key: of.get(key) for key in ("role", "content")} for of in listed if isinstance(of, Mapping)]
     if not turns or len(turns) < len(listed) or any(not isinstance(text, str) for turn in turns for text in turn.values()):
         raise ValueError(
             f"{where}: messages are not objects with a role and a content of text; write them as a chat template wants"
@@ -137,7 +137,7 @@ def _chat(where: str, name: str, messages: Any) -> Item:
     answer = turns.pop()["content"] if turns[-1]["role"] == "assistant" else None
     if not turns:
         raise ValueError(f"{where}: messages hold an answer only; put the user's turn before it")
-    return Item(name, "\n".join(str(turn["content"]) for turn in turns), None, answer, tuple(turns))
+    return Item(name, "\n".join(turn["content"] for turn in turns), None, answer, tuple(turns))
 
 
 def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:

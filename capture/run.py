@@ -110,8 +110,17 @@ def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress
             n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
-    told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}
+    told: dict[str, Any] = {
+        "source": settings.model,
+        "dataset": settings.dataset,
+        "seed": settings.seed,
+        "settings": settings.recorded(),
+    }
     told["attention"] = _attention_notes(settings, attention)
+    quantised = getattr(loaded.model.config, "quantization_config", None)
+    if quantised is not None:
+        of = quantised if isinstance(quantised, dict) else quantised.to_dict()
+        told["settings"] |= {"checkpoint_quantization": str(of.get("quant_method"))}
     writer.finish(manifest_of(loaded, geometry, writer, settings.tables, n_shards, **told))
     return planned.trace_id
 
