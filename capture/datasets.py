@@ -2,7 +2,7 @@
 
 A record of a file or hub data set is read by field name: the prompt from `prompt`, `text` or `question` (or the field asked for),
 and, where present, what follows it from `solution`, `continuation`, `completion`, `response` or `answer`. An `answer` may be a
-number. Knows no tokenizer.
+number. A list of `messages` is a chat: the prompt is all up to its last answer, which follows it. Knows no tokenizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tokentape.capture.embedded.texts import SHIPPED, Item
 from tokentape.policies.names import nearest
 
-PROMPT_FIELDS = ("prompt", "text", "question")
+PROMPT_FIELDS = ("prompt", "text", "question", "messages")
 CONTINUATION_FIELDS = ("solution", "continuation", "completion", "response", "answer")
 SUFFIXES = (".jsonl", ".txt", ".parquet")
 ANSWER_MARK = "####"  # as in GSM8K: the final answer stands behind it
@@ -128,11 +128,28 @@ def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str |
         if name is None:
             missing, has = " or ".join(names), ", ".join(record) or "nothing"
             raise ValueError(f"{where} record {number}: no field {missing} (it has {has}); name the prompt's with --field")
+        if name == "messages" and not isinstance(record[name], str):
+            yield _chat(f"{where} record {number}", f"{where}:{number}", record[name])
+            continue
         if not isinstance(record[name], str):
             kind = type(record[name]).__name__
             raise ValueError(f"{where} record {number}: field {name} is {kind}, not text; name another with --field")
         if record[name].strip():
             yield _item(f"{where}:{number}", record[name], record, name)
+
+
+def _chat(where: str, name: str, messages: Any) -> Item:
+    """Its turns, less a last one of the assistant's, which is what follows."""
+    listed = messages if isinstance(messages, list) else []
+    turns: list[dict[str, Any]] = [{key: of.get(key) for key in ("role", "content")} for of in listed if isinstance(of, Mapping)]
+    if not turns or len(turns) < len(listed) or any(not isinstance(text, str) for turn in turns for text in turn.values()):
+        raise ValueError(
+            f"{where}: messages are not objects with a role and a content of text; write them as a chat template wants"
+        )
+    answer = turns.pop()["content"] if turns[-1]["role"] == "assistant" else None
+    if not turns:
+        raise ValueError(f"{where}: messages hold an answer only; put the user's turn before it")
+    return Item(name, "\n".join(turn["content"] for turn in turns), None, answer, tuple(turns))
 
 
 def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:

@@ -11,16 +11,18 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from tokentape.capture import datasets, models
+from tokentape.capture.checkpoint import FLOATS, stored_tensors
 from tokentape.capture.embedded.texts import Item
 from tokentape.capture.live.loop import Request, Sampling
 from tokentape.capture.losses.experts import METHODS
@@ -129,10 +131,16 @@ class Estimate:
     n_tokens: int
     table_bytes: dict[str, int]
     free_bytes: int | None  # of the store's disk; None where the store is remote
+    memory_bytes: dict[str, int]  # of a batch at its limits, by what it is for; no weights where they are not on this machine
 
     @property
     def total_bytes(self) -> int:
         return sum(self.table_bytes.values())
+
+    @property
+    def largest(self) -> tuple[str, int]:
+        """The table that takes most, and its bytes."""
+        return max(self.table_bytes.items(), key=lambda of: of[1])
 
     @property
     def fits(self) -> bool:
@@ -179,7 +187,7 @@ def plan(settings: CaptureSettings) -> Plan:
 
 
 def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], small: models.Source | None) -> str:
-    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer] for i in found]).encode()).hexdigest()
+    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer, *i.turns] for i in found]).encode()).hexdigest()
     # A device map may spread a model over several devices; the machine's accelerator stands for them.
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
@@ -216,7 +224,23 @@ def estimate(settings: CaptureSettings, store: Store, planned: Plan | None = Non
         n_tokens=n * (settings.max_prompt_tokens + settings.max_new_tokens),
         table_bytes=_table_bytes(settings, planned.geometry, n),
         free_bytes=_free_bytes(store.root) if local else None,
+        memory_bytes=_memory_bytes(settings, planned),
     )
+
+
+def _memory_bytes(settings: CaptureSettings, planned: Plan) -> dict[str, int]:
+    """Weights as loaded, keys and values, and of eager attention one layer's matrix and its softmax in float32."""
+    geometry, batch, prompt = planned.geometry, settings.batch_size, settings.max_prompt_tokens
+    width = models.DTYPES.get(models.resolve_dtype(planned.source, settings.dtype), torch.float32).itemsize
+    sizes = {"keys and values": batch * (prompt + settings.max_new_tokens) * geometry.kv_elements_per_token_layer * width}
+    sizes["keys and values"] *= geometry.n_layers
+    if "attention" in settings.tables:
+        sizes["attention matrices"] = 2 * 4 * batch * geometry.n_heads * prompt**2
+    try:
+        stored = stored_tensors(settings.model)
+    except (OSError, ValueError):
+        return sizes
+    return sizes | {"weights": sum(t.n_values * width if t.dtype in FLOATS else t.n_bytes for t in stored)}
 
 
 def _free_bytes(root: str) -> int:
@@ -279,19 +303,20 @@ def _calibration(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Requ
     size = planned.settings.max_prompt_tokens
     pieces: list[list[tuple[int, ...]]] = []
     for item in planned.items:
-        ids = _encode(item.prompt + (item.solution or ""), planned.settings, tokenizer)
+        whole = replace(item, prompt=item.prompt + (item.solution or ""))
+        ids = _encode(whole, planned.settings, tokenizer)
         pieces.append([tuple(ids[start : start + size]) for start in range(0, len(ids), size)])
     taken = [piece for row in zip_longest(*pieces) for piece in row if piece]
     return [Request(i, ids, 0) for i, ids in enumerate(taken[: planned.settings.max_requests])]
 
 
 def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> Request:
-    ids = _encode(item.prompt, settings, tokenizer)
+    ids = _encode(item, settings, tokenizer)
     if not ids:
         raise ValueError(f"data set {settings.dataset}, item {item.name}: its prompt has no tokens; remove it")
     longest, new = settings.max_prompt_tokens, settings.max_new_tokens
     forced: list[int] | None = None
-    is_document = item.answer is None and item.solution is None
+    is_document = item.answer is None and item.solution is None and not item.turns
     if not is_document:
         prompt = ids[-longest:]
         if settings.teacher_forced:
@@ -305,12 +330,14 @@ def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreT
     return Request(number, tuple(prompt), new, None if forced is None else tuple(forced[:new]), seed)
 
 
-def _encode(prompt: str, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    if not settings.chat_template:
-        return list(tokenizer(prompt)["input_ids"])
+def _encode(item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Of a chat all turns and the header of the answer, by the model's own template."""
+    if not settings.chat_template and not item.turns:
+        return list(tokenizer(item.prompt)["input_ids"])
     if not tokenizer.chat_template:
-        raise ValueError(f"{settings.model} has no chat template; leave --chat-template out")
-    message = [{"role": "user", "content": prompt}]
-    encoded = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=True, return_dict=True)
+        remedy = f"{item.name} is a chat: give a chat model" if item.turns else "leave --chat-template out"
+        raise ValueError(f"{settings.model} has no chat template; {remedy}")
+    turns = [dict(turn) for turn in item.turns] or [{"role": "user", "content": item.prompt}]
+    encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=True)
     assert isinstance(encoded, BatchEncoding)  # as return_dict asks
     return list(encoded["input_ids"])

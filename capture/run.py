@@ -6,15 +6,17 @@ for byte, as one that was not. Attaching and decoding live in routing.py, attent
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from tokentape.capture import families, measure, models
 from tokentape.capture.attention import AttentionCapture
@@ -33,6 +35,7 @@ from tokentape.warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
 
 REPORT_EVERY_S = 0.5
+LOG = logging.getLogger("tokentape")
 PACKAGES = ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
@@ -64,11 +67,13 @@ def capture(
     store: Store,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    loaded: models.Loaded | None = None,
 ) -> str:
     """Records the tape that `settings` describe and returns its trace id; at once if the store already holds it.
 
-    Raises ValueError or OSError with one line: unknown model or data set, a dense model asked for routing, no room on the disk,
-    or an unfinished capture of the same settings (give `resume`).
+    A device that runs out of memory gets the tape of half the batch instead, from its start: no tape mixes two. loaded: the
+    settings' model where it is loaded already. Raises ValueError or OSError with one line: unknown model or data set, a dense
+    model asked for routing, no room on the disk or for one request, or an unfinished capture of these settings (give `resume`).
     """
     planned = plan(settings)
     writer = store.writer(planned.trace_id)
@@ -79,8 +84,24 @@ def capture(
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
     writer.remove_stale()
     _refuse_without_room(estimate(settings, store, planned), store)
-    loaded = models.load(planned.source, settings.device, settings.dtype, settings.device_map)
-    todo = requests(planned, loaded.tokenizer)
+    loaded = loaded or models.load(planned.source, settings.device, settings.dtype, settings.device_map)
+    try:
+        return _recorded(planned, loaded, writer, progress)
+    except torch.OutOfMemoryError as error:
+        if settings.batch_size == 1 or settings.speculation is not None:
+            what = "one request" if settings.batch_size == 1 else "a group that shares a drafter"
+            remedy = "lower --max-prompt-tokens or --batch-size, leave out --tables attention, or give --device-map auto"
+            raise ValueError(f"the device has no memory for {what} of {settings.model}: {remedy}") from error
+    if not writer.has_shard(0):
+        writer.discard()
+    less = replace(settings, batch_size=settings.batch_size // 2)
+    LOG.warning("out of memory with batches of %d: going on with %d, as another tape", settings.batch_size, less.batch_size)
+    return capture(less, store, resume, progress, loaded)
+
+
+def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress: Callable[[Progress], None] | None) -> str:
+    """Writes the planned tape and returns its trace id."""
+    settings, todo = planned.settings, requests(planned, loaded.tokenizer)
     with models.suitable_threads(loaded.model):
         geometry = measure.geometry(loaded.model)
         if "losses" in settings.tables:
@@ -89,8 +110,17 @@ def capture(
             n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
-    told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}
+    told: dict[str, Any] = {
+        "source": settings.model,
+        "dataset": settings.dataset,
+        "seed": settings.seed,
+        "settings": settings.recorded(),
+    }
     told["attention"] = _attention_notes(settings, attention)
+    quantised = getattr(loaded.model.config, "quantization_config", None)
+    if quantised is not None:
+        of = quantised if isinstance(quantised, dict) else quantised.to_dict()
+        told["settings"] |= {"checkpoint_quantization": str(of.get("quant_method"))}
     writer.finish(manifest_of(loaded, geometry, writer, settings.tables, n_shards, **told))
     return planned.trace_id
 
@@ -171,8 +201,9 @@ def _refuse_without_room(found: Estimate, store: Store) -> None:
     if not found.fits:
         assert found.free_bytes is not None
         raise OSError(
-            f"the tape may take {_size(found.total_bytes)} and {store.uri} has {_size(found.free_bytes)} free; lower "
-            "--max-requests or --max-new-tokens, leave out --tables scores or attention, or give --store on another disk"
+            f"the tape may take {_size(found.total_bytes)} ({_size(found.largest[1])} in {found.largest[0]}) and {store.uri} has "
+            f"{_size(found.free_bytes)} free; lower --max-requests or --max-new-tokens, leave out --tables scores or attention, "
+            "or give --store on another disk"
         )
 
 

@@ -32,6 +32,7 @@ class Item:
     prompt: str
     answer: str | None = None
     solution: str | None = None  # the worked line that training sees after the prompt
+    turns: tuple[dict[str, str], ...] = ()  # of a chat: role and content, for a chat template in place of the prompt
 
 
 def is_held_out(key: str, n_buckets: int) -> bool:

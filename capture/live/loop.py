@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_of, prompt_nll
+from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_of
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Step
 from tokentape.capture.live.texts import Text
@@ -265,10 +265,12 @@ class _Run:
         is_last = start + take == batch.n_prompt
         starts = [start] * len(every)
         coming = batch.coming("prefill", every, starts, counts, width=start + take, keep=keep, is_last=is_last)
-        logits = batch.text.run(ids, coming, logits_to_keep=0 if self.with_nll else 1, **batch.positions())
-        if self.with_nll:
+        if not self.with_nll:
+            logits = batch.text.run(ids, coming, logits_to_keep=1, **batch.positions())
+        else:
+            logits, of_ids = batch.text.run_scored(ids, coming, **batch.positions())
             before = [] if batch.last is None else [nll_of(batch.last, ids[:, 0])[:, None]]
-            nll = torch.cat([*before, prompt_nll(logits, ids)], dim=1)
+            nll = torch.cat([*before, of_ids], dim=1)
             for i, (row, pad) in enumerate(zip(batch.rows, batch.pads, strict=True)):
                 row.nll.append(nll[i, pad:])
         batch.last = logits[:, -1]

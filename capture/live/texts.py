@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tokentape.capture.live.caches import KVCache
+from tokentape.capture.live.sampling import NLL_CHUNK_ELEMENTS, nll_of, prompt_nll
 from tokentape.capture.live.slots import Pass
 from tokentape.capture.models import device_of
 
@@ -48,6 +49,34 @@ class Text:
         self.length += ids.shape[1]
         self.watch.after(coming)
         return logits  # type: ignore[no-any-return]  # transformers types no output
+
+    def run_scored(self, ids: torch.Tensor, coming: Pass, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits (rows, columns or fewer, V), the last column's last, and (rows, columns - 1) nll of each id given those before.
+
+        Of a large vocabulary the head runs over few columns at a time, each family's own with its caps and scales: the body then
+        returns what it returned before.
+        """
+        body, most = self.model.get_decoder(), NLL_CHUNK_ELEMENTS // (len(ids) * self.config.vocab_size)
+        if body is self.model or ids.shape[1] <= max(1, most):
+            logits = self.run(ids, coming, logits_to_keep=0, **options)
+            return logits, prompt_nll(logits, ids)
+        held: list[Any] = []
+        with body.register_forward_hook(lambda module, args, output: held.append(output)):
+            last = self.run(ids, coming, logits_to_keep=1, **options)
+        states, own, parts = held[0].last_hidden_state, vars(body).get("forward"), [torch.zeros(len(ids), 0, device=ids.device)]
+        try:
+            for start in range(0, ids.shape[1] - 1, max(1, most)):
+                stop = min(start + max(1, most), ids.shape[1] - 1)
+                part = type(held[0])(**held[0] | {"last_hidden_state": states[:, start:stop]})
+                body.forward = lambda *args, part=part, **kwargs: part
+                logits = self.model(input_ids=ids[:, start:stop], use_cache=False).logits
+                nll = nll_of(logits.flatten(0, 1), ids[:, start + 1 : stop + 1].flatten())
+                parts.append(nll.view(len(ids), -1))
+        finally:
+            vars(body).pop("forward")
+            if own is not None:  # as accelerate puts one there
+                body.forward = own
+        return last, torch.cat(parts, dim=1)
 
     def feed(self, tokens: list[int], coming: Pass, last_only: bool = False) -> torch.Tensor:
         """(n, V) logits after each token of a chain, or (1, V) after the last."""

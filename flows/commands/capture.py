@@ -105,9 +105,10 @@ def capture(
     place = Store(store)
     expected = estimate(settings, place)
     free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {place.uri}"
-    note(
-        f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {mebibytes(expected.total_bytes)} MiB{free}"
-    )
+    table, size = expected.largest
+    disk = f"{mebibytes(expected.total_bytes)} MiB, of it {mebibytes(size)} in {table}"
+    note(f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {disk}{free}")
+    note("memory of a batch: " + ", ".join(f"{what} {mebibytes(n)} MiB" for what, n in expected.memory_bytes.items()))
     with capture_bar(dataset) as show:
         trace_id = record(settings, place, resume, show)
     print(trace_id)

@@ -1,12 +1,16 @@
 """Data sets by name, file and hub id; every bad one in a line that says what to do."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformers import AutoTokenizer
 
 from tokentape.capture import datasets
+from tokentape.capture.run import CaptureSettings, capture
 
 
 def jsonl(path, *records):
@@ -86,3 +90,40 @@ def test_an_unreachable_hub_is_one_line():
     with pytest.raises(OSError, match="Hugging Face hub") as caught:
         datasets.items("nobody/nothing", 1)
     assert "\n" not in str(caught.value)
+
+
+def test_chats_are_turns_and_the_answer_that_follows_them(tmp_path):
+    user, first, again = ({"role": r, "content": c} for r, c in (("user", "hi"), ("assistant", "hello"), ("user", "and?")))
+    path = jsonl(
+        tmp_path / "a.jsonl", {"messages": [user, first, again]}, {"messages": [user, first]}, {"prompt": "x", "messages": 3}
+    )
+    found = datasets.items(path, 9)
+    assert [(i.prompt, i.solution, len(i.turns)) for i in found] == [
+        ("hi\nhello\nand?", None, 3),
+        ("hi", "hello", 1),
+        ("x", None, 0),
+    ]
+    wrong, listed = "role and a content of text", {"role": "user", "content": [1]}
+    for messages, words in (([], wrong), (3, wrong), ([user, "x"], wrong), ([listed], wrong), ([first], "an answer only")):
+        with pytest.raises(ValueError, match=f"record 0: .*{words}"):
+            datasets.items(jsonl(tmp_path / "b.jsonl", {"messages": messages}), 1)
+
+
+def test_a_chat_is_the_models_template_of_all_its_turns(model_folder, tmp_path, store):
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    turns += [{"role": "user", "content": "why"}, {"role": "assistant", "content": "so"}]
+    path = jsonl(tmp_path / "chat.jsonl", {"messages": turns})
+    settings = CaptureSettings(
+        model_folder("Llama"), path, ("tokens",), max_prompt_tokens=64, max_new_tokens=4, teacher_forced=True
+    )
+    with pytest.raises(ValueError, match=r"chat.jsonl:0 is a chat: give a chat model"):
+        capture(settings, store)
+    shutil.copytree(settings.model, tmp_path / "chat")
+    tokenizer = AutoTokenizer.from_pretrained(settings.model)
+    header = "{% if add_generation_prompt %}[assistant]{% endif %}"
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}" + header
+    tokenizer.save_pretrained(tmp_path / "chat")
+    tokens = store.open(capture(replace(settings, model=str(tmp_path / "chat")), store)).read("tokens")
+    text = "[system]be brief[user]hi[assistant]yo[user]why[assistant]so"
+    assert tokenizer.decode(tokens["token_id"].to_list()) == text[:-1]  # the last token of a request is no input
+    assert tokens["phase"].to_list().count("prefill") == len(text) - 2

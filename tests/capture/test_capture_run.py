@@ -1,15 +1,19 @@
 """A capture from end to end: what the tape holds, and that a killed and resumed one holds the same."""
 
 import dataclasses
+import importlib.util
+import json
 import shutil
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tokentape.capture import models, plan
+from tokentape.capture import models, plan, run
+from tokentape.capture.live import texts
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.policies.scoring import disagreements
 from tokentape.warehouse.tape import Store
@@ -335,3 +339,84 @@ def test_broken_model_files_are_one_line(settings, store, tmp_path):
     with pytest.raises(ValueError, match="no config"):
         capture(dataclasses.replace(settings, model=str(folder)), store)
     assert store.trace_ids() == store.unfinished_ids() == []
+
+
+# ---------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_out_of_memory_ends_with_the_tape_of_a_smaller_batch(settings, tmp_path, monkeypatch, caplog):
+    wanted = dataclasses.replace(settings, batch_size=4)
+    small = Store(str(tmp_path / "small"))
+    trace_id = capture(dataclasses.replace(wanted, batch_size=2), small)
+    decode = run.decode
+
+    def full(model, requests, *args, **kwargs):
+        if len(requests) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return decode(model, requests, *args, **kwargs)
+
+    monkeypatch.setattr(run, "decode", full)
+    store = Store(str(tmp_path / "large"))
+    assert capture(wanted, store) == trace_id
+    assert store.unfinished_ids() == []
+    assert [record.message for record in caplog.records] == ["out of memory with batches of 4: going on with 2, as another tape"]
+    assert store.open(trace_id).manifest.sha256 == small.open(trace_id).manifest.sha256
+    monkeypatch.setattr(run, "decode", lambda *args, **kwargs: full(None, [0] * 3))
+    with pytest.raises(ValueError, match="no memory for one request") as caught:
+        capture(dataclasses.replace(wanted, seed=1), store)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss", "DeepseekV3", "Gemma2", "OPT", "GraniteMoe"])
+def test_log_likelihoods_in_chunks_are_those_of_all_logits_at_once(model_folder, prompts, store, monkeypatch, family):
+    base = CaptureSettings(model_folder(family), prompts, ("tokens",), 5, max_prompt_tokens=20, max_new_tokens=2, batch_size=3)
+    whole = read(store, capture(base, store))[1]["tokens"]
+    widths = []
+    head = texts.nll_of
+    monkeypatch.setattr(texts, "NLL_CHUNK_ELEMENTS", 3 * 260 * 4)  # four columns of three requests
+    monkeypatch.setattr(texts, "nll_of", lambda logits, ids: widths.append(len(logits)) or head(logits, ids))
+    chunked = read(store, capture(dataclasses.replace(base, seed=1), store))[1]["tokens"]
+    assert max(widths) == 12
+    assert chunked.drop("nll").equals(whole.drop("nll"))
+    np.testing.assert_allclose(chunked["nll"].drop_nulls(), whole["nll"].drop_nulls(), atol=1e-6, rtol=1e-6)
+
+
+def test_the_estimate_is_by_table_what_a_capture_writes_and_holds(settings, store, monkeypatch, tmp_path):
+    """Prompts and outputs at their limits: of every large table at most what is said and, bar compression, a fifth at least."""
+    text = tmp_path / "long.jsonl"
+    text.write_text("".join(f'{{"prompt": "{chr(97 + i) * 70} {i}"}}\n' for i in range(4)))
+    long = dataclasses.replace(settings, dataset=str(text), max_requests=4, max_prompt_tokens=64, max_new_tokens=40, batch_size=2)
+    for wanted in (long, dataclasses.replace(long, attention_rows=8, query_heads=True, key_pages=8)):
+        expected = estimate(wanted, store)
+        tape = store.open(capture(wanted, store))
+        for name in ("routing", "scores", "attention"):
+            with store.fs.open(tape.files(name)[0], "rb") as handle:
+                groups = pq.ParquetFile(handle).metadata
+            written = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
+            assert expected.table_bytes[name] / 5 < written < 1.1 * expected.table_bytes[name], name
+        assert expected.largest == max(expected.table_bytes.items(), key=lambda of: of[1])
+    model = AutoModelForCausalLM.from_pretrained(settings.model)
+    assert expected.memory_bytes["weights"] == 4 * model.num_parameters()
+    cache = model(torch.ones(2, 104, dtype=torch.long)).past_key_values
+    assert expected.memory_bytes["keys and values"] == sum(4 * (of.keys.numel() + of.values.numel()) for of in cache.layers)
+
+
+def test_a_quantised_checkpoint_is_named_or_refused_with_what_to_install(settings, store, tmp_path, monkeypatch):
+    folder = tmp_path / "fp8"
+    shutil.copytree(settings.model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
+    if importlib.util.find_spec("accelerate") is None:
+        with pytest.raises(ValueError, match="pip install accelerate") as caught:
+            capture(dataclasses.replace(settings, model=str(folder)), store)
+        assert "\n" not in str(caught.value)
+    load = models.load
+
+    def named(*args):
+        loaded = load(*args)
+        loaded.model.config.quantization_config = {"quant_method": "fp8"}
+        return loaded
+
+    monkeypatch.setattr(models, "load", named)
+    tape = store.open(capture(settings, store))
+    assert tape.manifest.settings["checkpoint_quantization"] == "fp8"
