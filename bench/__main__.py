@@ -20,6 +20,7 @@ from bench import hardware as bench_hardware
 from bench import imports as bench_imports
 from bench import kelle as bench_kelle
 from bench import kv as bench_kv
+from bench import long_tape as bench_long_tape
 from bench import replay as bench_replay
 from bench import serving as bench_serving
 from bench import sliced as bench_sliced
@@ -56,6 +57,7 @@ def main() -> None:
         tape = store.open(capture(CaptureSettings("embedded", "math", max_requests=16, max_new_tokens=64), store))
         report |= bench_replay.bench(*captured_lookups(tape), folder, tape.trace_id)
         report |= bench_store.bench(tape)
+        report |= bench_long_tape.bench(tape)
         report["parquet_scan_rows_per_cpu_s"] = round(scan_rate(tape))
         print(f"Parquet scan {report['parquet_scan_rows_per_cpu_s'] / 1e6:.2f} M rows/s of routing and scores")
     report |= bench_imports.bench()

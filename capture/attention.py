@@ -17,6 +17,7 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -32,26 +33,34 @@ class AttentionCapture(Hooked):
     """Context manager. `query_mask` (batch, queries) bool, set before a pass with padding, leaves its padded queries out.
 
     MLA caches one latent per token for all heads, so its heads are summed into one (`n_kv_heads` = 1). Where a model `has_sinks`
-    they take their share of the softmax first, so a row's masses sum to less than its heads.
+    they take their share of the softmax first, so a row's masses sum to less than its heads. n_rows, set before a pass: the last
+    queries of which `take_rows` gives each one's own row. with_heads, with_vectors: also `take_heads`, `take_vectors`.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    def __init__(self, model: PreTrainedModel, with_heads: bool = False, with_vectors: bool = False) -> None:
+        self.model, self.with_heads, self.with_vectors = model, with_heads, with_vectors
         text = model.config.get_text_config()
         self.is_latent = bool(getattr(text, "kv_lora_rank", None))
         heads = text.num_attention_heads
+        if with_vectors and self.is_latent:
+            raise ValueError(f"{type(model).__name__} caches one latent for all heads, no keys: leave --key-pages out")
         self.n_kv_heads = 1 if self.is_latent else getattr(text, "num_key_value_heads", None) or heads
         self.n_heads = heads
         self.has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
         self.query_mask: torch.Tensor | None = None
         self._name = f"tokentape_{next(_NAMES)}"
+        self.n_rows = 0
         self._seen: dict[int, torch.Tensor] = {}
+        self._rows: dict[int, torch.Tensor] = {}
+        self._heads: dict[int, torch.Tensor] = {}
+        self._vectors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def _enter(self, stack: ExitStack) -> None:
         former = self.model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
-        stack.callback(self._seen.clear)
+        for kept in (self._seen, self._rows, self._heads, self._vectors):
+            stack.callback(kept.clear)
         stack.callback(self._unregister)
         stack.callback(self.model.set_attn_implementation, former)
         self.model.set_attn_implementation(self._name)
@@ -65,27 +74,55 @@ class AttentionCapture(Hooked):
     def _mask(self, *args: Any, **kwargs: Any) -> Any:
         return eager_mask(*args, **kwargs)
 
-    def _attend(self, module: nn.Module, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-        output, weights = eager_of(module)(module, query, *args, **kwargs)
-        self._seen[module.layer_idx] = self._reduce(weights)  # type: ignore[index]  # torch types any attribute Tensor | Module
+    def _attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        output, weights = eager_of(module)(module, query, key, *args, **kwargs)
+        layer: Any = module.layer_idx
+        summed = self._summed(weights)
+        self._seen[layer] = self._grouped(summed)
+        if self.with_heads and query.shape[2] > 1:
+            self._heads[layer] = summed
+        if self.with_vectors:
+            self._vectors[layer] = (query[:, :, -1], key[:, :, -query.shape[2] :])
+        if self.n_rows:
+            self._rows[layer] = self._grouped(weights[:, :, -self.n_rows :].float())
         return output, None
 
     def _reduce(self, weights: torch.Tensor) -> torch.Tensor:
         """(batch, heads, queries, keys) probabilities -> (batch, kv heads, keys) f32 sums."""
-        batch, heads, queries, keys = weights.shape
+        return self._grouped(self._summed(weights))
+
+    def _summed(self, weights: torch.Tensor) -> torch.Tensor:
+        """(batch, heads, queries, keys) probabilities -> (batch, heads, keys) f32 sums."""
         if self.query_mask is not None:
             kept = self.query_mask.to(weights.device, torch.float32)[:, None, None, :]
-            summed = torch.matmul(kept, weights.float()).squeeze(2)
-        elif queries == 1 and heads == self.n_kv_heads:
-            return weights[:, :, 0].float()
-        else:
-            summed = weights.sum(dim=2, dtype=torch.float32)
-        return summed.view(batch, self.n_kv_heads, heads // self.n_kv_heads, keys).sum(dim=2)
+            return torch.matmul(kept, weights.float()).squeeze(2)
+        return weights[:, :, 0].float() if weights.shape[2] == 1 else weights.sum(dim=2, dtype=torch.float32)
+
+    def _grouped(self, values: torch.Tensor) -> torch.Tensor:
+        """(batch, heads, ...) -> (batch, kv heads, ...), a kv head's query heads summed."""
+        return values if values.shape[1] == self.n_kv_heads else values.unflatten(1, (self.n_kv_heads, -1)).sum(dim=2)
 
     def take(self) -> dict[int, torch.Tensor]:
         """Absolute layer -> (batch, kv heads, keys) of the pass since the last call; a sliding layer's are its latest keys."""
         seen, self._seen = self._seen, {}
         return dict(sorted(seen.items()))
+
+    def take_rows(self) -> dict[int, torch.Tensor]:
+        """Absolute layer -> (batch, kv heads, queries, keys) f32 of the pass since the last call; none where none were asked."""
+        rows, self._rows = self._rows, {}
+        return dict(sorted(rows.items()))
+
+    def take_heads(self) -> dict[int, torch.Tensor]:
+        """Absolute layer -> (batch, query heads, keys) sums of the pass since the last call, where it had more than one query."""
+        heads, self._heads = self._heads, {}
+        return dict(sorted(heads.items()))
+
+    def take_vectors(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Absolute layer -> last queries (batch, query heads, D) and new keys (batch, kv heads, n, D) f32, as multiplied."""
+        vectors, self._vectors = self._vectors, {}
+        return {layer: (q.float().cpu().numpy(), k.float().cpu().numpy()) for layer, (q, k) in sorted(vectors.items())}
 
 
 def eager_of(module: nn.Module) -> Any:

@@ -38,6 +38,7 @@ OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
 OF_LOSSES = ("requests", "losses")  # of a tape of its own: it is about weights, its requests are the calibration text
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
+ASKED = ("speculation", "attention_rows", "query_heads", "key_pages")  # settings that a tape names only where they are given
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
 
 
@@ -62,6 +63,9 @@ class CaptureSettings:
     teacher_forced: bool = False
     chat_template: bool = False
     attention: str = "full"
+    attention_rows: int = 0
+    query_heads: bool = False
+    key_pages: int = 0
     split: str | None = None
     subset: str | None = None
     field: str | None = None
@@ -72,10 +76,16 @@ class CaptureSettings:
         if strange := [table for table in self.tables if table not in known]:
             raise unknown("table", strange[0], known)
         object.__setattr__(self, "tables", self._of_losses() if "losses" in self.tables else self._of_requests())
-        for name, least in (("max_requests", 1), ("max_prompt_tokens", 1), ("max_new_tokens", 0), ("batch_size", 1)):
+        counts = ("max_requests", "max_prompt_tokens", "batch_size", "max_new_tokens", "attention_rows", "key_pages")
+        for name, least in zip(counts, (1, 1, 1, 0, 0, 0), strict=True):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
         _ = self.sampling, self.keep  # both refuse bad values
+        if self.attention_rows and ("attention" not in self.tables or self.keep.kind == "block"):
+            why = "sums over blocks name no single row" if self.keep.kind == "block" else "table attention is not recorded"
+            raise ValueError(f"--attention-rows: {why}; give --tables attention and --attention full or top:N")
+        if (self.query_heads or self.key_pages) and ("attention" not in self.tables or (self.key_pages and self.speculation)):
+            raise ValueError("--query-heads and --key-pages are columns of --tables attention, and pages do not go with --draft")
 
     def _of_losses(self) -> tuple[str, ...]:
         """The tables, and no new tokens: the prompts are the calibration text."""
@@ -92,9 +102,8 @@ class CaptureSettings:
         tables = tuple(t for t in TABLES if t in self.tables or t in ALWAYS)
         if self.speculation is not None:
             tables += (*SPECULATIVE, *(nodes for table, nodes in OF_NODES.items() if table in tables))
-            if self.teacher_forced or "attention" in tables:
-                what = "--teacher-forced" if self.teacher_forced else "--tables attention"
-                raise ValueError(f"{what} does not go with --draft: leave one of them out")
+            if self.teacher_forced:
+                raise ValueError("--teacher-forced does not go with --draft: leave one of them out")
         elif asked := [t for t in self.tables if t not in TABLES]:
             raise ValueError(f"table {asked[0]} is of speculative decoding; name a drafter, such as --draft elastic")
         return tables
@@ -108,11 +117,8 @@ class CaptureSettings:
         return AttentionKeep.parse(self.attention)
 
     def recorded(self) -> dict[str, Any]:
-        """As the manifest and the tape's name hold them; without the part on drafts where there is none."""
-        found = asdict(self)
-        if self.speculation is None:
-            del found["speculation"]
-        return found
+        """As the manifest and the tape's name hold them; without what was not asked for."""
+        return {name: value for name, value in asdict(self).items() if name not in ASKED or value}
 
 
 @dataclass(frozen=True)
@@ -228,6 +234,10 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
     heads = geometry.n_layers * (1 if geometry.kv_lora_rank else geometry.n_kv_heads)
     lengths = np.concatenate([[prompt], prompt + np.arange(1, new)]) if new else np.array([prompt])
     masses = sum(settings.keep.values_per_row(int(n)) for n in lengths)
+    masses_of_prompt = settings.keep.values_per_row(prompt)
+    group = geometry.n_heads // max(1, geometry.n_kv_heads)
+    vectors = 2 * -(-prompt // settings.key_pages) + new * (2 + group) if settings.key_pages else 0
+    last, whole = min(settings.attention_rows, prompt), settings.keep.values_per_row(prompt + new)
     per_mass = 4 if settings.keep.kind == "full" else 8
     # A round outputs at least one token; its draft and its verify pass see at most so many nodes.
     shape = settings.speculation.shape if settings.speculation is not None else Shape(1)
@@ -245,7 +255,10 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
         "passes": 16 * n_requests * (1 + new),
         "routing": rows * (4 + 6 * geometry.top_k),
         "scores": rows * (4 + 4 * geometry.n_experts),
-        "attention": n_requests * heads * (per_mass * masses + 12 * len(lengths)),
+        "attention": n_requests * heads * (per_mass * (masses + last * whole) + 12 * (len(lengths) + last))
+        + n_requests * (geometry.n_layers * geometry.n_heads * (per_mass * masses_of_prompt + 20) if settings.query_heads else 0)
+        + n_requests * heads * 4 * geometry.head_dim * vectors
+        + (nodes * heads * (per_mass * whole + 24) if settings.speculation is not None else 0),
     }
     return {name: sizes[name] for name in settings.tables}
 

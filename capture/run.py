@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tokentape.capture import families, measure, models
 from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.live.caches import windows_of
 from tokentape.capture.live.loop import Pass, Request, Round, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.run import record_losses
@@ -102,6 +103,7 @@ def _record_requests(
     n_shards = -(-len(todo) // planned.shard_requests)
     with ExitStack() as attached:
         routing = attention = natural = inside = None
+        windows: list[int] = []
         wants_routing = bool({"routing", "scores"} & set(settings.tables))
         if settings.speculation is not None:
             inside = Inside(loaded.model, drafter=_drafter(planned, loaded))
@@ -111,18 +113,20 @@ def _record_requests(
         if wants_routing:
             routing = attached.enter_context(RoutingCapture(loaded.model, with_scores="scores" in settings.tables))
         if "attention" in settings.tables:
-            attention = attached.enter_context(AttentionCapture(loaded.model))
+            windows = [] if inside is None else windows_of(loaded.model)
+            attention = attached.enter_context(AttentionCapture(loaded.model, settings.query_heads, settings.key_pages > 0))
         for shard in range(n_shards):
             group = todo[shard * planned.shard_requests : (shard + 1) * planned.shard_requests]
             if writer.has_shard(shard):
                 meter.skip(group)
                 continue
             first_pass_id = writer.count_rows(("passes",), shard)["passes"]
-            recorder: ShardRecorder | RoundRecorder
+            recorded = (routing, attention, settings.keep, first_pass_id)
+            recorder: ShardRecorder
             if inside is not None:
-                recorder = RoundRecorder(routing, natural, first_pass_id, str(settings.speculation))
+                recorder = RoundRecorder(*recorded, natural, str(settings.speculation), settings.attention_rows, windows)
             else:
-                recorder = ShardRecorder(routing, attention, settings.keep, first_pass_id)
+                recorder = ShardRecorder(*recorded, n_last=settings.attention_rows, page=settings.key_pages)
             tables = _shard(loaded, group, settings, recorder, inside, meter)
             writer.write_shard(shard, tables)
     return n_shards, attention
@@ -132,7 +136,7 @@ def _shard(
     loaded: models.Loaded,
     group: list[Request],
     settings: CaptureSettings,
-    recorder: ShardRecorder | RoundRecorder,
+    recorder: ShardRecorder,
     inside: Inside | None,
     meter: _Meter,
 ) -> dict[str, pa.Table]:
@@ -145,9 +149,8 @@ def _shard(
             recorder.rounds[done.request_id, done.number] = done
             meter.passed(len(done.committed))
 
-    watch: dict[str, Any] = {"on_pass": on_pass, "on_round": on_round}
-    if isinstance(recorder, ShardRecorder):
-        watch |= {"before_pass": recorder.before, "with_nll": "tokens" in settings.tables}
+    watch: dict[str, Any] = {"before_pass": recorder.before, "on_pass": on_pass, "on_round": on_round}
+    watch["with_nll"] = "tokens" in settings.tables
     outcomes = []
     for start in range(0, len(group), settings.batch_size):
         batch = group[start : start + settings.batch_size]
@@ -215,6 +218,9 @@ def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | No
         "is_latent": attention.is_latent,
         "dtype": "float32",
         "has_sinks": attention.has_sinks,
+        **({"prompt_rows": settings.attention_rows} if settings.attention_rows else {}),
+        **({"head_sums": "prefill"} if settings.query_heads else {}),
+        **({"page_tokens": settings.key_pages} if settings.key_pages else {}),
     }
 
 

@@ -6,8 +6,8 @@ tokens by request and position. Per pass only tensors and short lists are kept: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows
 from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
+PROMPT_ROW, HEAD_SUM = "prompt_row", "head_sum"  # reductions: one query of a prompt, all of its queries of one query head
+VECTORS, EXTREMES = ("query", "key_min", "key_max"), (np.minimum, np.maximum)
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,22 @@ class AttentionKeep:
 
 
 @dataclass(frozen=True)
-class _Masses:
-    """Attention rows of one request in one pass over a run of layers that see the same keys."""
+class Masses:
+    """Attention of one query, or of all of one request's in a pass (position: the last), in layers that see the same keys."""
 
     pass_index: int
-    member: int
+    request_id: int
+    position: int
+    n_queries: int
+    reduction: str
     layers: np.ndarray  # (L,) absolute
     positions: np.ndarray | None  # (rows, n) i32; None: 0, 1, 2, ...
     mass: np.ndarray  # (rows, n) f32; row = layer * heads + head
     rest: np.ndarray  # (rows,) f32
+    node: int | None = None  # of a draft's tree
+    by_query_head: bool = False  # rows are query heads
+    # By layer, (heads, values): queries of the group, minima and maxima of the new keys by page.
+    vectors: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,8 @@ class Routed:
 class ShardRecorder:
     """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
 
-    natural: what the routers chose before a policy changed it, as column natural_ids; policy_state: the policy, for every pass.
+    natural: what the routers chose before a policy changed it, as column natural_ids; policy_state: the policy, for every pass;
+    n_last: of so many of a prompt's last queries, attention row by row; page: positions whose keys are bounded together, 0: none.
     """
 
     ROUTED, SCORED = ("request_id", "position", "layer", "pass_id"), ("request_id", "position", "layer")
@@ -92,14 +102,17 @@ class ShardRecorder:
         first_pass_id: int,
         natural: RoutingCapture | None = None,
         policy_state: str | None = None,
+        n_last: int = 0,
+        page: int = 0,
     ) -> None:
+        self.n_last, self.page = n_last, page
         self.routing, self.attention, self.keep = routing, attention, keep
         self.natural, self.policy_state = natural, policy_state
         self.first_pass_id = first_pass_id
         self._passes: list[Pass] = []
         self._steps: list[RoutingStep] = []
         self._natural: list[RoutingStep] = []
-        self._masses: list[_Masses] = []
+        self._masses: list[Masses] = []
 
     @property
     def n_passes(self) -> int:
@@ -107,8 +120,15 @@ class ShardRecorder:
 
     def before(self, coming: Pass) -> None:
         """Padded queries of a prompt are left out of its attention."""
-        if self.attention is not None and coming.kind == "prefill" and coming.keep is not None:
+        if self.attention is None:
+            return
+        self.attention.n_rows = self._n_rows(coming)
+        if coming.kind == "prefill" and coming.keep is not None:
             self.attention.query_mask = coming.keep.view(coming.n_rows, -1)
+
+    def _n_rows(self, coming: Pass) -> int:
+        """Last queries of a pass whose own rows are kept."""
+        return self.n_last if coming.kind == "prefill" else 0
 
     def record(self, done: Pass) -> None:
         """One forward pass that has just run."""
@@ -122,15 +142,34 @@ class ShardRecorder:
         self._passes.append(done)
 
     def _record_attention(self, done: Pass) -> None:
+        """A prompt's single rows stand before their sum: a replay starts from them."""
         assert self.attention is not None
-        seen = self.attention.take()
-        for layers, masses in _runs_of_equal_keys(seen):
-            dropped = done.width - masses.shape[-1]  # columns a sliding cache no longer holds
-            for member, (row, pad) in enumerate(zip(done.rows, done.pads, strict=True)):
-                skip = max(0, pad - dropped)
-                kept = masses[:, row, :, skip:].flatten(0, 1).numpy()
-                positions, mass, rest = _reduce(kept, dropped + skip - pad, self.keep)
-                self._masses.append(_Masses(len(self._passes), member, layers, positions, mass, rest))
+        for layers, rows in runs_of_equal_keys(self.attention.take_rows()):
+            for member, row in enumerate(done.rows):
+                for back in range(min(rows.shape[3], done.counts[member]) - 1, -1, -1):
+                    self._add(done, member, layers, rows[:, row, :, -1 - back], back)
+        for layers, masses in runs_of_equal_keys(self.attention.take_heads()):
+            for member, row in enumerate(done.rows):
+                self._add(done, member, layers, masses[:, row], by_query_head=True)
+        found = self.attention.take_vectors()
+        for layers, masses in runs_of_equal_keys(self.attention.take()):
+            for member, row in enumerate(done.rows):
+                vectors = _vectors([found[x] for x in layers], row, done, member, self.page) if found else {}
+                self._add(done, member, layers, masses[:, row], vectors=vectors)
+
+    def _add(self, done: Pass, member: int, layers: np.ndarray, mass: torch.Tensor, back: int | None = None, **more: Any) -> None:
+        """(L, heads, keys) of a member: of its query `back` before the last, which sees no later keys, or of all queries."""
+        position = done.starts[member] + done.counts[member] - 1
+        if back is None:
+            of_one = HEAD_SUM if more.get("by_query_head") else "row" if done.kind == "decode" else "column_sum"
+            told = (position, done.counts[member], "block_sum" if self.keep.kind == "block" else of_one)
+        else:
+            mass, told = mass[..., : mass.shape[-1] - back], (position - back, 1, PROMPT_ROW)
+        dropped = done.width - (back or 0) - mass.shape[-1]  # columns a sliding cache no longer holds
+        skip = max(0, done.pads[member] - dropped)
+        kept = mass[:, :, skip:].flatten(0, 1).numpy()
+        listed = reduced(kept, dropped + skip - done.pads[member], self.keep)
+        self._masses.append(Masses(len(self._passes), done.request_ids[member], *told, layers, *listed, **more))
 
     # ------------------------------------------------------------------------------------------------------------ tables
 
@@ -144,7 +183,7 @@ class ShardRecorder:
         if self.routing is not None:
             made |= self._routing_rows(wanted)
         if self.attention is not None:
-            made["attention"] = self._attention_rows()
+            made |= self._attention_rows()
         return {name: made[name] for name in wanted}
 
     def _more_rows(self) -> dict[str, pa.Table]:
@@ -239,35 +278,64 @@ class ShardRecorder:
             natural = by_weight(flat([s.ids for s in own])[chosen], flat([s.weights for s in own])[chosen])[0].astype(np.uint16)
         return Routed(keys, ids.astype(np.uint16), weights, natural, scores)
 
-    def _attention_rows(self) -> pa.Table:
+    def _attention_rows(self) -> dict[str, pa.Table]:
+        return {"attention": self._mass_table(self._masses)}
+
+    def _mass_table(self, blocks: Sequence[Masses], **more: Sequence[int | None]) -> pa.Table:
+        """Columns of masses, of as many rows as they have; more: one value per block, as further columns."""
         assert self.attention is not None
-        heads = self.attention.n_kv_heads
-        blocks = self._masses
+        n_heads, n_kv_heads = self.attention.n_heads, self.attention.n_kv_heads
+        heads = [np.tile(np.arange(n_heads if m.by_query_head else n_kv_heads), len(m.layers)) for m in blocks]
+        group = [n_heads // n_kv_heads if m.by_query_head else 1 for m in blocks]
         rows = [len(m.rest) for m in blocks]
-        done = [self._passes[m.pass_index] for m in blocks]
-        members = list(zip(done, (m.member for m in blocks), strict=True))
         widths = np.repeat([m.mass.shape[1] for m in blocks], rows)
         given = np.repeat([m.positions is not None for m in blocks], rows)
         positions = [np.zeros(0, dtype=np.int32), *(m.positions.ravel() for m in blocks if m.positions is not None)]
-        block_name = ("column_sum", "row") if self.keep.kind != "block" else ("block_sum", "block_sum")
+        of = {name: np.repeat([getattr(m, name) for m in blocks], rows) for name in ("request_id", "position", "n_queries")}
         return pa.table(
             {
-                "request_id": np.repeat([p.request_ids[m] for p, m in members], rows).astype(np.uint32),
+                "request_id": of["request_id"].astype(np.uint32),
                 "pass_id": np.repeat([self.first_pass_id + m.pass_index for m in blocks], rows).astype(np.uint32),
-                "position": np.repeat([p.starts[m] + p.counts[m] - 1 for p, m in members], rows).astype(np.int32),
-                "layer": np.concatenate([np.repeat(m.layers, heads) for m in blocks]).astype(np.uint16),
-                "kv_head": np.concatenate([np.tile(np.arange(heads), len(m.layers)) for m in blocks]).astype(np.uint16),
-                "reduction": pa.array(np.repeat([block_name[p.kind == "decode"] for p in done], rows)),
-                "n_queries": np.repeat([p.counts[m] for p, m in members], rows).astype(np.uint32),
+                "position": of["position"].astype(np.int32),
+                "layer": np.concatenate([np.repeat(m.layers, len(m.rest) // len(m.layers)) for m in blocks]).astype(np.uint16),
+                "kv_head": np.concatenate([h // g for h, g in zip(heads, group, strict=True)]).astype(np.uint16),
+                "reduction": pa.array(np.repeat([m.reduction for m in blocks], rows)),
+                "n_queries": of["n_queries"].astype(np.uint32),
                 "key_positions": lists(np.concatenate(positions), np.where(given, widths, 0), absent=~given),
                 "mass": lists(np.concatenate([m.mass.ravel() for m in blocks]), widths),
                 "rest": np.concatenate([m.rest for m in blocks]),
             }
+            | self._more_columns(blocks, np.concatenate(heads), np.repeat([m.by_query_head for m in blocks], rows))
+            | {name: pa.array(np.repeat(np.array(values, object), rows), pa.uint32()) for name, values in more.items()}
         )
 
+    def _more_columns(self, blocks: Sequence[Masses], heads: np.ndarray, is_query_head: np.ndarray) -> dict[str, pa.Array]:
+        """What was asked for beside the masses; null where a row has none."""
+        made = {}
+        if self.attention is not None and self.attention.with_heads:
+            made["query_head"] = pa.array(heads.astype(np.uint16), mask=~is_query_head)
+        for name in VECTORS if self.page else ():
+            given = [m.vectors.get(name) or [np.zeros((len(m.rest), 0), np.float32)] for m in blocks]
+            widths = np.concatenate([np.repeat(x.shape[1], len(x)) for of in given for x in of])
+            values = np.concatenate([x.ravel() for of in given for x in of])
+            made[name] = lists(values, widths, absent=widths == 0)
+        return made
 
-def _runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:
-    """(layers, (L, batch, heads, keys) on the host) for each run of layers with the same number of keys, in layer order."""
+
+def _vectors(
+    found: Sequence[tuple[np.ndarray, np.ndarray]], row: int, done: Pass, member: int, page: int
+) -> dict[str, list[np.ndarray]]:
+    """Of a member in layers with these queries and keys; the query of a decoded token only."""
+    n, first = done.counts[member], done.starts[member]
+    starts = np.unique([0, *range(-first % page, n, page)])
+    keys = [k[row, :, -n:] for _, k in found]
+    bounds = {name: [of.reduceat(k, starts, axis=1) for k in keys] for name, of in zip(VECTORS[1:], EXTREMES, strict=True)}
+    queries = {"query": [q[row].reshape(k.shape[1], -1) for q, k in found]} if done.kind == "decode" else {}
+    return queries | {name: [x.reshape(len(x), -1) for x in of] for name, of in bounds.items()}
+
+
+def runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:
+    """(layers, (L, batch, heads, ..., keys) on the host) for each run of layers with the same number of keys, in layer order."""
     runs: list[tuple[list[int], list[torch.Tensor]]] = []
     for layer, masses in seen.items():
         if not runs or runs[-1][1][0].shape != masses.shape:
@@ -277,7 +345,7 @@ def _runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray,
     return [(np.array(layers), torch.stack(masses).cpu()) for layers, masses in runs]
 
 
-def _reduce(mass: np.ndarray, first: int, keep: AttentionKeep) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
+def reduced(mass: np.ndarray, first: int, keep: AttentionKeep) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
     """positions, masses and rest of (rows, n) masses whose first key stands at position `first`."""
     rows, n = mass.shape
     if keep.kind == "block":

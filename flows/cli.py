@@ -59,7 +59,7 @@ EXTRAS = {
 INTERRUPTED = 130
 SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
-    "Tapes": ("capture", "record", "import", "export", "synthesize", "ls", "show", "check", "rm"),
+    "Tapes": ("capture", "record", "import", "export", "synthesize", "ls", "show", "check", "push", "pull", "rm"),
     "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
     "Machines and models": ("hardware", "models", "fit", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
@@ -201,6 +201,7 @@ _add(app, Command, fit=fit.fit)
 _add(app, Command, timeline=replay.timeline, verify=replay.verify, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, record=record.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)
+_add(app, Action, push=store.push, pull=store.pull)
 _add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, serve=flows.serve, demo=flows.demo)
 importers = _group("import", "Turn another engine's trace into a tape.")
 _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)

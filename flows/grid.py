@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
@@ -40,7 +41,7 @@ from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, 
 from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store
 
 RESIDENCY = "residency"
 BATCH_ROWS = 2_000_000  # of routing, replayed between two files
@@ -422,9 +423,11 @@ def manifest_of(store: Store, trace_id: str) -> Manifest:
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
     tape = Store(uri).open(trace_id)
-    if tape.manifest != _manifest(uri, trace_id):
+    of = tape.manifest
+    if of != _manifest(uri, trace_id):
         raise ValueError(f"tape {trace_id} has changed while it was in use; run the same command again")
-    return trace_from_tables(tape.trace_id, tape.geometry, tape.manifest.origin, tape.read("routing"), tape.read("passes"))
+    routing = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
+    return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.read("passes"), of.rows["routing"])
 
 
 def load_hardware(name_or_path: str) -> spec.HardwareSpec:

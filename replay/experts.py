@@ -151,12 +151,14 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
 
 def looked_up(trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int) -> Ints:
     """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
-    keys = stream(trace, semantics)
     cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
-    hits = look_up(cache, keys, semantics)
     totals = np.zeros((5, trace.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
-    _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
-    assert totals[0].sum() == keys.keys.size, "a lookup was lost"
+    is_one = policy.kind == "future" or getattr(policy, "profile_frac", 0.0) or semantics.start == "cold"  # all of it at once
+    for at, part in [(slice(0, trace.pass_ids.size), trace)] if is_one else trace.parts:
+        keys = stream(part, semantics)
+        hits, event_pass = look_up(cache, keys, semantics), keys.event_pass + np.int32(at.start)
+        _add_events(keys.keys, keys.offsets, event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
+        assert totals[0, at].sum() == keys.keys.size, "a lookup was lost"
     return totals
 
 

@@ -48,7 +48,8 @@ def costs_of(
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
     seconds, joules, by = zip(*told, strict=True)
     nothing = [Band(zero, zero, zero) for zero in (np.zeros_like(band.value) for band in seconds)]
-    spent = {name: _joined([of.get(name, none) for of, none in zip(by, nothing, strict=True)]) for of in by for name in of}
+    names = dict.fromkeys(name for of in by for name in of)
+    spent = {name: _joined([of.get(name, none) for of, none in zip(by, nothing, strict=True)]) for name in names}
     return PassCosts(_joined(seconds), _joined(joules), spent, uncounted)
 
 
@@ -114,7 +115,8 @@ def tokens_of(trace: Trace, semantics: Semantics) -> Tokens:
     n_rows = np.bincount(trace.row_pass, minlength=trace.pass_ids.size)
     context = np.bincount(trace.row_pass, trace.row_position, trace.pass_ids.size) / np.maximum(1, n_rows) + 1.0
     first = np.full(trace.pass_ids.size, np.iinfo(np.int64).max)
-    np.minimum.at(first, trace.row_pass, trace.row_position)
+    starts = np.concatenate(([0], np.cumsum(n_rows)[:-1]))  # rows are in the order of passes
+    first[n_rows > 0] = np.minimum.reduceat(trace.row_position, starts[n_rows > 0])
     batch, n_tokens = np.diff(trace.member_offsets), trace.pass_tokens.astype(np.float64)
     in_turn = (trace.pass_kind == PREFILL) & (semantics.prefill == "token-major")
     is_prompt = (trace.pass_kind == PREFILL) & ~in_turn

@@ -22,7 +22,7 @@ from tokentape.warehouse.tables import TABLES
 KINDS = ("prefill", "decode", "draft", "verify")
 _CHOSEN = ("expert_ids", "natural_ids")
 _EXPERTS = (*_CHOSEN, "pool", "next_pool", "entered")  # lists of expert ids
-_NUMBERS = ("gate_weights", "scores", "hotness")
+_NUMBERS = ("gate_weights", "scores", "hotness", "query", "key_min", "key_max")
 _SHORT = 32  # values in a list that are compared pair by pair
 _MAY_BE_INFINITE = ("nll",)  # of a token that the model held for impossible
 _PER_TOKEN = {"tokens": "tokens", "routing": "tokens in each MoE layer"}  # tables that hold every token of a pass
@@ -67,7 +67,8 @@ class Rows:
             self._requests_seen |= here
         if self.table == "tokens" and not self.may_miss:
             _refuse_gaps(frame)
-        key = list(TABLES[self.table].key)
+        more = [name for name in ("node", "query_head") if self.table == "attention" and name in frame.columns]
+        key = [*TABLES[self.table].key, *more]
         bad = _first(_is_double(frame, key))
         if bad is not None:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))
@@ -156,11 +157,14 @@ class Rows:
     def _count(self, rows: pl.DataFrame) -> None:
         """Adds to the rows of each pass, and for routing of each MoE layer in it."""
         assert self._pass_ids is not None
-        cell = np.searchsorted(self._pass_ids, rows["pass_id"].to_numpy())
-        n_layers = self._counts.shape[1]
+        if rows.is_empty():
+            return
+        at, n_layers = _places(rows["pass_id"].to_numpy(), self._pass_ids), self._counts.shape[1]
+        first, last = int(at.min()), int(at.max()) + 1  # few of all passes: rows are ordered by them
+        cell = (at - first) * n_layers
         if self.table == "routing":
-            cell = cell * n_layers + np.searchsorted(self._layers, rows["layer"].to_numpy())
-        self._counts += np.bincount(cell, minlength=self._counts.size).reshape(self._counts.shape)
+            cell += _places(rows["layer"].to_numpy(), self._layers)
+        self._counts[first:last] += np.bincount(cell, minlength=(last - first) * n_layers).reshape(-1, n_layers)
 
     def _refuse_missing(self) -> None:
         """Every pass has the tokens it says, in every MoE layer. A verify pass counts its rejected nodes too; drafts none."""
@@ -192,8 +196,19 @@ def _not_in(values: NDArray[Any], known: NDArray[np.int64] | None) -> NDArray[np
     """known: sorted."""
     if known is None or not known.size:
         return np.ones(values.size, np.bool_)
-    at = np.minimum(np.searchsorted(known, values), known.size - 1)
-    return np.asarray(known[at] != values)
+    if _is_dense(known):
+        return np.asarray((values < known[0]) | (values > known[-1]))
+    return np.asarray(known[np.minimum(_places(values, known), known.size - 1)] != values)
+
+
+def _is_dense(known: NDArray[np.int64]) -> bool:
+    """Every whole number from the first to the last, as most ids are."""
+    return bool(known.size and known[-1] - known[0] + 1 == known.size)
+
+
+def _places(values: NDArray[Any], known: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where in `known` (sorted) the values are, or would be."""
+    return values.astype(np.int64) - known[0] if _is_dense(known) else np.searchsorted(known, values)
 
 
 def _is_unknown(column: pl.Series, known: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -33,6 +33,7 @@ class Manifest(BaseModel):
     tables: tuple[str, ...]
     rows: dict[str, int]
     n_shards: int
+    recorded: dict[str, tuple[str, ...]] = {}  # the optional columns of a table that hold anything; written by `finish`
     sha256: dict[str, tuple[str, ...]] = {}  # of every shard, by table, in order; written by `finish`
     tokenizer_sha256: str | None = None
     seed: int | None = None

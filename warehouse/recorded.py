@@ -17,7 +17,7 @@ from tokentape.warehouse import seals
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.manifest import BadTape, Manifest
 from tokentape.warehouse.sums import Sums, footer_sha256, sums_of
-from tokentape.warehouse.tables import SCHEMA_VERSION, TAPE_TABLES, check_schema
+from tokentape.warehouse.tables import SCHEMA_VERSION, TABLES, TAPE_TABLES, check_schema
 
 if TYPE_CHECKING:  # writing a tape needs no Polars, a sixth of a second to import
     import polars as pl
@@ -124,7 +124,7 @@ class Tape:
         rows = self._rows(table)
         for path in self.files(table):
             with self._opened(table, path) as file:
-                shard = file.read()
+                shard = file.read(self._columns(table))
             with self._naming():
                 rows.see(shard)
             yield shard
@@ -136,7 +136,7 @@ class Tape:
         rows = self._rows(table)
         for path in self.files(table):
             with self._opened(table, path, buffer_size=1 << 20, pre_buffer=False) as file:
-                for batch in file.iter_batches(batch_size=n_rows):
+                for batch in file.iter_batches(n_rows, columns=self._columns(table)):
                     with self._naming():
                         rows.see_part(batch)
                     yield batch
@@ -150,6 +150,10 @@ class Tape:
         frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
         assert isinstance(frame, pl.DataFrame)
         return frame
+
+    def _columns(self, table: str) -> list[str]:
+        """Those that hold anything."""
+        return [*TABLES[table].columns, *self.manifest.recorded.get(table, ())]
 
     def _rows(self, table: str) -> Rows:
         """What rows of the table must be like, from the tables that say so."""

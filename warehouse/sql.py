@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tokentape.warehouse.atomic_files import replace
+from tokentape.warehouse.tables import TAPE_TABLES
+from tokentape.warehouse.tape import Store
 
 QUERIES = Path(__file__).parent / "queries"
 FORMATS = ("table", "csv", "json", "parquet")
@@ -34,11 +36,8 @@ NO_EXTENSIONS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-_READ_ONLY = NO_EXTENSIONS | {
-    "enable_external_access": "false",
-    "python_enable_replacements": "false",
-    "lock_configuration": "true",
-}
+_READ_ONLY = NO_EXTENSIONS | {"python_enable_replacements": "false"}
+_SEALED = "set enable_external_access = false; set lock_configuration = true"
 _WAIT_S = 3.0  # for another process to let go of the file
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, from 1970-01-01
@@ -77,17 +76,20 @@ def named() -> dict[str, NamedQuery]:
     return {name: NamedQuery(name, text.split("\n", 1)[0].removeprefix("--").strip(), text) for name, text in texts.items()}
 
 
-def connect(database: Path) -> duckdb.DuckDBPyConnection:
+def connect(database: Path, tapes: Mapping[str, Sequence[str]] | None = None) -> duckdb.DuckDBPyConnection:
     """A read-only connection; close it soon. Waits a moment for a process that holds the file.
 
-    Raises FileNotFoundError where there is no warehouse, BadWarehouse if it is held for longer or is not one.
+    tapes: files of a table of the tape, in whose place stands view tape.<table> with the trace id as a column. Raises
+    FileNotFoundError where there is no warehouse, BadWarehouse if it is held for longer or is not one.
     """
     if not database.exists():
         raise FileNotFoundError(f"no warehouse at {database}; run `tokentape load` first")
     give_up = time.monotonic() + _WAIT_S
     while True:
         try:
-            return duckdb.connect(str(database), read_only=True, config=_READ_ONLY)
+            connection = duckdb.connect(str(database), read_only=True, config=_READ_ONLY)
+            _attach(connection, tapes or {})
+            return connection.execute(_SEALED)
         except duckdb.Error as error:
             if "Could not set lock" not in str(error):
                 raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
@@ -98,14 +100,39 @@ def connect(database: Path) -> duckdb.DuckDBPyConnection:
             time.sleep(0.1)
 
 
-def query(database: Path, sql: str) -> pl.DataFrame:
+def _attach(connection: duckdb.DuckDBPyConnection, tapes: Mapping[str, Sequence[str]]) -> None:
+    if not tapes:
+        return
+    paths = {table: ", ".join("'" + path.replace("'", "''") + "'" for path in files) for table, files in tapes.items()}
+    connection.execute(f"attach ':memory:' as tape (read_write); set allowed_paths = [{', '.join(paths.values())}]")
+    for table, of in paths.items():
+        connection.execute(f"create view tape.{table} as from read_parquet([{of}], hive_partitioning = true)")
+
+
+def tapes_named(store: Store, sql: str) -> dict[str, list[str]]:
+    """Files of the tape's tables that a question names as tape.<table>, of all readable tapes, each compared with its sum.
+
+    Raises BadQuery where no tape holds one of them, or the store is not a local folder; BadTape where a file has changed.
+    """
+    wanted = [table for table in TAPE_TABLES if re.search(rf"\btape\.{table}\b", sql, re.IGNORECASE)]
+    if wanted and not store.is_local:
+        raise BadQuery(f"tape.{wanted[0]} is read from a local store; copy its tapes with `tokentape pull --from {store.uri}`")
+    tapes = list(store.readable()) if wanted else []
+    found = {table: [path for tape in tapes if tape.has(table) for path in tape.files(table)] for table in wanted}
+    for table in (table for table, files in found.items() if not files):
+        raise BadQuery(f"no tape in {store.uri} holds {table}")
+    return found
+
+
+def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
     """The answer to one SELECT (or FROM, WITH, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN) statement. Nothing can be written.
 
+    store: whose tapes the statement may name, as tape.routing, tape.passes, ..., read as far as the answer needs.
     Decimals, which DuckDB makes of integer sums, come back as Int64, or as Float64 where they have a fraction or more digits than
     that. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999; BadWarehouse;
     FileNotFoundError.
     """
-    with closing(connect(database)) as connection:
+    with closing(connect(database, tapes_named(store, sql) if store else None)) as connection:
         try:
             statements = connection.extract_statements(sql)
             if len(statements) != 1 or statements[0].type not in _ANSWERS:

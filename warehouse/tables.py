@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tokentape.warehouse.schema.table import Table, View, tables_of
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class BadTable(ValueError):
@@ -66,6 +66,20 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
             raise BadTable(f"table {name}: column {field.name} has {column.null_count} nulls; every row needs a value")
         arrays.append(column)
     return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def as_shard(name: str, rows: pa.Table) -> pa.Table:
+    """`rows` as a tape keeps them: conforming, what optional columns they lack as nulls, and what each field holds said in it."""
+    table = TABLES[name]
+    unused = [c for c in table.optional if c in rows.column_names and rows.column(c).null_count == len(rows)]
+    found = conform(name, rows.drop_columns(unused))
+    fields, columns = list[pa.Field](), list[pa.ChunkedArray | pa.Array]()
+    for field in schema(name, table.optional):
+        said = {"meaning": table.column(field.name).meaning, "unit": table.column(field.name).unit}
+        is_there = field.name in found.column_names
+        fields.append(field.with_metadata(said).with_nullable(field.nullable or field.name in table.optional))
+        columns.append(found.column(field.name) if is_there else pa.nulls(len(found), field.type))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def check_schema(name: str, found: pa.Schema, where: str) -> None:

@@ -1,6 +1,7 @@
 """Tapes on disk: one trace = one directory of Parquet shards with a `manifest.json` written last.
 
-    <store>/traces/<trace_id>/<table>/part-00000.parquet ...   and   <store>/traces/<trace_id>/manifest.json
+    <store>/traces/trace_id=<trace_id>/<table>/part-00000.parquet ...   and, last, its manifest.json
+    <store>/README.md                                           the dataset card (card.py)
 
 A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
 without a manifest is an unfinished capture: readers refuse it by name. The manifest carries the SHA-256 of every shard and of
@@ -27,13 +28,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tokentape.warehouse import seals
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
+from tokentape.warehouse.card import card
 from tokentape.warehouse.manifest import BadTape, Manifest
 from tokentape.warehouse.recorded import Tape
 from tokentape.warehouse.sums import sums_of
-from tokentape.warehouse.tables import BadTable, conform
+from tokentape.warehouse.tables import TABLES, BadTable, as_shard
 
 __all__ = ["BadTape", "Manifest", "Store", "Tape", "TapeWriter", "default_store", "is_disk_full"]
 
+FOLDER = "trace_id="  # as Hive names partitions: whoever reads many tapes at once has it as a column
 ROW_GROUP_ROWS = 131_072
 PARQUET: dict[str, Any] = {
     "compression": "zstd",
@@ -90,7 +93,7 @@ class Store:
         return "/".join((self.root.rstrip("/"), *parts))
 
     def trace_path(self, trace_id: str, *parts: str) -> str:
-        return self.path("traces", trace_id, *parts)
+        return self.path("traces", FOLDER + trace_id, *parts)
 
     def trace_ids(self) -> list[str]:
         """Finished tapes, sorted."""
@@ -104,7 +107,8 @@ class Store:
         folder = self.path("traces")
         if not self.fs.isdir(folder):
             return []
-        return [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(folder, detail=False)]
+        names = [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(folder, detail=False)]
+        return [name.removeprefix(FOLDER) for name in names if name.startswith(FOLDER)]
 
     def remove(self, trace_id: str) -> None:
         """Deletes a tape, finished or not; its manifest first, so that a half-deleted tape reads as unfinished."""
@@ -163,12 +167,12 @@ class Store:
 
     def write_bytes(self, path: str, data: bytes) -> None:
         """One file, written aside and renamed."""
-        with self._replacing(path) as handle:
+        with self.replacing(path) as handle:
             handle.write(data)
 
     def write_parquet(self, path: str, rows: pa.Table) -> None:
         """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
-        with self._replacing(path) as handle:
+        with self.replacing(path) as handle:
             buffer = io.BytesIO()
             pq.write_table(rows, buffer, **PARQUET)
             handle.write(seals.sealed_parquet(buffer.getvalue()))
@@ -179,9 +183,15 @@ class Store:
         leaves = {f.name: f.type.value_type if pa.types.is_list(f.type) else f.type for f in rows.schema}
         paths = {name: f"{name}.list.element" if pa.types.is_list(rows.schema.field(name).type) else name for name in leaves}
         split = [path for name, path in paths.items() if pa.types.is_floating(leaves[name])]
-        with self._replacing(path) as handle:
+        with self.replacing(path) as handle:
             others = [path for path in paths.values() if path not in split]
             pq.write_table(rows, handle, **PARQUET, use_dictionary=others, use_byte_stream_split=split)
+
+    def write_card(self) -> None:
+        """The store's README.md, where it is not the one of this version."""
+        path, text = self.path("README.md"), card().encode()
+        if not self.fs.exists(path) or self.fs.cat_file(path) != text:
+            self.write_bytes(path, text)
 
     def parquet(self, path: str) -> pq.ParquetFile:
         """A file of write_parquet, whole. Raises BadTable if it is truncated, foreign, or has changed since it was written."""
@@ -192,7 +202,7 @@ class Store:
         return pq.ParquetFile(pa.BufferReader(data))
 
     @contextmanager
-    def _replacing(self, path: str) -> Iterator[IO[bytes]]:
+    def replacing(self, path: str) -> Iterator[IO[bytes]]:
         """A file to fill that then takes the place of `path`: a reader sees the old one or the new one, and nothing stays behind.
 
         Every writer has an aside of its own, so that two may write one path: the last one stands.
@@ -273,7 +283,7 @@ class TapeWriter:
 
     def write_shard(self, shard: int, tables: dict[str, pa.Table]) -> None:
         """All tables of one shard. Raises BadTable if a column does not fit its declaration; nothing is written then."""
-        checked = {name: conform(name, rows) for name, rows in tables.items()}
+        checked = {name: as_shard(name, rows) for name, rows in tables.items()}
         for name in sorted(checked, key=lambda name: name == "requests"):  # requests last: it marks the shard complete
             self.store.write_shard(self._part(name, shard), checked[name])
 
@@ -287,12 +297,27 @@ class TapeWriter:
         return counts
 
     def finish(self, manifest: Manifest) -> None:
-        """Writes the manifest with the sums of the shards as they lie in the store."""
+        """Writes the manifest with the sums of the shards as they lie in the store, and before it the store's card."""
+        self.store.write_card()
         shards = range(manifest.n_shards)
         sums = {name: [sums_of(self.store.fs, self._part(name, shard)).file for shard in shards] for name in manifest.tables}
-        fields = manifest.model_dump(mode="json") | {"sha256": sums, "seal": seals.PLACE}
+        recorded = {name: self._recorded(name, shards) for name in manifest.tables if TABLES[name].optional}
+        fields = manifest.model_dump(mode="json") | {"sha256": sums, "recorded": recorded, "seal": seals.PLACE}
         text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
         self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), seals.sealed(text.encode()))
+
+    def _recorded(self, table: str, shards: range) -> list[str]:
+        """The table's optional columns that hold anything, from the Parquet footers."""
+        found = set[str]()
+        for shard in shards:
+            with self.store.fs.open(self._part(table, shard), "rb") as handle:
+                file = pq.ParquetFile(handle).metadata
+            for group in map(file.row_group, range(file.num_row_groups)):
+                columns = map(group.column, range(group.num_columns))
+                found |= {
+                    column.path_in_schema.split(".")[0] for column in columns if (said := column.statistics) and said.num_values
+                }
+        return [name for name in TABLES[table].optional if name in found]
 
     def discard(self) -> None:
         """Removes what an abandoned import or capture wrote."""

@@ -43,6 +43,10 @@ class KV(AttentionCapture, Slot):
         super().__init__(model)
         if policy.is_bound:
             raise ValueError(f"{type(policy).__name__} sees the future: it runs over a tape only; use `tokentape decide kv`")
+        if policy.reads_pages:
+            raise ValueError(
+                f"{type(policy).__name__} reads pages of a tape: it does not run inside a model; use `tokentape decide kv`"
+            )
         self.policy, self.storage, self.keeps_trail = policy, storage or Plain(), keeps_trail
         self.windows = windows_of(model)
         text = model.config.get_text_config()

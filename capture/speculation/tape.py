@@ -1,21 +1,23 @@
 """Rows of a shard of speculative decoding: what every draft and verify pass did with every node, and what became of it.
 
-`tokens`, `routing` and `scores` hold the accepted path only, each row with the verify pass that had it as input: they read as an
-ordinary tape. `node_routing` and `node_scores` hold all nodes of draft and verify passes, also rejected ones, by round and node.
+`tokens`, `routing`, `scores` and the `row`s of `attention` hold the accepted path only, each with the verify pass that had it as
+input: they read as an ordinary tape. `node_routing`, `node_scores` and the `node_row`s of `attention` hold the nodes of draft and
+verify passes, also rejected ones, by round and node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Pass, Round
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.rows import lists, rows_of
-from tokentape.capture.shard import AttentionKeep, ShardRecorder
+from tokentape.capture.shard import AttentionKeep, Masses, ShardRecorder, reduced, runs_of_equal_keys
 from tokentape.warehouse.tables import TABLES, schema
 
 OF_NODES = ("request_id", "round", "phase", "node", "layer")
@@ -25,20 +27,41 @@ WHOLE = np.iinfo(np.int32).max  # all experts of a token
 class RoundRecorder(ShardRecorder):
     """Fed by `decode`'s on_pass and on_round; `tables` gives the Arrow tables.
 
-    routing: attached after the drafter, sees what was applied; natural: before it, or None where the drafter reroutes nothing.
-    policy_state: of draft passes.
+    routing, attention: attached after the drafter, see what was applied; natural: before it, or None where the drafter reroutes
+    nothing. policy_state: of draft passes. windows: of sliding layers, by layer.
     """
 
     PHASE = "verify"
 
     def __init__(
-        self, routing: RoutingCapture | None, natural: RoutingCapture | None, first_pass_id: int, policy_state: str
+        self,
+        routing: RoutingCapture | None,
+        attention: AttentionCapture | None,
+        keep: AttentionKeep,
+        first_pass_id: int,
+        natural: RoutingCapture | None,
+        policy_state: str,
+        n_last: int,
+        windows: Sequence[int],
     ) -> None:
-        super().__init__(routing, None, AttentionKeep(), first_pass_id, natural, policy_state)
+        super().__init__(routing, attention, keep, first_pass_id, natural, policy_state, n_last)
+        self.windows = np.array(windows)
         self.rounds: dict[tuple[int, int], Round] = {}
+        self._node_rows: list[tuple[int, np.ndarray, np.ndarray]] = []  # pass, layers, (L, heads, nodes, columns)
+
+    def _n_rows(self, coming: Pass) -> int:
+        return super()._n_rows(coming) if coming.kind == "prefill" else coming.n_tokens * coming.is_target
 
     def record(self, done: Pass) -> None:
-        """One forward pass that has just run. Rehearsals leave no trace, passes of another model no routing."""
+        """One forward pass that has just run. Rehearsals leave no trace, passes of another model no routing or attention."""
+        if self.attention is not None and done.kind == "prefill":
+            self._record_attention(done)
+        elif self.attention is not None and done.is_target:
+            self.attention.take()
+            self.attention.take_heads()
+            runs = runs_of_equal_keys(self.attention.take_rows())
+            if done.kind != "rehearsal":
+                self._node_rows += [(len(self._passes), layers, rows[:, 0].numpy()) for layers, rows in runs]
         for capture, steps in ((self.routing, self._steps), (self.natural, self._natural)):
             if capture is not None and done.is_target:
                 step = capture.take()
@@ -47,7 +70,7 @@ class RoundRecorder(ShardRecorder):
 
     def _kept(self, done: Pass) -> list[int]:
         if done.kind == "verify":
-            return [len(self.rounds[done.request_id, done.round].inputs)]
+            return [len(self._round(done).inputs)]
         return done.counts if done.kind == "prefill" else [0]
 
     def _state(self, done: Pass) -> str | None:
@@ -91,11 +114,41 @@ class RoundRecorder(ShardRecorder):
             made |= {"scores": path.scored(self.SCORED), "node_scores": nodes.scored(OF_NODES)}
         return made
 
+    def _attention_rows(self) -> dict[str, pa.Table]:
+        """Attention of prompts, of the accepted path, and of all other nodes in the passes that had them as inputs."""
+        nodes = [masses for seen in self._node_rows for masses in self._of_nodes(*seen)]
+        blocks = sorted((*self._masses, *nodes), key=lambda m: m.pass_index)
+        rounds = [None if m.node is None else self._passes[m.pass_index].round for m in blocks]
+        return {"attention": self._mass_table(blocks, round=rounds, node=[m.node for m in blocks])}
+
+    def _of_nodes(self, pass_index: int, layers: np.ndarray, rows: np.ndarray) -> Iterator[Masses]:
+        """Of each node of a pass, over the text so far, then its ancestors and itself: the positions before it, from 0."""
+        done = self._passes[pass_index]
+        of = self._round(done)
+        held = of.nodes if done.kind == "verify" else range(of.draft.n + 1)  # nodes in the cache behind the text, in order
+        for i, node in enumerate(done.nodes):
+            above, at = [], node
+            while at >= 0:
+                above.append(done.start + held.index(at))
+                at = of.draft.parents[at]
+            position, is_path = done.start + of.draft.depths[node], done.kind == "verify" and node in of.inputs
+            seen = rows[:, :, i][:, :, [*range(done.start), *reversed(above)]]
+            sums = "node_row" if not is_path else "block_sum" if self.keep.kind == "block" else "row"
+            windows = self.windows[layers]
+            for window in np.unique(windows):
+                first = max(0, position + 1 - window) if window else 0
+                mass = seen[windows == window, :, first:].reshape(-1, position + 1 - first)
+                told = (pass_index, done.request_id, position, 1, sums, layers[windows == window])
+                yield Masses(*told, *reduced(mass, first, self.keep), node=node)
+
+    def _round(self, done: Pass) -> Round:
+        return self.rounds[done.request_id, done.round]
+
     def _tokens(self, pass_id: int, done: Pass) -> list[tuple[Any, ...]]:
         """Of a pass's tokens; width: how many experts are more than filling, is_path: accepted."""
         if done.kind == "prefill":
             return [(done.request_id, 0, "prefill", 0, n, pass_id, WHOLE, True) for n in range(done.n_tokens)]
-        of = self.rounds[done.request_id, done.round]
+        of = self._round(done)
         is_draft = done.kind == "draft"
         width = of.pools.members.shape[1] if of.pools is not None and is_draft else WHOLE
         where = (done.request_id, done.round, done.kind)

@@ -17,8 +17,8 @@ TablesOption = Annotated[
     str,
     option(
         "Comma-separated: requests, tokens, passes, routing, scores, attention; dense models: no routing. With --draft also "
-        "acceptance and rounds, and routing and scores of all nodes. Or losses alone: experts at 1 to 4 bits, calibrated on the "
-        "prompts.",
+        "acceptance and rounds, and routing, scores and attention of all nodes. Or losses alone: experts at 1 to 4 bits, "
+        "calibrated on the prompts.",
         "--tables",
     ),
 ]
@@ -41,6 +41,15 @@ def capture(
     top_k: Annotated[int, option("Sample among so many tokens; 0 is all.")] = 0,
     chat_template: Annotated[bool, option("Wrap prompts in the model's chat template.", "--chat-template")] = False,
     attention: Annotated[str, option("What to keep of attention rows: full, top:M or block:N.")] = "full",
+    attention_rows: Annotated[
+        int, option("Also keep the rows of each prompt's last N queries one by one: tova and snapkv then replay exactly.")
+    ] = 0,
+    query_heads: Annotated[
+        bool, option("Also keep a prompt's attention sums of every query head, not of KV heads alone.", "--query-heads")
+    ] = False,
+    key_pages: Annotated[
+        int, option("Also keep minima and maxima of keys by page of N tokens, and decoded queries: quest then replays.")
+    ] = 0,
     split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
     subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
     field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,

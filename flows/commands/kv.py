@@ -9,7 +9,9 @@ from tokentape.flows.options import StoreOption, TraceArgument, option
 
 def kv(
     trace: TraceArgument,
-    policy: Annotated[str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, oracle (a bound); my.py:MyPolicy.")],
+    policy: Annotated[
+        str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, quest, oracle (a bound); my.py:MyPolicy.")
+    ],
     param: Annotated[
         list[str] | None, option("A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ...")
     ] = None,
@@ -57,4 +59,7 @@ def kv(
     title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} tokens"
     print_table(title, ("", "mean after a token"), rows, numbers=("mean after a token",))
     if not row["is_exact"]:
-        note("approximate: the tape holds a prompt as sums over all queries, or rows cut short")
+        note(
+            "approximate: rows are cut short, or a prompt is known only as a sum over its queries (record its last ones with "
+            "capture --attention-rows N, N at least the policy's window)"
+        )

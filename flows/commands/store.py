@@ -1,4 +1,4 @@
-"""ls, show, rm, check: what is in the store, and whether it is whole."""
+"""ls, show, rm, push, pull, check: what is in the store, whether it is whole, and copies of it elsewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.console import mebibytes, note, number, print_table
+from tokentape.flows.console import mebibytes, note, number, print_table, progress_bar
 from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument, argument, option
 
 
@@ -67,6 +67,48 @@ def rm(
     for trace in traces:
         Store(store).remove(trace)
         note(f"removed {trace}")
+
+
+def push(
+    traces: Annotated[list[str], argument("TRACE...", "Trace ids, or their beginnings.")],
+    to: Annotated[str, option("The other store: a folder, s3://bucket/folder, hf://datasets/user/name.", "--to")],
+    store: StoreOption = None,
+) -> None:
+    """Copy tapes to another store, compared with their sums on both sides; what was stopped goes on.
+
+    \b
+    Examples:
+      tokentape push TRACE --to s3://bucket/tapes
+      tokentape push TRACE --to hf://datasets/me/tapes
+    """
+    _transfer(traces, store, to)
+
+
+def pull(
+    traces: Annotated[list[str], argument("TRACE...", "Trace ids, or their beginnings.")],
+    of: Annotated[str, option("The other store: a folder, s3://bucket/folder, hf://datasets/user/name.", "--from")],
+    store: StoreOption = None,
+) -> None:
+    """Copy tapes from another store into this one, compared with their sums on both sides; what was stopped goes on.
+
+    \b
+    Example:
+      tokentape pull TRACE --from hf://datasets/me/tapes
+    """
+    _transfer(traces, of, store)
+
+
+def _transfer(traces: list[str], source: str | None, target: str | None) -> None:
+    from tokentape.warehouse.tape import Store
+    from tokentape.warehouse.transfer import transfer
+
+    here, there = Store(source), Store(target)
+    if here.absolute == there.absolute:
+        raise ValueError(f"{here.uri} and {there.uri} are the same store; give another")
+    for trace_id in map(here.resolve, traces):
+        with progress_bar(trace_id) as tell:
+            is_new = transfer(here, trace_id, there, tell)
+        note(f"{trace_id}: {f'copied to {there.uri}' if is_new else f'{there.uri} has it already'}")
 
 
 def check(

@@ -36,12 +36,13 @@ def sql(
     as_json: JsonOption = False,
     out: OutOption = None,
 ) -> None:
-    """Ask the warehouse in SQL, read-only.
+    """Ask the warehouse in SQL, read-only; the tapes' own tables are there as tape.routing, tape.passes, and so on.
 
     \b
     Examples:
       tokentape sql "select trace_id, dataset, n_tokens from traces"
       tokentape sql "from baselines" --format csv --out baselines.csv
+      tokentape sql "select trace_id, layer, count(*) from tape.routing group by all"
     """
     _answer(statement, store, database, format_of(format, as_json), out)
 
@@ -130,6 +131,7 @@ def _database(store: str | None, database: str | None) -> Path:
 
 def _answer(statement: str, store: str | None, database: str | None, format: str, out: Path | None) -> None:
     from tokentape.warehouse import sql as asker
+    from tokentape.warehouse.tape import Store
 
-    frame: pl.DataFrame = asker.query(_database(store, database), statement)
+    frame: pl.DataFrame = asker.query(_database(store, database), statement, Store(store))
     asker.render(frame, format, out)

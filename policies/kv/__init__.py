@@ -5,6 +5,7 @@ from __future__ import annotations
 from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.oracle import Oracle
+from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.rule import KVPolicy
 from tokentape.policies.kv.snapkv import SnapKV
@@ -26,4 +27,4 @@ KV_POLICIES: dict[str, type[KVPolicy]] = {
 }
 
 KELLE = "kelle"  # AERP, whose words lose bits between the refreshes of 2DRP inside a live model
-TYPED = KV_POLICIES | {KELLE: AERP}
+TYPED = KV_POLICIES | {KELLE: AERP, "quest": Quest}

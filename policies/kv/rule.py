@@ -40,6 +40,7 @@ class KVPolicy:
     recent: int | str = "auto"
 
     is_bound: ClassVar[bool] = False
+    reads_pages: ClassVar[bool] = False  # evicts nothing: reads part of all (quest.py), over a tape only
     needs_raw: ClassVar[bool] = False  # scores are logits, before the softmax
     prompt_queries: ClassVar[int | None] = None  # the last prompt queries whose attention its first scores need; None: all
     memory: ClassVar[int] = 1

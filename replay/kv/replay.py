@@ -8,7 +8,7 @@ changes later hidden states. The tape is read in pieces, so that a long context 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.oracle import Oracle
+from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.recompute import DISTINCT, PAIRS, POPULAR, WORD_BYTES, Widths, after_prompt, pays
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.registry import label
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
+from tokentape.replay.kv.quest import replay_quest
 from tokentape.replay.kv.tape import AttentionTape, Events, events_of, prompt_mass
 
 THETA = 0.5  # of popularity, where a policy has none of its own
@@ -64,6 +66,9 @@ def replay_kv(tape: AttentionTape, policy: KVPolicy, renorm: bool = True, exact:
     gets an upper end. Raises ValueError for rows that cannot be followed (with the request, position and layer), and for a
     policy that ranks by logits, which a tape does not hold.
     """
+    if isinstance(policy, Quest):
+        replay, heads = replay_quest(tape, policy, widths_of(tape).head_bytes)
+        return KVReplay(replay, heads, [])
     engine = _replayed(tape, policy, renorm, exact)
     return engine.result(exact=exact and not engine.starts_from_all_queries)
 
@@ -75,6 +80,10 @@ def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64
 
 
 def _replayed(tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool) -> _Engine:
+    if policy.reads_pages:
+        raise ValueError(
+            f"{label('kv', policy)} evicts nothing, it reads pages; a system takes a policy that evicts, such as aerp"
+        )
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and str(tape.notes["keep"]).startswith("top"):
@@ -104,6 +113,7 @@ class _Request:
     popular_at_first: NDArray[np.bool_]
     last_position: int
     n_layers_done: int = 0
+    observed: dict[int, tuple[int, NDArray[np.float64]]] = field(default_factory=dict)  # layer: prompt queries, (heads, c) sum
 
 
 class _Engine:
@@ -137,16 +147,16 @@ class _Engine:
         for events in events_of(self.tape):
             of, shape = events, (self.n_layers, self.n_sets, self.tape.requests[events.request_id][1])
             future = self.futures.setdefault(of.request_id, np.zeros(shape))
-            if not of.is_prompt:
+            if of.kind == "row":
                 rows = (of.mass_bounds, of.mass, of.key_bounds, of.keys, of.now)
                 self._refuse(add_future(of.layers, *rows, future, self.n_heads), of)
 
     def run(self, events: Events) -> None:
         """Prompts of one request in a piece of the tape, or queries in order."""
         request = self.open.get(events.request_id) or self._begin(events.request_id)
-        if events.is_prompt:
+        if events.kind != "row":
             for e in range(events.now.size):
-                self._prompt(request, events, e)
+                (self._prompt if events.kind == "column_sum" else self._observe)(request, events, e)
             return
         self._decode(request, events)
         request.n_layers_done += int((events.now == request.last_position).sum())
@@ -169,15 +179,26 @@ class _Engine:
         self.requests.add(request_id)
         return made
 
+    def _observe(self, request: _Request, events: Events, e: int) -> None:
+        """Adds up the prompt's last queries that a policy looks at, as far as they are recorded one by one."""
+        n_prompt = self.tape.requests[events.request_id][0]
+        if events.now[e] >= n_prompt - (self.policy.prompt_queries or 0):
+            layer, mass = int(events.layers[e]), prompt_mass(self.tape, events, e)
+            n, seen = request.observed.get(layer, (0, np.zeros((self.n_heads, n_prompt))))
+            seen[:, : mass.shape[1]] += mass
+            request.observed[layer] = n + 1, seen
+
     def _prompt(self, request: _Request, events: Events, e: int) -> None:
         layer, per_set = int(events.layers[e]), self.n_heads // self.n_sets
         mass = prompt_mass(self.tape, events, e)
-        mass = mass.reshape(self.n_sets, per_set, -1).sum(axis=1)
         c = mass.shape[1]
+        n_seen, seen = request.observed.pop(layer, (0, mass))
+        is_observed = n_seen > 0 and n_seen == min(c, self.policy.prompt_queries or 0)
+        mass = (seen if is_observed else mass).reshape(self.n_sets, per_set, -1).sum(axis=1)
         if request.future.size:
             mass = request.future[layer, :, :c]
-        elif self.policy.prompt_queries is not None:
-            # A tape holds the sum over all queries of a prompt: its mean stands for each of the last ones.
+        elif self.policy.prompt_queries is not None and not is_observed:
+            # Without their own rows the mean over all queries of a prompt stands for each of the last ones.
             self.starts_from_all_queries = True
             mass = mass / np.arange(c, 0, -1) * np.minimum(self.policy.prompt_queries, np.arange(c, 0, -1))
         kept = request.slots.start(mass, layer * self.n_sets, int(self.windows[layer]))

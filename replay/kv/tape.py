@@ -15,6 +15,7 @@ from tokentape.warehouse.geometry import Geometry
 
 COLUMNS = ("request_id", "position", "layer", "kv_head", "reduction", "n_queries", "key_positions", "mass", "rest")
 PIECE_BYTES = 32 << 20  # of masses that a piece of the tape should hold
+KINDS = ("prompt_row", "column_sum", "row")  # reductions that are followed, in the order in which a request has them
 EQUAL_SCORES = 1e-3  # relative spread below which a prompt's scores count as all the same
 
 
@@ -47,10 +48,10 @@ class AttentionTape:
 @dataclass(frozen=True, eq=False)
 class Events:
     """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat
-    rows (events.py)."""
+    rows (events.py). kind: of KINDS."""
 
     request_id: int
-    is_prompt: bool
+    kind: str
     layers: NDArray[np.int32]
     now: NDArray[np.int64]
     mass_bounds: NDArray[np.int64]
@@ -62,6 +63,7 @@ class Events:
 
 def events_of(tape: AttentionTape) -> Iterator[Events]:
     """The tape's events, request by request within a piece, prompts first; one that a piece cuts in two is put together again.
+    Nodes off a draft's accepted path are left out.
 
     Raises ValueError naming the request for heads that are missing or out of order, or a request that the tape does not list.
     """
@@ -84,7 +86,7 @@ def events_of(tape: AttentionTape) -> Iterator[Events]:
 
 
 def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
-    heads, is_prompt = tape.n_heads, pl.col("reduction") == "column_sum"
+    heads = tape.n_heads
     keys = {name: frame[name].to_numpy().reshape(-1, heads) for name in ("request_id", "position", "layer", "kv_head")}
     same = all((keys[name] == keys[name][:, :1]).all() for name in ("request_id", "position", "layer"))
     if not same or (keys["kv_head"] != np.arange(heads)).any():
@@ -92,16 +94,16 @@ def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
     for request_id in np.unique(keys["request_id"]).tolist():
         if request_id not in tape.requests:
             raise ValueError(f"tape {tape.trace_id}: attention of request {request_id}, which `requests` does not list")
-        for of in (True, False):
-            part = frame.filter((pl.col("request_id") == request_id) & (is_prompt == of))
+        for of in KINDS:
+            part = frame.filter((pl.col("request_id") == request_id) & (pl.col("reduction") == of))
             if len(part):
-                mass, listed = _flat(part["mass"], np.float32), _flat(part["key_positions"], np.int32)
+                mass, listed = flat(part["mass"], np.float32), flat(part["key_positions"], np.int32)
                 layers, now = (part[name].gather_every(heads).to_numpy() for name in ("layer", "position"))
                 rest = part["rest"].to_numpy().astype(np.float32)
                 yield Events(request_id, of, layers.astype(np.int32), now.astype(np.int64), *mass, *listed, rest)
 
 
-def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """(bounds (n + 1,), values) of a column of lists; null: an empty list."""
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
     values = column.drop_nulls().explode(empty_as_null=False).to_numpy() if lengths.any() else np.zeros(0)
@@ -109,9 +111,9 @@ def _flat(column: pl.Series, dtype: type) -> tuple[NDArray[np.int64], NDArray[An
 
 
 def prompt_mass(tape: AttentionTape, events: Events, e: int) -> NDArray[np.float64]:
-    """(n_heads, c) f64 column sums of prompt event e over its c tokens.
+    """(n_heads, c) f64 of prompt event e over its c tokens: sums over all its queries, or of the last of them alone.
 
-    Raises ValueError where they are not column sums: a key that no query saw has none, and row sums are all the same.
+    Raises ValueError where sums are not column sums: a key that no query saw has none, and row sums are all the same.
     """
     c, heads = int(events.now[e]) + 1, tape.n_heads
     dense = np.zeros((heads, c))
@@ -123,6 +125,6 @@ def prompt_mass(tape: AttentionTape, events: Events, e: int) -> NDArray[np.float
     where = f"tape {tape.trace_id}: request {events.request_id}, layer {events.layers[e]}"
     if not np.isfinite(dense).all() or (dense < 0).any():
         raise ValueError(f"{where}: prompt attention is NaN or negative; record it again")
-    if c >= 4 and bool((np.ptp(dense, axis=1) < EQUAL_SCORES * dense.mean(axis=1)).any()):
+    if events.kind == "column_sum" and c >= 4 and bool((np.ptp(dense, axis=1) < EQUAL_SCORES * dense.mean(axis=1)).any()):
         raise ValueError(f"{where}: every prompt token scores the same, as sums over keys do; give sums over queries")
     return dense

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.capture.speculation.settings import DraftSettings
@@ -80,6 +82,51 @@ def test_the_nodes_of_draft_and_verify_passes(settings, store):
         assert sum(row["gate_weights"]) == pytest.approx(1.0)  # the family renormalises over what was chosen
 
 
+@pytest.mark.parametrize(("family", "keep", "width"), [("Qwen3Moe", "full", 2), ("GptOss", "full", 1), ("Mistral", "top:4", 1)])
+def test_attention_of_the_accepted_path_is_that_of_an_undrafted_capture(model_folder, prompts, store, family, keep, width):
+    draft = DraftSettings("ngram") if family == "Mistral" else DraftSettings(depth=3, width=width, pool_frac=0.5)
+    told = {"max_requests": 2, "max_prompt_tokens": 20, "max_new_tokens": 14, "attention": keep, "attention_rows": 3}
+    drafted = CaptureSettings(model_folder(family), prompts, ("tokens", "attention"), **told, speculation=draft)
+    tape, ours = read(store, capture(drafted, store))
+    _, plain = read(store, capture(dataclasses.replace(drafted, speculation=None, tables=("tokens", "attention")), store))
+    keys = ["request_id", "position", "layer", "kv_head", "reduction", "n_queries"]
+    is_node = pl.col("reduction") == "node_row"
+    a, b = (tables["attention"].filter(is_node.not_()).sort(keys) for tables in (ours, plain))
+    assert a.select(*keys, "key_positions").equals(b.select(*keys, "key_positions"))
+    np.testing.assert_allclose(a["mass"].explode(), b["mass"].explode(), atol=2e-5)
+    np.testing.assert_allclose(a["rest"], b["rest"], atol=2e-5)
+    verifying = ours["passes"].filter(pl.col("kind") == "verify")["pass_id"].implode()
+    verify = ours["attention"].filter(pl.col("pass_id").is_in(verifying))
+    n_heads = tape.manifest.attention["n_kv_heads"] * tape.geometry.n_layers
+    once = ours["rounds"].unique(["request_id", "round"])
+    assert len(verify) == (once["n_verified"].sum() + once.height) * n_heads  # rejected nodes and the root too
+    assert verify["node"].null_count() == 0
+    assert (ours["attention"].filter(is_node)["pass_id"].is_in(verifying).not_()).any() == (family != "Mistral")  # drafts
+
+
+def test_attention_of_rejected_nodes_is_that_of_their_own_text(settings, store):
+    wanted = dataclasses.replace(settings, tables=("tokens", "attention"), max_requests=2)
+    _, tables = read(store, capture(wanted, store))
+    model = AutoModelForCausalLM.from_pretrained(settings.model, attn_implementation="eager").eval()
+    verify = tables["passes"].filter(pl.col("kind") == "verify").select("pass_id")
+    nodes = tables["attention"].join(verify, on="pass_id").join(tables["acceptance"], on=["request_id", "round", "node"])
+    rejected = nodes.filter(pl.col("is_accepted").not_(), pl.col("layer") == 2, pl.col("kv_head") == 1)
+    assert len(rejected)
+    assert set(rejected["reduction"]) == {"node_row"}
+    named = {(r["request_id"], r["round"], r["node"]): r for r in tables["acceptance"].iter_rows(named=True)}
+    for row in rejected.iter_rows(named=True):
+        node, behind = row["node"], []
+        while node:
+            of = named[row["request_id"], row["round"], node]
+            behind.insert(0, of["draft_token_id"])
+            node = of["parent"]
+        text = tables["tokens"].filter(pl.col("request_id") == row["request_id"]).sort("position")["token_id"].to_list()
+        ids = text[: row["position"] + 1 - len(behind)] + behind
+        with torch.inference_mode():
+            matrix = model(torch.tensor([ids]), output_attentions=True).attentions[2][0, 2:4].sum(0)
+        np.testing.assert_allclose(row["mass"], matrix[-1], atol=2e-5)
+
+
 def test_what_entered_was_read_and_pools_keep_their_size(settings, store):
     _, tables = read(store, capture(settings, store))
     rounds, nodes = tables["rounds"], tables["node_routing"].filter(pl.col("phase") == "verify")
@@ -116,7 +163,7 @@ def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monk
     monkeypatch.setattr("tokentape.capture.plan.SHARD_REQUESTS", 2)
     trace_id = capture(settings, store)
     whole = {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")}
-    folder = tmp_path / "store" / "traces" / trace_id
+    folder = tmp_path / "store" / "traces" / f"trace_id={trace_id}"
     (folder / "manifest.json").unlink()
     for table in folder.iterdir():
         (table / "part-00001.parquet").unlink()
@@ -153,7 +200,6 @@ def test_ordinary_settings_and_names_know_nothing_of_drafts(settings):
     [
         ({"speculation": None, "tables": ("rounds",)}, "name a drafter"),
         ({"teacher_forced": True}, "does not go with --draft"),
-        ({"tables": ("attention",)}, "does not go with --draft"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, values, words):

@@ -25,6 +25,7 @@ WITHOUT_JSON = {  # commands that list and compute nothing, and why
     "hardware new": "writes a file",
     "load": "writes the warehouse, which sql and query answer from",
     "rm": "removes",
+    **dict.fromkeys(("push", "pull"), "copies"),
     "serve": "runs until it is stopped",
     "show": "prints JSON",
 }

@@ -57,15 +57,15 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     Path(store.trace_path("mad", "manifest.json")).write_text("{")
     Path(store.trace_path("stopped", "manifest.json")).unlink()
     Path(store.trace_path("tiny-0001", "routing", "part-00001.parquet")).write_bytes(b"")
-    store.fs.makedirs(store.path("traces", "empty"))
+    store.fs.makedirs(store.trace_path("empty"))
     database_path(store).write_bytes(b"no database")
     wrong = {
-        "traces/mad/manifest.json": "damaged",
-        "traces/rotten/routing/part-00000.parquet": "damaged",
-        "traces/short/tokens/part-00000.parquet": "missing",
-        "traces/tiny-0001/routing/part-00001.parquet": "unknown",
-        "traces/empty": "unfinished",
-        "traces/stopped": "unfinished",
+        "traces/trace_id=mad/manifest.json": "damaged",
+        "traces/trace_id=rotten/routing/part-00000.parquet": "damaged",
+        "traces/trace_id=short/tokens/part-00000.parquet": "missing",
+        "traces/trace_id=tiny-0001/routing/part-00001.parquet": "unknown",
+        "traces/trace_id=empty": "unfinished",
+        "traces/trace_id=stopped": "unfinished",
         f"steps/replays-{spoilt}.parquet": "damaged",
         f"metrics/replays-{lost}.parquet": "missing",
         "curves/never.parquet": "incomplete",

@@ -68,6 +68,16 @@ def test_ls_show_rm(store: Store, tokentape: Cli) -> None:
     assert "no tapes" in tokentape("ls").err
 
 
+def test_push_and_pull_copy_a_tape(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    other = f"file://{tmp_path}/other"
+    assert f"copied to {other}" in tokentape.ok("push", "tiny", "--to", other).err
+    tokentape.ok("rm", "tiny-0001")
+    assert "copied" in tokentape.ok("pull", "tiny", "--from", other).err
+    assert "has it already" in tokentape.ok("pull", "tiny", "--from", other).err
+    tokentape.ok("load")
+    assert tokentape.ok("sql", "select distinct trace_id from tape.routing", "--json").out.count("tiny-0001") == 1
+
+
 def test_replay_names_the_denominator_and_writes_the_result_once(store: Store, tokentape: Cli) -> None:
     first = tokentape.ok(*REPLAY)
     assert "unique lookups" in first.out

@@ -214,7 +214,7 @@ def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):
 def test_a_damaged_tape_is_named(tokentape: Cli, tmp_path: Path):
     (tmp_path / "log.csv").write_text(HEADER + "0,100,5\n1,30,5\n")
     trace_id = tokentape("import", "requests", "log.csv").out.strip()
-    (shard,) = (tmp_path / "tape" / "traces" / trace_id).rglob("*.parquet")
+    (shard,) = (tmp_path / "tape" / "traces" / f"trace_id={trace_id}").rglob("*.parquet")
     shard.write_bytes(shard.read_bytes()[:100])
     done = tokentape.refused("serving", "simulate", "--workload", trace_id)
     assert "changed since it was written" in done.err

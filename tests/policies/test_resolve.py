@@ -34,6 +34,7 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("kv", "streaming"): {"budget": "none", "sink": "8"},
     ("kv", "h2o"): {"budget": "64", "recent": "16"},
     ("kv", "tova"): {"is_per_head": "TRUE", "recent": "2"},
+    ("kv", "quest"): {"budget": "64", "dense_layers": "0"},
     ("kv", "snapkv"): {"window": "8", "pool": "3"},
     ("kv", "random"): {"seed": "7", "recent": "auto"},
     ("kv", "aep"): {"importance": "decay", "gamma": "0.5", "score_kind": "raw"},

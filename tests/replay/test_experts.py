@@ -16,7 +16,7 @@ from tokentape.policies.residency import CACHES, Static
 from tokentape.replay import trace as trace_file
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
 from tokentape.replay.curve import lru_curve, stack_distances
-from tokentape.replay.experts import look_up, make_cache, replay, replay_all_capacities
+from tokentape.replay.experts import look_up, looked_up, make_cache, replay, replay_all_capacities
 from tokentape.replay.result import tables_of
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
@@ -82,6 +82,18 @@ def test_a_tape_costs_the_same_part_by_part(fetching, capacity, monkeypatch):
     )
     for name, values in whole.timeline.items():
         assert values.tolist() == (parts.timeline[name].tolist() if name == "kind" else pytest.approx(parts.timeline[name]))
+
+
+@pytest.mark.parametrize("start", CHOICES["start"])
+@pytest.mark.parametrize("name", CACHES)
+def test_a_tape_is_looked_up_the_same_part_by_part(name, start, monkeypatch):
+    found = []
+    for cells in (trace_file.CELLS, 3 * 5):
+        monkeypatch.setattr(trace_file, "CELLS", cells)
+        trace = make_trace(seed=3)
+        room = parse_capacity("40%", trace.geometry, "int8-g32")
+        found.append(looked_up(trace, CACHES[name](), Semantics("global", start=start), room, "int8-g32", 5))
+    assert np.array_equal(*found)
 
 
 def test_metrics_and_requests_are_what_the_passes_add_up_to():
@@ -178,8 +190,8 @@ def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recen
     result, listed = (
         replay(trace, CACHES["lru"](), None, of, per_layer * layers * size, "fp16") for of in (semantics, Semantics(scope))
     )
-    looked_up = stream(trace, semantics)
-    events = [looked_up.keys[a:b].tolist() for a, b in itertools.pairwise(looked_up.offsets.tolist())]
+    lookups = stream(trace, semantics)
+    events = [lookups.keys[a:b].tolist() for a, b in itertools.pairwise(lookups.offsets.tolist())]
     if scope == "global":
         expected = sum(engine_hits(events, per_layer * layers, recency == "hits-first"))
     else:
@@ -272,14 +284,14 @@ def test_negative_verify_notices_a_wrong_budget_and_a_flipped_row():
     geometry = trace.geometry.model_copy(update={"recorded_expert_bytes": (100, 100, 100)})
     trace = make_trace(geometry=geometry)
     semantics = Semantics("global", overflow="keep")
-    looked_up = stream(trace, semantics)
+    lookups = stream(trace, semantics)
     cache = ExpertCache(
         CACHES["lru"](), np.full(24, 100, np.int64), np.zeros(24, np.int32), np.array([1200], np.int64), keep_overflow=True
     )
-    hits = cache.advance(looked_up.keys, looked_up.offsets)
+    hits = cache.advance(lookups.keys, lookups.offsets)
     recorded = np.zeros(trace.ids.size, np.uint8)
     is_decode = np.repeat(trace.pass_kind[trace.row_pass] == 1, np.diff(trace.offsets))
-    recorded[is_decode] = hits[np.repeat(trace.pass_kind[looked_up.event_pass] == 1, np.diff(looked_up.offsets))]
+    recorded[is_decode] = hits[np.repeat(trace.pass_kind[lookups.event_pass] == 1, np.diff(lookups.offsets))]
     assert verify(trace, recorded, 1200).first_difference is None
     assert verify(trace, recorded, 1000).first_difference is not None
     recorded[np.flatnonzero(is_decode)[17]] ^= 1
@@ -326,11 +338,11 @@ def test_capacities_that_cannot_work_are_refused():
 def test_static_sees_no_profile_before_its_window_has_passed():
     trace = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=100)
     semantics, size = Semantics("global"), trace.geometry.expert_bytes("fp16")[0]
-    looked_up = stream(trace, semantics)
-    window = round(0.5 * (looked_up.offsets.size - 1))
-    first = looked_up.offsets[window]
+    lookups = stream(trace, semantics)
+    window = round(0.5 * (lookups.offsets.size - 1))
+    first = lookups.offsets[window]
     hits = {
-        frac: look_up(make_cache(trace, Static(frac), semantics, 8 * size, "fp16", 0), looked_up, semantics)
+        frac: look_up(make_cache(trace, Static(frac), semantics, 8 * size, "fp16", 0), lookups, semantics)
         for frac in (0.5, 0.999, 1.0)
     }
     assert hits[0.5][:first].tolist() == hits[0.999][:first].tolist()  # before any window ends both are the same cache
@@ -341,10 +353,10 @@ def test_static_sees_no_profile_before_its_window_has_passed():
 @pytest.mark.parametrize("frac", [0.25, 0.5, 1.0])
 def test_static_counts_its_share_of_the_events_to_the_last_of_them(frac):
     trace, semantics = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=5), Semantics("global")
-    looked_up = stream(trace, semantics)
+    lookups = stream(trace, semantics)
     cache = make_cache(trace, Static(frac), semantics, 8 * trace.geometry.expert_bytes("fp16")[0], "fp16", 0)
-    look_up(cache, looked_up, semantics)
-    events = [looked_up.keys[a:b] for a, b in itertools.pairwise(looked_up.offsets)]
+    look_up(cache, lookups, semantics)
+    events = [lookups.keys[a:b] for a, b in itertools.pairwise(lookups.offsets)]
     assert len(events) == 6 * 3
     counted = np.concatenate(events[: round(frac * len(events))])
     assert cache.profile.tolist() == [np.count_nonzero(counted == key) for key in range(trace.n_keys)]

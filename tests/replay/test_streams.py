@@ -30,6 +30,8 @@ def obvious_events(routing, passes, prefill):
 def test_events_equal_the_obvious_grouping(prefill, seed):
     routing, passes = make_tables(seed, n_requests=2, n_prompt=5, n_decode=4)
     trace = trace_from_tables("t", GEOMETRY, "synthetic", routing, passes)
+    by_part = trace_from_tables("t", GEOMETRY, "synthetic", (routing[i : i + 7] for i in range(0, len(routing), 7)), passes)
+    assert all(np.array_equal(mine, vars(trace)[name]) for name, mine in vars(by_part).items())
     made = stream(trace, Semantics(scope="global", prefill=prefill))
     events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
     assert events == obvious_events(routing, passes, prefill)
@@ -80,6 +82,7 @@ def in_row(row, **changed):
         (lambda r, p: (r.with_columns(expert_ids=pl.lit([5, 5])), p), "row 0 names an expert twice"),
         (lambda r, p: (r.with_columns(expert_ids=pl.lit([], dtype=pl.List(pl.Int64))), p), "row 0 names no expert"),
         (lambda r, p: (r.reverse(), p), "not ordered"),
+        (lambda r, p: (pl.concat([r.head(2), r.slice(1)]), p), "row 2 is there twice"),
         (lambda r, p: (r, p.with_columns(request_ids=pl.lit([], dtype=pl.List(pl.Int64)))), "no member"),
     ],
 )

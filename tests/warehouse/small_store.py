@@ -1,13 +1,16 @@
 """One tape whose summaries can be counted on fingers, and results of replays with round numbers."""
 
+import json
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 
 from tokentape.capture.importers.rows import RoutedRows, tables_of
+from tokentape.warehouse import seals
 from tokentape.warehouse.at_rest import at_rest
 from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.sums import sums_of
 from tokentape.warehouse.tables import TABLES, schema
 from tokentape.warehouse.tape import Manifest, Store
 
@@ -54,7 +57,10 @@ def write_tape(
 
 def summed_anew(store: Store, trace_id: str = TRACE) -> None:
     """The manifest names the shards as they lie: what a writer that went wrong leaves."""
-    store.writer(trace_id).finish(store.open(trace_id).manifest)
+    tape = store.open(trace_id)
+    sums = {table: [sums_of(store.fs, path).file for path in tape.shard_paths(table)] for table in tape.manifest.tables}
+    fields = tape.manifest.model_dump(mode="json") | {"sha256": sums, "seal": seals.PLACE}
+    store.write_bytes(tape.path, seals.sealed(json.dumps(fields).encode()))
 
 
 def result_tables(

@@ -144,7 +144,7 @@ def test_a_reader_keeps_the_old_database(small: Store) -> None:
         load(small, database)
         assert reader.execute("select count(*) from replays").fetchone() == before == (6,)
     assert query(database, "select count(*) as n from replays").item() == 7
-    assert sorted(p.name for p in database.parent.iterdir()) == sorted([*WRITTEN, "traces", "warehouse.duckdb"])
+    assert sorted(p.name for p in database.parent.iterdir()) == sorted(["README.md", *WRITTEN, "traces", "warehouse.duckdb"])
 
 
 def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
@@ -187,10 +187,10 @@ def test_foreign_and_older_results_are_named(small: Store) -> None:
     path = batch_path(small, "metrics", "replays-r0")
     good = pq.read_table(path)
     small.write_parquet(path, pa.table({"a": [1]}))
-    with pytest.raises(BadTable, match=r"r0\.parquet: not a metrics table of schema 1: column run_id is missing"):
+    with pytest.raises(BadTable, match=r"r0\.parquet: not a metrics table of schema 2: column run_id is missing"):
         load(small, database_path(small))
     small.write_parquet(path, good.set_column(2, "value", good["value"].cast(pa.float32())))
-    with pytest.raises(BadTable, match=r"r0\.parquet: column value is float, schema 1 says double"):
+    with pytest.raises(BadTable, match=r"r0\.parquet: column value is float, schema 2 says double"):
         load(small, database_path(small))
 
 

@@ -119,7 +119,9 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_wri
     store: Store, dead_aside: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(store.root)
-    whole = [root / name for name in ("traces/t/routing/part-0.parquet", "results/metrics/a.parquet", "quality/b.parquet")]
+    whole = [
+        root / name for name in ("traces/trace_id=t/routing/part-0.parquet", "results/metrics/a.parquet", "quality/b.parquet")
+    ]
     mine, dead = [Path(aside_of(str(path))) for path in whole], [dead_aside(path) for path in whole]
     with monkeypatch.context() as patch:
         patch.setattr(atomic_files, "_here", lambda: "0123abcd")  # another machine, or a container with numbers of its own

@@ -134,7 +134,7 @@ def test_tape_files_that_cannot_be_read(small: Store) -> None:
     pq.write_table(pa.table({"a": [1]}), path)
     refused(BadTable, "column request_id is missing")
     pq.write_table(good.set_column(2, "layer", good["layer"].cast(pa.int64())), path)
-    refused(BadTable, "column layer is int64, schema 1 says uint16; record or import the tape again")
+    refused(BadTable, "column layer is int64, schema 2 says uint16; record or import the tape again")
     pq.write_table(good.slice(1), path)
     refused(BadTape, "routing has 4 rows, the manifest says 5")
     path.unlink()
@@ -145,7 +145,7 @@ def test_tape_files_that_cannot_be_read(small: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text.replace('"schema_version": 1', '"schema_version": 0'), "schema version 0, this tokentape reads 1"),
+        (lambda text: text.replace('"schema_version": 2', '"schema_version": 0'), "schema version 0, this tokentape reads 2"),
         (lambda text: text[:50], "not a manifest"),
         (lambda text: text.replace('"origin"', '"origins"'), "not a manifest"),
         (lambda text: "[]", "schema version None"),

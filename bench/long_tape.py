@@ -1,0 +1,72 @@
+"""What a tape weighs by token and layer; a replay of a long one from Parquet in its own process: CPU seconds and memory."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from bench.replay import in_new_process
+from tokentape.capture.importers.rows import RoutedRows, tables_of
+from tokentape.warehouse import models
+from tokentape.warehouse.tape import Manifest, Store, Tape
+
+MODEL, N_SHARDS, N_TOKENS = "qwen3-30b-a3b", 4, 16_384  # of each shard, one request: 25 M lookups
+REPLAY = """
+import json, sys, time
+from bench.memory import peak_bytes
+from tokentape.flows.cli import app
+how = "--policy lru --capacity 25% --scope global --hardware gh200 --quiet"
+sys.argv = ["tokentape", "replay", "long", "--store", sys.argv[1], *how.split()]
+try:
+    app()
+except SystemExit as end:
+    assert not end.code
+print(json.dumps([time.process_time(), peak_bytes()]))
+"""
+
+
+def bench(tape: Tape) -> dict[str, Any]:
+    """All figures. tape: a captured one, with scores."""
+    report: dict[str, Any] = {}
+    for table in ("routing", "scores"):
+        n_bytes = sum(tape.store.fs.size(path) for path in tape.files(table))
+        report[f"{table}_bytes_per_token_layer"] = round(n_bytes / tape.manifest.rows[table], 1)
+    with tempfile.TemporaryDirectory() as folder:
+        n_lookups = write(Store(folder))
+        cpu_s, peak = json.loads(in_new_process("-c", REPLAY, folder)[0].splitlines()[-1])
+    report |= {"parquet_replay_lookups_per_cpu_s": round(n_lookups / cpu_s), "parquet_replay_peak_gib": round(peak / 2**30, 2)}
+    print(f"replay of {n_lookups / 1e6:.0f} M lookups from Parquet {cpu_s:.1f} CPU s, {report['parquet_replay_peak_gib']} GiB")
+    return report
+
+
+def write(store: Store) -> int:
+    """A tape of drawn routing, a request per shard; how many lookups it has."""
+    geometry, rng, writer = models.load(MODEL).geometry, np.random.default_rng(0), store.writer("long")
+    layers, rows = np.array(geometry.moe_layers), dict[str, int]()
+    for shard in range(N_SHARDS):
+        position = np.repeat(np.arange(N_TOKENS), layers.size)
+        first, step = (
+            rng.integers(0, geometry.n_experts, position.size),
+            1 + 2 * rng.integers(0, geometry.n_experts // 2, position.size),
+        )
+        ids = (first[:, None] + np.arange(geometry.top_k) * step[:, None]) % geometry.n_experts
+        made = RoutedRows(
+            position * 0 + shard, position, np.tile(layers, N_TOKENS), shard * N_TOKENS + position, position > 0, ids,
+            np.full(ids.shape, 1 / geometry.top_k, np.float32),
+        )  # fmt: skip
+        tables = tables_of(made, "drawn", {}, {})
+        writer.write_shard(shard, tables)
+        rows = {name: rows.get(name, 0) + of.num_rows for name, of in tables.items()}
+    fields = {
+        "trace_id": "long",
+        "origin": "synthetic",
+        "source": "bench",
+        "model_id": MODEL,
+        "dataset": "drawn",
+        "n_shards": N_SHARDS,
+    }
+    writer.finish(Manifest(**fields, geometry=geometry, tables=tuple(rows), rows=rows, created_utc="2026-01-01T00:00:00+00:00"))
+    return rows["routing"] * geometry.top_k

@@ -1,0 +1,81 @@
+"""Quest over a tape: what share of recorded attention lies on the pages that each decoded query would read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tokentape.policies.kv.quest import Quest, page_scores
+from tokentape.policies.registry import label
+from tokentape.replay.kv.tape import COLUMNS, AttentionTape, flat
+
+VECTORS = ("query", "key_min", "key_max")
+
+
+def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Rows of kv_replays (one) and kv_heads. kept_mass_frac is of the tokens read; n_updates counts pages scored, and a page's
+    bounds weigh what a token's keys and values do (head_bytes).
+
+    Raises ValueError for a tape without pages, or whose rows are cut short.
+    """
+    page = int(tape.notes.get("page_tokens", 0))
+    if not page or tape.notes["keep"] != "full":
+        what = "holds no pages of keys" if not page else f"keeps {tape.notes['keep']} of every row"
+        raise ValueError(f"tape {tape.trace_id} {what}; record it with --key-pages 16 --attention full")
+    longest = max((n for _, n in tape.requests.values()), default=0)
+    bounds: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
+    sums = np.zeros((tape.geometry.n_layers, tape.n_heads, 2))  # decoded rows, kept share
+    n_scored = stored = whole_pairs = 0
+    for piece in tape.pieces():
+        frame = pl.from_arrow(piece.select([*COLUMNS, *VECTORS]))
+        assert isinstance(frame, pl.DataFrame)
+        frame = frame.filter(pl.col("reduction").is_in(["column_sum", "row"]))
+        lists = {name: flat(frame[name], np.float32) for name in ("mass", "key_positions", *VECTORS)}
+        told = frame.select("request_id", "position", "layer", "kv_head", "reduction", "n_queries").iter_rows()
+        for i, (request_id, position, layer, head, reduction, n_queries) in enumerate(told):
+            mass, keys, query, low, high = (values[at[i] : at[i + 1]] for at, values in lists.values())
+            first, n_pages = (position - n_queries + 1) // page, position // page + 1
+            if (request_id, layer, head) not in bounds:
+                width = low.size // (n_pages - first)
+                made = np.full((-(-longest // page), width), np.inf, np.float32)
+                bounds[request_id, layer, head] = made, -made
+            lows, highs = bounds[request_id, layer, head]
+            np.minimum(lows[first:n_pages], low.reshape(-1, lows.shape[1]), out=lows[first:n_pages])
+            np.maximum(highs[first:n_pages], high.reshape(-1, lows.shape[1]), out=highs[first:n_pages])
+            if reduction != "row":
+                continue
+            start = int(keys[0]) if keys.size else 0  # what a sliding layer still sees
+            pages = np.arange(start // page, n_pages)
+            if layer >= policy.dense_layers:
+                seen = slice(pages[0], n_pages)
+                pages = pages[0] + policy.read(page_scores(query.reshape(-1, lows.shape[1]), lows[seen], highs[seen]), page)
+                n_scored += n_pages - seen.start
+            is_read = np.isin(np.arange(start, position + 1) // page, pages)
+            sums[layer, head] += 1, mass[is_read].sum() / mass.sum()
+            stored += position + 1 + n_pages
+            whole_pairs += position + 1
+    n, kept = sums[..., 0].sum(), float(sums[..., 1].sum())
+    if not n:
+        raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
+    told_policy = json.dumps(asdict(policy), sort_keys=True)
+    key = {"trace_id": tape.trace_id, "policy": label("kv", policy), "parameters": told_policy, "renorm": False}
+    steps = n / (tape.geometry.n_layers * tape.n_heads)
+    row = {
+        "is_bound": False, "origin": tape.origin, "is_exact": True, "budget_tokens": policy.budget,
+        "n_requests": len({request for request, _, _ in bounds}), "n_steps": round(steps), "kept_mass_frac": float(kept / n),
+        "kept_mass_high_frac": float(kept / n),
+        "n_evicted": 0, "n_updates": int(n_scored), "popular_frac": 1.0, "popular_stays_frac": 1.0, "x_bytes": 0.0,
+        "kv_bytes": float(stored * head_bytes / steps), "full_bytes": float(whole_pairs * head_bytes / steps),
+    }  # fmt: skip
+    heads = [
+        key
+        | {"layer": x, "kv_head": h, "n_steps": int(m), "kept_mass_frac": of / m, "kept_mass_high_frac": of / m, "n_evicted": 0}
+        for x, by_head in enumerate(sums)
+        for h, (m, of) in enumerate(by_head.tolist())
+        if m
+    ]
+    return key | row, heads
