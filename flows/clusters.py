@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from typing import Any
 
 ANSWER_S = 10  # seconds in which a cluster has to answer
+# Of workers. Dask's own has large arrays given back to the system one by one: a replay then takes several times as long.
+ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
 TRIES = 3  # of a job whose worker was killed
 
 
@@ -18,6 +20,7 @@ class Dask(Executor):
     """Workers of one thread each, or those of the scheduler at `address`."""
 
     def __init__(self, workers: int, address: str) -> None:
+        import dask
         from distributed import Client, LocalCluster
 
         self._open = ExitStack()
@@ -27,7 +30,8 @@ class Dask(Executor):
         else:
             own: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
             own["silence_logs"] = logging.CRITICAL  # a job that fails for good is an error here
-            client = Client(self._open.enter_context(LocalCluster(**own)), set_as_default=False)
+            with dask.config.set({"distributed.nanny.pre-spawn-environ": ENVIRONMENT}):
+                client = Client(self._open.enter_context(LocalCluster(**own)), set_as_default=False)
         self._open.enter_context(client)
         self._max_workers = max(1, sum(client.nthreads().values()))
         self._executor = client.get_executor(pure=False)

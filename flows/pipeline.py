@@ -110,7 +110,7 @@ def pipeline(
         own = [f"study:{Path(name).stem}", *(f"system:{system}" for system in [system_of(name)] if system)]
         with noted(f"tokentape study {shlex.quote(name)}{at}" + (f" --runner {runner}" if runner else "")), tags(*own):
             counts = study_flow(name, store, (), runner, workers)
-        said.append(f"study {name}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+        said.append(f"study {Path(name).stem}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
     with noted(f"tokentape load{at} && tokentape site{at} --out {shlex.quote(site)}"):
         page = publish_flow(store, site)
     show(Store(store), page, said)
@@ -127,7 +127,7 @@ def show(store: Store, page: str, said: Sequence[str]) -> None:
     create_table_artifact(best.to_dicts(), key="best-policies", description="The best policy of every tape and machine")
 
 
-@flow(name="demo")
+@flow(name="demo", flow_run_name="demo")
 def demo(store: str | None = None, site: str = "site") -> Demo:
     """What `tokentape demo` does, each step a run of its own.
 
