@@ -50,6 +50,7 @@ POLICIES: dict[str, Look] = {
     "lfu": Look("LFU (in cache)", "the one least used since it came in", VERMILLION, "square"),
     "lfu-lifetime": Look("LFU (lifetime)", "the one least used since the start", ORANGE, "diamond"),
     "fifo": Look("FIFO", "the one that came in first", GREEN, "triangle-up"),
+    "sieve": Look("SIEVE", "the oldest unused since the hand passed", "#44AA99", "M-.5,-.87H.5L1,0L.5,.87H-.5L-1,0Z"),
     "static": Look("static by frequency", "none: the most used in a profile stay", PURPLE, "triangle-down"),
     "random": Look("random", "any", SKY, "cross"),
     "belady": Look("Belady (bound)", "the one needed last: it sees the future", INK, TWO_DASHES),

@@ -20,6 +20,7 @@ from tokentape.policies.lfu import LFU
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events, run_queue_serial, shrink_queue
 from tokentape.policies.ranked import ABSENT, run_ranked, shrink_ranked
+from tokentape.policies.sieve import run_sieve, shrink_sieve
 from tokentape.policies.uniform import run_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
@@ -36,11 +37,22 @@ _OF_KIND: dict[str, type[np.generic]] = {
     "_n_cached": np.int64,
     "_n_total": np.int64,
     "_last": np.int64,
+    "_visited": np.uint8,
+    "_hand": np.uint32,
 }
 _I32, _I64, _U8, _U32, _U64, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64, float64))
-CACHE_STATE = (_I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64)
+CACHE_STATE = (
+    _I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64, _U8, _U32,
+)  # fmt: skip
+_LISTS = ("queue", "sieve")  # kinds that keep a linked list
 # What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.
-_NEEDED = {"queue": ("promote",), "ranked": ("bypass", "profile_frac", "params", "rank"), "uniform": (), "future": ("bypass",)}
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "queue": ("promote",),
+    "sieve": (),
+    "ranked": ("bypass", "profile_frac", "params", "rank"),
+    "uniform": (),
+    "future": ("bypass",),
+}
 
 
 @lru_cache(maxsize=64)
@@ -122,9 +134,11 @@ class ExpertCache:
         self.used = np.zeros(n_caches, np.int64)
         self.stamp = np.full(n_keys, -1, np.int64)
         self._draws = np.array([seed], np.uint64)
-        if policy.kind == "queue":
+        if policy.kind in _LISTS:
             self._link = np.zeros(2 * (n_keys + n_caches), np.uint32)
             self._resident = np.zeros(n_keys, np.uint8)
+            if policy.kind == "sieve":
+                self._visited, self._hand = np.zeros(n_keys, np.uint8), np.zeros(n_caches, np.uint32)
         else:
             self._slots, self._slot_of = np.zeros(n_keys, np.uint32), np.zeros(n_keys, np.uint32)
             self._count = np.zeros(n_caches, np.int64)
@@ -137,10 +151,12 @@ class ExpertCache:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
         self.used[:] = 0
         self._has_run = False
-        if self.policy.kind == "queue":
+        if self.policy.kind in _LISTS:
             self._resident[:] = 0
             sentinels = np.arange(self.sizes.size, self.sizes.size + self.capacity.size)
             self._link[2 * sentinels] = self._link[2 * sentinels + 1] = sentinels
+            if self.policy.kind == "sieve":
+                self._hand[:] = sentinels
         else:
             self._slot_of[:] = ABSENT
             self._count[:] = 0
@@ -153,6 +169,10 @@ class ExpertCache:
         for c in range(capacity.size):
             if self.policy.kind == "queue":
                 shrink_queue(c, self.sizes, self.capacity, self._link, self._resident, self.used)
+            elif self.policy.kind == "sieve":
+                shrink_sieve(
+                    c, self.sizes, self.capacity, self._link, self._resident, self._visited, self._hand, self.used
+                )  # fmt: skip
             elif self.policy.kind == "ranked":
                 shrink_ranked(
                     c, self.sizes, self.base_of, self.capacity, self._slots, self._ranks, self._lasts, self._slot_of, self._count,
@@ -178,7 +198,7 @@ class ExpertCache:
     @property
     def resident(self) -> NDArray[np.bool_]:
         """(K,) which experts are resident now."""
-        if self.policy.kind == "queue":
+        if self.policy.kind in _LISTS:
             return np.asarray(self._resident == 1)
         return np.asarray(self._slot_of != ABSENT)
 
@@ -192,6 +212,11 @@ class ExpertCache:
         events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
             self._advance_future(keys, events, hits)
+        elif self.policy.kind == "sieve":
+            run_sieve(
+                keys, events, self.sizes, self.cache_of, self.capacity, self.keep_overflow, self._link, self._resident,
+                self._visited, self._hand, self.used, hits,
+            )  # fmt: skip
         elif self.policy.kind == "queue" and offsets is None:
             run_queue_serial(
                 keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self._link, self._resident,

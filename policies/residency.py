@@ -7,6 +7,7 @@ from tokentape.policies.lfu import LFU, LifetimeLFU
 from tokentape.policies.lru import FIFO, LRU
 from tokentape.policies.protocol import CachePolicy as CachePolicy
 from tokentape.policies.random_victim import RandomVictim
+from tokentape.policies.sieve import Sieve
 from tokentape.policies.static import Static
 
 CACHES: dict[str, type] = {
@@ -14,6 +15,7 @@ CACHES: dict[str, type] = {
     "lfu": LFU,
     "lfu-lifetime": LifetimeLFU,
     "fifo": FIFO,
+    "sieve": Sieve,
     "static": Static,
     "random": RandomVictim,
     "belady": Belady,
