@@ -1,7 +1,7 @@
-"""Loads a causal language model and its tokenizer: `embedded`, a local directory, or a hub id.
+"""Loads a causal language model and its tokenizer: `embedded`, a local directory, a GGUF file, or a hub id.
 
-transformers does the loading, quantised checkpoints and device maps included; only safetensors weights and no remote code. Every
-failure becomes one line that says what to do.
+transformers does the loading, quantised checkpoints and device maps included; only safetensors and GGUF weights, no remote code.
+Every failure becomes one line that says what to do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -29,6 +29,7 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
+from tokentape.capture import quantised
 from tokentape.policies.names import nearest, unknown
 
 EMBEDDED = "embedded"
@@ -55,7 +56,8 @@ class Source:
     location: str  # directory or hub id, for from_pretrained
     fingerprint: str  # hub commit, or SHA-256 over the directory's files (large weights: samples)
     config: Any
-    revision: str | None = None  # hub commit to load from; None for a directory
+    at: dict[str, str] = field(default_factory=dict)  # for from_pretrained: hub commit, or the GGUF file of all there is
+    gguf: dict[str, Any] | None = None  # what the manifest says of that file
 
     @property
     def context(self) -> int | None:
@@ -70,6 +72,7 @@ class Loaded:
     source: Source
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    weights: dict[str, Any] = field(default_factory=dict)  # what is quantised and how, for the manifest
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -89,6 +92,8 @@ def find(name: str) -> Source:
 
     Raises ValueError for an unknown name (with the nearest known one), OSError where the hub cannot be reached.
     """
+    if name.endswith(".gguf"):
+        return _find_gguf(name)
     path = EMBEDDED_PATH if name == EMBEDDED else Path(name)
     if name == EMBEDDED and not (path / "config.json").is_file():
         raise ValueError("the embedded model is not installed; make it with `tokentape models train`")
@@ -98,42 +103,58 @@ def find(name: str) -> Source:
         config = _one_line(name, lambda: AutoConfig.from_pretrained(path, trust_remote_code=False))
         return Source(EMBEDDED if name == EMBEDDED else name, str(path), _directory_fingerprint(path), config)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        wanted = f"give {EMBEDDED!r}, a local directory, or a hub id owner/name"
+        wanted = f"give {EMBEDDED!r}, a local directory, a .gguf file, or a hub id owner/name"
         raise ValueError(f"unknown model {name!r}{_nearest(name) or ';'} {wanted}")
     # The hub's cache keeps a file as snapshots/<commit>/<name>; the config itself no longer says its commit (transformers 5.23).
     commit = Path(_one_line(name, lambda: cached_file(name, "config.json"))).parent.name
     config = _one_line(name, lambda: AutoConfig.from_pretrained(name, revision=commit, trust_remote_code=False))
-    return Source(name, name, commit, config, revision=commit)
+    return Source(name, name, commit, config, {"revision": commit})
 
 
-def load(source: Source, device: str = "auto", dtype: str = "auto", device_map: str | None = None) -> Loaded:
+def _find_gguf(name: str) -> Source:
+    """Of `folder/file.gguf`, or of `owner/name:file.gguf` on the hub, which is fetched: its config is in it."""
+    path, (repository, _, file) = Path(name).absolute(), name.partition(":")
+    if not path.is_file() and (not file or repository.count("/") != 1 or name.startswith((".", "/", "~"))):
+        raise ValueError(f"{name}: no such file; give a .gguf file, or owner/name:FILE.gguf of the hub")
+    quantised.refuse_absent("a GGUF file", "gguf", "accelerate")
+    if not path.is_file():
+        path = Path(_one_line(name, lambda: cached_file(repository, file)))
+    config, held = _one_line(name, lambda: quantised.read_gguf(path))
+    return Source(name, str(path.parent), _fingerprint([path], path.parent), config, {"gguf_file": str(path)}, held)
+
+
+def load(
+    source: Source, device: str = "auto", dtype: str = "auto", device_map: str | None = None, quantization: str | None = None
+) -> Loaded:
     """Weights and tokenizer, in eval mode.
 
     device: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps, ...; device_map: handed to transformers instead (needs
-    accelerate). dtype: auto (the checkpoint's), float32, bfloat16, float16. A hub model's files come from the commit that
-    `find` saw. Raises ValueError or OSError with one line.
+    accelerate). dtype: auto (the checkpoint's), float32, bfloat16, float16. quantization: see quantised.options. A hub model's
+    files come from the commit that `find` saw. Raises ValueError or OSError with one line.
     """
     if dtype != "auto" and dtype not in DTYPES:
         raise unknown("dtype", dtype, ("auto", *DTYPES))
     place = None if device_map else resolve_device(device)
-    common: dict[str, Any] = {"trust_remote_code": False} | ({"revision": source.revision} if source.revision else {})
-    options: dict[str, Any] = common | {"use_safetensors": True, "dtype": DTYPES.get(dtype, "auto")}
+    options: dict[str, Any] = {"trust_remote_code": False, "dtype": DTYPES.get(dtype, "auto"), "output_loading_info": True}
+    options |= source.at | ({"config": source.config} if source.gguf else {"use_safetensors": True})
+    options |= quantised.options(source, quantization, place)
     if device_map:
         options["device_map"] = device_map
     name = source.model_id
     with _LOADING:
-        model = _one_line(name, lambda: auto_class(source.config).from_pretrained(source.location, **options))
+        model, found = _one_line(name, lambda: auto_class(source.config).from_pretrained(source.location, **options))
+    if source.gguf and (absent := sorted(found["missing_keys"])):
+        raise ValueError(f"model {name} could not be loaded ({len(absent)} weights are not in the file, such as {absent[0]})")
     tokenizer = load_tokenizer(source)
     if place is not None and not getattr(model, "is_quantized", False):
         model = model.to(place)
-    return Loaded(source, model.eval(), tokenizer)
+    return Loaded(source, model.eval(), tokenizer, quantised.told(source, quantization, model))
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     """The tokenizer alone. Raises as `load` does."""
-    revision = {"revision": source.revision} if source.revision else {}
-    load = AutoTokenizer.from_pretrained
-    made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **revision))
+    load, at = AutoTokenizer.from_pretrained, source.at
+    made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **at))
     return made
 
 
@@ -209,8 +230,12 @@ def _nearest(name: str) -> str:
 def _directory_fingerprint(folder: Path) -> str:
     """SHA-256 over name, size and content of all files that from_pretrained may read; of large weights, samples."""
     files = [p for p in folder.iterdir() if p.suffix in (*READ_SUFFIXES, ".safetensors") and p.is_file()]
+    return _fingerprint([*files, *(folder / CHAT_TEMPLATES).glob("*.jinja")], folder)
+
+
+def _fingerprint(files: list[Path], folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted([*files, *(folder / CHAT_TEMPLATES).glob("*.jinja")]):
+    for path in sorted(files):
         digest.update(f"{path.relative_to(folder).as_posix()}:{path.stat().st_size}\n".encode())
         for piece in _pieces(path):
             digest.update(piece)
@@ -221,7 +246,7 @@ def _pieces(path: Path) -> Iterator[bytes]:
     """The whole file; of weights of 64 MiB or more, 64 KiB every 4 MiB from the head, and the tail: 1/64 of any checkpoint."""
     size = path.stat().st_size
     with path.open("rb") as handle:
-        if path.suffix != ".safetensors" or size < WHOLE_BYTES:
+        if path.suffix not in (".safetensors", ".gguf") or size < WHOLE_BYTES:
             yield handle.read()
             return
         for start in (*range(0, size, STRIDE_BYTES), size - SAMPLE_BYTES):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from tokentape.capture import datasets, models
+from tokentape.capture import datasets, models, quantised
 from tokentape.capture.checkpoint import FLOATS, stored_tensors
 from tokentape.capture.embedded.texts import Item
 from tokentape.capture.live.loop import Request, Sampling
@@ -40,7 +40,7 @@ OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
 OF_LOSSES = ("requests", "losses")  # of a tape of its own: it is about weights, its requests are the calibration text
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
-ASKED = ("speculation", "attention_rows", "query_heads", "key_pages")  # settings that a tape names only where they are given
+ASKED = ("quantization", "speculation", "attention_rows", "query_heads", "key_pages")  # named by a tape only where they are given
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
 
 
@@ -58,6 +58,7 @@ class CaptureSettings:
     device: str = "auto"
     device_map: str | None = None
     dtype: str = "auto"
+    quantization: str | None = None
     seed: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
@@ -83,6 +84,8 @@ class CaptureSettings:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
         _ = self.sampling, self.keep  # both refuse bad values
+        if self.quantization in quantised.WIDTHS and (self.speculation is not None or "losses" in self.tables):
+            raise ValueError("--quantization goes neither with --draft nor with --tables losses, which quantise by themselves")
         if self.attention_rows and ("attention" not in self.tables or self.keep.kind == "block"):
             why = "sums over blocks name no single row" if self.keep.kind == "block" else "table attention is not recorded"
             raise ValueError(f"--attention-rows: {why}; give --tables attention and --attention full or top:N")
@@ -157,6 +160,7 @@ class Plan:
     geometry: Geometry  # as the config states it
     trace_id: str
     small: models.Source | None = None  # the drafter `model:ID`
+    is_unpacked: bool = False  # weights of a quantised checkpoint become plain floats
 
     @property
     def shard_requests(self) -> int:
@@ -169,6 +173,8 @@ class Plan:
 def plan(settings: CaptureSettings) -> Plan:
     """Finds the model and reads the prompts. Raises ValueError or OSError with one line for whatever is wrong with them."""
     source = models.find(settings.model)
+    place = None if settings.device_map else models.resolve_device(settings.device)
+    how = quantised.options(source, settings.quantization, place)
     context, asked = source.context, settings.max_prompt_tokens + settings.max_new_tokens
     if context is not None and asked > context:
         raise ValueError(
@@ -183,7 +189,8 @@ def plan(settings: CaptureSettings) -> Plan:
         raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
     draft = settings.speculation
     small = models.find(draft.model_id) if draft is not None and draft.model_id else None
-    return Plan(settings, source, found, geometry, _trace_id(settings, source, found, small), small)
+    is_unpacked = getattr(how.get("quantization_config"), "dequantize", False)
+    return Plan(settings, source, found, geometry, _trace_id(settings, source, found, small), small, is_unpacked)
 
 
 def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], small: models.Source | None) -> str:
@@ -191,6 +198,7 @@ def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item
     # A device map may spread a model over several devices; the machine's accelerator stands for them.
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
+    runs_on += [versions("gguf", "torchao")] if source.gguf or settings.quantization else []
     prints = [source.fingerprint] if small is None else [source.fingerprint, small.fingerprint]
     parts = json.dumps([settings.recorded(), *prints, prompts, runs_on], sort_keys=True)
     return f"{slug(settings.model)}-{slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
@@ -236,11 +244,13 @@ def _memory_bytes(settings: CaptureSettings, planned: Plan) -> dict[str, int]:
     sizes["keys and values"] *= geometry.n_layers
     if "attention" in settings.tables:
         sizes["attention matrices"] = 2 * 4 * batch * geometry.n_heads * prompt**2
+    if planned.source.gguf:
+        return sizes | {"weights": width * sum(planned.source.gguf["stored_parameters"].values())}
     try:
         stored = stored_tensors(settings.model)
     except (OSError, ValueError):
         return sizes
-    return sizes | {"weights": sum(t.n_values * width if t.dtype in FLOATS else t.n_bytes for t in stored)}
+    return sizes | {"weights": sum(t.n_values * width if planned.is_unpacked or t.dtype in FLOATS else t.n_bytes for t in stored)}
 
 
 def _free_bytes(root: str) -> int:

@@ -84,7 +84,7 @@ def capture(
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
     writer.remove_stale()
     _refuse_without_room(estimate(settings, store, planned), store)
-    loaded = loaded or models.load(planned.source, settings.device, settings.dtype, settings.device_map)
+    loaded = loaded or models.load(planned.source, settings.device, settings.dtype, settings.device_map, settings.quantization)
     try:
         return _recorded(planned, loaded, writer, progress)
     except torch.OutOfMemoryError as error:
@@ -110,17 +110,8 @@ def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress
             n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
-    told: dict[str, Any] = {
-        "source": settings.model,
-        "dataset": settings.dataset,
-        "seed": settings.seed,
-        "settings": settings.recorded(),
-    }
+    told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}
     told["attention"] = _attention_notes(settings, attention)
-    quantised = getattr(loaded.model.config, "quantization_config", None)
-    if quantised is not None:
-        of = quantised if isinstance(quantised, dict) else quantised.to_dict()
-        told["settings"] |= {"checkpoint_quantization": str(of.get("quant_method"))}
     writer.finish(manifest_of(loaded, geometry, writer, settings.tables, n_shards, **told))
     return planned.trace_id
 
@@ -228,6 +219,7 @@ def manifest_of(
         tables=tables,
         rows=writer.count_rows(tables, n_shards),
         n_shards=n_shards,
+        weights=loaded.weights,
         tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
         versions={"python": platform.python_version(), **versions(*PACKAGES)},
         created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),

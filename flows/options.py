@@ -35,7 +35,7 @@ StoreOption = Annotated[
 ]
 TraceArgument = Annotated[str, argument("TRACE", "Trace id, or the start of one (see `tokentape ls`).")]
 DatabaseOption = Annotated[str | None, option("DuckDB file. [default: <store>/warehouse.duckdb]", "--database")]
-ModelOption = Annotated[str, option("embedded, a hub id (owner/name) or a local directory in Hugging Face format.", "--model")]
+ModelOption = Annotated[str, option("embedded, a hub id owner/name, a directory, FILE.gguf or owner/name:FILE.gguf.", "--model")]
 DeviceOption = Annotated[str, option("auto, cpu, cuda, cuda:1, mps.", "--device")]
 DtypeOption = Annotated[str, option("auto (the checkpoint's), float32, bfloat16, float16.", "--dtype")]
 ProfileOption = Annotated[

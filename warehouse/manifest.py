@@ -35,6 +35,7 @@ class Manifest(BaseModel):
     n_shards: int
     recorded: dict[str, tuple[str, ...]] = {}  # the optional columns of a table that hold anything; written by `finish`
     sha256: dict[str, tuple[str, ...]] = {}  # of every shard, by table, in order; written by `finish`
+    weights: dict[str, Any] = {}  # of a model whose weights are quantised, or were: how, and which modules
     tokenizer_sha256: str | None = None
     seed: int | None = None
     settings: dict[str, Any] = {}  # what the capture or import was asked for

@@ -56,6 +56,9 @@ def capture(
     device: DeviceOption = "auto",
     device_map: Annotated[str | None, option("Device map for transformers, such as auto; instead of --device.")] = None,
     dtype: DtypeOption = "auto",
+    quantization: Annotated[
+        str | None, option("int8, int4, fp8: linear layers at load (torchao; not stacked experts); none: unpack FP8, MXFP4.")
+    ] = None,
     seed: Annotated[int, option("For sampling, and for which tokens calibrate losses.")] = 0,
     draft: Annotated[
         str | None,

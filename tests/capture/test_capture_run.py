@@ -1,8 +1,6 @@
 """A capture from end to end: what the tape holds, and that a killed and resumed one holds the same."""
 
 import dataclasses
-import importlib.util
-import json
 import shutil
 
 import numpy as np
@@ -399,24 +397,3 @@ def test_the_estimate_is_by_table_what_a_capture_writes_and_holds(settings, stor
     assert expected.memory_bytes["weights"] == 4 * model.num_parameters()
     cache = model(torch.ones(2, 104, dtype=torch.long)).past_key_values
     assert expected.memory_bytes["keys and values"] == sum(4 * (of.keys.numel() + of.values.numel()) for of in cache.layers)
-
-
-def test_a_quantised_checkpoint_is_named_or_refused_with_what_to_install(settings, store, tmp_path, monkeypatch):
-    folder = tmp_path / "fp8"
-    shutil.copytree(settings.model, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "fp8"}}))
-    if importlib.util.find_spec("accelerate") is None:
-        with pytest.raises(ValueError, match="pip install accelerate") as caught:
-            capture(dataclasses.replace(settings, model=str(folder)), store)
-        assert "\n" not in str(caught.value)
-    load = models.load
-
-    def named(*args):
-        loaded = load(*args)
-        loaded.model.config.quantization_config = {"quant_method": "fp8"}
-        return loaded
-
-    monkeypatch.setattr(models, "load", named)
-    tape = store.open(capture(settings, store))
-    assert tape.manifest.settings["checkpoint_quantization"] == "fp8"
