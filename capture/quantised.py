@@ -11,8 +11,7 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +48,15 @@ def read_gguf(path: Path) -> tuple[Any, dict[str, Any]]:
 
 def refuse_absent(what: str, *packages: str) -> None:
     """Raises ValueError with the command that installs what is not there."""
-    if absent := [name for name in packages if find_spec(name) is None]:
+    if absent := [name for name in packages if not _is_installed(name)]:
         raise ValueError(f"{what} needs {' and '.join(absent)}: pip install {' '.join(absent)}, or 'tokentape[quantised]'")
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except PackageNotFoundError:
+        return False
 
 
 def method_of(source: Source) -> str | None:
