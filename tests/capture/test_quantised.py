@@ -114,7 +114,7 @@ def test_a_gguf_that_lacks_weights_or_is_none_is_refused(gguf_file, prompts, sto
     source.config.num_hidden_layers += 1
     with pytest.raises(ValueError, match="weights are not in the file"):
         models.load(source, "cpu")
-    monkeypatch.setattr(quantised, "find_spec", lambda name: None)
+    monkeypatch.setattr(quantised, "_is_installed", lambda name: False)
     with pytest.raises(ValueError, match="pip install gguf accelerate"):
         models.find(str(gguf_file[0]))
 
@@ -169,7 +169,7 @@ def test_a_quantisation_that_cannot_be_had_is_refused(model_folder, prompts, sto
             capture(dataclasses.replace(base, quantization=width), store)
     with pytest.raises(ValueError, match="nor with --tables losses"):
         dataclasses.replace(base, tables=("losses",), quantization="int8")
-    monkeypatch.setattr(quantised, "find_spec", lambda name: None)
+    monkeypatch.setattr(quantised, "_is_installed", lambda name: False)
     with pytest.raises(ValueError, match="pip install torchao accelerate"):
         capture(dataclasses.replace(base, quantization="int8"), store)
     shutil.copytree(base.model, tmp_path / "fp8")
