@@ -1,4 +1,4 @@
-"""replay, verify, study: tapes through policies and hardware."""
+"""replay, verify, study, diff: tapes through policies and hardware, and what moved since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.console import note, number, percent, print_metrics, print_table, progress_bar, quantity, say
+from tokentape.flows.console import band, note, number, percent, print_metrics, print_table, progress_bar, quantity, say
 from tokentape.flows.options import (
     JsonOption,
     ProfileOption,
@@ -242,3 +242,35 @@ def study(
         counts = run_study(name, Store(store), runner, workers, live)
     if as_json:
         print(json.dumps({"study": name} | counts))
+
+
+def diff(
+    before: Annotated[str, argument("A", "A run's id or its beginning, STUDY@TIME (its newest runs before it) or STUDY@latest.")],
+    after: Annotated[str, argument("B", "The same.")],
+    store: StoreOption = None,
+) -> None:
+    """Which metrics moved from A to B, by how much, and whether beyond the spread over A's seeds (of one seed: at all, by 1e-9).
+
+    Exit code 1 where one moved beyond.
+
+    \b
+    Examples:
+      tokentape diff 3f2a91 8c07d2
+      tokentape diff baselines@2026-11-23T02:00 baselines@latest
+    """
+    from tokentape.flows.moved import difference
+    from tokentape.warehouse.tape import Store
+
+    found = difference(Store(store), before, after)
+    columns = ("metric", "unit", "before", "after", "change", "beyond", "band", "seeds", "run")
+    rows = [
+        (one.metric, one.unit, number(one.before, ".6g"), number(one.after, ".6g"), percent(one.change_frac, "+.3g"),
+         "yes" if one.is_beyond else "no", band(*(one.band or (None, None)), lambda end: f"{end:.6g}"), one.n_seeds, one.run)
+        for one in sorted(found.moved, key=lambda one: not one.is_beyond)
+    ]  # fmt: skip
+    print_table(f"{before} to {after}", columns, rows, numbers=("before", "after", "change", "seeds"))
+    n_beyond = sum(one.is_beyond for one in found.moved)
+    only = f"; conditions that only one has: {found.n_before} and {found.n_after}" * bool(found.n_before + found.n_after)
+    say(f"{n_beyond} of {found.n_metrics} metrics moved beyond, {len(found.moved) - n_beyond} within the seeds' band; "
+        f"runs that are in both: {found.n_same}{only}")  # fmt: skip
+    raise typer.Exit(int(n_beyond > 0))
