@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.console import band, note, number, percent, print_metrics, print_table, progress_bar, quantity, say
+from tokentape.flows.console import Shown, note, number, percent, print_metrics, print_table, progress_bar, quantity, say
 from tokentape.flows.options import (
     JsonOption,
     ProfileOption,
@@ -209,6 +209,7 @@ def study(
     live: Annotated[
         bool, option("Also measure inside a live model, which takes minutes and needs torch.", "--live/--no-live")
     ] = True,
+    dry_run: Annotated[bool, option("Say what there is to do and what it takes on disk; compute nothing.", "--dry-run")] = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
@@ -223,6 +224,7 @@ def study(
       tokentape study slicemoe
       tokentape study layered_prefill
       tokentape study kelle --no-live
+      tokentape study my.toml --dry-run
       tokentape study my.toml --runner processes
       tokentape study my.toml --runner dask:tcp://HOST:8786 --store /shared/tape
     """
@@ -232,12 +234,17 @@ def study(
         listed = [f"{study_name:18} {question}" for study_name, question in questions().items()]
         print(json.dumps(questions(), indent=1) if as_json else "\n".join(listed))  # plain, so that the list is there at once
         return
-    from tokentape.flows.study_run import check, run_study
+    from tokentape.flows.study_run import check, plan_study, run_study
 
     check(name, runner, live)
     from tokentape.flows.workers import gone_soon
     from tokentape.warehouse.tape import Store
 
+    if dry_run:
+        plan = plan_study(name, Store(store))
+        if as_json:
+            print(json.dumps({"study": name} | plan))
+        return
     with gone_soon():
         counts = run_study(name, Store(store), runner, workers, live)
     if as_json:
@@ -265,7 +272,8 @@ def diff(
     columns = ("metric", "unit", "before", "after", "change", "beyond", "band", "seeds", "run")
     rows = [
         (one.metric, one.unit, number(one.before, ".6g"), number(one.after, ".6g"), percent(one.change_frac, "+.3g"),
-         "yes" if one.is_beyond else "no", band(*(one.band or (None, None)), lambda end: f"{end:.6g}"), one.n_seeds, one.run)
+         "yes" if one.is_beyond else "no", Shown("" if one.band is None else "{:.6g} to {:.6g}".format(*one.band), one.band),
+         one.n_seeds, one.run)
         for one in sorted(found.moved, key=lambda one: not one.is_beyond)
     ]  # fmt: skip
     print_table(f"{before} to {after}", columns, rows, numbers=("before", "after", "change", "seeds"))
