@@ -63,7 +63,7 @@ HEADINGS = {  # of the help, what is used most first
     "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
     "Machines and models": ("hardware", "models", "fit", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
-    "Answers": ("load", "query", "sql", "plot", "site", "serve", "demo"),
+    "Answers": ("load", "query", "sql", "diff", "plot", "site", "serve", "demo"),
 }
 
 
@@ -198,7 +198,7 @@ def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
 _add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)
 _add(app, Command, compare=systems.compare, explain=systems.explain)
 _add(app, Command, fit=fit.fit)
-_add(app, Command, timeline=replay.timeline, verify=replay.verify, query=warehouse.query, sql=warehouse.sql)
+_add(app, Command, timeline=replay.timeline, verify=replay.verify, diff=replay.diff, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, record=record.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)
 _add(app, Action, push=store.push, pull=store.pull)

@@ -50,7 +50,10 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         ),
     ),
     "evaluate": (Idle(("param", "cache", "scheme", "seeds"), lambda of: of["policy"] is None, "without --policy"),),
-    "study": (Idle(("runner", "workers", "live", "store"), lambda of: of["name"] is None, "without a study"),),
+    "study": (
+        Idle(("runner", "workers", "live", "store", "dry_run"), lambda of: of["name"] is None, "without a study"),
+        Idle(("runner", "workers", "live"), lambda of: of["dry_run"], "with --dry-run"),
+    ),
     "query": (
         Idle(ASKING, lambda of: of["name"] is None, "without a query"),
         Idle(("store",), lambda of: of["database"] is not None, "with --database"),

@@ -41,6 +41,7 @@ from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, 
 from tokentape.replay.trace import Trace, trace_from_tables
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
+from tokentape.warehouse.tables import RESULT_TABLES
 from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store
 
 RESIDENCY = "residency"
@@ -119,6 +120,17 @@ class GridReport:
     n_found: int
     n_run: int
     impossible: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """What a study would do: runs found finished, left to compute, and known not to be possible. n_bytes: that those left would
+    take in the store, from earlier runs of the same view and tape, or else of that view; None where there are none."""
+
+    n_found: int
+    n_left: int
+    impossible: tuple[str, ...]
+    n_bytes: int | None
 
 
 def expand(study: Study, store: Store) -> list[Cell]:
@@ -277,7 +289,7 @@ def sources_of(cell: Cell) -> str:
     """Hash of the code that decides the replay: its engine's, its policy's, and the constants of its machine."""
     if cell.policy == experts.ALL_CAPACITIES:
         return sources.sha256(ENGINE)
-    fits = calibrate.files_of(load_hardware(cell.hardware))
+    fits = _fits(cell.hardware)
     if cell.policy == SLICEMOE:
         return sources.sha256(SLICED_ENGINE, fits=fits)
     return sources.sha256(ENGINE, also=registry.reached(RESIDENCY, cell.policy), fits=fits)
@@ -300,21 +312,16 @@ def run(
     pool = pools(runner, n_workers)
     store.remove_stale()
     begin(plan := uuid4().hex)
-    cells: list[Job] = [*expand(study, store)] if study.policies else []
-    n_found, n_run, impossible = 0, 0, _damaged(study, store) if study.policies else []
-    if study.grid:
-        from tokentape.flows import system_grid  # which loads tapes as this module does
-
-        points, reasons = system_grid.expand(study, store)
-        cells += sorted((point.asked for point in points), key=lambda asked: asked.trace_id)
-        impossible += reasons
-    finished = {*results.run_ids(store), *(results.run_ids(store, "system_runs") if study.grid else ())}
+    cells, points, impossible, finished = _asked(study, store)
+    n_found, n_run = 0, 0
     n_cells = Counter(cell.trace_id for cell in cells)
     total = len(cells) + len(impossible)
     with ending(pool):
         for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
             wanted, missing, reasons = _missing(store, study.name, list(of_trace), finished)
             impossible += reasons
+            if missing:
+                results.remove_broken(store, set(missing))
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
                 try:
@@ -335,10 +342,57 @@ def run(
                 progress(n_found + n_run + n_refused, total)
             impossible += [reason for _, reasons in sorted(refused.items()) for reason in reasons]
     if study.grid:
+        from tokentape.flows import system_grid
+
         system_grid.write(store, study.name, points, impossible)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(impossible))
+
+
+def planned(study: Study, store: Store) -> Planned:
+    """What `run` would do; computes and writes nothing, opens manifests and earlier runs alone. Raises ValueError as it does."""
+    begin(uuid4().hex)
+    cells, _, impossible, finished = _asked(study, store)
+    n_found, left = 0, Counter[tuple[str, str]]()
+    for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
+        wanted, missing, reasons = _missing(store, study.name, list(of_trace), finished)
+        impossible += reasons
+        n_found += len(wanted) - len(missing)
+        left.update(("replays" if isinstance(cell, Cell) else "system_runs", trace_id) for cell in missing.values())
+    per_run = _bytes_per_run(store) if left else {}
+    each = [(n, per_run.get(kind, per_run.get((kind[0], "")))) for kind, n in left.items()]
+    n_bytes = None if any(size is None for _, size in each) else round(sum(n * (size or 0.0) for n, size in each))
+    return Planned(n_found, left.total(), tuple(impossible), n_bytes)
+
+
+def _bytes_per_run(store: Store) -> dict[tuple[str, str], float]:
+    """What a run takes in the store, by view and tape, and by view alone under ""."""
+    sizes = Counter[str]()
+    for table in RESULT_TABLES:
+        if store.fs.isdir(folder := store.path(table)):
+            for entry in store.fs.ls(folder, detail=True):
+                sizes[entry["name"].rsplit("/", 1)[-1].removesuffix(".parquet")] += entry["size"]
+    n_bytes, n_runs = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    runs = results.stored(store, "runs", results.batches(store))
+    for stem, view, trace_id, n in runs.group_by("stem", "view_name", "trace_id").len().iter_rows():
+        for kind in {(view, trace_id or ""), (view, "")}:
+            n_bytes[kind] += sizes[stem]
+            n_runs[kind] += n
+    return {kind: n_bytes[kind] / n for kind, n in n_runs.items()}
+
+
+def _asked(study: Study, store: Store) -> tuple[list[Job], list[Any], list[str], set[str]]:
+    """All runs of a study, tape by tape; its points in a figure; why tapes are left out; ids that are there."""
+    cells: list[Job] = [*expand(study, store)] if study.policies else []
+    points, impossible = list[Any](), _damaged(study, store) if study.policies else []
+    if study.grid:
+        from tokentape.flows import system_grid  # which loads tapes as this module does
+
+        points, reasons = system_grid.expand(study, store)
+        cells += sorted((point.asked for point in points), key=lambda asked: asked.trace_id)
+        impossible += reasons
+    return cells, points, impossible, {*results.run_ids(store), *(results.run_ids(store, "system_runs") if study.grid else ())}
 
 
 def _damaged(study: Study, store: Store) -> list[str]:
@@ -357,10 +411,7 @@ def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> 
             reasons.append(f"{cell}: {error}")
             continue
         wanted[key] = cell
-    missing = {key: cell for key, cell in wanted.items() if key not in finished}
-    if missing:
-        results.remove_broken(store, set(missing))
-    return wanted, missing, reasons
+    return wanted, {key: cell for key, cell in wanted.items() if key not in finished}, reasons
 
 
 def _run_batch(uri: str, study: str, batch: Batch) -> tuple[int, list[str]]:
@@ -394,7 +445,7 @@ def begin(plan: str) -> None:
     """Forgets what was read for another run of a study: files may have changed since."""
     from tokentape.flows import system_runs
 
-    for read in (_trace, _manifest, _hardware, record_machine, *system_runs.READ):
+    for read in (_trace, _manifest, _hardware, _fits, record_machine, *system_runs.READ):
         read.cache_clear()
 
 
@@ -436,6 +487,12 @@ def load_hardware(name_or_path: str) -> spec.HardwareSpec:
 
 
 _hardware = lru_cache(maxsize=32)(spec.load)
+
+
+@lru_cache(maxsize=32)
+def _fits(machine: str) -> Any:
+    """Files of the machine's fits; read once, as the machine is."""
+    return calibrate.files_of(load_hardware(machine))
 
 
 @lru_cache(maxsize=32)

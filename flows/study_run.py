@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokentape.flows.console import note, progress_bar
+from tokentape.flows.console import note, progress_bar, quantity
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, system_of
 from tokentape.flows.workers import check_runner, pool_of
 from tokentape.policies.names import unknown
@@ -74,10 +74,34 @@ def run_study(
         chosen = chosen.model_copy(update={"traces": traces})
     with bar(f"study {chosen.name}") as show:
         report = grid.run(chosen, store, runner or "threads", workers, show, pools)
-    impossible = report.impossible
-    note(f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(impossible)} not possible")
+    note(
+        f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(report.impossible)} not possible"
+    )
+    _note_impossible(report.impossible)
+    return {"run": report.n_run, "found": report.n_found, "impossible": len(report.impossible)}
+
+
+def plan_study(name: str, store: Store) -> dict[str, int | None]:
+    """Says what `run_study` would do of a grid, and returns how many runs there are, found, left and not possible, and the bytes
+    that those left would take (None where no earlier run tells). Raises ValueError for a published system's study."""
+    check(name, None)
+    if system := system_of(name):
+        raise ValueError(f"study {name}: what {system} runs is known only as it runs; leave out --dry-run")
+    from tokentape.flows import grid
+    from tokentape.flows import study as studies
+
+    chosen = studies.load(name)
+    plan = grid.planned(chosen, store)
+    n_runs = plan.n_found + plan.n_left + len(plan.impossible)
+    size = "size unknown: no earlier run tells" if plan.n_bytes is None else f"{quantity(plan.n_bytes, 'B')} on disk"
+    words = f"{plan.n_found:,} found finished, {len(plan.impossible):,} not possible, {plan.n_left:,} to run ({size})"
+    note(f"study {chosen.name}: {n_runs:,} runs: {words}")
+    _note_impossible(plan.impossible)
+    return {"runs": n_runs, "found": plan.n_found, "left": plan.n_left, "impossible": len(plan.impossible), "bytes": plan.n_bytes}
+
+
+def _note_impossible(impossible: Sequence[str]) -> None:
     for reason in impossible[:SHOWN]:
         note(f"  not possible: {reason}")
     if len(impossible) > SHOWN:
         note(f"  and {len(impossible) - SHOWN} more")
-    return {"run": report.n_run, "found": report.n_found, "impossible": len(impossible)}

@@ -1,4 +1,4 @@
-"""replay, verify, study: tapes through policies and hardware."""
+"""replay, verify, study, diff: tapes through policies and hardware, and what moved since."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tokentape.flows.console import note, number, percent, print_metrics, print_table, progress_bar, quantity, say
+from tokentape.flows.console import Shown, note, number, percent, print_metrics, print_table, progress_bar, quantity, say
 from tokentape.flows.options import (
     JsonOption,
     ProfileOption,
@@ -212,6 +212,7 @@ def study(
     live: Annotated[
         bool, option("Also measure inside a live model, which takes minutes and needs torch.", "--live/--no-live")
     ] = True,
+    dry_run: Annotated[bool, option("Say what there is to do and what it takes on disk; compute nothing.", "--dry-run")] = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
@@ -226,6 +227,7 @@ def study(
       tokentape study slicemoe
       tokentape study layered_prefill
       tokentape study kelle --no-live
+      tokentape study my.toml --dry-run
       tokentape study my.toml --runner processes
       tokentape study my.toml --runner dask:tcp://HOST:8786 --store /shared/tape
     """
@@ -235,13 +237,51 @@ def study(
         listed = [f"{study_name:18} {question}" for study_name, question in questions().items()]
         print(json.dumps(questions(), indent=1) if as_json else "\n".join(listed))  # plain, so that the list is there at once
         return
-    from tokentape.flows.study_run import check, run_study
+    from tokentape.flows.study_run import check, plan_study, run_study
 
     check(name, runner, live)
     from tokentape.flows.workers import gone_soon
     from tokentape.warehouse.tape import Store
 
+    if dry_run:
+        plan = plan_study(name, Store(store))
+        if as_json:
+            print(json.dumps({"study": name} | plan))
+        return
     with gone_soon():
         counts = run_study(name, Store(store), runner, workers, live)
     if as_json:
         print(json.dumps({"study": name} | counts))
+
+
+def diff(
+    before: Annotated[str, argument("A", "A run's id or its beginning, STUDY@TIME (its newest runs before it) or STUDY@latest.")],
+    after: Annotated[str, argument("B", "The same.")],
+    store: StoreOption = None,
+) -> None:
+    """Which metrics moved from A to B, by how much, and whether beyond the spread over A's seeds (of one seed: at all, by 1e-9).
+
+    Exit code 1 where one moved beyond.
+
+    \b
+    Examples:
+      tokentape diff 3f2a91 8c07d2
+      tokentape diff baselines@2026-11-23T02:00 baselines@latest
+    """
+    from tokentape.flows.moved import difference
+    from tokentape.warehouse.tape import Store
+
+    found = difference(Store(store), before, after)
+    columns = ("metric", "unit", "before", "after", "change", "beyond", "band", "seeds", "run")
+    rows = [
+        (one.metric, one.unit, number(one.before, ".6g"), number(one.after, ".6g"), percent(one.change_frac, "+.3g"),
+         "yes" if one.is_beyond else "no", Shown("" if one.band is None else "{:.6g} to {:.6g}".format(*one.band), one.band),
+         one.n_seeds, one.run)
+        for one in sorted(found.moved, key=lambda one: not one.is_beyond)
+    ]  # fmt: skip
+    print_table(f"{before} to {after}", columns, rows, numbers=("before", "after", "change", "seeds"))
+    n_beyond = sum(one.is_beyond for one in found.moved)
+    only = f"; conditions that only one has: {found.n_before} and {found.n_after}" * bool(found.n_before + found.n_after)
+    say(f"{n_beyond} of {found.n_metrics} metrics moved beyond, {len(found.moved) - n_beyond} within the seeds' band; "
+        f"runs that are in both: {found.n_same}{only}")  # fmt: skip
+    raise typer.Exit(int(n_beyond > 0))

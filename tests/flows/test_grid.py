@@ -46,6 +46,21 @@ def test_everything_is_multiplied_out(small: study.Study, store: Store) -> None:
     assert len(cells) == len(set(cells)) == 2 * 3 * 4  # scopes x capacities x (lru, random twice, belady)
 
 
+def test_a_plan_is_what_a_run_then_does_and_leaves_the_store_alone(small: study.Study, store: Store) -> None:
+    before = digests(store)
+    plan = grid.planned(small, store)
+    assert digests(store) == before
+    ran = grid.run(small, store)
+    assert (plan.n_found, plan.n_left + len(plan.impossible), plan.n_bytes) == (0, 24, None)
+    assert ran.n_run + len(ran.impossible) == 24
+    more = small.model_copy(update={"capacities": (*small.capacities, "75%")})
+    again = grid.planned(more, store)
+    assert (again.n_found, again.n_left + len(again.impossible)) == (ran.n_run, 8 + 24 - ran.n_run)
+    tables = {path.parent for path in Path(store.root).rglob("replays-*.parquet")}
+    n_bytes = sum(path.stat().st_size for table in tables for path in table.glob("replays-*.parquet"))
+    assert again.n_bytes == pytest.approx(again.n_left * n_bytes / ran.n_run, abs=1)
+
+
 def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small: study.Study, store: Store) -> None:
     first = grid.run(small, store)
     assert first.n_found == 0
