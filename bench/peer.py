@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.replay.exports.oracle import oracle_general
 
-POLICIES = {"lru": "LRU", "lfu": "LFU", "belady": "Belady"}
+POLICIES = {"lru": "LRU", "lfu": "LFU", "belady": "Belady", "sieve": "Sieve", "slru": "SLRU", "s3-fifo": "S3FIFO", "arc": "ARC"}
 
 
 def peer_run(path: Path, policy: str, capacity: int) -> tuple[float, float]:

@@ -54,7 +54,7 @@ def against_peer(keys: NDArray[np.int32], n_keys: int, label: str) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.oracleGeneral"
         oracle_general(keys).tofile(path)
-        for policy in ("lru", "lfu", "belady"):
+        for policy in ("lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "belady"):
             timed_replay(keys[:1000], policy, n_keys, capacity, 1)  # load the compiled kernels
             ours_miss, ours_s = timed_replay(keys, policy, n_keys, capacity)
             peer = [peer_run(path, policy, capacity) for _ in range(3)]

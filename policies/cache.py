@@ -17,6 +17,7 @@ from tokentape.policies.counted import run_counted
 from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import array, dispatcher_of, float64, int32, int64, uint8, uint32, uint64
 from tokentape.policies.lfu import LFU
+from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, run_lists, shrink_lists
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events, run_queue_serial, shrink_queue
 from tokentape.policies.ranked import ABSENT, run_ranked, shrink_ranked
@@ -36,11 +37,24 @@ _OF_KIND: dict[str, type[np.generic]] = {
     "_n_cached": np.int64,
     "_n_total": np.int64,
     "_last": np.int64,
+    "_freq": np.uint8,
+    "_place": np.uint8,
+    "_numbers": np.float64,
 }
 _I32, _I64, _U8, _U32, _U64, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64, float64))
-CACHE_STATE = (_I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64)
+CACHE_STATE = (
+    _I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64, _U8, _U8,
+    _F64,
+)  # fmt: skip
+_LINKED = {"queue": 1, "lists": N_LISTS}  # kinds that keep linked lists: how many a cache has
 # What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.
-_NEEDED = {"queue": ("promote",), "ranked": ("bypass", "profile_frac", "params", "rank"), "uniform": (), "future": ("bypass",)}
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "queue": ("promote",),
+    "lists": ("which", "params"),
+    "ranked": ("bypass", "profile_frac", "params", "rank"),
+    "uniform": (),
+    "future": ("bypass",),
+}
 
 
 @lru_cache(maxsize=64)
@@ -122,9 +136,12 @@ class ExpertCache:
         self.used = np.zeros(n_caches, np.int64)
         self.stamp = np.full(n_keys, -1, np.int64)
         self._draws = np.array([seed], np.uint64)
-        if policy.kind == "queue":
-            self._link = np.zeros(2 * (n_keys + n_caches), np.uint32)
+        if policy.kind in _LINKED:
+            self._link = np.zeros(2 * (n_keys + n_caches * _LINKED[policy.kind]), np.uint32)
             self._resident = np.zeros(n_keys, np.uint8)
+            if policy.kind == "lists":
+                self._freq, self._place = np.zeros(n_keys, np.uint8), np.zeros(n_keys, np.uint8)
+                self._numbers = np.zeros(n_caches * N_NUMBERS)
         else:
             self._slots, self._slot_of = np.zeros(n_keys, np.uint32), np.zeros(n_keys, np.uint32)
             self._count = np.zeros(n_caches, np.int64)
@@ -137,10 +154,16 @@ class ExpertCache:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
         self.used[:] = 0
         self._has_run = False
-        if self.policy.kind == "queue":
+        if self.policy.kind in _LINKED:
             self._resident[:] = 0
-            sentinels = np.arange(self.sizes.size, self.sizes.size + self.capacity.size)
+            sentinels = np.arange(self.sizes.size, self._link.size // 2)
             self._link[2 * sentinels] = self._link[2 * sentinels + 1] = sentinels
+            if self.policy.kind == "lists":
+                self._freq[:] = self._place[:] = 0
+                numbers, params = self._numbers.reshape(-1, N_NUMBERS), self.policy.params()
+                numbers[:] = 0.0
+                numbers[:, UNIT], numbers[:, WHICH] = self.sizes[0] if self.is_even else 1, self.policy.which
+                numbers[:, FIRST : FIRST + len(params)] = params
         else:
             self._slot_of[:] = ABSENT
             self._count[:] = 0
@@ -153,6 +176,10 @@ class ExpertCache:
         for c in range(capacity.size):
             if self.policy.kind == "queue":
                 shrink_queue(c, self.sizes, self.capacity, self._link, self._resident, self.used)
+            elif self.policy.kind == "lists":
+                shrink_lists(
+                    c, self.sizes, self.capacity, self._link, self._resident, self._freq, self._place, self._numbers, self.used
+                )
             elif self.policy.kind == "ranked":
                 shrink_ranked(
                     c, self.sizes, self.base_of, self.capacity, self._slots, self._ranks, self._lasts, self._slot_of, self._count,
@@ -178,7 +205,7 @@ class ExpertCache:
     @property
     def resident(self) -> NDArray[np.bool_]:
         """(K,) which experts are resident now."""
-        if self.policy.kind == "queue":
+        if self.policy.kind in _LINKED:
             return np.asarray(self._resident == 1)
         return np.asarray(self._slot_of != ABSENT)
 
@@ -192,6 +219,11 @@ class ExpertCache:
         events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
             self._advance_future(keys, events, hits)
+        elif self.policy.kind == "lists":
+            run_lists(
+                keys, events, self.sizes, self.cache_of, self.capacity, self.keep_overflow, self._link, self._resident,
+                self._freq, self._place, self._numbers, self.used, hits,
+            )  # fmt: skip
         elif self.policy.kind == "queue" and offsets is None:
             run_queue_serial(
                 keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self._link, self._resident,

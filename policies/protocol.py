@@ -1,7 +1,8 @@
 """What a cache policy is: a frozen dataclass that says how victims are found, and one small kernel that ranks experts.
 
-A policy never moves bytes and never sees the cache; policies/cache.py does. It is one of four kinds:
+A policy never moves bytes and never sees the cache; policies/cache.py does. It is one of five kinds:
   queue    victims leave in order of entry (`promote=False`) or of last use (`promote=True`); O(1) per lookup
+  lists    several lists, of what has left too (lists.py has the kernel): `which` of its policies, `params()` its numbers
   ranked   the resident expert with the lowest rank leaves, ties by least recent use; `rank` is evaluated at every lookup.
            It is a compiled function; a plain Python one is compiled at first use. `params()`: its parameters, f64 (n,),
            C-contiguous; `profile_frac`: share of the tape, from its start, that its profile counts
@@ -28,7 +29,7 @@ RANK_SIGNATURE = float64(int64, int64, int64, float64, array(float64, 1))
 class CachePolicy(Protocol):
     """Which resident expert leaves when room is needed."""
 
-    kind: ClassVar[str]  # queue | ranked | uniform | future
+    kind: ClassVar[str]  # queue | lists | ranked | uniform | future
 
     @property
     def is_bound(self) -> bool:

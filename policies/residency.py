@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from tokentape.policies.arc import ARC
 from tokentape.policies.belady import Belady, BypassBelady
 from tokentape.policies.lfu import LFU, LifetimeLFU
 from tokentape.policies.lru import FIFO, LRU
 from tokentape.policies.protocol import CachePolicy as CachePolicy
 from tokentape.policies.random_victim import RandomVictim
+from tokentape.policies.s3_fifo import S3FIFO
+from tokentape.policies.sieve import Sieve
+from tokentape.policies.slru import SLRU
 from tokentape.policies.static import Static
 
 CACHES: dict[str, type] = {
@@ -14,6 +18,10 @@ CACHES: dict[str, type] = {
     "lfu": LFU,
     "lfu-lifetime": LifetimeLFU,
     "fifo": FIFO,
+    "sieve": Sieve,
+    "slru": SLRU,
+    "s3-fifo": S3FIFO,
+    "arc": ARC,
     "static": Static,
     "random": RandomVictim,
     "belady": Belady,

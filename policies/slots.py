@@ -97,7 +97,7 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
         return named
     if getattr(policy, "kind", "") in ("fixed", "reactive") and slot in ("place", "residency"):
         return ("place", "residency")
-    is_cache = getattr(policy, "kind", "") in ("queue", "ranked", "uniform", "future")  # placements have these attributes too
+    is_cache = getattr(policy, "kind", "") in ("queue", "lists", "ranked", "uniform", "future")  # placements have these too
     known = (kind for kind in SLOTS if kind in registry.KINDS and (kind != "residency" or is_cache))
     kinds = [kind for kind in known if _is_of(kind, policy)]
     return (slot,) if slot in kinds or not kinds else tuple(kinds)

@@ -34,7 +34,10 @@ NO_SCOPE = (
 def replay(
     trace: TraceArgument,
     policy: Annotated[
-        str | None, option("lru, lfu, lfu-lifetime, fifo, static, random, belady[-bypass]; my.py:MyCache; or slicemoe.")
+        str | None,
+        option(
+            "lru, lfu, lfu-lifetime, fifo, sieve, slru, s3-fifo, arc, static, random, belady[-bypass], my.py:MyCache or slicemoe."
+        ),
     ] = None,
     capacity: Annotated[str | None, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")] = None,
     scope: Annotated[str | None, option("global or per-layer. Required; there is no default.")] = None,

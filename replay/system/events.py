@@ -23,6 +23,7 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
+from tokentape.policies.lists import run_lists
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import RANK_SIGNATURE
 from tokentape.policies.queue import run_queue_events
@@ -38,7 +39,7 @@ from tokentape.replay.system.moves import MIGRATE, MOVES, move
 # compute that a placement keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
 RESIDENCY, FLAG, KEEPS, HITS_FIRST, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(9)
 N_HOW = 9
-HELD, QUEUE, RANKED, UNIFORM, GIVEN = range(5)  # residencies: all held; by policies/cache.py; hits as they are told
+HELD, QUEUE, RANKED, UNIFORM, GIVEN, LISTS = range(6)  # residencies: all held; by policies/cache.py; hits as they are told
 NOWHERE, BY_FUNCTION, FIXED, MOVING = range(4)  # placements: none; `where`; a hot set; one that follows the decodes
 IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept
 
@@ -101,7 +102,7 @@ def _resident(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped
     first, n_experts = m * hot.shape[1], hot.shape[1]
     if how[PLACE] >= FIXED:
         return hot[m]
-    if how[RESIDENCY] == QUEUE:
+    if how[RESIDENCY] == QUEUE or how[RESIDENCY] == LISTS:
         return resident[first : first + n_experts]
     is_held = how[RESIDENCY] == HELD
     for e in range(n_experts):
@@ -134,7 +135,7 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
 def _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots):  # type: ignore[no-untyped-def]
     """Of the experts that these events look up, which are there; the cache is advanced."""
     (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
-     n_cached, n_total, last) = cache  # fmt: skip
+     n_cached, n_total, last, freq, place_of, numbers) = cache  # fmt: skip
     how, hot, log_hits, params = slots[0], slots[5], slots[10], slots[16]
     if how[PLACE] >= FIXED:
         for event in range(uint64(n_events)):
@@ -145,6 +146,11 @@ def _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots): 
         run_queue_events(
             looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
             how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
+        )  # fmt: skip
+    elif how[RESIDENCY] == LISTS:
+        run_lists(
+            looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[KEEPS] != 0, link, resident, freq, place_of,
+            numbers, used, hits,
         )  # fmt: skip
     elif how[RESIDENCY] == RANKED:
         run_ranked(

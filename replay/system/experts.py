@@ -39,7 +39,7 @@ from tokentape.warehouse.formats import bytes_per_value
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_KINDS = {"queue": ev.QUEUE, "ranked": ev.RANKED, "uniform": ev.UNIFORM, "future": ev.GIVEN}
+_KINDS = {"queue": ev.QUEUE, "lists": ev.LISTS, "ranked": ev.RANKED, "uniform": ev.UNIFORM, "future": ev.GIVEN}
 Arguments = tuple[Any, ...]
 
 

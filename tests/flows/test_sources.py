@@ -230,6 +230,7 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "hw.calibrate",
         "hw.profile",
         "hw.spec",
+        "capture.checkpoint",
         "capture.models",
         "policies.slots",
     }

@@ -4,9 +4,12 @@
 def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
-    policy: lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass. The lowest rank leaves, ties by least recent use.
+    policy: sieve, slru, s3-fifo, arc (below), lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass: the lowest rank
+    leaves, ties by least recent use.
     hits_first: the hits of an event are used before its misses, else all in their order; nothing of a bound changes.
     """
+    if policy in ("sieve", "slru", "s3-fifo", "arc"):
+        return Lists(policy, sizes, capacity, keep_overflow).hits(events)
     resident, entered, used_at, cached, total, hits, clock = {}, {}, {}, {}, {}, [], 0
     for now, event in enumerate(events):
         missing = []
@@ -37,3 +40,130 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
                 break
             del resident[min((rank[k], used_at[k], k) for k in candidates)[2]]
     return hits
+
+
+class Lists:
+    """SIEVE, SLRU, S3-FIFO and ARC as their papers have them: lists of keys, the oldest first; `ghosts` are not resident."""
+
+    def __init__(self, policy, sizes, capacity, keep_overflow):
+        self.policy, self.sizes, self.capacity, self.keep = policy, sizes, capacity, keep_overflow
+        self.lists, self.freq, self.hand, self.target, self.has_evicted, self.event = [[], [], [], []], {}, None, 0.0, False, []
+        self.ghosts = {"s3-fifo": (2,), "arc": (2, 3)}.get(policy, ())
+        is_even = len({*(sizes.values() if isinstance(sizes, dict) else sizes)}) == 1 and not keep_overflow
+        self.unit = sizes[0] if is_even else 1
+
+    def share(self, frac):
+        return int(self.capacity // self.unit * frac) * self.unit
+
+    def size(self, of):
+        return sum(self.sizes[key] for key in self.lists[of])
+
+    def resident(self):
+        return [key for of, keys in enumerate(self.lists) if of not in self.ghosts for key in keys]
+
+    def used(self):
+        return sum(self.sizes[key] for key in self.resident())
+
+    def oldest(self, of):
+        return next((key for key in self.lists[of] if of in self.ghosts or key not in self.event), None)
+
+    def move(self, key, to=None):
+        for keys in self.lists:
+            if key in keys:
+                keys.remove(key)
+        if to is not None:
+            self.lists[to].append(key)
+
+    def hits(self, events):
+        found = []
+        for self.event in events:
+            there = [key for key in self.event if key in self.resident()]
+            found += [int(key in there) for key in self.event]
+            for key in there:
+                self.hit(key)
+            for key in (key for key in self.event if key not in there):
+                self.miss(key)
+            while self.used() > max(self.capacity, sum(self.sizes[key] for key in self.event if key in self.resident())):
+                self.evict(0, None)
+        return found
+
+    def hit(self, key):
+        self.freq[key] = self.freq.get(key, 0) + 1
+        if self.policy == "arc":
+            self.move(key, 1)
+        if self.policy == "slru":
+            at = min(3, 1 + next(of for of in range(4) if key in self.lists[of]))
+            self.move(key, at)
+            while at >= 0 and self.size(at) > self.share(1 / 4):
+                while self.size(at) > self.share(1 / 4) and self.oldest(at) is not None:
+                    self.move(self.oldest(at), at - 1 if at else None)
+                at -= 1
+
+    def miss(self, key):
+        size, ghost = self.sizes[key], next((of for of in self.ghosts if key in self.lists[of]), None)
+        if self.policy == "arc" and ghost == 2:
+            self.target = min(self.capacity, self.target + max(self.size(3) / self.size(2), 1) * size)
+        if self.policy == "arc" and ghost == 3:
+            self.target = max(0, self.target - max(self.size(2) / self.size(3), 1) * size)
+        self.move(key)
+        if size > self.capacity and (len(self.event) == 1 or not self.keep):
+            return
+        while {*self.resident()} - {*self.event} and self.used() + size > self.capacity:
+            self.evict(size, ghost)
+        if self.keep or self.used() + size <= self.capacity:
+            self.move(key, self.entry(size, ghost))
+            self.freq[key] = 0
+
+    def entry(self, size, ghost):
+        if self.policy == "slru":
+            return next((of for of in range(4) if self.size(of) + size <= self.share(1 / 4)), 0)
+        if self.policy == "s3-fifo":
+            return int(ghost is not None or (not self.has_evicted and self.size(0) >= self.share(0.1)))
+        return int(self.policy == "arc" and ghost is not None)
+
+    def evict(self, size, ghost):
+        getattr(self, self.policy.replace("-", "_"))(size, ghost)
+
+    def sieve(self, size, ghost):
+        queue = self.lists[0]
+        at = 0 if self.hand is None else queue.index(self.hand)
+        while queue[at] in self.event or self.freq[queue[at]]:
+            self.freq[queue[at]] *= queue[at] in self.event
+            at = (at + 1) % len(queue)
+        self.hand = queue[at + 1] if at + 1 < len(queue) else None
+        del queue[at]
+
+    def slru(self, size, ghost):
+        self.move(next(self.oldest(of) for of in range(4) if self.oldest(of) is not None))
+
+    def s3_fifo(self, size, ghost):
+        self.has_evicted = True
+        while True:
+            main = self.oldest(1)
+            if main is not None and (self.oldest(0) is None or self.size(1) > self.capacity - self.share(0.1)):
+                while self.freq[main]:
+                    self.freq[main] = min(self.freq[main], 3) - 1
+                    self.move(main, 1)
+                    main = self.oldest(1)
+                return self.move(main)
+            while (key := self.oldest(0)) is not None:
+                if self.freq[key] < 2:
+                    while self.lists[2] and self.size(2) + self.sizes[key] > self.share(0.9):
+                        self.move(self.oldest(2))
+                    return self.move(key, 2 if self.sizes[key] <= self.share(0.9) else None)
+                self.freq[key] = 0
+                self.move(key, 1)
+
+    def arc(self, size, ghost):
+        recent = self.oldest(0)
+        if ghost is None:
+            if self.size(0) + self.size(2) + size > self.capacity:
+                if recent is not None and (not self.lists[2] or self.size(0) + size > self.capacity):
+                    return self.move(recent)
+                if self.lists[2]:
+                    self.move(self.oldest(2))
+            elif sum(map(self.size, range(4))) + size > 2 * self.capacity and self.lists[3]:
+                self.move(self.oldest(3))
+        over = self.size(0) - self.target
+        is_recent = recent is not None and (over > 0 or (ghost == 3 and over == 0) or self.oldest(1) is None)
+        return self.move(recent, 2) if is_recent else self.move(self.oldest(1), 3)

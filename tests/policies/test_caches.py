@@ -193,6 +193,10 @@ GOLDEN = {
     "lfu": [867, 1143, 1330, 1466],
     "lfu-lifetime": [867, 1149, 1347, 1467],
     "fifo": [867, 1023, 1265, 1441],
+    "sieve": [867, 1088, 1322, 1470],
+    "slru": [867, 1108, 1330, 1478],
+    "s3-fifo": [867, 1118, 1323, 1474],
+    "arc": [867, 1058, 1307, 1471],
     "static": [886, 1063, 1316, 1468],
     "random": [867, 1030, 1270, 1464],
     "belady": [867, 1230, 1450, 1536],
@@ -228,6 +232,23 @@ def test_negative_frequency_loses_when_the_working_set_moves():
     lfu, _ = run("lfu", events, np.ones(9), 5, serial=True)
     assert lru[late].sum() > 200
     assert lfu[late].sum() < 10
+
+
+def test_negative_probation_loses_where_the_second_use_comes_late():
+    """Every expert twice, half a cache apart: LRU still has it, a small queue or a quarter of the room no longer does."""
+    events = [[key % 100] for i in range(3000) for key in (i, i - 6)]
+    hits = {name: run(name, events, np.ones(100), 20, serial=True)[0].mean() for name in ("lru", "s3-fifo", "slru")}
+    assert hits["lru"] > 0.49
+    assert hits["slru"] < 0.75 * hits["lru"]
+    assert hits["s3-fifo"] < 0.25 * hits["lru"]
+
+
+def test_negative_a_ghost_that_misleads_costs_arc_what_lru_keeps():
+    """Stretches of a set that fits follow a scan that repeats what has just left: frequent ones take the room of the recent."""
+    rng = np.random.default_rng(0)
+    tapes = [[[int(key)] for key in rng.integers(0, 14, 400) + 14 * (i % 3)] for i in range(12)]
+    events = [event for tape in tapes for event in tape]
+    assert run("lru", events, np.ones(42), 14, serial=True)[0].sum() > run("arc", events, np.ones(42), 14, serial=True)[0].sum()
 
 
 def test_random_victims_follow_the_seed_and_nothing_else():

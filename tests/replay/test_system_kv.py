@@ -151,7 +151,7 @@ def test_refresh_draws_what_is_held_at_the_policys_interval(policy) -> None:
     assert "no memory to refresh" in lacks.settings["outside_envelope"]
 
 
-@pytest.mark.parametrize("cache", ["lru", "lfu", "random"])
+@pytest.mark.parametrize("cache", ["lru", "lfu", "sieve", "s3-fifo", "random"])
 @pytest.mark.parametrize("scope", ["global", "per-layer"])
 def test_users_of_the_room_fit_it_and_fetched_less_evicted_is_what_came_to_lie_there(cache, scope) -> None:
     rng, restarts, squeezed = np.random.default_rng(7), 0, 0
