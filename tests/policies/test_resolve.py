@@ -43,6 +43,7 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("kv", "oracle"): {"budget": "16"},
     ("place", "prefill_guided"): {"alpha": "1"},
     ("place", "shuffled_prompts"): {"alpha": "0"},
+    ("residency", "s3-fifo"): {"small_frac": "0.2", "ghost_frac": "0.5", "promote_at": "1"},
     ("place", "random"): {"seed": "5"},
     ("place", "near_if_rare"): {"most": "2"},
     ("place", "ema"): {"beta": "0.5"},
