@@ -336,8 +336,8 @@ class Writer:
         inner = node.args[-1]
         if node.func.id == "lookahead":
             ahead = {of.id for of in ast.walk(node.args[0]) if isinstance(of, ast.Name)}
-            if any(row.lane.name in ahead for row in self.rows):
-                raise ValueError(f"profile {self.profile.name}: nothing is fetched ahead in a loop that decides step by step")
+            if any(row.lane.name in ahead for row in self.rows):  # these stand in the block beside which they run
+                inner = ast.BinOp(node.args[0], ast.BitOr(), inner)
         names = tuple(of.id for of in ast.walk(inner) if isinstance(of, ast.Name))
         return (self._walk(inner)[0] if self.at != "after" else self._summed(lambda: self._walk(inner)[0])), names
 

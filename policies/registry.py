@@ -40,6 +40,10 @@ KINDS = {
         "policy", "tokentape.policies.residency", "CACHES", "CachePolicy",
         "needs the class attributes `kind` and `is_bound` (policies/protocol.py)",
     ),
+    "prefetch": Kind(
+        "prefetcher", "tokentape.policies.prefetch", "PREFETCHERS", "Prefetcher",
+        "is derived from policies.prefetch.Prefetcher (docs/systems.md)",
+    ),
     "schedule": Kind(
         "scheduler", "tokentape.policies.serving", "SCHEDULERS", "AnyScheduler", "needs `rule` (policies/serving/rule.py)"
     ),

@@ -1,4 +1,4 @@
-"""A system: eight decisions, each a policy or none. What does not compose is refused before it runs. See docs/systems.md."""
+"""A system: nine decisions, each a policy or none. What does not compose is refused before it runs. See docs/systems.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import convert, resolve, told
 
-SLOTS = ("schedule", "draft", "route", "precision", "residency", "place", "kv", "refresh")
+SLOTS = ("schedule", "draft", "route", "precision", "residency", "prefetch", "place", "kv", "refresh")
 FOLDER = Path(__file__).parent / "shipped"
 # What a slot takes beside its policy's own parameters, as text: how much room it has, and of what.
 OPTIONS: dict[str, dict[str, str]] = {

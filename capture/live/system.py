@@ -58,6 +58,10 @@ class SystemTried(Tried):
     def inside(self, loaded: models.Loaded, seed: int = 0) -> Inside:
         """Raises ValueError, in one line, for what cannot run inside this model."""
         system, drafter = self.system, None
+        if system.prefetch is not None:
+            raise self._refused(
+                "prefetch", "it moves experts in time, of which a live model keeps none: it runs over a tape only"
+            )
         kv = self.kv(loaded, seed)
         slots: list[Slot] = [*self._experts(loaded, seed), *([] if kv is None else [kv])]
         if system.draft is not None:

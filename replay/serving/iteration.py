@@ -81,6 +81,7 @@ OBJECTS = {
     "expert.main.expert_home": "experts read at their home",
     "expert.near_compute.expert_home": "experts near their memory",
     "fetch": "experts fetched",
+    "prefetch": "experts fetched ahead",
     "elementwise": "operations between products",
     "exchange": "activations exchanged",
     "attend": "attention of prompts",
@@ -97,6 +98,7 @@ _FEATURES = (
 EVENT = (
     "active", "chosen", "weights", "missed", "fetches", "in_place", "chosen_in_place", "weights_in_place",
     "near", "near_weights", "near_tokens", "near_work", "busy", "busy_weights", "busy_tokens", "busy_work", "exchanges",
+    "ahead", "ahead_reads",
 )  # fmt: skip
 # Of a KV policy's tracks (replay/system/kv.py), behind them: what the decodes of an iteration read in a layer.
 TRACK = ("keys", "scores", "rebuilt")
@@ -276,6 +278,7 @@ def iteration_costs(
     kv_format: str = ACTIVATION,
     by_model: ByModel | None = None,
     graph_tokens: int = 0,
+    is_ahead: bool = False,
 ) -> IterationCosts:
     """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
 
@@ -285,7 +288,8 @@ def iteration_costs(
     kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
     dense_format: of weights but experts, or by kind of row; kv_format: of keys and values. by_model: measured times of
     this model's layers, in place of operators. graph_tokens: of the largest CUDA graph; decodes are padded to
-    the sizes of graphs, and what pads them chooses experts too. Raises ValueError for windows of several sizes.
+    the sizes of graphs, and what pads them chooses experts too. is_ahead: events fetch ahead. Raises ValueError for windows of
+    several sizes, and for a profile that would count what is fetched ahead as nothing.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
     sizes = {w for w in geometry.sliding_windows if w}
@@ -316,7 +320,7 @@ def iteration_costs(
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (
             kv_frac * kv_token_bytes(geometry, machine, kv_format)
         )
-    how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events)
+    how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
     told = seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, _ranks(machine)) if by_model else {}
     generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told)
@@ -451,6 +455,7 @@ class _Experts:
     expert_format: str
     held_frac: float
     events: bool
+    is_ahead: bool = False
 
     def rows(self, at: Mapping[str, Floats]) -> tuple[Rows, ...]:
         if not self.blocks.moe.size:
@@ -508,6 +513,13 @@ class _Experts:
         has_cache = bool(self.machine.roles.expert_cache)
         if has_cache:
             rows.append(self._moved("fetch", "fetch missing experts", at["missed"] * self.expert_bytes, at["fetches"]))
+        if has_cache and self.is_ahead:
+            rows.append(self._moved("prefetch", "fetch experts ahead", at["ahead"] * self.expert_bytes, at["ahead_reads"]))
+            if self.profile.lane_of(rows[-1]) is None:
+                raise ValueError(
+                    f"profile {self.profile.name} has no lane of kind prefetch: what is fetched ahead would cost nothing; take "
+                    "physical, or leave prefetch out"
+                )
         rows += self._read(per_token, at["active"], at["chosen"], at["weights"], True)
         if has_cache and self.machine.roles.expert_home in self.machine.roles.reads:
             tokens = at["chosen_in_place"] / self.geometry.top_k

@@ -59,6 +59,7 @@ from tokentape.replay.serving.state import (
     restart,
 )
 from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
+from tokentape.replay.system.ahead import AHEAD, PREDICT
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import (
     CACHE,
@@ -97,7 +98,7 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
 _COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
-_EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES)
+_EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
 _SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
@@ -197,7 +198,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n, scratch,
-    rank_of, where, split, cache, slots, placed, migrate, moves, draft_iteration, kv, choose, routed, sliced, served,
+    rank_of, where, split, cache, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv, choose, routed,
+    sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -207,7 +209,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
-    -1 in the bucket. rank_of .. moves: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
+    -1 in the bucket. rank_of .. ahead: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
     of a router; sliced, served: of SliceMoE in place of the others (sliced.py), empty where there is none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
@@ -278,7 +280,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             else:
                 serve_experts(
                     at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                    cache, slots, drafts, choose, routed, migrate, moves,
+                    cache, slots, drafts, choose, routed, migrate, moves, predict, ahead,
                 )  # fmt: skip
             stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0

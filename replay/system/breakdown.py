@@ -16,6 +16,7 @@ from tokentape.replay.system.run import BESIDE, Setting, simulate, spent
 # The first of these that a system fills decides how much of an object there is.
 _DECIDES = {
     OBJECTS["fetch"]: ("residency", "place", "route"),
+    OBJECTS["prefetch"]: ("prefetch",),
     OBJECTS["expert.main.expert_cache"]: ("route", "precision"),
     OBJECTS["expert.main.expert_home"]: ("place", "residency"),
     OBJECTS["expert.near_compute.expert_home"]: ("place",),

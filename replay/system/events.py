@@ -32,6 +32,7 @@ from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
 from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.policies.uniform import run_uniform
 from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
+from tokentape.replay.system.ahead import AHEAD, DISTANCE, N_TOLD, PREDICT, foretell, take_stock
 from tokentape.replay.system.drafts import DRAFTS, decode_rows
 from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
@@ -45,15 +46,17 @@ IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place b
 
 # Of an event, as the cost reads them from a row of its table: experts and token-experts of the main engine, their widths;
 # widths of those fetched, and 1 if any; the same of experts read in place; per expert near its memory, of those that wait for
-# their bytes and of those that wait for operations: how many, widths, tokens, tokens x widths; 1 if any is near.
+# their bytes and of those that wait for operations: how many, widths, tokens, tokens x widths; 1 if any is near; of what
+# is fetched ahead beside it: experts, and 1 if any is begun.
 (
     ACTIVE, CHOSEN, WEIGHTS, MISSED, FETCHES, IN_PLACE, CHOSEN_IN_PLACE, WEIGHTS_IN_PLACE,
-    NEAR, NEAR_WEIGHTS, NEAR_TOKENS, NEAR_WORK, BUSY, BUSY_WEIGHTS, BUSY_TOKENS, BUSY_WORK, EXCHANGES,
-) = range(17)  # fmt: skip
-N_EVENT = 17
+    NEAR, NEAR_WEIGHTS, NEAR_TOKENS, NEAR_WORK, BUSY, BUSY_WEIGHTS, BUSY_TOKENS, BUSY_WORK, EXCHANGES, BESIDE, READS,
+) = range(19)  # fmt: skip
+N_EVENT = 19
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
-LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED = range(6)
-N_OF_PHASE = 6
+# FORETOLD: experts fetched ahead for the layer; USED: those of them that it then asked for, hits that prefetching made.
+LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED = range(8)
+N_OF_PHASE = 8
 # Columns of the recorded iterations: lookups, hits, experts away, widths that were fetched.
 N_OF_ITERATION = 4
 
@@ -132,8 +135,8 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
 
 
 @kernel(inline="always")
-def _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots):  # type: ignore[no-untyped-def]
-    """Of the experts that these events look up, which are there; the cache is advanced."""
+def _look_up(n_events, n_told, layers, bounds, looked_up, hits, rank_of, cache, slots):  # type: ignore[no-untyped-def]
+    """Of the experts that these events look up, which are there; the cache is advanced. n_told: lookups that were no event's."""
     (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
      n_cached, n_total, last, freq, place_of, numbers) = cache  # fmt: skip
     how, hot, log_hits, params = slots[0], slots[5], slots[10], slots[16]
@@ -156,7 +159,7 @@ def _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots): 
         run_ranked(
             rank_of, params, looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[FLAG] != 0,
             how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
-            last, how[N_EVENTS], how[N_LOOKUPS], hits,
+            last, how[N_EVENTS], how[N_LOOKUPS] + n_told, hits,
         )  # fmt: skip
     elif how[RESIDENCY] == UNIFORM:
         run_uniform(
@@ -262,15 +265,18 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
 _OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
 
 
-@kernel(void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES), allocates=False)
+@kernel(
+    void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD), allocates=False
+)
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
-    drafts, choose, routed, migrate, moves,
+    drafts, choose, routed, migrate, moves, predict, ahead,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
-    capacity, profile, resident, slot_of = cache[3], cache[4], cache[9], cache[11]
-    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, _, _, _, counted, _, rows, _, where_params, scratch) = slots
+    sizes, capacity, profile, resident, slot_of = cache[0], cache[3], cache[4], cache[9], cache[11]
+    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, _, _, fetched, counted, of_iteration, rows, _, where_params,
+     scratch) = slots  # fmt: skip
     average, tokens, move_params, room = moves
     n_layers, n_experts = uint64(of_layer.shape[1]), hot.shape[1]
     n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
@@ -278,11 +284,11 @@ def serve_experts(  # type: ignore[no-untyped-def]
     width = uint64(min(n_experts, n_all * ids.shape[2]))  # room for an event's experts; looked up: those that are not near
     keys, counts, near, looked_up, hits, place, there, layers, begins, bounds = scratch
     # Whose events see what the one before left is served layer by layer, others all layers at once: a call is dear.
-    is_routed, is_asked = routed[0].shape[0] > 0, how[PLACE] == BY_FUNCTION
-    is_alone = ((is_routed or is_asked) and capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS]
+    is_routed, is_asked, is_ahead = routed[0].shape[0] > 0, how[PLACE] == BY_FUNCTION, ahead[0].shape[0] > 0
+    is_alone = ((is_routed or is_asked) and capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS] or is_ahead
     stretch = uint64(1) if is_alone else n_layers
     for first in range(uint64(0), n_layers, stretch):
-        n_events, n_looked_up = uint64(0), uint64(0)
+        n_events, n_looked_up, n_told, later = uint64(0), uint64(0), uint64(0), first
         for m in range(first, first + stretch):
             entries = table[uint64(of_layer[1, m]), first_entry : first_entry + N_EVENT]
             for i in range(N_EVENT):
@@ -312,6 +318,10 @@ def serve_experts(  # type: ignore[no-untyped-def]
             elif how[PLACE] >= FIXED:
                 for i in range(begin, end):
                     near[i] = not has_prompt and not hot[m, uint64(keys[i])]
+            if is_ahead:
+                later = (m + uint64(ahead[0][DISTANCE])) % n_layers
+                n_then = n_all if prompt_layers[0] <= of_layer[0, later] < prompt_layers[1] else n_decode
+                n_told = n_looked_up = foretell(int64(m), rows, n_rows, n_then, ids, predict, ahead, looked_up)
             for i in range(begin, end):
                 looked_up[n_looked_up] = m * uint64(n_experts) + uint64(keys[i])
                 n_looked_up += uint64(not near[i])
@@ -323,7 +333,29 @@ def serve_experts(  # type: ignore[no-untyped-def]
         if how[N_EVENTS] == how[PROFILED]:
             for key in range(counted.shape[0]):
                 profile[key] = counted[key]
-        _look_up(n_events, layers, bounds, looked_up, hits, rank_of, cache, slots)
+        n_before, at_key, n_parts = int64(0), uint64(0), uint64(1)
+        if is_ahead:
+            n_before, n_parts = ahead[0][N_TOLD], uint64(1 + (capacity.shape[0] > 1))
+            ahead[0][N_TOLD] += n_told
+        for part in range(n_parts):
+            if is_ahead:  # a cache of all layers is asked for both at once
+                bounds[0], bounds[1] = 0, n_told if part + uint64(1) < n_parts else n_looked_up - at_key
+            _look_up(n_events, n_before, layers, bounds, looked_up[at_key:], hits[at_key:], rank_of, cache, slots)
+            at_key, n_before = n_told, n_before + n_told
+        if is_ahead:
+            bounds[0], bounds[1] = n_told, n_looked_up
+            held = _resident(later, how, hot, resident, slot_of, there)
+            n_used = take_stock(int64(first), n_told, n_looked_up, looked_up, hits, held, sizes, ahead)
+            entries, n_fetched = table[uint64(of_layer[1, first]), first_entry : first_entry + N_EVENT], int64(0)
+            for i in range(n_told):
+                n_fetched += hits[i]
+            entries[BESIDE], entries[READS], ahead[7][first] = ahead[7][first], n_fetched > 0, 0.0
+            phase = N_OF_PHASE if prompt_layers[0] <= of_layer[0, first] < prompt_layers[1] else 0
+            totals[first, phase + USED] += n_used
+            totals[later, phase + FORETOLD] += n_fetched
+            fetched[later] += n_fetched
+            if at < of_iteration.shape[0]:
+                of_iteration[at, 3] += n_fetched
         _count(
             at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
             slots,

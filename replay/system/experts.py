@@ -32,6 +32,7 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.ahead import ahead_of
 from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.sliced import SERVED, SLICED
@@ -161,7 +162,7 @@ class ExpertSlots:
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
-        routed, n_most = self._routed(n_rows), n_layers * min(n_experts, n_rows * rec.ids.shape[2])
+        routed, n_most = self._routed(n_rows), n_layers * min(n_experts, n_rows * rec.ids.shape[2]) + n_experts
         slots = (
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
@@ -176,7 +177,8 @@ class ExpertSlots:
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
         migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
-        of_place = (self._placed(), migrate, moves)
+        has_gates = system.route is None and self.rounds is None  # those of the choices that the loop sees
+        of_place = (self._placed(), migrate, moves, *ahead_of(system.prefetch, rec, has_gates))
         of_slices = zeros_of(SLICED), zeros_of(SERVED)
         return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
 

@@ -28,6 +28,7 @@ from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system import kv as kept
+from tokentape.replay.system.ahead import refuse_prefetch
 from tokentape.replay.system.drafts import ROUNDS, VERIFIED
 from tokentape.replay.system.experts import ExpertSlots, max_seqs
 from tokentape.replay.system.kv import KVSlots
@@ -56,6 +57,11 @@ class SystemRun:
     def joules_of(self) -> dict[str, float]:
         """By part: static power, bytes, operations, refresh of what is held."""
         return {**self.serving.joules_of, "refresh": self.kv.refresh_j}
+
+    def bytes_of(self, column: int) -> float:
+        """Of the experts that a column of totals counts."""
+        counts = self.slots.totals[:, column] + self.slots.totals[:, column + ev.N_OF_PHASE]
+        return float(counts @ np.array(self.slots.sizes, np.float64))
 
     def total(self, column: int, phase: int | None = None) -> int:
         """Over all layers; phase: 0 events of decodes alone, 1 those with prompts."""
@@ -114,6 +120,7 @@ def simulate(
         kv_frac=kv.kv_frac,
         keeps_ledger=keeps_ledger,
         dense_format=value_format,
+        is_ahead=system.prefetch is not None,
     )
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
@@ -133,6 +140,7 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
     if not hasattr(system.schedule, "rule"):
         raise ValueError(f"system {system.name}: {type(system.schedule).__name__} is two engines in series, not one loop")
+    refuse_prefetch(system)
     sizes = recorded.geometry.expert_bytes(setting.expert_format)
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
@@ -285,8 +293,14 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
     if made.slots.system.sliced is None:
-        missed, n_prompt = made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1), int(serving.requests.n_prompt_tokens.sum())
+        missed = made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1) + made.total(ev.FORETOLD, 1)
+        n_prompt = int(serving.requests.n_prompt_tokens.sum())
         found["fetched_bytes_per_prompt_token"] = (missed * float(np.mean(made.slots.sizes)) / n_prompt, "B", "prompt tokens")
+    if made.slots.system.prefetch is not None:
+        ahead, used = (made.bytes_of(column) for column in (ev.FORETOLD, ev.USED))
+        found["prefetched_bytes"], found["prefetch_used_bytes"] = (ahead, "B", None), (used, "B", None)
+        found["prefetch_wasted_bytes"] = (ahead - used, "B", None)
+        found["n_prefetch_hits"] = (float(made.total(ev.USED)), "1", None)
     if made.slots.rounds:
         n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
         found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")

@@ -20,6 +20,7 @@ DECISIONS = {
     "route": "which experts a token takes",
     "precision": "how many bits each expert gets",
     "residency": "what enters and leaves the fast tier",
+    "prefetch": "which experts are fetched before their layer asks for them",
     "place": "which engine computes what",
     "kv": "which keys and values are kept, at which width",
     "refresh": "how often cells are refreshed",

@@ -1,0 +1,54 @@
+"""What a prefetcher is: a frozen dataclass whose one function scores, as a layer's event begins, the experts of a later layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.policies.kernels import array, float64, int64, void
+
+Floats = NDArray[np.float64]
+_F1 = array(float64, 1)
+# predict(layer, target, tokens, weights, memory, params, scores): called at every event, before its experts are looked up
+#   layer, target  i64            MoE layers: of the event, and the one to foretell; after the last comes 0: nothing is fetched
+#   tokens         (E,) f64       of the event, on each expert       weights  (E,) f64  their gate weights; else as tokens
+#   memory         (L, M, E) f64  the policy's own, kept over a run  params   (p,) f64  the policy's parameters
+#   scores         (E,) f64       out, zeros before: experts with the highest above 0 are fetched, ties by number
+PREDICT_SIGNATURE = void(int64, int64, _F1, _F1, array(float64, 3), _F1, _F1)
+
+
+@dataclass(frozen=True)
+class Prefetcher:
+    """n: experts foretold at an event; 0: as many as it has itself. distance: MoE layers between an event and what it foretells.
+
+    One function; plain Python is compiled. sees: scores begin as the tokens that layer `target` is about to have on each expert.
+    """
+
+    n: int = 0
+    distance: int = 1
+    sees: ClassVar[bool] = False
+    predict: ClassVar[Any]  # of PREDICT_SIGNATURE
+
+    def __post_init__(self) -> None:
+        if self.n < 0 or self.distance < 1:
+            raise ValueError(f"prefetch: n {self.n} must be 0 or more, distance {self.distance} a layer or more")
+
+    @property
+    def is_bound(self) -> bool:
+        return self.sees
+
+    @property
+    def profiled_frac(self) -> float:
+        """Share of the tape's tokens, from its start, that `memory` is made of; nothing is foretold by these."""
+        return 0.0
+
+    def params(self) -> Floats:
+        """Handed to `predict`, f64 (p,)."""
+        return np.zeros(0)
+
+    def memory(self, ids: NDArray[np.int16], n_experts: int) -> Floats:
+        """(MoE layers, M, E) as a run begins. ids (tokens, MoE layers, k): of the share that is profiled; -1: not run."""
+        return np.zeros((ids.shape[1], 1, n_experts))
