@@ -42,26 +42,25 @@ def items(name: str, n: int, split: str | None = None, field: str | None = None,
 
 def records(name: str, split: str | None = None, subset: str | None = None) -> Iterator[Mapping[str, Any]]:
     """All that a .jsonl or .parquet file, or a data set of the hub, holds, one object after the other. Raises as `items` does."""
-    path = Path(name)
-    if path.suffix.lower() not in (".jsonl", ".parquet"):
-        if name.count("/") == 1 and not path.exists():
-            return _hub_records(name, split, subset)
-        raise ValueError(f"{name}: neither a .jsonl or .parquet file nor a hub id owner/name")
-    if not path.is_file():
+    path, suffix = Path(name), Path(name).suffix.lower()
+    if suffix in SUFFIXES and not path.is_file():
         raise ValueError(f"{name}: no such file{nearest(name, [str(p) for p in _files(path.parent)])}")
-    return _jsonl_records(path) if path.suffix.lower() == ".jsonl" else _parquet_records(path)
+    if suffix in READERS:
+        return READERS[suffix](path)
+    if name.count("/") == 1 and not path.exists():
+        return _hub_records(name, split, subset)
+    raise ValueError(f"{name}: neither a {' or '.join(READERS)} file nor a hub id owner/name")
 
 
 def _items(name: str, n: int, split: str | None, field: str | None, subset: str | None) -> Iterator[Item]:
     if name in SHIPPED:
         return iter(SHIPPED[name](n))
-    path = Path(name)
-    if path.suffix.lower() in SUFFIXES:
-        if not path.is_file():
-            raise ValueError(f"{name}: no such file{nearest(name, [str(p) for p in _files(path.parent)])}")
-        return _from_file(path, field)
-    if name.count("/") == 1 and not path.exists():
-        return _from_records(_hub_records(name, split, subset), name, field)
+    path, is_hub = Path(name), name.count("/") == 1 and not Path(name).exists()
+    if path.suffix.lower() == ".txt" and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return iter([Item(path.name, text)] if text.strip() else [])
+    if path.suffix.lower() in SUFFIXES or is_hub:
+        return _from_records(records(name, split, subset), str(path), field)
     if path.exists():
         raise ValueError(f"{name}: not a data file; give a file that ends in {', '.join(SUFFIXES)}")
     known = [*SHIPPED, *(p.name for p in _files(Path()))]
@@ -71,15 +70,6 @@ def _items(name: str, n: int, split: str | None, field: str | None, subset: str 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES) if folder.is_dir() else []
-
-
-def _from_file(path: Path, field: str | None) -> Iterator[Item]:
-    suffix = path.suffix.lower()
-    if suffix == ".txt":
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return iter([Item(path.name, text)] if text.strip() else [])
-    records = _jsonl_records(path) if suffix == ".jsonl" else _parquet_records(path)
-    return _from_records(records, str(path), field)
 
 
 def _jsonl_records(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -103,6 +93,9 @@ def _parquet_records(path: Path) -> Iterator[Mapping[str, Any]]:
             yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
         raise ValueError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+
+
+READERS = {".jsonl": _jsonl_records, ".parquet": _parquet_records}
 
 
 def _hub_records(name: str, split: str | None, subset: str | None) -> Iterator[Mapping[str, Any]]:

@@ -69,7 +69,7 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     slowest = min(paths.values()) if paths else np.inf
     if each_s is None and rows.target:
         each_s = (0.0 if lane.link_only else at(tier.latency_s, end)) + (at(link[1].latency_s, end) if link else 0.0)
-    busy = dict.fromkeys(paths, 1.0 / (slowest * machine.n_devices))
+    busy = {name: 1.0 / (rate * machine.n_devices) for name, rate in paths.items()}  # a slow link leaves its tier time for others
     if rows.target and rows.kind in ("fetch", "prefetch"):  # what is fetched is written there
         busy[_key(machine, rows.target)] = 1.0 / (
             _bytes_per_s(machine, _must(machine, rows.target), lane, end, None) * machine.n_devices

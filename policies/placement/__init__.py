@@ -15,7 +15,14 @@ from tokentape.policies.placement.fixed import (
     StaticGlobal,
 )
 from tokentape.policies.placement.importance import hot_set, importance, shares
-from tokentape.policies.placement.missed import WHERE_SIGNATURE, EventPlacement, NearIfRare
+from tokentape.policies.placement.missed import (
+    WHERE_SIGNATURE,
+    EventPlacement,
+    FirstLayersNear,
+    NearBesideLink,
+    NearIfFaster,
+    NearIfRare,
+)
 from tokentape.policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
 
 __all__ = [
@@ -47,5 +54,8 @@ PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement] | type[Even
     "always": Always,
     "balance": Balance,
     "near_if_rare": NearIfRare,
+    "near_if_faster": NearIfFaster,
+    "near_beside_link": NearBesideLink,
+    "first_layers_near": FirstLayersNear,
 }
 FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))

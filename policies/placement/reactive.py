@@ -6,13 +6,14 @@ a compiled timeline takes any of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import array, float64, int64, kernel, uint8
+from tokentape.policies.placement.host import Host
 from tokentape.policies.placement.importance import Floats, shares
 
 _F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
@@ -36,6 +37,10 @@ class ReactivePlacement:
     def params(self) -> Floats:
         """Handed to `migrate`, f64 (p,)."""
         return np.zeros(0)
+
+    def on(self, host: Host) -> Self:
+        """The same, as it decides on that machine."""
+        return self
 
 
 def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -> Floats:
@@ -153,19 +158,32 @@ class Always(ReactivePlacement):
 
 @dataclass(frozen=True)
 class Balance(ReactivePlacement):
-    """Fetches as many of the busiest experts as make the longer of link and NDP shortest; fewer on a tie.
+    """Fetches as many of the busiest experts as make the longer of link and near compute shortest; fewer on a tie. So MoNDE
+    shares out hot and cold experts (T. Kim et al., MoNDE: mixture of near-data experts, DAC 2024).
 
-    Times in FP16 weight reads of one expert on the NDP: fetch_reads, one expert over the link (NDP over link bandwidth);
-    token_reads, one token's computation in one expert on the NDP. Defaults: the paper's hardware.
+    fetch_reads, token_reads: as of Host; those not given are the machine's.
     """
 
-    fetch_reads: float = 16.0
-    token_reads: float = 0.25
+    fetch_reads: float | None = None
+    token_reads: float | None = None
     migrate = staticmethod(balance_link)
 
     def __post_init__(self) -> None:
-        if self.fetch_reads <= 0.0 or self.token_reads < 0.0:
-            raise ValueError(f"balance: fetch_reads {self.fetch_reads} must be above 0, token_reads {self.token_reads} 0 or more")
+        fetch, token = self.fetch_reads, self.token_reads
+        if (fetch is not None and fetch <= 0.0) or (token is not None and token < 0.0):
+            raise ValueError(f"balance: fetch_reads {fetch} must be above 0, token_reads {token} 0 or more")
+
+    def on(self, host: Host) -> Self:
+        fetch, token = self.fetch_reads, self.token_reads
+        return replace(
+            self,
+            fetch_reads=host.fetch_reads or None if fetch is None else fetch,
+            token_reads=host.token_reads if token is None else token,
+        )
 
     def params(self) -> Floats:
+        if self.fetch_reads is None or self.token_reads is None:
+            raise ValueError(
+                "balance goes by a machine's times; run it on one whose experts are moved, or give fetch_reads and token_reads"
+            )
         return np.array([self.fetch_reads, self.token_reads])

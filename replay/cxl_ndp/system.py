@@ -161,8 +161,8 @@ def monde(made: Setup, policy: str = "ema", **changed: bool) -> System:
 
 def _reads(made: Setup) -> dict[str, float]:
     """An expert over the link, and a token's computation, in FP16 reads of one expert where it lies."""
-    if not made.machine.roles.expert_cache:
-        return {}
+    if not made.machine.roles.expert_cache:  # nothing can be moved
+        return {"fetch_reads": float("inf"), "token_reads": 0.0}
     engine = "near_compute" if made.has_near else "main"
     there = made.rates(Rows(kind="expert", tier="expert_home", engine=engine))
     link = made.rates(Rows(kind="fetch", tier="expert_home", target="expert_cache"))

@@ -80,10 +80,6 @@ def kept_of(tape: AttentionTape, policy: KVPolicy) -> dict[int, NDArray[np.int64
 
 
 def _replayed(tape: AttentionTape, policy: KVPolicy, renorm: bool, exact: bool) -> _Engine:
-    if policy.reads_pages:
-        raise ValueError(
-            f"{label('kv', policy)} evicts nothing, it reads pages; a system takes a policy that evicts, such as aerp"
-        )
     if policy.needs_raw:
         raise ValueError("score_kind raw ranks by logits, and a tape holds probabilities; use softmax, or run it inside a model")
     if exact and str(tape.notes["keep"]).startswith("top"):

@@ -27,6 +27,7 @@ from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import array, float64, int64, kernel, uint64
+from tokentape.policies.placement.host import Host
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
@@ -466,14 +467,14 @@ class _Experts:
         chosen = tokens * self.geometry.top_k
 
         def read(frac: float, is_cached: bool = True) -> tuple[Rows, ...]:
-            return self._read(tokens, frac * active, frac * chosen, frac * active, is_cached)
+            return self.read(tokens, frac * active, frac * chosen, frac * active, is_cached)
 
         if self.held_frac == 1.0:
             return read(1.0)
         if self.machine.roles.expert_home in self.machine.roles.reads:
             return (*read(self.held_frac), *read(1.0 - self.held_frac, is_cached=False))
         missed = (1.0 - self.held_frac) * active
-        return (self._moved("fetch", "fetch missing experts", missed * self.expert_bytes, missed), *read(1.0))
+        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, missed), *read(1.0))
 
     @property
     def expert_bytes(self) -> Values:
@@ -497,14 +498,14 @@ class _Experts:
             return {"expert.main.expert_home": "chosen > 0.0"}
         return {"expert.main.expert_cache": "chosen > 0.0", "expert.main.expert_home": "chosen_in_place > 0.0"}
 
-    def _read(self, tokens: Floats, active: Floats, chosen: Floats, weights: Floats, is_cached: bool) -> tuple[Rows, ...]:
+    def read(self, tokens: Floats, active: Floats, chosen: Floats, weights: Floats, is_cached: bool) -> tuple[Rows, ...]:
         """weights: in whole experts."""
         return experts_of(
             self.geometry, self.machine, self.blocks, tokens, active, chosen, weights * self.expert_bytes, is_cached,
             self.geometry.value_format(self.expert_format),
         )  # fmt: skip
 
-    def _moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
+    def moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
         of = {"tier": "expert_home", "target": "expert_cache", "blocks": self.blocks.moe}
         return Rows(kind=kind, name=name, bytes=n_bytes, count=count, **of)  # type: ignore[arg-type]
 
@@ -512,22 +513,22 @@ class _Experts:
         per_token, rows = at["chosen"] / self.geometry.top_k, list[Rows]()
         has_cache = bool(self.machine.roles.expert_cache)
         if has_cache:
-            rows.append(self._moved("fetch", "fetch missing experts", at["missed"] * self.expert_bytes, at["fetches"]))
+            rows.append(self.moved("fetch", "fetch missing experts", at["missed"] * self.expert_bytes, at["fetches"]))
         if has_cache and self.is_ahead:
-            rows.append(self._moved("prefetch", "fetch experts ahead", at["ahead"] * self.expert_bytes, at["ahead_reads"]))
+            rows.append(self.moved("prefetch", "fetch experts ahead", at["ahead"] * self.expert_bytes, at["ahead_reads"]))
             if self.profile.lane_of(rows[-1]) is None:
                 raise ValueError(
                     f"profile {self.profile.name} has no lane of kind prefetch: what is fetched ahead would cost nothing; take "
                     "physical, or leave prefetch out"
                 )
-        rows += self._read(per_token, at["active"], at["chosen"], at["weights"], True)
+        rows += self.read(per_token, at["active"], at["chosen"], at["weights"], True)
         if has_cache and self.machine.roles.expert_home in self.machine.roles.reads:
             tokens = at["chosen_in_place"] / self.geometry.top_k
-            rows += self._read(tokens, at["in_place"], at["chosen_in_place"], at["weights_in_place"], False)
+            rows += self.read(tokens, at["in_place"], at["chosen_in_place"], at["weights_in_place"], False)
         if self.machine.roles.near_compute:
             crossing = (at["near_tokens"] + at["busy_tokens"]) * (2.0 * self.geometry.hidden * bytes_per_value(ACTIVATION))
             if has_cache:
-                rows.append(self._moved("exchange", "activations", crossing, at["exchanges"]))
+                rows.append(self.moved("exchange", "activations", crossing, at["exchanges"]))
             rows += [
                 near_experts(self, at[of], at[f"{of}_weights"], at[f"{of}_tokens"], at[f"{of}_work"]) for of in ("near", "busy")
             ]
@@ -553,17 +554,39 @@ def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, 
 def near_bound(costs: IterationCosts, end: str = "value") -> Floats:
     """(2,) tokens from which an expert of full width near its memory waits for operations, not for its bytes; and 1 where widths
     shorten both alike."""
-    geometry, machine = costs.geometry, costs.machine
-    if not machine.roles.near_compute or not geometry.moe_layers:
+    found = _one_expert(costs, near_experts, end) if costs.machine.roles.near_compute and costs.geometry.moe_layers else None
+    if found is None:
         return np.array([np.inf, 1.0])
-    how = _Experts(geometry, machine, costs.profile, blocks_of(geometry), costs.expert_format, 1.0, True)
-    row = near_experts(how, 1.0, 1.0, 1.0, 1.0)
+    read_s, token_s, by_bits = found
+    return np.array([read_s / token_s, float(by_bits)])
+
+
+def host_of(costs: IterationCosts, held_frac: float, end: str = "value") -> Host:
+    """What a placement may know of this model on this machine. held_frac: of all experts, those that the fast tier has room for.
+    Where nothing computes near an expert's memory, the main engine reads it there, or has it moved."""
+    roles, n_layers = costs.machine.roles, len(costs.geometry.moe_layers)
+    main = _one_expert(costs, lambda how, *one: how.read(*one, True)[0], end) if roles.expert_cache else None
+    moved = _one_expert(costs, lambda how, *one: how.moved("fetch", "", one[0] * how.expert_bytes, one[0]), end) if main else None
+    if main is None or moved is None:
+        return Host(n_layers, held_frac)
+    near = _one_expert(costs, near_experts, end) if roles.near_compute else None
+    if near is None and roles.expert_home in roles.reads:
+        near = _one_expert(costs, lambda how, *one: how.read(*one, False)[0], end)
+    read_s, token_s, _ = near or (moved[0] + main[0], 0.0, False)
+    return Host(n_layers, held_frac, moved[0] / read_s, token_s / read_s, main[0] / read_s)
+
+
+def _one_expert(costs: IterationCosts, row_of: Callable[..., Rows], end: str) -> tuple[float, float, bool] | None:
+    """Seconds of one expert's bytes and of one token's operations in the row of such a one, and whether narrow weights shorten
+    these too; None where the profile leaves it out."""
+    how = _Experts(costs.geometry, costs.machine, costs.profile, blocks_of(costs.geometry), costs.expert_format, 1.0, True)
+    row = row_of(how, 1.0, 1.0, 1.0, 1.0)
     lane = costs.profile.lane_of(row)
     if lane is None:
-        return np.array([np.inf, 1.0])
-    rates = rates_of(machine, row, lane, end)
-    of_token = float(row.ops) * rates.s_per_op * (how.bits / 16.0 if lane.ops_by_bits else 1.0)
-    return np.array([float(np.mean(row.bytes)) * rates.s_per_byte / of_token, float(lane.ops_by_bits)])
+        return None
+    rates = rates_of(costs.machine, row, lane, end)
+    of_token = float(np.mean(row.ops)) * rates.s_per_op * (how.bits / 16.0 if lane.ops_by_bits else 1.0)
+    return float(np.mean(row.bytes)) * rates.s_per_byte, of_token, bool(lane.ops_by_bits)
 
 
 def _activations(geometry: Geometry, at: Mapping[str, Floats], blocks: Blocks) -> tuple[Rows, ...]:

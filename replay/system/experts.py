@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.iteration import IterationCosts, iteration_costs, near_bound
+from tokentape.replay.serving.iteration import IterationCosts, host_of, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.ahead import ahead_of
@@ -97,6 +98,15 @@ class ExpertSlots:
             return ev.IS_NEAR
         return ev.IS_READ if roles.expert_cache and roles.expert_home in roles.reads else ev.IS_STREAMED
 
+    @cached_property
+    def place(self) -> Any:
+        """As it decides on this machine."""
+        place = self.system.place
+        held_frac = self.budget_bytes / self.total_bytes
+        return (
+            place.on(host_of(self.costs, held_frac, self.end)) if isinstance(place, EventPlacement | ReactivePlacement) else place
+        )
+
     @property
     def is_placed(self) -> bool:
         """The placement says what the fast tier holds."""
@@ -139,7 +149,7 @@ class ExpertSlots:
         no slices. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
-        policy, place = system.residency, system.place
+        policy, place = system.residency, self.place
         cache = None if policy is None or policy.kind == "future" else self.cache_of(policy)
         rank, params = cache.rank() if cache else (LFU.rank, np.zeros(0))
         where, where_params = near_if_rare, np.zeros(1)

@@ -22,6 +22,7 @@ from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.lists import shrink_lists
 from tokentape.policies.queue import shrink_queue
 from tokentape.policies.ranked import shrink_ranked
+from tokentape.policies.registry import label
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import System
 from tokentape.policies.uniform import shrink_uniform
@@ -279,6 +280,8 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
     policy = system.kv
     if policy is None or isinstance(policy, Full):
         return None
+    if policy.reads_pages:
+        raise ValueError(f"system {system.name}: {label('kv', policy)} evicts nothing, it reads pages; take one that evicts")
     if policy in recorded.tracks:
         return recorded.tracks[policy]
     geometry = recorded.geometry

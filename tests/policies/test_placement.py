@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from tokentape.policies.bits import BIT_RULES, assign
 from tokentape.policies.placement import PLACEMENTS, Capacity, Seen, hot_set, importance, start_average
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
+from tokentape.policies.placement.host import Host
+from tokentape.policies.placement.missed import FirstLayersNear, NearBesideLink, NearIfFaster
 from tokentape.policies.placement.reactive import EMA, Always, Balance, Never
 
 # A layer of 8 experts, top 2, after a prompt of 20 tokens: 40 selections. The weights of a token sum to 1, so W sums to 20.
@@ -168,10 +170,10 @@ def test_never_always_and_balance():
     steps = np.array([[3, 0, 1, 2], [0, 0, 0, 6], [0, 0, 0, 0]], np.int64)
     assert follow(Never(), steps, 2) == [([], 0)] * 3
     assert follow(Always(), steps, 2) == [([0, 3], 2), ([3], 1), ([], 0)]  # refetched though it was there; idle ones are not
-    assert follow(Balance(), steps, 4) == [([], 0)] * 3  # a fetch takes 16 reads
+    assert follow(Balance(16.0, 0.25), steps, 4) == [([], 0)] * 3
     # Fetch half a read: 3 experts read where they lie take 3, one moved 2, two moved max(1, 1); a third would take 1.5.
-    assert follow(Balance(fetch_reads=0.5), steps, 4)[0] == ([0, 3], 2)
-    assert follow(Balance(fetch_reads=0.5), steps, 1)[0] == ([0], 1)
+    assert follow(Balance(fetch_reads=0.5, token_reads=0.25), steps, 4)[0] == ([0, 3], 2)
+    assert follow(Balance(fetch_reads=0.5, token_reads=0.25), steps, 1)[0] == ([0], 1)
     # Reads by token, a fetch takes four: 22 there, max(4, 13), max(8, 5), max(12, 2).
     assert follow(Balance(fetch_reads=4.0, token_reads=1.0), np.array([[9, 8, 3, 2]]), 4) == [([0, 1], 2)]
     # 6 tokens of half a read each take 3 there, 2 over the link.
@@ -189,7 +191,7 @@ def test_balance_finds_the_shortest_of_all_numbers_of_moves(seed):
         assert times[moved] == pytest.approx(min(times))
 
 
-@pytest.mark.parametrize("policy", [EMA(), Never(), Always(), Balance(0.5)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("policy", [EMA(), Never(), Always(), Balance(0.5, 0.25)], ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("capacity", [0, 7])
 def test_no_room_and_room_for_all(policy, capacity):
     resident = np.ones(7, bool) if capacity and policy.starts_placed else None
@@ -199,9 +201,59 @@ def test_no_room_and_room_for_all(policy, capacity):
         assert not (policy.starts_placed and moved)
 
 
+def near_of(policy, counts, resident, layer=0):
+    """Of an event of experts 0, 1, ...: those that compute where they lie."""
+    near = np.zeros(len(counts), np.uint8)
+    keys = np.arange(len(counts))
+    policy.where(layer, keys, np.asarray(counts), np.asarray(resident, np.uint8), near, policy.params())
+    return near.tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_expert_computes_where_it_lies_if_that_is_faster(seed):
+    rng = np.random.default_rng(seed)
+    counts, resident = rng.integers(1, 9, 12), rng.random(12) < 0.4
+    fetch, token, main = rng.uniform(0.5, 4), rng.uniform(0, 1), rng.uniform(0, 1)
+    wanted = [not held and max(1.0, token * n) < fetch + main for n, held in zip(counts, resident, strict=True)]
+    assert near_of(NearIfFaster(fetch, token, main), counts, resident) == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_link_and_memory_share_what_is_missing(seed):
+    """As a list that both take from, each at its own end, whoever is done sooner."""
+    rng = np.random.default_rng(seed)
+    counts, resident = rng.integers(1, 9, 12), rng.random(12) < 0.4
+    fetch, token = rng.uniform(0.2, 4), rng.uniform(0, 1)
+    found = near_of(NearBesideLink(fetch, token, 0.0), counts, resident)
+    left = sorted(np.flatnonzero(~resident), key=lambda e: counts[e])
+    near, near_s, link_s = [], 0.0, 0.0
+    while left:
+        if near_s + max(1.0, token * counts[left[0]]) <= link_s + fetch:
+            near_s += max(1.0, token * counts[left[0]])
+            near.append(left.pop(0))
+        else:
+            link_s += fetch
+            left.pop()
+    assert sorted(counts[i] for i, is_near in enumerate(found) if is_near) == sorted(counts[e] for e in near)
+    alone = sum(max(1.0, token * n) for n, held in zip(counts, resident, strict=True) if not held)
+    assert max(near_s, link_s) <= min(alone, fetch * (~resident).sum()) + max(fetch, token * 9, 1.0)
+
+
+def test_what_a_machine_says_is_taken_unless_it_is_given():
+    host = Host(n_layers=10, held_frac=0.34, fetch_reads=3.0, token_reads=0.5, main_reads=0.1)
+    assert NearIfFaster(token_reads=2.0).on(host).params().tolist() == [3.0, 2.0, 0.1]
+    assert Balance(fetch_reads=8.0).on(host).params().tolist() == [8.0, 0.5]
+    assert [near_of(FirstLayersNear().on(host), [1], [0], layer) for layer in (0, 6, 7)] == [[1], [1], [0]]
+    assert near_of(FirstLayersNear(2).on(host), [1], [0], 2) == [0]
+    for policy in (NearIfFaster(), Balance(), FirstLayersNear()):
+        with pytest.raises(ValueError, match="run it on one"):
+            policy.params()
+
+
 def test_refused_parameters():
     for make, words in (
         (lambda: PrefillGuided(1.5), "alpha"), (lambda: EMA(1.0), "beta"), (lambda: Balance(0.0), "fetch_reads"),
+        (lambda: NearIfFaster(-1.0), "fetch_reads"), (lambda: FirstLayersNear(-1), "layers"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             make()

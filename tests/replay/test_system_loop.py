@@ -9,7 +9,7 @@ from tapes import GEOMETRY, make_tables, make_trace
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
-from tokentape.hw.spec import load, shipped
+from tokentape.hw.spec import load, shipped, with_values
 from tokentape.hw.work import Rows
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.lru import LRU
@@ -21,7 +21,7 @@ from tokentape.replay.cxl_ndp.hits import hits_of
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.iteration import iteration_costs
+from tokentape.replay.serving.iteration import host_of, iteration_costs
 from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
@@ -108,6 +108,48 @@ def test_near_compute_is_what_a_dictionary_says() -> None:
             used = used[-size:]
     assert (made.total(ev.HITS), made.total(ev.AWAYS)) == (hits, away)
     assert away > 50
+
+
+WIDE = GEOMETRY.model_copy(update={"hidden": 2048, "expert_intermediate": 2048})  # experts that take longer than a launch
+FP16 = Setting(expert_format="fp16")
+
+
+def placed(place: str) -> System:
+    """That placement beside an LRU cache of three quarters, or in its room where it says what is kept."""
+    policies = {"schedule": Continuous(64), **({"place": PLACEMENTS[place]()} if place else {})}
+    policies |= {} if place == "balance" else {"residency": LRU()}
+    options = {"residency": {"budget": "75%"}, "place": {"budget": "75%"}, "schedule": {"max_seqs": "4"}}
+    return System("placed", policies, {slot: given for slot, given in options.items() if slot in policies})
+
+
+def test_placements_go_by_the_machines_times() -> None:
+    """What the clock says of one expert of full width: on a link, near its memory, and where it was moved to."""
+    spec, tape = with_values(load("h100-cxl-ndp"), {"links.pcie.peak_bytes_per_s": 200e9}), recorded(make_trace(3, WIDE))
+    host = host_of(iteration_costs(WIDE, spec, FixedCoverage(), expert_format="fp16", events=True), 0.5)
+    hbm, size = spec.tiers["hbm"], WIDE.expert_params * 2
+    read_s = size / 512e9
+    assert host.fetch_reads == pytest.approx(size / (200e9 * 0.85) / read_s)
+    assert host.token_reads == pytest.approx(2 * WIDE.expert_params / 2.048e12 / read_s)
+    assert host.main_reads == pytest.approx(size / (hbm.peak_bytes_per_s.value * hbm.efficiency_frac.value) / read_s)
+    assert host_of(iteration_costs(WIDE, load("h100"), FixedCoverage(), events=True), 1.0).fetch_reads == 0.0
+    for place in ("near_if_faster", "balance"):
+        made = simulate(tape, tape.requests(), placed(place), spec, FP16)
+        assert made.slots.place.fetch_reads == pytest.approx(host.fetch_reads)
+
+
+def test_near_compute_loses_where_the_same_experts_come_again() -> None:
+    """What computes where it lies is never kept, so that a link nearly as fast is better used once; and asked of every expert
+    alone, which way is faster leaves the link idle, where sharing out what is missing uses both."""
+    tape = recorded(make_trace(3, WIDE, n_requests=4, n_prompt=2, n_decode=60))
+    slow, fast = (with_values(load("h100-cxl-ndp"), {"links.pcie.peak_bytes_per_s": rate}) for rate in (32e9, 300e9))
+    seconds = {
+        (place, machine): simulate(tape, tape.requests(), placed(place), spec, FP16).serving.finish_s.max()
+        for place in ("", "near_if_faster", "near_beside_link")
+        for machine, spec in (("slow", slow), ("fast", fast))
+    }
+    assert seconds["near_if_faster", "slow"] < 0.5 * seconds["", "slow"]
+    assert seconds["near_if_faster", "fast"] > 1.1 * seconds["", "fast"]
+    assert seconds["near_beside_link", "fast"] < min(seconds["", "fast"], seconds["near_if_faster", "fast"])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4])
@@ -220,7 +262,8 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
     passes, routing, _ = cxl_ndp_tapes.make_tables(batch, **sizes)
     trace = trace_from_tables("test", cxl_ndp_tapes.GEOMETRY, "synthetic", routing, passes)
     tape = recorded(trace, routing["gate_weights"].explode().to_numpy())
-    of, place, machine = cxl_ndp_tapes.make_routing(batch, **sizes), PLACEMENTS[name](), load("h100-cxl-ndp")
+    place = PLACEMENTS[name](1.5, 0.25) if name == "balance" else PLACEMENTS[name]()
+    of, machine = cxl_ndp_tapes.make_routing(batch, **sizes), load("h100-cxl-ndp")
     if name == "random" and batch > 1:
         return  # every request draws its own
     for hot in (1, 3):
