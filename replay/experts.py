@@ -70,7 +70,7 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
     hits = np.empty(looked_up.keys.size, np.uint8)
     n_profiled = round(cache.policy.profile_frac * (looked_up.offsets.size - 1)) if cache.policy.kind == "ranked" else 0
     if n_profiled and cache.policy.is_bound:
-        cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
+        cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         n_profiled = 0
     stops = np.union1d(looked_up.segments, n_profiled)
     for first, last in pairwise(stops.tolist()):
@@ -78,7 +78,7 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
         if first and first in looked_up.segments:
             cache.clear()
         if n_profiled and first == n_profiled:
-            cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
+            cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         start = looked_up.offsets[first]
         hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
     return hits
