@@ -38,15 +38,16 @@ from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.cost import OTHER_FORMAT
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, serve
-from tokentape.replay.trace import Trace, trace_from_tables
+from tokentape.replay.trace import COLUMNS, NotGrowing, Trace, trace_from_tables, without_rows
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.tables import RESULT_TABLES
-from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store
+from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store, Tape
 
 RESIDENCY = "residency"
 BATCH_ROWS = 2_000_000  # of routing, replayed between two files
 ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
+LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held
 NAMED = 3  # policies in the name of a batch
 SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
 
@@ -214,13 +215,25 @@ def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
         return key, replay_sliced(
             trace, scores, system, machine, size, start=how.start, fetching=how.fetching, seed=cell.seed, profile=cell.profile
         )
-    trace = load_trace(store, cell.trace_id)
     if cell.policy == experts.ALL_CAPACITIES:
-        return key, experts.replay_all_capacities(trace, how, expert_format)
+        return key, experts.replay_all_capacities(load_trace(store, cell.trace_id), how, expert_format)
     policy, machine = resolve(RESIDENCY, cell.policy, dict(cell.params)), load_hardware(cell.hardware)
-    size = _size_of(store, cell, policy)
+    size, rest = _size_of(store, cell, policy), (expert_format, cell.seed, cell.profile)
     with registry.blamed(RESIDENCY, cell.policy):
-        return key, experts.replay(trace, policy, machine, how, size, expert_format, cell.seed, cell.profile)
+        try:
+            return key, experts.replay(load_trace(store, cell.trace_id, _is_whole(cell)), policy, machine, how, size, *rest)
+        except NotGrowing:
+            return key, experts.replay(load_trace(store, cell.trace_id), policy, machine, how, size, *rest)
+
+
+def _is_whole(cell: Job) -> bool:
+    """Whether the run needs all rows of its tape at once."""
+    if not isinstance(cell, Cell) or cell.policy in (SLICEMOE, experts.ALL_CAPACITIES):
+        return True
+    try:
+        return experts.needs_whole(resolve(RESIDENCY, cell.policy, dict(cell.params)), cell.semantics)
+    except ValueError:  # told when it is computed
+        return False
 
 
 def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]:
@@ -233,7 +246,7 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]
     trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell.trace_id, cell.expert_format)
     policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
     found = experts.looked_up(trace, policy, cell.semantics, _size_of(store, cell), expert_format, cell.seed)
-    return trace, found, expert_format
+    return trace, np.concatenate([of_part for *_, of_part in found], axis=1), expert_format
 
 
 def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
@@ -325,7 +338,7 @@ def run(
             n_found += n_cells[trace_id] - len(missing) - len(reasons)
             if missing:
                 try:
-                    load_trace(store, trace_id)  # once, before the threads ask for it
+                    load_trace(store, trace_id, any(map(_is_whole, missing.values())))  # once, before the threads ask for it
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
                     impossible += [f"{cell}: {error}" for cell in missing.values()]
                     wanted, missing = {}, {}
@@ -445,7 +458,7 @@ def begin(plan: str) -> None:
     """Forgets what was read for another run of a study: files may have changed since."""
     from tokentape.flows import system_runs
 
-    for read in (_trace, _manifest, _hardware, _fits, record_machine, *system_runs.READ):
+    for read in (_trace, _long_trace, _manifest, _hardware, _fits, record_machine, *system_runs.READ):
         read.cache_clear()
 
 
@@ -461,8 +474,12 @@ def _batches(plan: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_
         yield Batch(plan, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
-def load_trace(store: Store, trace_id: str) -> Trace:
-    """The tape's routing as arrays; the last one is kept."""
+def load_trace(store: Store, trace_id: str, is_whole: bool = True) -> Trace:
+    """The tape's routing as arrays; the last one is kept. Of a long tape, where it need not be whole, one that reads its rows."""
+    if not is_whole and manifest_of(store, trace_id).rows["routing"] > LONG_ROWS:
+        trace = _long_trace(store.absolute, trace_id)
+        if trace is not None:
+            return trace
     return _trace(store.absolute, trace_id)
 
 
@@ -473,12 +490,30 @@ def manifest_of(store: Store, trace_id: str) -> Manifest:
 
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
-    tape = Store(uri).open(trace_id)
+    tape = _unchanged(uri, trace_id)
     of = tape.manifest
-    if of != _manifest(uri, trace_id):
+    return trace_from_tables(trace_id, of.geometry, of.origin, _routing(tape), tape.read("passes"), of.rows["routing"])
+
+
+@lru_cache(maxsize=1)
+def _long_trace(uri: str, trace_id: str) -> Trace | None:
+    """None of a speculative tape: only its rows tell how many tokens of a pass were accepted."""
+    tape = _unchanged(uri, trace_id)
+    of, passes = tape.manifest, tape.read("passes").sort("pass_id")
+    if passes["kind"].is_in(["draft", "verify"]).any():
+        return None
+    return without_rows(trace_id, of.geometry, of.origin, passes, partial(_routing, tape))
+
+
+def _routing(tape: Tape) -> Iterator[pl.DataFrame]:
+    return (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS, COLUMNS))
+
+
+def _unchanged(uri: str, trace_id: str) -> Tape:
+    tape = Store(uri).open(trace_id)
+    if tape.manifest != _manifest(uri, trace_id):
         raise ValueError(f"tape {trace_id} has changed while it was in use; run the same command again")
-    routing = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
-    return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.read("passes"), of.rows["routing"])
+    return tape
 
 
 def load_hardware(name_or_path: str) -> spec.HardwareSpec:

@@ -15,38 +15,23 @@ from numpy.typing import NDArray
 
 from tokentape.policies.counted import run_counted
 from tokentape.policies.future import next_lookups, run_even, run_future
-from tokentape.policies.kernels import array, dispatcher_of, float64, int32, int64, uint8, uint32, uint64
+from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.lfu import LFU
-from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, run_lists, shrink_lists
-from tokentape.policies.protocol import RANK_SIGNATURE
-from tokentape.policies.queue import run_queue_events, run_queue_serial, shrink_queue
-from tokentape.policies.ranked import ABSENT, run_ranked, shrink_ranked
-from tokentape.policies.uniform import run_uniform, shrink_uniform
+from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
+from tokentape.policies.protocol import RANK_SIGNATURE, CacheState
+from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
+from tokentape.policies.ranked import look_up_ranked, shrink_ranked
+from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
-# The arrays of one kind of policy, and their types.
-_OF_KIND: dict[str, type[np.generic]] = {
-    "_link": np.uint32,
-    "_resident": np.uint8,
-    "_slots": np.uint32,
-    "_slot_of": np.uint32,
-    "_count": np.int64,
-    "_ranks": np.float64,
-    "_lasts": np.int64,
-    "_rank": np.float64,
-    "_n_cached": np.int64,
-    "_n_total": np.int64,
-    "_last": np.int64,
-    "_freq": np.uint8,
-    "_place": np.uint8,
-    "_numbers": np.float64,
-}
-_I32, _I64, _U8, _U32, _U64, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64, float64))
-CACHE_STATE = (
-    _I64, _I32, _I64, _I64, _F64, _I64, _I64, _U64, _U32, _U8, _U32, _U32, _I64, _F64, _I64, _F64, _I64, _I64, _I64, _U8, _U8,
-    _F64,
-)  # fmt: skip
 _LINKED = {"queue": 1, "lists": N_LISTS}  # kinds that keep linked lists: how many a cache has
+# What looks up and shrinks caches of a kind (protocol.py), event by event; what sees the future is looked up over a whole tape.
+KERNELS = {
+    "queue": (look_up_queue, shrink_queue),
+    "lists": (look_up_lists, shrink_lists),
+    "ranked": (look_up_ranked, shrink_ranked),
+    "uniform": (look_up_uniform, shrink_uniform),
+}
 # What a policy of each kind must have, beside `kind` and `is_bound`: see protocol.py.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "queue": ("promote",),
@@ -130,84 +115,65 @@ class ExpertCache:
         self.policy, self.keep_overflow, self.hits_first, self.seed = policy, keep_overflow, hits_first, seed
         self.sizes, self.cache_of, self.capacity = sizes, cache_of, capacity.copy()  # `room` writes to it
         self.is_even = n_keys > 0 and not keep_overflow and bool((sizes == sizes[0]).all())
-        self.profile = np.zeros(n_keys) if profile is None else profile
+        self.profile = np.zeros(n_keys) if profile is None else profile.astype(float)
         self.n_events = self.n_lookups = 0
-        self.base_of = np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64)
         self.used = np.zeros(n_caches, np.int64)
-        self.stamp = np.full(n_keys, -1, np.int64)
-        self._draws = np.array([seed], np.uint64)
-        if policy.kind in _LINKED:
-            self._link = np.zeros(2 * (n_keys + n_caches * _LINKED[policy.kind]), np.uint32)
-            self._resident = np.zeros(n_keys, np.uint8)
-            if policy.kind == "lists":
-                self._freq, self._place = np.zeros(n_keys, np.uint8), np.zeros(n_keys, np.uint8)
-                self._numbers = np.zeros(n_caches * N_NUMBERS)
-        else:
-            self._slots, self._slot_of = np.zeros(n_keys, np.uint32), np.zeros(n_keys, np.uint32)
-            self._count = np.zeros(n_caches, np.int64)
-            self._ranks, self._lasts, self._rank = np.zeros(n_keys), np.zeros(n_keys, np.int64), np.zeros(n_keys)
-            self._n_cached, self._n_total = np.zeros(n_keys, np.int64), np.zeros(n_keys, np.int64)
-            self._last = np.full(n_keys, -1, np.int64)
+        n_lists, kind = _LINKED.get(policy.kind, 0), policy.kind
+        n_links, n_ranked = 2 * (n_keys + n_caches * n_lists) if n_lists else n_keys, 0 if n_lists else n_keys
+        flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
+        self.state = CacheState(
+            how=np.array([flag, keep_overflow, hits_first], np.int64),
+            params=np.asarray(policy.params(), float) if kind == "ranked" else np.zeros(0),
+            sizes=sizes,
+            cache_of=cache_of,
+            base_of=np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64),
+            capacity=self.capacity,
+            used=self.used,
+            profile=self.profile,
+            stamp=np.full(n_keys, -1, np.int64),
+            draws=np.array([seed], np.uint64),
+            link=np.zeros(n_links, np.uint32),
+            resident=np.zeros(n_keys, np.uint8),
+            marks=np.zeros(2 * n_keys if kind == "lists" else 0, np.uint8),
+            slot_of=np.zeros(n_ranked, np.uint32),
+            count=np.zeros(n_caches, np.int64),
+            ranks=np.zeros(n_caches * N_NUMBERS if kind == "lists" else n_ranked),
+            lasts=np.zeros(n_ranked, np.int64),
+            rank=np.zeros(n_ranked),
+            n_cached=np.zeros(n_ranked, np.int64),
+            n_total=np.zeros(n_ranked, np.int64),
+            last=np.full(n_ranked, -1, np.int64),
+        )
         self.clear()
 
     def clear(self) -> None:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
-        self.used[:] = 0
-        self._has_run = False
+        self._has_run, state = False, self.state
+        state.used[:], state.resident[:], state.count[:], state.marks[:] = 0, 0, 0, 0
         if self.policy.kind in _LINKED:
-            self._resident[:] = 0
-            sentinels = np.arange(self.sizes.size, self._link.size // 2)
-            self._link[2 * sentinels] = self._link[2 * sentinels + 1] = sentinels
-            if self.policy.kind == "lists":
-                self._freq[:] = self._place[:] = 0
-                numbers, params = self._numbers.reshape(-1, N_NUMBERS), self.policy.params()
-                numbers[:] = 0.0
-                numbers[:, UNIT], numbers[:, WHICH] = self.sizes[0] if self.is_even else 1, self.policy.which
-                numbers[:, FIRST : FIRST + len(params)] = params
-        else:
-            self._slot_of[:] = ABSENT
-            self._count[:] = 0
+            sentinels = np.arange(self.sizes.size, state.link.size // 2)
+            state.link[2 * sentinels] = state.link[2 * sentinels + 1] = sentinels
+        if self.policy.kind == "lists":
+            numbers, params = state.ranks.reshape(-1, N_NUMBERS), self.policy.params()
+            numbers[:] = 0.0
+            numbers[:, UNIT], numbers[:, WHICH] = self.sizes[0] if self.is_even else 1, self.policy.which
+            numbers[:, FIRST : FIRST + len(params)] = params
 
     def room(self, capacity: NDArray[np.int64]) -> None:
         """Gives every cache this many bytes, (C,), and evicts at once what they do not hold. Raises ValueError for a bound."""
         if self.policy.kind == "future":
             raise ValueError(f"{type(self.policy).__name__} reads the future of one fixed room")
         self.capacity[:] = capacity
-        for c in range(capacity.size):
-            if self.policy.kind == "queue":
-                shrink_queue(c, self.sizes, self.capacity, self._link, self._resident, self.used)
-            elif self.policy.kind == "lists":
-                shrink_lists(
-                    c, self.sizes, self.capacity, self._link, self._resident, self._freq, self._place, self._numbers, self.used
-                )
-            elif self.policy.kind == "ranked":
-                shrink_ranked(
-                    c, self.sizes, self.base_of, self.capacity, self._slots, self._ranks, self._lasts, self._slot_of, self._count,
-                    self.used,
-                )  # fmt: skip
-            else:
-                shrink_uniform(
-                    c, self.sizes, self.base_of, self.capacity, self._draws, self._slots, self._slot_of, self._count, self.used
-                )
+        KERNELS[self.policy.kind][1](self.state)
 
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All that the kernels read and write, in the order of CACHE_STATE, those of another kind empty: for a loop that looks up
-        event by event in compiled code."""
-        own = vars(self)
-        named = (own.get(name, np.zeros(0, of)) for name, of in _OF_KIND.items())
-        return (self.sizes, self.cache_of, self.base_of, self.capacity, self.profile, self.used, self.stamp, self._draws, *named)
-
-    def rank(self) -> tuple[Any, NDArray[np.float64]]:
-        """The compiled rank function and its parameters; those of LFU, which are not called, where nothing is ranked."""
-        ranked = self.policy if self.policy.kind == "ranked" else LFU()
-        return _compiled(ranked.rank), ranked.params()
+    def kernels(self) -> tuple[Any, Any, Any]:
+        """What looks up, what shrinks, and the rank function, compiled; LFU's, which is not called, where nothing is ranked."""
+        return *KERNELS[self.policy.kind], _compiled(self.policy.rank if self.policy.kind == "ranked" else LFU.rank)
 
     @property
     def resident(self) -> NDArray[np.bool_]:
         """(K,) which experts are resident now."""
-        if self.policy.kind in _LINKED:
-            return np.asarray(self._resident == 1)
-        return np.asarray(self._slot_of != ABSENT)
+        return np.asarray(self.state.resident == 1)
 
     def advance(self, keys: NDArray[np.int32], offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
         """Looks `keys` up in order; returns (n,) u8, 1 for a hit.
@@ -219,35 +185,16 @@ class ExpertCache:
         events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
             self._advance_future(keys, events, hits)
-        elif self.policy.kind == "lists":
-            run_lists(
-                keys, events, self.sizes, self.cache_of, self.capacity, self.keep_overflow, self._link, self._resident,
-                self._freq, self._place, self._numbers, self.used, hits,
-            )  # fmt: skip
         elif self.policy.kind == "queue" and offsets is None:
             run_queue_serial(
-                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self._link, self._resident,
-                self.used, hits,
-            )  # fmt: skip
-        elif self.policy.kind == "queue":
-            run_queue_events(
-                keys, events, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.keep_overflow,
-                self.hits_first, self._link, self._resident, self.used, self.stamp, self.n_events, hits,
+                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self.state.link,
+                self.state.resident, self.used, hits,
             )  # fmt: skip
         elif getattr(self.policy, "rank", None) is LFU.rank and keys.size > 4 * self.sizes.size and self._is_even(events):
             self._advance_counted(keys, events, hits)
-        elif self.policy.kind == "ranked":
-            run_ranked(
-                _compiled(self.policy.rank), self.policy.params(), keys, events, self.sizes, self.cache_of, self.base_of,
-                self.capacity, self.policy.bypass, self.keep_overflow, self.hits_first, self.profile, self._slots, self._ranks,
-                self._lasts, self._slot_of, self._rank, self._count, self.used, self._n_cached, self._n_total, self._last,
-                self.n_events, self.n_lookups, hits,
-            )  # fmt: skip
         else:
-            run_uniform(
-                keys, events, self.sizes, self.cache_of, self.base_of, self.capacity, self.keep_overflow, self._draws,
-                self._slots, self._slot_of, self._count, self.used, self.stamp, self.n_events, hits,
-            )  # fmt: skip
+            look_up, _, rank = self.kernels()
+            look_up(self.n_events, self.n_lookups, keys, events, rank, self.state, hits)
         self.n_lookups += keys.size
         self.n_events += keys.size if offsets is None else offsets.size - 1
         assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
@@ -264,19 +211,20 @@ class ExpertCache:
     def _advance_counted(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
         """One cache after the other: the heap of each, sorted, is where the kernel begins, and what it leaves is a heap again."""
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
-            heap = slice(self.base_of[c], self.base_of[c] + self._count[c])
-            order = np.lexsort((self._lasts[heap], self._ranks[heap]))
+            state, base = self.state, self.state.base_of[c]
+            heap = slice(base, base + state.count[c])
+            order = np.lexsort((state.lasts[heap], state.ranks[heap]))
             residents = np.zeros(self.sizes.size, np.uint32)
-            residents[: order.size] = self._slots[heap][order]
+            residents[: order.size] = state.link[heap][order]
             hits[mine], n = run_counted(
-                keys[mine], own_events, self._places(c), residents, order.size, self._n_cached, self._last,
-                self.n_lookups,
-            )  # fmt: skip
-            self._slot_of[np.flatnonzero(self.cache_of == c)] = ABSENT
-            self._count[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
-            heap = slice(self.base_of[c], self.base_of[c] + n)
-            self._slots[heap], self._lasts[heap], self._slot_of[kept] = kept, self._last[kept], np.arange(n)
-            self._ranks[heap] = self._rank[kept] = self._n_cached[kept]
+                keys[mine], own_events, self._places(c), residents, order.size, state.n_cached, state.last, self.n_lookups
+            )
+            state.resident[self.cache_of == c] = 0
+            state.count[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
+            heap = slice(base, base + n)
+            state.link[heap], state.lasts[heap], state.slot_of[kept] = kept, state.last[kept], np.arange(n)
+            state.resident[kept] = 1
+            state.ranks[heap] = state.rank[kept] = state.n_cached[kept]
 
     def _advance_future(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
         """One cache after the other, each over its own lookups: their futures do not touch."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from tokentape.policies.kernels import array, int32, int64, kernel, tuple_of, uint8, uint32, uint64, void
 from tokentape.policies.queue import _push_back, _unlink
-from tokentape.policies.ranked import ABSENT
 
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
+ABSENT = 0xFFFFFFFF
 
 
 @kernel(uint64(uint64, uint64, int64, _I64, _U32, _U32, _U32))

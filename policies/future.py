@@ -140,7 +140,7 @@ def run_future(keys, offsets, upcoming, sizes, capacity, bypass, keep_overflow, 
     """Belady over ONE cache that starts empty; writes hits (1) and misses (0).
 
     keys (n,) i32; offsets (m + 1,) i64 event bounds or empty: one by one; upcoming (n,) i32 from `next_lookups`; sizes (K,) i64
-    bytes; capacity bytes; bypass: a missed key may leave at once; keep_overflow as in queue.run_queue_events; hits (n,) u8.
+    bytes; capacity bytes; bypass: a missed key may leave at once; keep_overflow as KEEPS in queue.py; hits (n,) u8.
     """
     n = keys.shape[0]
     bits = np.zeros((n >> 6) + 1, np.uint64)

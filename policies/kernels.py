@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Type:
         from numba import types
 
         of = [part.of_numba if isinstance(part, Type) else part for part in self.of]
+        if self.name == "NamedTuple":
+            return types.NamedTuple(of[2:], of[0])
         if self.name == SIGNATURE:
             return of[0](*of[1:])
         if self.name == "Tuple":
@@ -83,8 +85,18 @@ def tuple_of(*of: Type) -> Type:
     return Type("Tuple", of)
 
 
+def record_of(of: Any) -> Type:
+    """A NamedTuple of numbers and of arrays of one dimension, as its annotations say."""
+    numbers = {bool: boolean, int: int64, float: float64}
+    hints = get_type_hints(of).values()
+    parts = (numbers.get(hint) or array(Type(get_args(get_args(hint)[1])[0].__name__), 1) for hint in hints)
+    return Type("NamedTuple", (of, of._fields, *parts))
+
+
 def zeros_of(of: Type, *sizes: int) -> Any:
     """An array of this type, or a tuple of them: of so many zeros each, without entries where no sizes are told."""
+    if of.name == "NamedTuple":
+        return of.of[0](*map(zeros_of, of.of[2:]))
     if of.name == "Tuple":
         return tuple(zeros_of(part, *sizes[i : i + 1]) for i, part in enumerate(of.of))
     return np.zeros(sizes or (0,) * of.of[1], of.of[0].name)

@@ -5,10 +5,11 @@ hits are told first, in their order, then its misses enter one by one; no member
 size count as libCacheSim's unit objects do. Unsigned indices as in queue.py.
 """
 
-from tokentape.policies.kernels import array, boolean, float64, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import array, boolean, float64, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 from tokentape.policies.queue import _push_back, _unlink
 
-_I32, _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, float64))
+_I64, _U8, _U32, _F64 = (array(t, 1) for t in (int64, uint8, uint32, float64))
 SIEVE, SLRU, S3_FIFO, ARC = range(4)
 N_LISTS = 4
 # Numbers of a cache: bytes on each list; ARC's target for its first; whether anything has left; where SIEVE's hand stands (0: at
@@ -228,15 +229,13 @@ def _list_for(key, c, ghost, sizes, capacity, link, resident, freq, place, numbe
     return uint64(0)
 
 
-@kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, _U32, _U8, _U8, _U8, _F64, _I64, _U8), allocates=False)
-def run_lists(  # type: ignore[no-untyped-def]
-    keys, offsets, sizes, cache_of, capacity, keep_overflow, link, resident, freq, place, numbers, used, hits
-):  # fmt: skip
-    """Looks `keys` up event by event (offsets empty: one by one); members of an event that do not fit beside it are streamed.
-
-    link (2 (K + 4 C),) u32, nodes K.. are the lists' sentinels; resident (K,) u8; freq (K,) u8 hits since it entered or was
-    spared; place (K,) u8 list + 1 that it is on; numbers (12 C,) f64. The rest as in queue.run_queue_events.
-    """
+@kernel(LOOK_UP, allocates=False)
+def look_up_lists(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+    """Members of an event that do not fit beside it are streamed. link: nodes K.. are the lists' sentinels; freq: hits since it
+    entered or was spared; place: list + 1 that it is on; numbers (N_NUMBERS C,)."""
+    how, sizes, cache_of, capacity, used, link = cache.how, cache.sizes, cache.cache_of, cache.capacity, cache.used, cache.link
+    resident, marks, numbers = cache.resident, cache.marks, cache.ranks
+    freq, place, keep_overflow = marks[: sizes.shape[0]], marks[sizes.shape[0] :], how[KEEPS] != 0
     one_by_one = offsets.shape[0] == 0
     for e in range(uint64(keys.shape[0] if one_by_one else offsets.shape[0] - 1)):
         start = e if one_by_one else uint64(offsets[e])
@@ -276,8 +275,10 @@ def run_lists(  # type: ignore[no-untyped-def]
             resident[key] = resident[key] != 0
 
 
-@kernel(void(int64, *_STATE), allocates=False)
-def shrink_lists(c, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
-    """Lets experts leave until cache c holds no more than its capacity."""
-    while used[c] > capacity[c]:
-        _evict(uint64(c), 0, 0, sizes, capacity, link, resident, freq, place, numbers, used)
+@kernel(SHRINK, allocates=False)
+def shrink_lists(cache):  # type: ignore[no-untyped-def]
+    sizes, capacity, used, link, resident = cache.sizes, cache.capacity, cache.used, cache.link, cache.resident
+    freq, place, numbers = cache.marks[: sizes.shape[0]], cache.marks[sizes.shape[0] :], cache.ranks
+    for c in range(uint64(capacity.shape[0])):
+        while used[c] > capacity[c]:
+            _evict(c, 0, 0, sizes, capacity, link, resident, freq, place, numbers, used)

@@ -6,6 +6,7 @@ unsigned: numba then leaves out the test for negative ones, which more than doub
 """
 
 from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.protocol import FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
 
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 
@@ -70,8 +71,8 @@ def _run_full(keys, cache_of, n_keys, begin, link, resident, hits):  # type: ign
 
 @kernel(void(_I32, _I64, _I32, _I64, boolean, boolean, _U32, _U8, _I64, _U8), allocates=False)
 def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, resident, used, hits):  # type: ignore[no-untyped-def]
-    """Every key an event of its own. is_even: all experts are of one size. The other arguments as in `run_queue_events`; an
-    expert larger than its cache is streamed."""
+    """Every key an event of its own. is_even: all experts are of one size. An expert larger than its cache is
+    streamed."""
     n_keys, n_caches = uint64(sizes.shape[0]), uint64(capacity.shape[0])
     n_full = uint64(0)
     for c in range(n_caches):
@@ -96,19 +97,13 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, re
             n_full += used[c] + sizes[0] > capacity[c] and not was_full
 
 
-@kernel(void(_I32, _I64, _I64, _I32, _I64, boolean, boolean, boolean, _U32, _U8, _I64, _I64, int64, _U8), allocates=False)
-def run_queue_events(  # type: ignore[no-untyped-def]
-    keys, offsets, sizes, cache_of, capacity, promote, keep_overflow, hits_first, link, resident, used, stamp, first_event,
-    hits,
-):  # fmt: skip
-    """Looks `keys` up event by event; writes hits (1) and misses (0); the state arrays are advanced in place.
-
-    keys (n,) i32; offsets (m + 1,) i64 event bounds; sizes (K,) i64 bytes; cache_of (K,) i32, the same for all keys of an event;
-    capacity (C,) i64 bytes; promote: LRU, else FIFO; keep_overflow: an event larger than the cache stays until the next one;
-    hits_first: an event's misses enter behind all its hits, else all in their order; link (2 (K + C),) u32, nodes K.. are the
-    lists' sentinels; resident (K,) u8; used (C,) i64 bytes; stamp (K,) i64 last event of a key, events counted from
-    first_event; hits (n,) u8.
-    """
+@kernel(LOOK_UP, allocates=False)
+def look_up_queue(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+    """Of events; nodes K.. of `link` are the lists' sentinels. FLAG: LRU, else FIFO; KEEPS: an event larger than the cache stays
+    until the next one; HITS_FIRST: an event's misses enter behind all its hits, else all in their order."""
+    how, sizes, cache_of, capacity, link = cache.how, cache.sizes, cache.cache_of, cache.capacity, cache.link
+    resident, used, stamp = cache.resident, cache.used, cache.stamp
+    promote, keep_overflow, hits_first = how[FLAG] != 0, how[KEEPS] != 0, how[HITS_FIRST] != 0
     n_keys = uint64(sizes.shape[0])
     for e in range(uint64(offsets.shape[0] - 1)):
         start, end = uint64(offsets[e]), uint64(offsets[e + 1])
@@ -141,9 +136,10 @@ def run_queue_events(  # type: ignore[no-untyped-def]
             _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
 
 
-@kernel(void(int64, _I64, _I64, _U32, _U8, _I64), allocates=False)
-def shrink_queue(c, sizes, capacity, link, resident, used):  # type: ignore[no-untyped-def]
-    """Drops what leaves first until cache c holds no more than its capacity."""
-    sentinel = uint64(sizes.shape[0]) + uint64(c)
-    while used[c] > capacity[c]:
-        _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
+@kernel(SHRINK, allocates=False)
+def shrink_queue(cache):  # type: ignore[no-untyped-def]
+    sizes, capacity, link, resident, used = cache.sizes, cache.capacity, cache.link, cache.resident, cache.used
+    for c in range(uint64(capacity.shape[0])):
+        sentinel = uint64(sizes.shape[0]) + c
+        while used[c] > capacity[c]:
+            _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)

@@ -4,11 +4,10 @@ The lowest rank leaves, ties by least recent use. The rank function is a first-c
 the compiled kernel is cached on disk and serves every policy. Unsigned indices as in queue.py.
 """
 
-from tokentape.policies.kernels import array, boolean, float64, function, int32, int64, kernel, uint8, uint32, uint64, void
-from tokentape.policies.protocol import RANK_SIGNATURE
+from tokentape.policies.kernels import array, float64, int64, kernel, uint32, uint64, void
+from tokentape.policies.protocol import FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
 
-_I32, _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int32, int64, uint8, uint32, float64))
-ABSENT = 0xFFFFFFFF
+_I64, _U32, _F64 = (array(t, 1) for t in (int64, uint32, float64))
 
 
 @kernel(void(uint64, uint64, float64, int64, uint64, _U32, _F64, _I64, _U32), allocates=False)
@@ -63,30 +62,21 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
     top = uint64(heap[base])
     size = uint64(count[c]) - uint64(1)
     count[c] = size
-    slot_of[top] = ABSENT
     if size:
         end = base + size
         _sift_down(uint64(0), uint64(heap[end]), ranks[end], lasts[end], base, size, heap, ranks, lasts, slot_of)
     return top
 
 
-@kernel(
-    void(
-        function(RANK_SIGNATURE), _F64, _I32, _I64, _I64, _I32, _I64, _I64, boolean, boolean, boolean, _F64,
-        _U32, _F64, _I64, _U32, _F64, _I64, _I64, _I64, _I64, _I64, int64, int64, _U8,
-    ), allocates=False,
-)  # fmt: skip
-def run_ranked(  # type: ignore[no-untyped-def]
-    rank_of, params, keys, offsets, sizes, cache_of, base_of, capacity, bypass, keep_overflow, hits_first, profile,
-    heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total, last, first_event, first_lookup, hits,
-):  # fmt: skip
-    """Looks `keys` up event by event (offsets empty: one by one); writes hits; the state arrays are advanced in place.
-
-    rank_of: compiled function of RANK_SIGNATURE; base_of (C,) i64 first heap slot of a cache; bypass: a missed key may leave
-    at once; profile (K,) f64; heap (K,) u32 keys with their ranks f64 and last lookups i64 (lasts) beside them, by slot; slot_of
-    (K,) u32; rank (K,) f64; n_cached, n_total, last (K,) i64; count, used (C,) i64; lookups are counted from first_lookup. The
-    rest as in queue.run_queue_events.
-    """
+@kernel(LOOK_UP, allocates=False)
+def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+    """`link` is the caches' heaps, with `ranks` and `lasts` beside them. FLAG: a missed key may leave at once; the others as in
+    queue.look_up_queue."""
+    how, params, sizes, cache_of, base_of = cache.how, cache.params, cache.sizes, cache.cache_of, cache.base_of
+    capacity, used, profile, heap, resident = cache.capacity, cache.used, cache.profile, cache.link, cache.resident
+    slot_of, count, ranks, lasts, rank = cache.slot_of, cache.count, cache.ranks, cache.lasts, cache.rank
+    n_cached, n_total, last = cache.n_cached, cache.n_total, cache.last
+    bypass, keep_overflow, hits_first = how[FLAG] != 0, how[KEEPS] != 0, how[HITS_FIRST] != 0
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
     for e in range(uint64(n_events)):
@@ -101,7 +91,7 @@ def run_ranked(  # type: ignore[no-untyped-def]
         place = int64(start)
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
-            is_hit = slot_of[key] != ABSENT
+            is_hit = resident[key] != 0
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
             rank[key] = rank_of(now, n_cached[key], n_total[key], profile[key], params)
@@ -131,6 +121,7 @@ def run_ranked(  # type: ignore[no-untyped-def]
                     # the freed slot holds the member until the loop ends; the next pop frees the slot before it
                 else:
                     used[c] -= sizes[top]
+                    resident[top] = 0
                     if n_aside:
                         heap[base + uint64(count[c])] = heap[base + uint64(count[c] + n_aside)]
             for _ in range(n_aside):
@@ -144,15 +135,21 @@ def run_ranked(  # type: ignore[no-untyped-def]
                     last[key] = first_lookup + place
                     place += 1
                 used[c] += sizes[key]
+                resident[key] = 1
                 _sift_up(uint64(count[c]), key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
                 count[c] += 1
         while used[c] > capacity[c] and (bypass or not keep_overflow):
             top = _pop(c, base, count, heap, ranks, lasts, slot_of)
             used[c] -= sizes[top]
+            resident[top] = 0
 
 
-@kernel(void(int64, _I64, _I64, _I64, _U32, _F64, _I64, _U32, _I64, _I64), allocates=False)
-def shrink_ranked(c, sizes, base_of, capacity, heap, ranks, lasts, slot_of, count, used):  # type: ignore[no-untyped-def]
-    """Drops the lowest ranks until cache c holds no more than its capacity."""
-    while used[c] > capacity[c]:
-        used[c] -= sizes[_pop(c, uint64(base_of[c]), count, heap, ranks, lasts, slot_of)]
+@kernel(SHRINK, allocates=False)
+def shrink_ranked(cache):  # type: ignore[no-untyped-def]
+    sizes, base_of, capacity, used, resident = cache.sizes, cache.base_of, cache.capacity, cache.used, cache.resident
+    heap, slot_of, count, ranks, lasts = cache.link, cache.slot_of, cache.count, cache.ranks, cache.lasts
+    for c in range(uint64(capacity.shape[0])):
+        while used[c] > capacity[c]:
+            top = _pop(c, uint64(base_of[c]), count, heap, ranks, lasts, slot_of)
+            used[c] -= sizes[top]
+            resident[top] = 0

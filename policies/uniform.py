@@ -1,12 +1,10 @@
 """The uniform kernel: a resident expert drawn uniformly leaves; residents sit in one dense array per cache."""
 
-from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
-
-_I32, _I64, _U8, _U32, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint32, uint64))
-ABSENT = 0xFFFFFFFF
+from tokentape.policies.kernels import array, int64, kernel, uint32, uint64
+from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 
 
-@kernel(uint64(_U64), allocates=False)
+@kernel(uint64(array(uint64, 1)), allocates=False)
 def _draw(state):  # type: ignore[no-untyped-def]
     """Next 64-bit number of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); state (1,) u64."""
     state[0] += uint64(0x9E3779B97F4A7C15)
@@ -17,35 +15,21 @@ def _draw(state):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _remove(slot, c, base, residents, slot_of, count, used, sizes):  # type: ignore[no-untyped-def]
+def _remove(slot, c, base, residents, resident, slot_of, count, used, sizes):  # type: ignore[no-untyped-def]
     victim = uint64(residents[base + slot])
     count[c] -= 1
     moved = uint64(residents[base + uint64(count[c])])
     residents[base + slot] = moved
     slot_of[moved] = slot
-    slot_of[victim] = ABSENT
+    resident[victim] = 0
     used[c] -= sizes[victim]
 
 
-@kernel(void(_I32, _I64, _I64, _I32, _I64, _I64, boolean, _U64, _U32, _U32, _I64, _I64, _I64, int64, _U8), allocates=False)
-def run_uniform(  # type: ignore[no-untyped-def]
-    keys,
-    offsets,
-    sizes,
-    cache_of,
-    base_of,
-    capacity,
-    keep_overflow,
-    state,
-    residents,
-    slot_of,
-    count,
-    used,
-    stamp,
-    first_event,
-    hits,
-):
-    """Arguments as in ranked.run_ranked; residents (K,) u32 takes the heap's place, state (1,) u64 is the generator's."""
+@kernel(LOOK_UP, allocates=False)
+def look_up_uniform(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+    sizes, cache_of, base_of, capacity, used = cache.sizes, cache.cache_of, cache.base_of, cache.capacity, cache.used
+    stamp, draws, link, resident, slot_of = cache.stamp, cache.draws, cache.link, cache.resident, cache.slot_of
+    count = cache.count
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
     for e in range(uint64(n_events)):
@@ -61,7 +45,7 @@ def run_uniform(  # type: ignore[no-untyped-def]
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             stamp[key] = now
-            hits[i] = slot_of[key] != ABSENT
+            hits[i] = resident[key]
             if hits[i]:
                 n_members += 1
             else:
@@ -69,22 +53,25 @@ def run_uniform(  # type: ignore[no-untyped-def]
         if (missing == 0 and used[c] <= capacity[c]) or (one_by_one and missing > capacity[c]):
             continue
         while used[c] + missing > capacity[c] and count[c] > n_members:
-            slot = _draw(state) % uint64(count[c])
-            if stamp[uint64(residents[base + slot])] != now:  # members are never victims: draw again
-                _remove(slot, c, base, residents, slot_of, count, used, sizes)
+            slot = _draw(draws) % uint64(count[c])
+            if stamp[uint64(link[base + slot])] != now:  # members are never victims: draw again
+                _remove(slot, c, base, link, resident, slot_of, count, used, sizes)
         for i in range(start, end):
             key = uint64(uint32(keys[i]))
             if not hits[i]:
-                residents[base + uint64(count[c])] = key
+                link[base + uint64(count[c])] = key
                 slot_of[key] = count[c]
+                resident[key] = 1
                 count[c] += 1
                 used[c] += sizes[key]
-        while used[c] > capacity[c] and not keep_overflow:
-            _remove(_draw(state) % uint64(count[c]), c, base, residents, slot_of, count, used, sizes)
+        while used[c] > capacity[c] and not cache.how[KEEPS]:
+            _remove(_draw(draws) % uint64(count[c]), c, base, link, resident, slot_of, count, used, sizes)
 
 
-@kernel(void(int64, _I64, _I64, _I64, _U64, _U32, _U32, _I64, _I64), allocates=False)
-def shrink_uniform(c, sizes, base_of, capacity, state, residents, slot_of, count, used):  # type: ignore[no-untyped-def]
-    """Drops drawn experts until cache c holds no more than its capacity."""
-    while used[c] > capacity[c]:
-        _remove(_draw(state) % uint64(count[c]), c, uint64(base_of[c]), residents, slot_of, count, used, sizes)
+@kernel(SHRINK, allocates=False)
+def shrink_uniform(cache):  # type: ignore[no-untyped-def]
+    sizes, base_of, capacity, used, draws, link = cache.sizes, cache.base_of, cache.capacity, cache.used, cache.draws, cache.link
+    resident, slot_of, count = cache.resident, cache.slot_of, cache.count
+    for c in range(uint64(capacity.shape[0])):
+        while used[c] > capacity[c]:
+            _remove(_draw(draws) % uint64(count[c]), c, uint64(base_of[c]), link, resident, slot_of, count, used, sizes)

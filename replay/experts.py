@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -22,6 +23,7 @@ from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
+from tokentape.replay.passes import costs_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
@@ -70,7 +72,7 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
     hits = np.empty(looked_up.keys.size, np.uint8)
     n_profiled = round(cache.policy.profile_frac * (looked_up.offsets.size - 1)) if cache.policy.kind == "ranked" else 0
     if n_profiled and cache.policy.is_bound:
-        cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
+        cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         n_profiled = 0
     stops = np.union1d(looked_up.segments, n_profiled)
     for first, last in pairwise(stops.tolist()):
@@ -78,7 +80,7 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
         if first and first in looked_up.segments:
             cache.clear()
         if n_profiled and first == n_profiled:
-            cache.profile = _counts(looked_up, n_profiled, cache.sizes.size)
+            cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         start = looked_up.offsets[first]
         hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
     return hits
@@ -104,8 +106,8 @@ def replay(
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
     found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
-    per_pass, kind = found.sum(axis=2), trace.pass_kind
-    n_lookups, n_hits, _, missed, _ = per_pass
+    per_pass, cost = costs_of(trace, found, hardware, semantics, expert_format, profile)
+    (n_lookups, n_hits, _, missed, _), kind = per_pass, trace.pass_kind
     metrics = {
         "n_lookups": Metric(float(n_lookups.sum()), "1"),
         "n_hits": Metric(float(n_hits.sum()), "1"),
@@ -123,7 +125,7 @@ def replay(
         "seed": seed,
     }
     total = total_expert_bytes(trace.geometry, expert_format)
-    return priced(trace, hardware, semantics, found, metrics, settings, expert_format, total, profile)
+    return priced(trace, hardware, semantics, per_pass, cost, metrics, settings, expert_format, total, profile)
 
 
 def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str = "int8-g32") -> ReplayResult:
@@ -139,7 +141,7 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
     of_policy = {"policy": ALL_CAPACITIES, "policy_params": "{}", "is_bound": False, "seed": 0}
     settings = of_policy | {"capacity_bytes": total, "expert_format": expert_format}
     metrics = {"n_lookups": Metric(float(curve.n_lookups), "1")}
-    made = priced(trace, None, semantics, np.zeros((5, 0, 0), np.int64), metrics, settings, expert_format, total, "")
+    made = priced(trace, None, semantics, np.zeros((5, 0), np.int64), None, metrics, settings, expert_format, total, "")
     series = {
         "capacity_experts": curve.capacity_experts.astype(np.float64),
         "n_lookups": np.full(curve.n_hits.size, curve.n_lookups),
@@ -149,17 +151,25 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
     return dataclasses.replace(made, curves=series)
 
 
-def looked_up(trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int) -> Ints:
-    """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
+def needs_whole(policy: Any, semantics: Semantics) -> bool:
+    """Whether a tape is looked up all at once: for its future, for what is counted of it beforehand, or for its cold starts."""
+    return bool(policy.kind == "future" or getattr(policy, "profile_frac", 0.0) or semantics.start == "cold")
+
+
+def looked_up(
+    trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int
+) -> Iterator[tuple[slice, Trace, Ints]]:
+    """Part by part: which passes, the trace of them, and (5, passes, MoE layers) i64: lookups, hits, bytes looked up and missed,
+    fetches. A fetch is all that an event misses."""
     cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
-    totals = np.zeros((5, trace.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
-    is_one = policy.kind == "future" or getattr(policy, "profile_frac", 0.0) or semantics.start == "cold"  # all of it at once
-    for at, part in [(slice(0, trace.pass_ids.size), trace)] if is_one else trace.parts:
-        keys = stream(part, semantics)
-        hits, event_pass = look_up(cache, keys, semantics), keys.event_pass + np.int32(at.start)
-        _add_events(keys.keys, keys.offsets, event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
-        assert totals[0, at].sum() == keys.keys.size, "a lookup was lost"
-    return totals
+    assert trace.read is None or not needs_whole(policy, semantics), "the tape is to be held whole"
+    whole = [(slice(0, trace.pass_ids.size), trace)]
+    for at, part in whole if needs_whole(policy, semantics) else trace.parts:
+        keys, totals = stream(part, semantics), np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
+        hits = look_up(cache, keys, semantics)
+        _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
+        assert totals[0].sum() == keys.keys.size, "a lookup was lost"
+        yield at, part, totals
 
 
 @kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, :, ::1], int64)")
@@ -167,14 +177,15 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
     """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed."""
     for e in range(event_pass.shape[0]):
         p, layer = event_pass[e], keys[offsets[e]] // n_experts
-        missed = 0
+        n_hits, n_bytes, missed = 0, 0, 0
         for i in range(offsets[e], offsets[e + 1]):
             size = sizes[keys[i]]
-            totals[0, p, layer] += 1
-            totals[1, p, layer] += hits[i]
-            totals[2, p, layer] += size
-            if not hits[i]:
-                missed += size
+            n_hits += hits[i]
+            n_bytes += size
+            missed += 0 if hits[i] else size
+        totals[0, p, layer] += offsets[e + 1] - offsets[e]
+        totals[1, p, layer] += n_hits
+        totals[2, p, layer] += n_bytes
         totals[3, p, layer] += missed
         totals[4, p, layer] += missed > 0
 

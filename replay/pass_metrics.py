@@ -13,7 +13,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.passes import PassCosts, costs_of, passes_over_weights
+from tokentape.replay.passes import PassCosts, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
@@ -30,32 +30,31 @@ def priced(
     trace: Trace,
     machine: HardwareSpec | None,
     semantics: Semantics,
-    found: NDArray[np.int64],
+    per_pass: NDArray[np.int64],
+    cost: PassCosts | None,
     metrics: dict[str, Metric],
     settings: dict[str, Any],
     weight_format: str,
     total_bytes: int,
     profile: str,
-    of_cost: Callable[[PassCosts], dict[str, Metric]] = lambda cost: {},
     outside_already: Sequence[str] = (),
 ) -> ReplayResult:
     """A replay's result: what its passes cost on the machine (None: hits and bytes alone) beside the metrics of its lookups.
 
-    found (5, passes, MoE layers): see passes.costs_of. settings: those of the policy, capacity_bytes, expert_format and seed
-    among them; weight_format: of all but the experts; total_bytes: of all experts; of_cost: further metrics.
+    per_pass, cost: see passes.costs_of. settings: those of the policy, capacity_bytes, expert_format and seed among them;
+    weight_format: of all but the experts; total_bytes: of all experts.
     """
     outside, capacity_bytes = list(outside_already), settings["capacity_bytes"]
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
-    if machine is not None:
-        cost = costs_of(trace, machine, semantics, weight_format, profile, found)
-        metrics = metrics | cost_metrics(trace, cost) | of_cost(cost)
+    if machine is not None and cost is not None:
+        metrics = metrics | cost_metrics(trace, cost)
         static = trace.geometry.non_expert_bytes(weight_format)
         held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
         outside += _outside(trace, machine, cost, metrics, held)
         if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
             outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
-        n_lookups, n_hits, looked_up, missed, _ = found.sum(axis=2)
+        n_lookups, n_hits, looked_up, missed, _ = per_pass
         fast = looked_up + passes_over_weights(trace, semantics) * static
         timed = _timeline(trace, dict(zip(COUNTS, (n_lookups, n_hits, fast, missed), strict=True)), cost)
         of_requests = _requests(trace, cost)
@@ -144,7 +143,7 @@ def _outside(
     draws, what the profile leaves out, and decisions that the machine cannot carry out.
 
     held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
-    geometry, longest = trace.geometry, int(trace.row_position.max(initial=0)) + 1
+    geometry, longest = trace.geometry, cost.longest
     kv = int(np.diff(trace.member_offsets).max(initial=1)) * kv_bytes(geometry, longest, ACTIVATION) if geometry.hidden else 0
     found = overfull(machine, {**held_bytes, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -25,36 +25,45 @@ _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDi
 
 @dataclass(frozen=True, eq=False)
 class PassCosts:
-    """Of a tape's passes: seconds, joules and, by `joules_of`, what spends them; and what its profile leaves out: kind -> (bytes,
-    operations)."""
+    """Of a tape's passes: seconds, joules and, by `joules_of`, what spends them; what its profile leaves out: kind -> (bytes,
+    operations); and tokens of the longest context."""
 
     seconds: Band
     joules: Band
     joules_of: dict[str, Band]
     uncounted: dict[str, tuple[float, float]]
+    longest: int
 
 
 def costs_of(
-    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, profile: str, found: Ints
-) -> PassCosts:
-    """What `pass_costs` costs, part by part: memory is that of one part, whatever the length of the tape."""
-    told: list[tuple[Band, Band, dict[str, Band]]] = []
+    trace: Trace,
+    found: Iterable[tuple[slice, Trace, Ints]],
+    machine: HardwareSpec | None,
+    semantics: Semantics,
+    weight_format: str,
+    profile: str,
+) -> tuple[Ints, PassCosts | None]:
+    """(5, passes): what was found, and what `pass_costs` costs (None without a machine); memory is that of one part and of the
+    passes, whatever the rows. found: part by part as `pass_costs` takes it, each with its passes and the trace of them."""
+    n, longest = trace.pass_ids.size, 0
+    per_pass, bands = np.zeros((5, n), np.int64), dict[str, Band]()
     uncounted: dict[str, tuple[float, float]] = {}
-    for at, part in trace.parts:
-        _, cost = pass_costs(part, machine, semantics, weight_format, profile, found[:, at], keeps=part is trace)
-        told.append((cost.seconds, cost.joules, joules_of(cost, machine)))
+    for at, part, of_part in found:
+        per_pass[:, at] = of_part.sum(axis=2)
+        if machine is None:
+            continue
+        _, cost = pass_costs(part, machine, semantics, weight_format, profile, of_part, keeps=part is trace)
+        for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, machine)).items():
+            whole = bands.setdefault(name, Band(np.zeros(n), np.zeros(n), np.zeros(n)))
+            for end in ENDS:
+                getattr(whole, end)[at] = getattr(band, end)
+        longest = max(longest, int(part.row_position.max(initial=0)) + 1)
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
-    seconds, joules, by = zip(*told, strict=True)
-    nothing = [Band(zero, zero, zero) for zero in (np.zeros_like(band.value) for band in seconds)]
-    names = dict.fromkeys(name for of in by for name in of)
-    spent = {name: _joined([of.get(name, none) for of, none in zip(by, nothing, strict=True)]) for name in names}
-    return PassCosts(_joined(seconds), _joined(joules), spent, uncounted)
-
-
-def _joined(bands: Sequence[Band]) -> Band:
-    return bands[0] if len(bands) == 1 else Band(*(np.concatenate([getattr(band, end) for band in bands]) for end in ENDS))
+    if machine is None:
+        return per_pass, None
+    return per_pass, PassCosts(bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest)
 
 
 def pass_costs(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +16,8 @@ from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
 CELLS = 1 << 16  # passes x MoE layers of a part: what is computed of them stays in a processor's cache
+TOKENS = 1 << 16  # of a part: rows of few long passes
+COLUMNS = ("request_id", "position", "layer", "pass_id", "expert_ids")  # of `routing`: what a trace is made of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class Trace:
     row_pass, row_layer (index into geometry.moe_layers), row_request, row_position: (n,) i32. offsets: (n + 1,) i64 bounds of a
     row's experts in `ids`. ids: i32 logical expert ids by falling weight. pass_kind (p,) u8: PREFILL or DECODE; pass_tokens (p,)
     i64; pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
+    read: opens the tape's `routing` as its frames in order, of a trace too long to hold: its arrays of rows are empty then, and
+    `parts` reads them, each time anew.
     """
 
     trace_id: str
@@ -42,6 +45,7 @@ class Trace:
     pass_tokens: NDArray[np.int64]
     member_offsets: NDArray[np.int64]
     members: NDArray[np.int64]
+    read: Callable[[], Iterable[pl.DataFrame]] | None = None
 
     @property
     def n_keys(self) -> int:
@@ -64,19 +68,38 @@ class Trace:
             member_offsets=members - members[0], members=self.members[members[0] : members[-1]], **of_rows, **of_passes,
         )  # fmt: skip
 
-    @cached_property
-    def parts(self) -> list[tuple[slice, Trace]]:
-        """Which passes, and the trace of them: all of a tape that is not long at once."""
-        n, step = self.pass_ids.size, max(1, CELLS // len(self.geometry.moe_layers))
-        if n <= step:
-            return [(slice(0, n), self)]
-        return [(slice(*at), self.between(*at)) for at in pairwise([*range(0, n, step), n])]
+    @property
+    def parts(self) -> Iterator[tuple[slice, Trace]]:
+        """Which passes, and the trace of them: all of a tape that is not long at once. Where rows are read part by part, a part's
+        arrays hold until the next one is taken. Raises as `trace_from_tables` does, and NotGrowing."""
+        of_cells = np.arange(self.pass_ids.size) // max(1, CELLS // len(self.geometry.moe_layers))
+        of_tokens = (np.cumsum(self.pass_tokens) - self.pass_tokens) // TOKENS
+        starts = 1 + np.flatnonzero((of_cells[1:] != of_cells[:-1]) | (of_tokens[1:] != of_tokens[:-1]))
+        bounds = [*pairwise([0, *starts.tolist(), self.pass_ids.size])]
+        if self.read is None:
+            yield from ((slice(*at), self if len(bounds) == 1 else self.between(*at)) for at in bounds)
+            return
+        rows = _Rows(replace(self, read=None), 0)
+        for frame in self.read():
+            rows.add(frame)
+            while bounds[0][1] <= rows.last[0]:  # later passes have begun
+                at = bounds.pop(0)
+                yield slice(*at), rows.trace.between(*at)
+                rows.forget(at[1])
+        rows.end()
+        if not rows.is_growing:
+            raise NotGrowing(f"tape {self.trace_id}: positions of its routing rows go back")
+        yield from ((slice(*at), rows.trace.between(*at)) for at in bounds)
 
     def ids_of(self, rows: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Experts of these rows one after the other, and how many each row has."""
         widths = np.diff(self.offsets)[rows]
         first = np.repeat(self.offsets[rows] - (np.cumsum(widths) - widths), widths)
         return self.ids[first + np.arange(widths.sum())], widths
+
+
+class NotGrowing(ValueError):
+    """Only a trace that is held whole can tell whether a row is there twice."""
 
 
 class _Column:
@@ -92,9 +115,96 @@ class _Column:
         self._held[self.n : n] = values
         self.n = n
 
+    def forget(self, n: int) -> None:
+        """The first n; what comes after them takes their place."""
+        self.n -= n
+        self._held[: self.n] = self._held[n : n + self.n]
+
     @property
     def values(self) -> NDArray[Any]:
         return self._held[: self.n]
+
+
+class _Rows:
+    """Routing rows that come in parts, in the order executed: compared with the passes and with those before them, and held.
+
+    passes: a trace without rows. Raises ValueError naming the row, counted over all parts.
+    """
+
+    def __init__(self, passes: Trace, n_rows: int) -> None:
+        layers, members = passes.geometry.moe_layers, np.unique(passes.members)
+        self._passes, self._n_forgotten, self._members = passes, 0, members
+        self._columns = [_Column(np.int32, n_rows) for _ in range(4)]
+        self._ids, self._ends = _Column(np.int32, n_rows * passes.geometry.top_k), _Column(np.int64, n_rows + 1)
+        self._ends.add(np.zeros(1))
+        self._index_of = np.full(max(layers) + 1, -1, np.int32)
+        self._index_of[list(layers)] = np.arange(len(layers))
+        self._positions = np.full((members.size, len(layers)), -1, np.int32)
+        self._state = np.array([-1, -1, 1], np.int64)
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Index of the pass, and of the layer, of the last row."""
+        return int(self._state[0]), int(self._state[1])
+
+    @property
+    def is_growing(self) -> bool:
+        """No row is there twice, since the positions of every request in every layer only grow."""
+        return bool(self._state[2])
+
+    @property
+    def trace(self) -> Trace:
+        row_pass, row_layer, request, position = (column.values for column in self._columns)
+        return replace(
+            self._passes, row_pass=row_pass, row_layer=row_layer, row_request=request, row_position=position,
+            offsets=self._ends.values, ids=self._ids.values,
+        )  # fmt: skip
+
+    def add(self, rows: pl.DataFrame) -> None:
+        n, n_ids, members = self._columns[0].n, self._ids.n, self._members
+        pass_id, layer = (rows[name].to_numpy().astype(np.int64) for name in ("pass_id", "layer"))
+        for column, values in zip(
+            self._columns, (pass_id, layer, rows["request_id"].to_numpy(), rows["position"].to_numpy()), strict=True
+        ):
+            column.add(values)
+        self._ends.add(n_ids + np.cumsum(rows["expert_ids"].list.len().to_numpy(), dtype=np.int64))
+        self._ids.add(rows["expert_ids"].explode(empty_as_null=False).to_numpy())
+        row_pass, row_layer, request, position = (column.values[n:] for column in self._columns)
+        if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
+            request = np.searchsorted(members, request).astype(np.int32)
+        ids, ends = self._ids.values, self._ends.values[n:]
+        why = _take(
+            self._passes.pass_ids, self._index_of, self._passes.geometry.n_experts, pass_id, layer, request, position, ids, ends,
+            row_pass, row_layer, self._positions, self._state,
+        )  # fmt: skip
+        if why:
+            at = int(np.argmax(row_pass == -2))
+            self._refuse(why, self._n_forgotten + n + at, int(layer[at]), ids[ends[at] : ends[at + 1]].tolist())
+
+    def _refuse(self, why: int, row: int, layer: int, ids: list[int]) -> None:
+        n_experts, again = self._passes.geometry.n_experts, "; record or import it again"
+        reasons = {
+            NO_PASS: " belongs to a pass that `passes` does not list",
+            NOT_ORDERED: f" is not ordered by pass and layer, as those before it{again}",
+            DENSE: f" is in layer {layer}, which the manifest calls dense",
+            EMPTY: f" names no expert{again}",
+            TOO_LARGE: f" names expert {max(ids, default=0)}; the model has {n_experts} per layer",
+            TWICE: f" names an expert twice ({ids}){again}",
+        }
+        raise ValueError(f"tape {self._passes.trace_id}: routing row {row}{reasons[why]}")
+
+    def forget(self, n_passes: int) -> None:
+        """The rows of the first passes."""
+        n = int(np.searchsorted(self._columns[0].values, np.int32(n_passes)))
+        n_ids, self._n_forgotten = int(self._ends.values[n]), self._n_forgotten + n
+        for column in (*self._columns, self._ends):
+            column.forget(n)
+        self._ids.forget(n_ids)
+        self._ends.values[:] -= n_ids
+
+    def end(self) -> None:
+        if not self._n_forgotten + self._columns[0].n:
+            raise ValueError(f"tape {self._passes.trace_id} has no routing rows; nothing to replay")
 
 
 def trace_from_tables(
@@ -110,105 +220,100 @@ def trace_from_tables(
     n_rows: of routing, where it comes in parts and is long. Raises ValueError naming the row on an expert out of range or named
     twice, an empty row, a row that is there twice, a layer that is not a MoE layer, a pass that is not listed, or an empty tape.
     """
-    whole: dict[str, type[np.generic]] = {"pass_id": np.int64, "layer": np.int32, "request_id": np.int32, "position": np.int32}
-    columns = {name: _Column(dtype, n_rows) for name, dtype in whole.items()}
-    held_ids, ends = _Column(np.int32, n_rows * geometry.top_k), _Column(np.int64, n_rows + 1)
-    ends.add(np.zeros(1))
-    for part in [routing] if isinstance(routing, pl.DataFrame) else routing:
-        ends.add(held_ids.n + np.cumsum(part["expert_ids"].list.len().to_numpy(), dtype=np.int64))
-        held_ids.add(part["expert_ids"].explode(empty_as_null=False).to_numpy())
-        for name, column in columns.items():
-            column.add(part[name].to_numpy())
-    row_pass_id, row_layer_id, row_request, row_position = (column.values for column in columns.values())
-    ids, offsets = held_ids.values, ends.values
-    if not row_pass_id.size:
-        raise ValueError(f"tape {trace_id} has no routing rows; nothing to replay")
     # A speculative tape's routing is that of the accepted path: draft passes are left out, verify passes count those tokens only.
     passes = passes.filter(pl.col("kind") != "draft").sort("pass_id")
+    rows = _Rows(without_rows(trace_id, geometry, origin, passes), n_rows)
+    for part in [routing] if isinstance(routing, pl.DataFrame) else routing:
+        rows.add(part)
+    rows.end()
+    trace, is_verify = rows.trace, (passes["kind"] == "verify").to_numpy()
+    if not rows.is_growing:
+        _refuse_doubles(trace)
+    counted = np.bincount(trace.row_pass, minlength=is_verify.size) // len(geometry.moe_layers)
+    return replace(trace, pass_tokens=np.where(is_verify, counted, trace.pass_tokens))
+
+
+def without_rows(
+    trace_id: str, geometry: Geometry, origin: str, passes: pl.DataFrame, read: Callable[[], Iterable[pl.DataFrame]] | None = None
+) -> Trace:
+    """The passes, in order, of a trace whose rows are added later, or read. Raises ValueError for one without members."""
     pass_ids = passes["pass_id"].to_numpy().astype(np.int64)
-    runs = np.append(np.flatnonzero(np.append(True, row_pass_id[1:] != row_pass_id[:-1])), row_pass_id.size)
-    at = np.searchsorted(pass_ids, row_pass_id[runs[:-1]])
-    known = (at < pass_ids.size) & (pass_ids[np.minimum(at, pass_ids.size - 1)] == row_pass_id[runs[:-1]])
-    if not known.all():
-        raise ValueError(f"tape {trace_id}: routing row {runs[np.argmin(known)]} belongs to a pass that `passes` does not list")
-    row_pass = np.repeat(at.astype(np.int32), np.diff(runs))
-    moe = np.full(max(int(row_layer_id.max()), *geometry.moe_layers) + 1, -1, np.int32)
-    moe[list(geometry.moe_layers)] = np.arange(len(geometry.moe_layers))
-    row_layer = moe[row_layer_id]
-    if (row_layer < 0).any():
-        bad = int(np.argmin(row_layer))
-        raise ValueError(f"tape {trace_id}: routing row {bad} is in layer {row_layer_id[bad]}, which the manifest calls dense")
-    if ids.size and (ids.max() >= geometry.n_experts):
-        bad = int(np.searchsorted(offsets, int(np.argmax(ids >= geometry.n_experts)), side="right")) - 1
-        found, known_experts = ids.max(), geometry.n_experts
-        raise ValueError(f"tape {trace_id}: routing row {bad} names expert {found}; the model has {known_experts} per layer")
-    bad = _first_bad_row(ids, offsets)
-    if bad >= 0:
-        row = ids[offsets[bad] : offsets[bad + 1]].tolist()
-        what = f"names an expert twice ({row})" if row else "names no expert"
-        raise ValueError(f"tape {trace_id}: routing row {bad} {what}; record or import it again")
-    kinds = passes["kind"].to_numpy()
-    batch_sizes = passes["request_ids"].list.len().to_numpy().astype(np.int64)
-    if batch_sizes.min() == 0:
+    batch_sizes, none = passes["request_ids"].list.len().to_numpy().astype(np.int64), np.zeros(0, np.int32)
+    if not batch_sizes.all():
         raise ValueError(f"tape {trace_id}: pass {pass_ids[int(np.argmin(batch_sizes))]} has no member requests")
-    is_later = (row_pass[1:] > row_pass[:-1]) | ((row_pass[1:] == row_pass[:-1]) & (row_layer[1:] >= row_layer[:-1]))
-    if not is_later.all():
-        raise ValueError(f"tape {trace_id}: routing rows are not ordered by pass and layer; record or import it again")
-    trace = Trace(
+    return Trace(
         trace_id=trace_id,
         origin=origin,
         geometry=geometry,
-        row_pass=row_pass,
-        row_layer=row_layer,
-        row_request=row_request,
-        row_position=row_position,
-        offsets=offsets,
-        ids=ids,
+        row_pass=none,
+        row_layer=none,
+        row_request=none,
+        row_position=none,
+        offsets=np.zeros(1, np.int64),
+        ids=none,
         pass_ids=pass_ids,
-        pass_kind=np.where(kinds == "prefill", PREFILL, DECODE).astype(np.uint8),
-        pass_tokens=np.where(
-            kinds == "verify",
-            np.bincount(row_pass, minlength=pass_ids.size) // len(geometry.moe_layers),
-            passes["n_tokens"].to_numpy().astype(np.int64),
-        ),
+        pass_kind=np.where((passes["kind"] == "prefill").to_numpy(), PREFILL, DECODE).astype(np.uint8),
+        pass_tokens=passes["n_tokens"].to_numpy().astype(np.int64),
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),
         members=passes["request_ids"].explode().to_numpy().astype(np.int64),
+        read=read,
     )
-    twice = _first_double(trace)
-    if twice is not None:
-        raise ValueError(f"tape {trace_id}: routing row {twice} is there twice; record or import it again")
-    return trace
 
 
-def _first_double(trace: Trace) -> int | None:
-    """The first row that repeats a token of a request in a layer. Positions that only grow repeat none; others are compared."""
-    known, n_layers = np.unique(trace.members), len(trace.geometry.moe_layers)
-    is_dense = known[-1] + 1 == known.size  # as ids are that count from 0
-    request = trace.row_request if is_dense else np.searchsorted(known, trace.row_request).astype(np.int32)
-    request = np.clip(request, 0, known.size - 1)
-    if _is_growing(request, trace.row_layer, trace.row_position, np.full((known.size, n_layers), -1, np.int32)):
-        return None
+def _refuse_doubles(trace: Trace) -> None:
+    """The first row that repeats a token of a request in a layer, where positions that go back leave it open."""
     rows = pl.DataFrame({"request": trace.row_request, "position": trace.row_position, "layer": trace.row_layer})
     again = (~rows.to_struct().is_first_distinct()).arg_true()
-    return int(again[0]) if len(again) else None
+    if len(again):
+        raise ValueError(f"tape {trace.trace_id}: routing row {again[0]} is there twice; record or import it again")
 
 
-@kernel("boolean(int32[::1], int32[::1], int32[::1], int32[:, ::1])")
-def _is_growing(request, layer, position, last):  # type: ignore[no-untyped-def]
-    for row in range(request.shape[0]):
-        if position[row] <= last[request[row], layer[row]]:
-            return False
-        last[request[row], layer[row]] = position[row]
-    return True
+NO_PASS, NOT_ORDERED, DENSE, EMPTY, TOO_LARGE, TWICE = 1, 2, 3, 4, 5, 6
 
 
-@kernel("int64(int32[::1], int64[::1])")
-def _first_bad_row(ids, offsets):  # type: ignore[no-untyped-def]
-    for row in range(offsets.shape[0] - 1):
-        if offsets[row] == offsets[row + 1]:
-            return row
-        for i in range(offsets[row], offsets[row + 1]):
-            for j in range(offsets[row], i):
-                if ids[i] == ids[j]:
-                    return row
-    return -1
+@kernel(
+    "int64(int64[::1], int32[::1], int64, int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], int64[::1], int32[::1],"
+    "int32[::1], int32[:, ::1], int64[::1])"
+)
+def _take(  # type: ignore[no-untyped-def]
+    pass_ids, index_of, n_experts, pass_id, layer, request, position, ids, ends, row_pass, row_layer, positions, state,
+):  # fmt: skip
+    """Writes the indices of the rows' passes and layers, and in `state` those of the last and whether positions grow.
+
+    Returns what is wrong with the first bad row, which is marked by pass -2, or 0. ends (n + 1,): bounds of the rows' ids.
+    positions: the last of each request in each layer.
+    """
+    p, last_layer, is_growing = state[0], state[1], state[2]
+    named_by = np.full(n_experts, -1, np.int64)
+    for row in range(pass_id.shape[0]):
+        at, why = max(p, 0), 0
+        while at < pass_ids.shape[0] and pass_ids[at] < pass_id[row]:
+            at += 1
+        index = index_of[layer[row]] if 0 <= layer[row] < index_of.shape[0] else -1
+        if at == pass_ids.shape[0] or (pass_ids[at] > pass_id[row] and at > p):
+            why = NO_PASS
+        elif index < 0:
+            why = DENSE
+        elif ends[row] == ends[row + 1]:
+            why = EMPTY
+        elif pass_ids[at] > pass_id[row] or (at == p and index < last_layer):
+            why = NOT_ORDERED
+        for i in range(ends[row], ends[row + 1]):
+            expert = ids[i]
+            if not 0 <= expert < n_experts:
+                why = why or TOO_LARGE
+            elif named_by[expert] == row:
+                why = why or TWICE
+            else:
+                named_by[expert] = row
+        if why:
+            row_pass[row] = -2
+            return why
+        row_pass[row], row_layer[row] = at, index
+        p, last_layer = at, index
+        if request[row] < 0 or request[row] >= positions.shape[0] or position[row] <= positions[request[row], index]:
+            is_growing = 0
+        else:
+            positions[request[row], index] = position[row]
+    state[0], state[1], state[2] = p, last_layer, is_growing
+    return 0

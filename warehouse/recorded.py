@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -131,12 +131,13 @@ class Tape:
         with self._naming():
             rows.end(self.manifest.rows.get(table))
 
-    def batches(self, table: str, n_rows: int) -> Iterator[pa.RecordBatch]:
-        """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold."""
+    def batches(self, table: str, n_rows: int, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+        """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold. columns: those that are
+        read and compared, all where none is named."""
         rows = self._rows(table)
         for path in self.files(table):
             with self._opened(table, path, buffer_size=1 << 20, pre_buffer=False) as file:
-                for batch in file.iter_batches(n_rows, columns=self._columns(table)):
+                for batch in file.iter_batches(n_rows, columns=list(columns) or self._columns(table)):
                     with self._naming():
                         rows.see_part(batch)
                     yield batch

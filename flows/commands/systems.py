@@ -30,9 +30,9 @@ def compare(
 ) -> None:
     """Set systems side by side on one tape: every system on every machine, with equal room and the same requests.
 
-    A system is up to nine decisions (schedule, draft, route, precision, residency, prefetch, place, kv, refresh), each a policy or
-    none; docs/systems.md says how to write one. What a tape or a machine cannot carry is a cell with the reason. Runs are kept in the
-    store: what is there is not made again, and `tokentape load` and `tokentape site` draw them.
+    A system is up to nine decisions (schedule, draft, route, precision, residency, prefetch, place, kv, refresh), each a policy
+    or none; docs/systems.md says how to write one. What a tape or a machine cannot carry is a cell with the reason. Runs are
+    kept in the store: what is there is not made again, and `tokentape load` and `tokentape site` draw them.
 
     \b
     Examples:

@@ -5,6 +5,7 @@ an iteration's time.
 """
 
 from tokentape.policies.kernels import OF_TABLE, array, float64, function, int64, kernel, none, tuple_of, void
+from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
@@ -62,12 +63,12 @@ from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
 from tokentape.replay.system.ahead import AHEAD, PREDICT
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.events import (
-    CACHE,
+    LOOKS_UP,
     N_EVENT,
     PLACED,
     RANK_OF,
-    RESIDENCY,
     ROUTED,
+    SHRINKS,
     SLOTS,
     SPLIT,
     WHERE,
@@ -76,7 +77,7 @@ from tokentape.replay.system.events import (
 )
 from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
 from tokentape.replay.system.moves import MIGRATE, MOVES
-from tokentape.replay.system.sliced import SERVED, SLICED, serve_sliced
+from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
@@ -98,8 +99,8 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
 _COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
-_EXPERTS = (RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
-_SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SLICED, SERVED)
+_EXPERTS = (LOOKS_UP, SHRINKS, RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
+_SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SERVE_SLICES, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
@@ -198,8 +199,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n, scratch,
-    rank_of, where, split, cache, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv, choose, routed,
-    sliced, served,
+    look_up, shrink, rank_of, where, split, cache, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv, choose,
+    routed, serve_slices, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -209,8 +210,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
-    -1 in the bucket. rank_of .. ahead: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
-    of a router; sliced, served: of SliceMoE in place of the others (sliced.py), empty where there is none.
+    -1 in the bucket. look_up .. ahead: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
+    of a router; serve_slices .. served: of SliceMoE in place of the others (sliced.py), empty where there is none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -268,19 +269,16 @@ def run_engine(  # type: ignore[no-untyped-def]
                 table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         if kv is not None:
             hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
-            serve_kv(
-                at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, slots[0][RESIDENCY], cache,
-                kv,
-            )  # fmt: skip
+            serve_kv(at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, shrink, cache, kv)
             if served[0].shape[0] > 0:
-                serve_sliced(
+                serve_slices(
                     at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, sliced,
                     served,
                 )  # fmt: skip
             else:
                 serve_experts(
-                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, rank_of, where,
-                    cache, slots, drafts, choose, routed, migrate, moves, predict, ahead,
+                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, look_up, rank_of,
+                    where, cache, slots, drafts, choose, routed, migrate, moves, predict, ahead,
                 )  # fmt: skip
             stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0

@@ -23,34 +23,36 @@ from tokentape.policies.kernels import (
     tuple_of,
     uint8,
     uint64,
+    void,
     zeros_of,
 )
 from tokentape.policies.prefetch.oracle import Oracle
 from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Prefetcher
+from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE
 from tokentape.policies.slots import System, slots_of
 from tokentape.replay.system.recorded import Recorded
 
 # Entries of `numbers`, empty without a policy: experts of a prediction, layers to its target, 1 if it sees them, the first row
-# that foretells anything, and lookups made for predictions, a counter.
-N, DISTANCE, SEES, FROM, N_TOLD = range(5)
-_I1, _K1, _F1, _F3 = array(int64, 1), array(int32, 1), array(float64, 1), array(float64, 3)
+# that foretells anything; of the last event how many were fetched ahead, and how many of its hits were; lookups for predictions.
+N, DISTANCE, SEES, FROM, N_FETCHED, N_USED, N_TOLD = range(7)
+_I1, _K1, _U1, _F1, _F3 = array(int64, 1), array(int32, 1), array(uint8, 1), array(float64, 1), array(float64, 3)
 # numbers; gates (rows, MoE layers, k), or empty: every choice weighs 1; tokens, weights, scores (E,): scratch; the policy's
-# memory and parameters; moving (MoE layers,): experts on their way beside each; is_unused (K,): fetched ahead, yet to be used.
-AHEAD = tuple_of(_I1, _F3, _F1, _F1, _F1, _F3, _F1, _F1, array(uint8, 1))
+# memory and parameters; beside (MoE layers,): experts on their way beside each; is_unused (K,): fetched ahead, yet to be used;
+# keys, hits (2 E,), bounds (2,): scratch, what is foretold and then the event's own.
+AHEAD = tuple_of(_I1, _F3, _F1, _F1, _F1, _F3, _F1, _F1, _U1, _K1, _U1, _I1)
 PREDICT = function(PREDICT_SIGNATURE)
 
 
-@kernel(uint64(int64, _I1, int64, int64, array(int16, 3), PREDICT, AHEAD, _K1), allocates=False)
-def foretell(m, rows, n_rows, n_then, ids, predict, ahead, keys):  # type: ignore[no-untyped-def]
-    """Keys of what the policy expects after layer m's event, rows[:n_rows], the best last; returns how many. n_then: rows of the
-    target's event."""
-    numbers, gates, tokens, weights, scores, memory, params, _, _ = ahead
+@kernel(uint64(int64, _I1, int64, int64, array(int16, 3), PREDICT, AHEAD), allocates=False)
+def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-untyped-def]
+    """Keys of what the policy expects after layer m's event, the best last; returns how many."""
+    numbers, gates, tokens, weights, scores, memory, params, _, _, keys, _, _ = ahead
     n_layers, n_experts, k = ids.shape[1], tokens.shape[0], ids.shape[2]
     target = (m + numbers[DISTANCE]) % n_layers
     tokens[:] = 0.0
     weights[:] = 0.0
     scores[:] = 0.0
-    n_active = int64(0)
+    n_active = n_told = int64(0)
     for i in range(n_rows):
         if rows[i] < numbers[FROM]:
             continue
@@ -67,11 +69,8 @@ def foretell(m, rows, n_rows, n_then, ids, predict, ahead, keys):  # type: ignor
                 if e >= 0:
                     scores[e] += 1.0
     predict(m, target, tokens, weights, memory, params, scores)
-    n_told = int64(0)
-    if target <= m:
-        return uint64(0)
     most = numbers[N] if numbers[N] > 0 else n_experts if numbers[SEES] else n_active
-    while n_told < most:
+    while target > m and n_told < most:
         best = int64(-1)
         for e in range(n_experts):
             if scores[e] > 0.0 and (best < 0 or scores[e] > scores[best]):
@@ -86,24 +85,40 @@ def foretell(m, rows, n_rows, n_then, ids, predict, ahead, keys):  # type: ignor
     return uint64(n_told)
 
 
-@kernel(int64(int64, uint64, uint64, _K1, array(uint8, 1), array(uint8, 1), _I1, AHEAD), allocates=False)
-def take_stock(m, n_told, end, keys, hits, is_there, sizes, ahead):  # type: ignore[no-untyped-def]
-    """Once layer m's event is looked up, behind the n_told foretold keys: marks those that were fetched and forgets its own.
-    hits becomes 1 for foretold keys that were fetched, 0 for others. is_there (E,): of the target's experts. Returns how many of
-    its own hits are the prefetch's."""
-    numbers, _, _, _, _, _, _, moving, is_unused = ahead
-    n_experts, n_used = is_there.shape[0], int64(0)
+_OF_EVENT = (int64, _I1, int64, int64, array(int16, 3), int64, int64, uint64, _K1, _U1)
+
+
+@kernel(void(*_OF_EVENT, function(LOOK_UP), function(RANK_SIGNATURE), CACHE, PREDICT, AHEAD), allocates=False)
+def look_up_ahead(  # type: ignore[no-untyped-def]
+    m, rows, n_rows, n_then, ids, event, n_lookups, n_own, own, own_hits, look_up, rank_of, cache, predict, ahead
+):
+    """Looks up the n_own keys of layer m's event, rows[:n_rows], behind what it foretells. n_then: rows of the target's event;
+    event, n_lookups: those before it."""
+    numbers, _, _, _, _, _, _, beside, is_unused, keys, hits, bounds = ahead
+    n_told, n_experts = _foretell(m, rows, n_rows, n_then, ids, predict, ahead), keys.shape[0] // 2
+    end, n_lookups = n_told + n_own, n_lookups + numbers[N_TOLD]
+    for i in range(n_own):
+        keys[n_told + i] = own[i]
+    first = uint64(0)
+    if cache.capacity.shape[0] > 1:  # those of another layer are another cache's
+        bounds[1] = n_told
+        look_up(event, n_lookups, keys[:n_told], bounds, rank_of, cache, hits[:n_told])
+        first = n_told
+    bounds[1] = end - first
+    look_up(event, n_lookups + int64(first), keys[first:end], bounds, rank_of, cache, hits[first:end])
+    numbers[N_TOLD] += n_told
+    numbers[N_FETCHED] = numbers[N_USED] = 0
     for i in range(n_told):
         key = keys[i]
-        hits[i] = not hits[i] and is_there[key % n_experts]
-        if hits[i]:
+        if not hits[i] and cache.resident[key]:
+            numbers[N_FETCHED] += 1
             is_unused[key] = 1
-            for beside in range(m, m + numbers[DISTANCE]):
-                moving[beside] += sizes[key] / (sizes[beside * n_experts] * numbers[DISTANCE])
-    for i in range(n_told, end):
-        n_used += is_unused[keys[i]] and hits[i]
-        is_unused[keys[i]] = 0
-    return n_used
+            for layer in range(m, m + numbers[DISTANCE]):
+                beside[layer] += cache.sizes[key] / (cache.sizes[layer * n_experts] * numbers[DISTANCE])
+    for i in range(n_own):
+        own_hits[i] = hits[n_told + i]
+        numbers[N_USED] += is_unused[own[i]] and own_hits[i]
+        is_unused[own[i]] = 0
 
 
 def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> tuple[Any, tuple[Any, ...]]:
@@ -112,13 +127,15 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
         return Oracle.predict.compiled, zeros_of(AHEAD)
     n_layers, n_experts = recorded.ids.shape[1], recorded.geometry.n_experts
     n_rows = round(policy.profiled_frac * int(recorded.first[-1]))
-    numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0]
+    numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
     gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0))
     memory = np.ascontiguousarray(policy.memory(recorded.ids[:n_rows], n_experts), np.float64)
     scratch = (np.zeros(n_experts) for _ in range(3))
     marks = np.zeros(n_layers), np.zeros(n_layers * n_experts, np.uint8)
+    asked = np.zeros(2 * n_experts, np.int32), np.zeros(2 * n_experts, np.uint8), np.zeros(2, np.int64)
     return dispatcher_of(policy.predict, PREDICT_SIGNATURE), (
         np.array(numbers, np.int64), gates, *scratch, memory, np.asarray(policy.params(), float), *marks,
+        *asked,
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ neither looked up nor admitted. What the iteration's cost is linear in goes to t
 import numpy as np
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE
-from tokentape.policies.cache import CACHE_STATE
 from tokentape.policies.kernels import (
     array,
     float32,
@@ -23,24 +22,20 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
-from tokentape.policies.lists import run_lists
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
-from tokentape.policies.protocol import RANK_SIGNATURE
-from tokentape.policies.queue import run_queue_events
-from tokentape.policies.ranked import ABSENT, run_ranked
+from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE, SHRINK
 from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
 from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
-from tokentape.policies.uniform import run_uniform
 from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
-from tokentape.replay.system.ahead import AHEAD, DISTANCE, N_TOLD, PREDICT, foretell, take_stock
+from tokentape.replay.system.ahead import AHEAD, DISTANCE, N_FETCHED, N_USED, PREDICT, look_up_ahead
 from tokentape.replay.system.drafts import DRAFTS, decode_rows
 from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
-# Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; FLAG: promote or bypass; PLACE: of PLACES; AWAY: of AWAYS, where experts
-# compute that a placement keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
-RESIDENCY, FLAG, KEEPS, HITS_FIRST, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(9)
-N_HOW = 9
-HELD, QUEUE, RANKED, UNIFORM, GIVEN, LISTS = range(6)  # residencies: all held; by policies/cache.py; hits as they are told
+# Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; PLACE: of PLACES; AWAY: of AWAYS, where experts compute that a placement
+# keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
+RESIDENCY, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(6)
+N_HOW = 6
+HELD, CACHED, GIVEN = range(3)  # residencies: all held; by policies/cache.py; hits as they are told
 NOWHERE, BY_FUNCTION, FIXED, MOVING = range(4)  # placements: none; `where`; a hot set; one that follows the decodes
 IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept
 
@@ -54,7 +49,7 @@ IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place b
 ) = range(19)  # fmt: skip
 N_EVENT = 19
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
-# FORETOLD: experts fetched ahead for the layer; USED: those of them that it then asked for, hits that prefetching made.
+# FORETOLD: experts fetched ahead in them, in the row of the layer that they are for; USED: those of its hits that were.
 LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED = range(8)
 N_OF_PHASE = 8
 # Columns of the recorded iterations: lookups, hits, experts away, widths that were fetched.
@@ -66,12 +61,12 @@ _U1, _U2 = array(uint8, 1), array(uint8, 2)
 # how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
 # table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width; pending
 # (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (MoE
-# layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of the rank and
-# of `where`; SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is placed), those looked up,
-# hits; place and there (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
-SCRATCH = tuple_of(_I1, _I1, _U1, array(int32, 1), _U1, array(uint64, 1), _U1, _I1, _I1, _I1)
+# layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of `where`;
+# SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is placed), those looked up, hits; place
+# (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
+SCRATCH = tuple_of(_I1, _I1, _U1, array(int32, 1), _U1, array(uint64, 1), _I1, _I1, _I1)
 SLOTS = tuple_of(
-    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, _F1, SCRATCH
+    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, SCRATCH
 )  # fmt: skip
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
@@ -82,8 +77,8 @@ PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64,
 _X2 = array(float32, 2)
 ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
 SPLIT = function(RULE_SIGNATURE)
-RANK_OF, WHERE = function(RANK_SIGNATURE), function(WHERE_SIGNATURE)
-CACHE = tuple_of(*CACHE_STATE)
+LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
+WHERE = function(WHERE_SIGNATURE)
 
 
 @kernel(inline="always")
@@ -97,20 +92,6 @@ def _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, 
             rows[n_all] = first + j
             n_all += 1
     return n_decode, n_all
-
-
-@kernel(inline="always")
-def _resident(m, how, hot, resident, slot_of, there):  # type: ignore[no-untyped-def]
-    """(E,) which of MoE layer m's experts lie in the fast tier. there (E,): scratch."""
-    first, n_experts = m * hot.shape[1], hot.shape[1]
-    if how[PLACE] >= FIXED:
-        return hot[m]
-    if how[RESIDENCY] == QUEUE or how[RESIDENCY] == LISTS:
-        return resident[first : first + n_experts]
-    is_held = how[RESIDENCY] == HELD
-    for e in range(n_experts):
-        there[e] = is_held or slot_of[first + e] != ABSENT
-    return there
 
 
 @kernel(inline="always")
@@ -135,37 +116,16 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
 
 
 @kernel(inline="always")
-def _look_up(n_events, n_told, layers, bounds, looked_up, hits, rank_of, cache, slots):  # type: ignore[no-untyped-def]
-    """Of the experts that these events look up, which are there; the cache is advanced. n_told: lookups that were no event's."""
-    (sizes, cache_of, base_of, capacity, profile, used, stamp, draws, link, resident, heap, slot_of, count, ranks, lasts, rank,
-     n_cached, n_total, last, freq, place_of, numbers) = cache  # fmt: skip
-    how, hot, log_hits, params = slots[0], slots[5], slots[10], slots[16]
+def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, slots):  # type: ignore[no-untyped-def]
+    """Of the experts that these events look up, which are there; the cache is advanced."""
+    how, hot, log_hits = slots[0], slots[5], slots[10]
     if how[PLACE] >= FIXED:
         for event in range(uint64(n_events)):
             m = uint64(layers[event])
             for i in range(uint64(bounds[event]), uint64(bounds[event + uint64(1)])):
                 hits[i] = hot[m, uint64(looked_up[i]) - m * uint64(hot.shape[1])]
-    elif how[RESIDENCY] == QUEUE:
-        run_queue_events(
-            looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[FLAG] != 0, how[KEEPS] != 0,
-            how[HITS_FIRST] != 0, link, resident, used, stamp, how[N_EVENTS], hits,
-        )  # fmt: skip
-    elif how[RESIDENCY] == LISTS:
-        run_lists(
-            looked_up, bounds[: n_events + 1], sizes, cache_of, capacity, how[KEEPS] != 0, link, resident, freq, place_of,
-            numbers, used, hits,
-        )  # fmt: skip
-    elif how[RESIDENCY] == RANKED:
-        run_ranked(
-            rank_of, params, looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[FLAG] != 0,
-            how[KEEPS] != 0, how[HITS_FIRST] != 0, profile, heap, ranks, lasts, slot_of, rank, count, used, n_cached, n_total,
-            last, how[N_EVENTS], how[N_LOOKUPS] + n_told, hits,
-        )  # fmt: skip
-    elif how[RESIDENCY] == UNIFORM:
-        run_uniform(
-            looked_up, bounds[: n_events + 1], sizes, cache_of, base_of, capacity, how[KEEPS] != 0, draws, heap, slot_of,
-            count, used, stamp, how[N_EVENTS], hits,
-        )  # fmt: skip
+    elif how[RESIDENCY] == CACHED:
+        look_up(how[N_EVENTS], how[N_LOOKUPS], looked_up, bounds[: n_events + 1], rank_of, cache, hits)
     elif how[RESIDENCY] == GIVEN:
         for i in range(bounds[n_events]):
             hits[i] = log_hits[how[N_LOOKUPS] + i]
@@ -178,7 +138,7 @@ def _count(at, prompt_layers, n_events, layers, width, begins, bounds, keys, cou
     """What the costs of these events follow from, their totals and, while there is room, a log of their lookups. Of event i:
     experts from begins[i] to (i + 1) width, and those that were looked up, bounds[i] to bounds[i + 1]."""
     (how, _, _, of_layer, near_bound, _, widths, _, totals, log_keys, log_hits, log_starts, fetched, _, of_iteration,
-     _, _, _, _) = slots  # fmt: skip
+     _, _, _) = slots  # fmt: skip
     for event in range(uint64(n_events)):
         m = uint64(layers[event])
         entries = table[uint64(of_layer[1, m]), first : first + N_EVENT]
@@ -265,30 +225,30 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
 _OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
 
 
-@kernel(
-    void(*_OF_ITERATION, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD), allocates=False
-)
+_EXPERTS = (LOOKS_UP, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD)
+
+
+@kernel(void(*_OF_ITERATION, *_EXPERTS), allocates=False)
 def serve_experts(  # type: ignore[no-untyped-def]
-    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, rank_of, where, cache, slots,
-    drafts, choose, routed, migrate, moves, predict, ahead,
+    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, look_up, rank_of, where, cache,
+    slots, drafts, choose, routed, migrate, moves, predict, ahead,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
-    first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.arrays()."""
-    sizes, capacity, profile, resident, slot_of = cache[0], cache[3], cache[4], cache[9], cache[11]
-    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, _, _, fetched, counted, of_iteration, rows, _, where_params,
+    first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.state."""
+    (how, ids, first_row, of_layer, _, hot, _, pending, totals, _, _, _, fetched, counted, of_iteration, rows, where_params,
      scratch) = slots  # fmt: skip
     average, tokens, move_params, room = moves
     n_layers, n_experts = uint64(of_layer.shape[1]), hot.shape[1]
     n_decode, n_all = _rows_of(at, requests, state, members, takes, n_members, first_row, drafts, rows)
     prompt_layers = (first_layer, last_layer) if n_members > 0 else (0, 0)
     width = uint64(min(n_experts, n_all * ids.shape[2]))  # room for an event's experts; looked up: those that are not near
-    keys, counts, near, looked_up, hits, place, there, layers, begins, bounds = scratch
+    keys, counts, near, looked_up, hits, place, layers, begins, bounds = scratch
     # Whose events see what the one before left is served layer by layer, others all layers at once: a call is dear.
     is_routed, is_asked, is_ahead = routed[0].shape[0] > 0, how[PLACE] == BY_FUNCTION, ahead[0].shape[0] > 0
-    is_alone = ((is_routed or is_asked) and capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS] or is_ahead
-    stretch = uint64(1) if is_alone else n_layers
+    is_alone = ((is_routed or is_asked) and cache.capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS]
+    stretch = uint64(1) if is_alone or is_ahead else n_layers
     for first in range(uint64(0), n_layers, stretch):
-        n_events, n_looked_up, n_told, later = uint64(0), uint64(0), uint64(0), first
+        n_events, n_looked_up = uint64(0), uint64(0)
         for m in range(first, first + stretch):
             entries = table[uint64(of_layer[1, m]), first_entry : first_entry + N_EVENT]
             for i in range(N_EVENT):
@@ -299,7 +259,8 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 entries[MISSED], entries[FETCHES] = pending[m], 1.0
                 pending[m] = 0.0
             if is_routed or is_asked:
-                held = _resident(m, how, hot, resident, slot_of, there)
+                first_key = m * uint64(n_experts)
+                held = hot[m] if how[PLACE] >= FIXED else cache.resident[first_key : first_key + uint64(n_experts)]
             if is_routed:
                 route_event(int64(m), rows, n_rows, n_decode, held, ids, choose, routed)
             end = (n_events + uint64(1)) * width
@@ -318,10 +279,6 @@ def serve_experts(  # type: ignore[no-untyped-def]
             elif how[PLACE] >= FIXED:
                 for i in range(begin, end):
                     near[i] = not has_prompt and not hot[m, uint64(keys[i])]
-            if is_ahead:
-                later = (m + uint64(ahead[0][DISTANCE])) % n_layers
-                n_then = n_all if prompt_layers[0] <= of_layer[0, later] < prompt_layers[1] else n_decode
-                n_told = n_looked_up = foretell(int64(m), rows, n_rows, n_then, ids, predict, ahead, looked_up)
             for i in range(begin, end):
                 looked_up[n_looked_up] = m * uint64(n_experts) + uint64(keys[i])
                 n_looked_up += uint64(not near[i])
@@ -332,30 +289,23 @@ def serve_experts(  # type: ignore[no-untyped-def]
             continue
         if how[N_EVENTS] == how[PROFILED]:
             for key in range(counted.shape[0]):
-                profile[key] = counted[key]
-        n_before, at_key, n_parts = int64(0), uint64(0), uint64(1)
+                cache.profile[key] = counted[key]
         if is_ahead:
-            n_before, n_parts = ahead[0][N_TOLD], uint64(1 + (capacity.shape[0] > 1))
-            ahead[0][N_TOLD] += n_told
-        for part in range(n_parts):
-            if is_ahead:  # a cache of all layers is asked for both at once
-                bounds[0], bounds[1] = 0, n_told if part + uint64(1) < n_parts else n_looked_up - at_key
-            _look_up(n_events, n_before, layers, bounds, looked_up[at_key:], hits[at_key:], rank_of, cache, slots)
-            at_key, n_before = n_told, n_before + n_told
-        if is_ahead:
-            bounds[0], bounds[1] = n_told, n_looked_up
-            held = _resident(later, how, hot, resident, slot_of, there)
-            n_used = take_stock(int64(first), n_told, n_looked_up, looked_up, hits, held, sizes, ahead)
-            entries, n_fetched = table[uint64(of_layer[1, first]), first_entry : first_entry + N_EVENT], int64(0)
-            for i in range(n_told):
-                n_fetched += hits[i]
-            entries[BESIDE], entries[READS], ahead[7][first] = ahead[7][first], n_fetched > 0, 0.0
-            phase = N_OF_PHASE if prompt_layers[0] <= of_layer[0, first] < prompt_layers[1] else 0
-            totals[first, phase + USED] += n_used
-            totals[later, phase + FORETOLD] += n_fetched
-            fetched[later] += n_fetched
+            numbers, later = ahead[0], uint64(int64(first) + ahead[0][DISTANCE]) % n_layers
+            n_then = n_all if prompt_layers[0] <= of_layer[0, later] < prompt_layers[1] else n_decode
+            look_up_ahead(
+                int64(first), rows, n_rows, n_then, ids, how[N_EVENTS], how[N_LOOKUPS], n_looked_up, looked_up, hits, look_up,
+                rank_of, cache, predict, ahead,
+            )  # fmt: skip
+            entries[BESIDE], entries[READS], ahead[7][first] = ahead[7][first], numbers[N_FETCHED] > 0, 0.0
+            phase = N_OF_PHASE if has_prompt else 0
+            totals[first, phase + USED] += numbers[N_USED]
+            totals[later, phase + FORETOLD] += numbers[N_FETCHED]
+            fetched[later] += numbers[N_FETCHED]
             if at < of_iteration.shape[0]:
-                of_iteration[at, 3] += n_fetched
+                of_iteration[at, 3] += numbers[N_FETCHED]
+        else:
+            _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, slots)
         _count(
             at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
             slots,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
-from tokentape.policies.cache import ExpertCache
+from tokentape.policies.cache import KERNELS, ExpertCache
 from tokentape.policies.kernels import dispatcher_of, zeros_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.placement import (
@@ -24,6 +24,7 @@ from tokentape.policies.placement import (
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.missed import near_if_rare
 from tokentape.policies.placement.reactive import Never
+from tokentape.policies.protocol import CACHE
 from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.ranking import compiled
 from tokentape.policies.slots import System
@@ -36,12 +37,11 @@ from tokentape.replay.system import events as ev
 from tokentape.replay.system.ahead import ahead_of
 from tokentape.replay.system.drafts import DRAFT_S, NO_DRAFTS, Rounds, refuse_drafts
 from tokentape.replay.system.recorded import Recorded
-from tokentape.replay.system.sliced import SERVED, SLICED
+from tokentape.replay.system.sliced import SERVED, SLICED, serve_none
 from tokentape.warehouse.formats import bytes_per_value
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_KINDS = {"queue": ev.QUEUE, "lists": ev.LISTS, "ranked": ev.RANKED, "uniform": ev.UNIFORM, "future": ev.GIVEN}
 Arguments = tuple[Any, ...]
 
 
@@ -145,22 +145,22 @@ class ExpertSlots:
         return self.drafted, costs.iteration
 
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
-        """Of a run that starts now: rank, where, split, cache, slots, placed, the cost of draft passes, kv, choose, routed, and
-        no slices. n_iterations: that are recorded."""
+        """Of a run that starts now: the cache's kernels, where, split, cache, slots, placed, drafts' cost, kv, choose, routed,
+        and no slices. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, self.place
         cache = None if policy is None or policy.kind == "future" else self.cache_of(policy)
-        rank, params = cache.rank() if cache else (LFU.rank, np.zeros(0))
+        of_cache = cache.kernels() if cache else (*KERNELS["queue"], LFU.rank)
+        state = cache.state if cache else zeros_of(CACHE)._replace(resident=np.ones(n_layers * n_experts, np.uint8))
         where, where_params = near_if_rare, np.zeros(1)
         if isinstance(place, EventPlacement):
             where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), place.params()
-        kind = _KINDS[policy.kind] if policy is not None else ev.HELD
-        flag = bool(getattr(policy, "promote", False) or getattr(policy, "bypass", False))
+        kind = ev.CACHED if cache else ev.HELD if policy is None else ev.GIVEN
         mover = place if isinstance(place, ReactivePlacement) else Never()
         placement = ev.MOVING if mover is place else ev.FIXED if self.is_placed else ev.BY_FUNCTION if place else ev.NOWHERE
         at = self.profile[0] if self.profile else -1
-        self.how = np.array([kind, flag, 0, 0, placement, self.away, at, 0, 0], np.int64)
+        self.how = np.array([kind, placement, self.away, at, 0, 0], np.int64)
         self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
         self.log_keys, self.log_hits = self.told or (np.zeros(self.logs, np.int64), np.zeros(self.logs, np.uint8))
         self.log_starts = np.zeros(self.logs, np.int64)
@@ -172,16 +172,15 @@ class ExpertSlots:
         of_table = [int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_layers)]
         of_layer = np.array([costs.geometry.moe_layers, of_table], np.int64)
         n_rows = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens + n_nodes).sum())
-        routed, n_most = self._routed(n_rows), n_layers * min(n_experts, n_rows * rec.ids.shape[2]) + n_experts
+        routed, n_most = self._routed(n_rows), n_layers * min(n_experts, n_rows * rec.ids.shape[2])
         slots = (
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
-            self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(params, float), np.asarray(where_params, float),
-            zeros_of(ev.SCRATCH, *(n_most,) * 5, n_experts, n_experts, *(n_layers + 1,) * 3),
+            self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(where_params, float),
+            zeros_of(ev.SCRATCH, *(n_most,) * 5, n_experts, *(n_layers + 1,) * 3),
         )  # fmt: skip
         split: Any = system.precision.split if system.precision is not None else UNIFORM.split
-        arrays = cache.arrays() if cache else zeros_of(ev.CACHE)
         self.cache = cache
         memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
@@ -189,8 +188,8 @@ class ExpertSlots:
         router = system.route if system.route is not None and system.sliced is None else Stock()
         has_gates = system.route is None and self.rounds is None  # those of the choices that the loop sees
         of_place = (self._placed(), migrate, moves, *ahead_of(system.prefetch, rec, has_gates))
-        of_slices = zeros_of(SLICED), zeros_of(SERVED)
-        return rank, where, split, arrays, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
+        of_slices = serve_none, zeros_of(SLICED), zeros_of(SERVED)
+        return *of_cache, where, split, state, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""

@@ -19,13 +19,10 @@ from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, 
 from tokentape.policies.kv.full import Full, weigh_nothing
 from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
-from tokentape.policies.lists import shrink_lists
-from tokentape.policies.queue import shrink_queue
-from tokentape.policies.ranked import shrink_ranked
+from tokentape.policies.protocol import CACHE
 from tokentape.policies.registry import label
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import System
-from tokentape.policies.uniform import shrink_uniform
 from tokentape.replay.kv.replay import kept_of, widths_of
 from tokentape.replay.serving.state import (
     CONTEXT,
@@ -39,7 +36,7 @@ from tokentape.replay.serving.state import (
     input_of,
 )
 from tokentape.replay.serving.workload import Requests
-from tokentape.replay.system.events import CACHE, LISTS, QUEUE, RANKED, UNIFORM
+from tokentape.replay.system.events import SHRINKS
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.transformer import ACTIVATION, kv_token_bytes
 from tokentape.warehouse.formats import bytes_per_value
@@ -105,11 +102,10 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, int64, CACHE, KV), allocates=False)
-def serve_kv(at, hidden, requests, state, members, n_members, table, first, residency, cache, kv):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, SHRINKS, CACHE, KV), allocates=False)
+def serve_kv(at, hidden, requests, state, members, n_members, table, first, shrink, cache, kv):  # type: ignore[no-untyped-def]
     """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
-    (sizes, _, base_of, capacity, _, used, _, draws, link, resident, heap, slot_of, count, ranks, lasts, _, _, _, _, freq,
-     place, of_lists) = cache  # fmt: skip
+    capacity = cache.capacity
     numbers, track, _, first_row, of_iteration = kv
     read = _read(at, requests, state, kv)
     held = read + _others(0, requests, state, members, n_members, kv)
@@ -118,14 +114,7 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, resi
     if numbers[ROOM] > 0.0:
         for c in range(capacity.shape[0]):
             capacity[c] = int64(numbers[ROOM] - held - hidden * numbers[HIDDEN]) // capacity.shape[0]
-            if residency == QUEUE:
-                shrink_queue(c, sizes, capacity, link, resident, used)
-            elif residency == LISTS:
-                shrink_lists(c, sizes, capacity, link, resident, freq, place, of_lists, used)
-            elif residency == RANKED:
-                shrink_ranked(c, sizes, base_of, capacity, heap, ranks, lasts, slot_of, count, used)
-            elif residency == UNIFORM:
-                shrink_uniform(c, sizes, base_of, capacity, draws, heap, slot_of, count, used)
+        shrink(cache)
     if track.shape[0] > 0:
         for layer in range(track.shape[1]):
             table[layer, first : first + N_TRACK] = 0.0
@@ -138,7 +127,7 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, resi
             r = requests[r, NEWER]
     if at < of_iteration.shape[0]:
         of_iteration[at, 0], of_iteration[at, 1] = held, hidden * numbers[HIDDEN]
-        of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), used.sum()
+        of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), cache.used.sum()
 
 
 def no_kv() -> tuple[Any, ...]:

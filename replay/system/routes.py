@@ -34,7 +34,7 @@ class SlicedSlots(ExpertSlots):
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
         """As of other slots, with the policy's state and what it serves at the end."""
         others = super().arguments(n_iterations, draft_iteration, kv)
-        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[4]
+        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[6]
         assert rec.scores is not None
         (n_rows, n_layers, top_k), geometry = rec.ids.shape, rec.geometry
         room = self.budget_bytes if room is None else room
@@ -48,7 +48,7 @@ class SlicedSlots(ExpertSlots):
             *(np.zeros(size, np.int64) for size in (n, n, n * n_layers, n * n_layers, n_layers, n_layers + 1, n_layers + 1)),
             np.zeros((n_layers, 5), np.int64),
         )  # fmt: skip
-        return *others[:-4], self.state.choose, others[-3], self.state.arrays, served
+        return *others[:-5], self.state.choose, others[-4], at.serve_sliced, self.state.arrays, served
 
     def _expert_bytes(self) -> Sequence[float]:
         """Of each MoE layer, as the cost reads them."""

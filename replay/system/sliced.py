@@ -3,7 +3,7 @@
 Slices of experts are shared by all requests; steps and the credit of the miss budget are each request's own.
 """
 
-from tokentape.policies.kernels import array, float32, float64, int16, int32, int64, kernel, tuple_of, uint8, void
+from tokentape.policies.kernels import array, float32, float64, function, int16, int32, int64, kernel, tuple_of, uint8, void
 from tokentape.policies.sliced import state as st
 from tokentape.policies.sliced.event import serve_events
 from tokentape.policies.sliced.ranking import CHOOSE
@@ -29,8 +29,18 @@ SERVED = tuple_of(
     _I1, _I1, _I2,
 )  # fmt: skip
 
+_SERVE = void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, CHOOSE, SLICED, SERVED)
+SERVE_SLICES = function(_SERVE)  # handed to the engine's loop, which is not compiled with it then
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, CHOOSE, SLICED, SERVED), allocates=False)
+
+@kernel(_SERVE, allocates=False)
+def serve_none(  # type: ignore[no-untyped-def]
+    at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, choose, sliced, served
+):
+    """Of a run without slices: never called."""
+
+
+@kernel(_SERVE, allocates=False)
 def serve_sliced(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, choose, sliced, served
 ):

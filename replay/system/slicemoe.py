@@ -22,7 +22,7 @@ from tokentape.policies.serving import Continuous
 from tokentape.policies.sliced import Events, SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.pass_metrics import over, priced
-from tokentape.replay.passes import PassCosts
+from tokentape.replay.passes import PassCosts, costs_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
@@ -71,7 +71,11 @@ def replay_sliced(
         )
     semantics, expert_bytes = Semantics("global", start=start, fetching=fetching), sum(slices_of(trace.geometry, system.cache))
     events, row_step = serve(trace, scores, system, capacity_bytes, start == "cold", seed)
+    found = found_in(trace, events)
+    by_part = ((at, part, found[:, at]) for at, part in trace.parts)
+    per_pass, cost = costs_of(trace, by_part, hardware, semantics, OTHER_FORMAT, profile)
     metrics = _miss_metrics(trace, scores, events, row_step, expert_bytes, system.free_steps)
+    metrics |= _early_metrics(trace, cost, row_step) if cost else {}
     settings = {
         "policy": "slicemoe",
         "policy_params": describe(system),
@@ -84,13 +88,13 @@ def replay_sliced(
         trace,
         hardware,
         semantics,
-        found_in(trace, events),
+        per_pass,
+        cost,
         metrics,
         settings,
         OTHER_FORMAT,
         trace.n_keys * expert_bytes,
         profile,
-        lambda cost: _early_metrics(trace, cost, row_step) if hardware else {},
         ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else [],
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import duckdb
 import pytest
+from filelock import FileLock
 from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, opened, replay, summaries, write
 from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
@@ -49,8 +51,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def site_folder(database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of `database`, built once; only to be read."""
-    return build(database, tmp_path_factory.mktemp("out") / "site").parent
+    """The site of `database`, built once for all processes of the run; only to be read."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with FileLock(folder / "site.lock"):
+        return folder / "site" if (folder / "site").exists() else build(database, folder / "site").parent
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,12 @@
 
 import csv
 import itertools
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tapes import GEOMETRY, make_trace
+from tapes import GEOMETRY, make_tables, make_trace
 
 from bench.peer import peer_miss_ratio
 from tokentape.capture.importers.bigmoe import import_bigmoe
@@ -20,7 +21,7 @@ from tokentape.replay.experts import look_up, looked_up, make_cache, replay, rep
 from tokentape.replay.result import tables_of
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
-from tokentape.replay.trace import trace_from_tables
+from tokentape.replay.trace import trace_from_tables, without_rows
 from tokentape.replay.verify import verify
 from tokentape.warehouse.tape import Store
 
@@ -75,7 +76,7 @@ def test_a_tape_costs_the_same_part_by_part(fetching, capacity, monkeypatch):
         trace = make_trace(seed=3)
         room = parse_capacity(capacity, trace.geometry, "int8-g32")
         found.append(replay(trace, CACHES["lru"](), PHONE, Semantics("global", fetching=fetching), room))
-    assert len(trace.parts) == 13
+    assert len([*trace.parts]) == 13
     whole, parts = found
     assert {name: metric.value for name, metric in parts.metrics.items()} == pytest.approx(
         {name: metric.value for name, metric in whole.metrics.items()}, rel=1e-12
@@ -92,8 +93,27 @@ def test_a_tape_is_looked_up_the_same_part_by_part(name, start, monkeypatch):
         monkeypatch.setattr(trace_file, "CELLS", cells)
         trace = make_trace(seed=3)
         room = parse_capacity("40%", trace.geometry, "int8-g32")
-        found.append(looked_up(trace, CACHES[name](), Semantics("global", start=start), room, "int8-g32", 5))
+        parts = looked_up(trace, CACHES[name](), Semantics("global", start=start), room, "int8-g32", 5)
+        found.append(np.concatenate([of for *_, of in parts], axis=1))
     assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("prefill", CHOICES["prefill"])
+def test_a_tape_that_is_read_part_by_part_gives_the_same_bytes(prefill, monkeypatch):
+    routing, passes = make_tables(seed=3)
+    for cells, tokens in ((3 * 5, 7), (1 << 16, 1 << 16)):
+        monkeypatch.setattr(trace_file, "CELLS", cells)
+        monkeypatch.setattr(trace_file, "TOKENS", tokens)
+        whole = made_of(trace_from_tables("t", GEOMETRY, "synthetic", routing, passes), prefill)
+        for n in (1, 11, len(routing)):
+            frames = partial(routing.iter_slices, n)
+            assert made_of(without_rows("t", GEOMETRY, "synthetic", passes, frames), prefill) == whole
+
+
+def made_of(trace, prefill):
+    room = parse_capacity("40%", trace.geometry, "int8-g32")
+    result = replay(trace, CACHES["lru"](), PHONE, Semantics("global", prefill=prefill), room)
+    return tables_of({"id": result}, "test", {"id": None})
 
 
 def test_metrics_and_requests_are_what_the_passes_add_up_to():

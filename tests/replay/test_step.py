@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from sliced_tape import sliced_trace
@@ -28,7 +29,8 @@ def bytes_of(step, *where):
 
 
 def step_of(trace, policy, machine, semantics, capacity_bytes, expert_format, seed, pass_id):
-    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    parts = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    found = np.concatenate([of for *_, of in parts], axis=1)
     return replay_step(trace, found, machine, semantics, expert_format, pass_id)
 
 

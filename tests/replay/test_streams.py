@@ -9,7 +9,7 @@ from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
-from tokentape.replay.trace import trace_from_tables
+from tokentape.replay.trace import trace_from_tables, without_rows
 
 
 def obvious_events(routing, passes, prefill):
@@ -89,6 +89,9 @@ def in_row(row, **changed):
 def test_bad_tapes_are_named(change, message):
     with pytest.raises(ValueError, match=message):
         trace_from_tables("t", GEOMETRY, "synthetic", *change(*make_tables()))
+    routing, passes = change(*make_tables())
+    with pytest.raises(ValueError, match=message.replace("row 2 is there twice", "go back")):
+        list(without_rows("t", GEOMETRY, "synthetic", passes, lambda: routing.iter_slices(3)).parts)
 
 
 def test_semantics_must_be_stated():

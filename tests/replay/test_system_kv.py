@@ -22,7 +22,7 @@ from tokentape.replay.kv.replay import kept_of
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.system import kv
-from tokentape.replay.system.events import AWAYS
+from tokentape.replay.system.events import AWAYS, N_EVENTS
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, kv_token_bytes, steps_of
@@ -186,7 +186,7 @@ def test_hits_in_a_shared_room_are_those_of_a_dictionary_that_gives_way() -> Non
     shared = system(Chunked(9), 6, given, residency=CACHES["lru"]())
     made = simulate(tape, tape.requests(), shared, load("workstation-rtx4090-pcie4"), INT8, record=True, logs=1 << 16)
     slots, size = made.slots, made.slots.sizes[0]
-    n_events = int(slots.how[7])
+    n_events = int(slots.how[N_EVENTS])
     bounds, hits, lies, event = slots.log_events(n_events), [], OrderedDict(), 0
     bounds[-1] = slots.of_iteration[:, 0].sum()
     for n_lookups, room in zip(slots.of_iteration[:, 0], made.kv.of_iteration[:, 2], strict=True):
