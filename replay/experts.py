@@ -98,12 +98,14 @@ def replay(
     expert_format: str = "int8-g32",
     seed: int = 0,
     profile: str = PHYSICAL,
+    kept: Stream | None = None,
 ) -> ReplayResult:
     """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only) by a cost profile.
 
+    kept: the trace's stream under `semantics`, where many replays share it; None: made here, a part at a time.
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
-    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed, kept)
     per_pass, kind = found.sum(axis=2), trace.pass_kind
     n_lookups, n_hits, _, missed, _ = per_pass
     metrics = {
@@ -149,13 +151,22 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
     return dataclasses.replace(made, curves=series)
 
 
-def looked_up(trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int) -> Ints:
-    """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
+def looked_up(
+    trace: Trace,
+    policy: Any,
+    semantics: Semantics,
+    capacity_bytes: int,
+    expert_format: str,
+    seed: int,
+    kept: Stream | None = None,
+) -> Ints:
+    """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses.
+    kept: see `replay`."""
     cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
     totals = np.zeros((5, trace.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
     is_one = policy.kind == "future" or getattr(policy, "profile_frac", 0.0) or semantics.start == "cold"  # all of it at once
     for at, part in [(slice(0, trace.pass_ids.size), trace)] if is_one else trace.parts:
-        keys = stream(part, semantics)
+        keys = stream(part, semantics) if kept is None else kept if part is trace else kept.of(at)
         hits, event_pass = look_up(cache, keys, semantics), keys.event_pass + np.int32(at.start)
         _add_events(keys.keys, keys.offsets, event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
         assert totals[0, at].sum() == keys.keys.size, "a lookup was lost"
