@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -84,7 +85,7 @@ class Store:
     def exists(self) -> bool:
         return bool(self.fs.isdir(self.root))
 
-    @property
+    @cached_property
     def absolute(self) -> str:
         """The store's URI, the same from every working directory and process."""
         return str(self.fs.unstrip_protocol(self.root))
