@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import polars as pl
@@ -24,6 +23,7 @@ from tokentape.warehouse.tape import Store
 
 WITH = b"tokentape.with"  # in a footer: the tables whose files of the same name were written before this one
 Rows = Sequence[Mapping[str, Any]]
+_TIMES = ("mtime", "LastModified", "created")  # as stores name it
 
 
 def batch_path(store: Store, table: str, batch: str) -> str:
@@ -32,10 +32,11 @@ def batch_path(store: Store, table: str, batch: str) -> str:
 
 def batches(store: Store, table: str = "runs") -> list[str]:
     """Batches that wrote the table, oldest first; those of one time, and where the store tells no times, by name."""
-    stems = _stems(store, store.path(table))
-    with suppress(NotImplementedError):
-        return sorted(stems, key=lambda stem: store.fs.modified(batch_path(store, table, stem)))
-    return stems
+    path = store.path(table)
+    entries = store.fs.ls(path, detail=True) if store.fs.isdir(path) else []
+    found = {_stem(entry["name"]): entry for entry in entries if entry["name"].endswith(".parquet")}
+    times = {stem: next((entry[name] for name in _TIMES if entry.get(name)), 0) for stem, entry in found.items()}
+    return sorted(sorted(times), key=times.__getitem__)
 
 
 # ------------------------------------------------------------------------------------------------ writing
