@@ -565,7 +565,8 @@ def _stream(uri: str, trace_id: str, semantics: Semantics) -> Stream:
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
     of = _manifest(uri, trace_id)
-    if found := mapped(_shared_at.get(trace_id, ""), "trace", Trace, trace_id=trace_id, origin=of.origin, geometry=of.geometry):
+    given = {"trace_id": trace_id, "origin": of.origin, "geometry": of.geometry, "read": None}
+    if found := mapped(_shared_at.get(trace_id, ""), "trace", Trace, **given):
         return found
     tape = _unchanged(uri, trace_id)
     return trace_from_tables(trace_id, of.geometry, of.origin, _routing(tape), tape.read("passes"), of.rows["routing"])

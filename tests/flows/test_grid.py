@@ -118,7 +118,8 @@ def test_a_shared_stream_and_mapped_arrays_are_those_of_the_tape(store: Store, m
             for name, value in vars(stream(part, semantics)).items():
                 np.testing.assert_array_equal(getattr(whole.of(passes), name), value)
     with shared({"trace": trace, "stream": whole}) as folder:
-        again = mapped(folder, "trace", Trace, trace_id="tiny-0001", origin=trace.origin, geometry=trace.geometry)
+        given = {"trace_id": "tiny-0001", "origin": trace.origin, "geometry": trace.geometry, "read": None}
+        again = mapped(folder, "trace", Trace, **given)
         assert again is not None
         for name in ("row_pass", "row_layer", "offsets", "ids", "members"):
             np.testing.assert_array_equal(getattr(again, name), getattr(trace, name))
