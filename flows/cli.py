@@ -289,6 +289,9 @@ def _explain(error: BaseException) -> int:
         raise error
     if isinstance(error, RuntimeError) and "cannot cache function" in str(error):
         return _say("compiled kernels cannot be kept: no folder for them can be written; set NUMBA_CACHE_DIR to one that can", 2)
+    if type(error).__module__.partition(".")[0] == "botocore":
+        how = "S3 is found and entered by AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws"
+        return _say(f"{str(error).splitlines()[0]}; {how}", 2)
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ValueError):
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror}", 2)

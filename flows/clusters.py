@@ -11,8 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 ANSWER_S = 10  # seconds in which a cluster has to answer
-# Of workers. Dask's own has large arrays given back to the system one by one: a replay then takes several times as long.
-ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
+# Of workers: one thread each, and none of what Dask watches a worker with a hundred times a second.
+SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.interval": "10s",
+}
 TRIES = 3  # of a job whose worker was killed
 
 
@@ -30,7 +34,7 @@ class Dask(Executor):
         else:
             own: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
             own["silence_logs"] = logging.CRITICAL  # a job that fails for good is an error here
-            with dask.config.set({"distributed.nanny.pre-spawn-environ": ENVIRONMENT}):
+            with dask.config.set(SETTINGS):
                 client = Client(self._open.enter_context(LocalCluster(**own)), set_as_default=False)
         self._open.enter_context(client)
         self._max_workers = max(1, sum(client.nthreads().values()))

@@ -170,8 +170,8 @@ def note(text: str) -> None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[..., None]]:
-    """A bar on stderr, and where there is no terminal a line every ten seconds; call the yielded function with (done, total, text
-    beside the bar)."""
+    """A bar on stderr, and where there is no terminal a line every ten seconds, with the time left; call the yielded function
+    with (done, total, text beside the bar)."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -182,18 +182,40 @@ def progress_bar(label: str) -> Iterator[Callable[..., None]]:
         return
     columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None, text="")
-        yield lambda done, total, text="": bar.update(task, completed=done, total=total, text=text)
+        task, left = bar.add_task(label, total=None, text=""), time_left()
+        yield lambda done, total, text="": bar.update(
+            task, completed=done, total=total, text=", ".join(filter(None, (text, left(done, total))))
+        )
+
+
+def time_left() -> Callable[[float, float | None], str]:
+    """What says, of how much of how much is done, how long the rest takes at the pace since the first time it was asked; nothing
+    where that is not known."""
+    began: list[tuple[float, float]] = []
+
+    def left(done: float, total: float | None) -> str:
+        now = time.monotonic()
+        first, since = began[0] if began else (done, now)
+        began[:] = [(first, since)]
+        if total is None or not first < done < total:
+            return ""
+        seconds = (total - done) * (now - since) / (done - first)
+        for unit, of in (("s", 1.0), ("min", 60.0)):
+            if seconds < 100.0 * of:
+                return f"{seconds / of:.0f} {unit} left"
+        return f"{seconds / 3600.0:.1f} h left"
+
+    return left
 
 
 @contextmanager
 def _progress_lines(label: str) -> Iterator[Callable[..., None]]:
     """What was told last and how long it has taken, from a thread: the work need not come by to be seen going on."""
-    began, ended, latest = time.monotonic(), threading.Event(), [""]
+    began, ended, latest, left = time.monotonic(), threading.Event(), [""], time_left()
 
     def tell(done: float, total: float | None, text: str = "") -> None:
         share = f"{done:,.0f}" if total is None else f"{done:,.0f} of {total:,.0f}"
-        latest[0] = f"{share}, {text}, " if text else f"{share}, "
+        latest[0] = "".join(f"{part}, " for part in (share, text, left(done, total)) if part)
         log.debug(f"{label}: {latest[0]}{time.monotonic() - began:,.0f} s")
 
     def repeat() -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
+import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -23,6 +26,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
 from tokentape.flows.scored import composed, scored_trace
+from tokentape.flows.shared import mapped, shared
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
@@ -36,16 +40,17 @@ from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.cost import OTHER_FORMAT
+from tokentape.replay.stream import Stream, stream
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, serve
 from tokentape.replay.trace import COLUMNS, NotGrowing, Trace, trace_from_tables, without_rows
 from tokentape.warehouse import results
-from tokentape.warehouse.at_rest import hash_of
-from tokentape.warehouse.tables import RESULT_TABLES
+from tokentape.warehouse.at_rest import hash_of, hash_of_text, text_of
 from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store, Tape
 
 RESIDENCY = "residency"
 BATCH_ROWS = 2_000_000  # of routing, replayed between two files
+MOST_SHARED = 1 << 28  # lookups of a tape whose stream is kept for all of its replays, 4 B each
 ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
 LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held
 NAMED = 3  # policies in the name of a batch
@@ -58,11 +63,15 @@ class Job(Protocol):
     @property
     def trace_id(self) -> str: ...
 
+    @property
+    def told(self) -> tuple[str, str]:
+        """Its policy or system, and its machine, as they were asked for."""
+
     def key(self, store: Store, study: str) -> str:
         """The run's id. Raises ValueError on bad input."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
     """One replay, as a person would type it. Only names and numbers, so that it travels to another process."""
 
@@ -79,16 +88,21 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.policy} at {self.capacity} {self.semantics.scope} on {self.trace_id}"
 
+    @property
+    def told(self) -> tuple[str, str]:
+        return self.policy, self.hardware
+
     def key(self, store: Store, study: str) -> str:
-        return replay_key(store, self, study)
+        return replay_key(store, self, study, _decided_once)
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Jobs on one tape that a worker is given together, by their runs' ids. plan: of one run of a study; key: a hash of all that
-    decides what comes out; is_there: all of the results are in the store."""
+    """Jobs on one tape that a worker is given together, by their runs' ids. plan: of one run of a study; folder: where the tape
+    is shared (shared.py); key: a hash of all that decides what comes out; is_there: all of the results are in the store."""
 
     plan: str
+    folder: str
     number: int
     by_id: Mapping[str, Job]
     key: str
@@ -106,12 +120,29 @@ class Batch:
     @property
     def names(self) -> tuple[str, ...]:
         """Of policies and systems, each once."""
-        named = (getattr(job, "policy", "") or getattr(job, "system", "") for job in self.jobs)
+        named = (job.told[0] for job in self.jobs)
         return tuple(dict.fromkeys(name.rpartition(":")[2].rpartition("/")[2] for name in named))
 
     @property
     def tags(self) -> tuple[str, ...]:
         return (f"tape:{self.jobs[0].trace_id}", *sorted({f"system:{job.system}" for job in self.jobs if hasattr(job, "system")}))
+
+
+class Refused(NamedTuple):
+    """Why there is no result. job: None of a tape that is not there or cannot be opened."""
+
+    job: Job | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.job}: {self.reason}" if self.job else self.reason
+
+
+class Ran(NamedTuple):
+    """What came of a batch: why runs are not there, by their ids; CPU seconds of the others, by policy or system."""
+
+    refused: Mapping[str, str]
+    cpu_s: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,19 +154,8 @@ class GridReport:
     impossible: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """What a study would do: runs found finished, left to compute, and known not to be possible. n_bytes: that those left would
-    take in the store, from earlier runs of the same view and tape, or else of that view; None where there are none."""
-
-    n_found: int
-    n_left: int
-    impossible: tuple[str, ...]
-    n_bytes: int | None
-
-
-def expand(study: Study, store: Store) -> list[Cell]:
-    """Every replay of policies of the study, trace by trace. Raises ValueError if no tape fits, or none that can be opened."""
+def _routed(study: Study, store: Store) -> list[str]:
+    """Tapes that policies are replayed on. Raises ValueError if no tape fits, or none that can be opened."""
     tapes, damaged = store.tapes()
     wanted = matching(study.traces, [*(tape.trace_id for tape in tapes), *damaged])
     routed = [tape.trace_id for tape in tapes if tape.trace_id in wanted and tape.has("routing")]
@@ -147,18 +167,18 @@ def expand(study: Study, store: Store) -> list[Cell]:
         )
     for machine in study.hardware:
         load_hardware(machine)
-    cells, profile = [], study.profile
-    profiles.load(profile)
-    for trace_id, scope, expert_format in itertools.product(routed, study.scopes, study.expert_formats):
+    profiles.load(study.profile)
+    return routed
+
+
+def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
+    named = [(policy.name, tuple(policy.params.items()), seed) for policy in study.policies for seed in policy.seeds]
+    for scope, expert_format in itertools.product(study.scopes, study.expert_formats):
         semantics = Semantics(scope=scope, **study.semantics.model_dump())
         if study.lru_curve:
-            cells.append(Cell(trace_id, experts.ALL_CAPACITIES, (), "", semantics, "100%", expert_format))
-        cells += [
-            Cell(trace_id, policy.name, tuple(policy.params.items()), machine, semantics, size, expert_format, seed, profile)
-            for machine, size, policy in itertools.product(study.hardware, study.capacities, study.policies)
-            for seed in policy.seeds
-        ]
-    return cells
+            yield Cell(trace_id, experts.ALL_CAPACITIES, (), "", semantics, "100%", expert_format)
+        for machine, size, (name, params, seed) in itertools.product(study.hardware, study.capacities, named):
+            yield Cell(trace_id, name, params, machine, semantics, size, expert_format, seed, study.profile)
 
 
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
@@ -205,9 +225,10 @@ def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]
     results.write_replays(store, tables_of({key: result for key, (_, result) in made.items()}, study, code))
 
 
-def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
-    """One replay and its id. Raises ValueError on bad input."""
-    key, how, expert_format = replay_key(store, cell, study), cell.semantics, format_of(store, cell.trace_id, cell.expert_format)
+def compute(store: Store, cell: Cell, study: str, is_one: bool = True) -> tuple[str, ReplayResult]:
+    """One replay and its id. is_one: no other follows on this tape. Raises ValueError on bad input."""
+    key = replay_key(store, cell, study) if is_one else cell.key(store, study)
+    how, expert_format = cell.semantics, format_of(store, cell.trace_id, cell.expert_format)
     if cell.policy == SLICEMOE:
         trace, scores = scored_trace(store, cell.trace_id)
         system = composed(dict(cell.params), store)
@@ -221,9 +242,17 @@ def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
     size, rest = _size_of(store, cell, policy), (expert_format, cell.seed, cell.profile)
     with registry.blamed(RESIDENCY, cell.policy):
         try:
-            return key, experts.replay(load_trace(store, cell.trace_id, _is_whole(cell)), policy, machine, how, size, *rest)
+            trace = load_trace(store, cell.trace_id, _is_whole(cell))
+            return key, experts.replay(trace, policy, machine, how, size, *rest, None if is_one else _kept(store, cell, trace))
         except NotGrowing:
             return key, experts.replay(load_trace(store, cell.trace_id), policy, machine, how, size, *rest)
+
+
+def _kept(store: Store, cell: Cell, trace: Trace) -> Stream | None:
+    """The stream that all replays of the cell's tape share; None where each makes its own, part by part."""
+    if trace.read is not None or trace.ids.size > MOST_SHARED:
+        return None
+    return _stream(store.absolute, cell.trace_id, dataclasses.replace(cell.semantics, scope="global"))
 
 
 def _is_whole(cell: Job) -> bool:
@@ -251,40 +280,47 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]
 
 def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
     """Bytes of the cell's cache."""
+    return capacities.bytes_of(cell.capacity, *_experts_of(store, cell, policy))
+
+
+def _experts_of(store: Store, cell: Cell, policy: Any) -> tuple[int, int]:
+    """Bytes of all experts as the cell holds them, and how many there are."""
     geometry = manifest_of(store, cell.trace_id).geometry
-    if cell.policy != SLICEMOE:
-        return capacities.parse_capacity(cell.capacity, geometry, format_of(store, cell.trace_id, cell.expert_format))
     n_keys = len(geometry.moe_layers) * geometry.n_experts
-    return capacities.bytes_of(cell.capacity, n_keys * sum(slices_of(geometry, policy.cache)), n_keys)
-
-
-def replay_key(store: Store, cell: Cell, study: str = "adhoc") -> str:
-    """The replay_id: a hash of all that decides a result's bytes. Reads the manifest only. Raises ValueError on bad input."""
-    expert_format = format_of(store, cell.trace_id, cell.expert_format)
-    parts = {
-        "study": study,
-        "trace": manifest_of(store, cell.trace_id).model_dump(mode="json", exclude={"created_utc"}),
-        "policy": cell.policy,
-        "params": {},
-        "hardware": "",
-        "semantics": dataclasses.asdict(cell.semantics),
-        "expert_format": expert_format,
-        "seed": cell.seed,
-    }
     if cell.policy == SLICEMOE:
-        system = composed(dict(cell.params), store)
-        size = _size_of(store, cell, system)
-        parts |= {"policy": describe(system), "capacity_bytes": size, "expert_format": system.cache.name}
-    else:
-        parts["capacity_bytes"] = _size_of(store, cell)
-    if cell.policy not in (experts.ALL_CAPACITIES, SLICEMOE):
+        return n_keys * sum(slices_of(geometry, policy.cache)), n_keys
+    return capacities.total_expert_bytes(geometry, format_of(store, cell.trace_id, cell.expert_format)), n_keys
+
+
+def replay_key(store: Store, cell: Cell, study: str = "adhoc", decided: Callable[..., Any] | None = None) -> str:
+    """The replay_id: a hash of all that decides a result's bytes. Reads the manifest only. Raises ValueError on bad input."""
+    alike, types = dataclasses.replace(cell, capacity="", seed=0), tuple(type(value) for _, value in cell.params)
+    between, after, experts_of = (decided or _decided)(store.absolute, study, alike, types)
+    size = capacities.bytes_of(cell.capacity, *experts_of)
+    return hash_of_text(f'{{"capacity_bytes":{size},{between},"seed":{cell.seed},{after}}}')
+
+
+def _decided(uri: str, study: str, cell: Cell, types: tuple[type, ...]) -> tuple[str, str, tuple[int, int]]:
+    """What the ids of replays hash that differ in capacity and seed alone: JSON before the seed and after it; and `_experts_of`.
+    types: of the parameters, since 1 and True are equal."""
+    store, policy = Store(uri), None
+    before: dict[str, Any] = {"policy": cell.policy, "params": {}, "hardware": ""}
+    before["expert_format"] = format_of(store, cell.trace_id, cell.expert_format)
+    if cell.policy == SLICEMOE:
+        policy = composed(dict(cell.params), store)
+        before |= {"policy": describe(policy), "expert_format": policy.cache.name}
+    elif cell.policy != experts.ALL_CAPACITIES:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
-        parts["policy"] = registry.label(RESIDENCY, policy)
-        parts["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
-        parts["params"] = experts.policy_params(policy)
+        before |= {"policy": registry.label(RESIDENCY, policy), "params": experts.policy_params(policy)}
+        before["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
     if cell.hardware:
-        parts |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}
-    return hash_of(parts | {"sources": sources_of(cell)})
+        before |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}
+    manifest = manifest_of(store, cell.trace_id).model_dump(mode="json", exclude={"created_utc"})
+    after = {"semantics": dataclasses.asdict(cell.semantics), "sources": sources_of(cell), "study": study, "trace": manifest}
+    return text_of(before)[1:-1], text_of(after)[1:-1], _experts_of(store, cell, policy)
+
+
+_decided_once = lru_cache(maxsize=1024)(_decided)
 
 
 def resolve_run(store: Store, prefix: str, of: str = "replays") -> str:
@@ -321,91 +357,82 @@ def run(
 
     Raises ValueError if no tape fits or none of the replays is possible.
     """
+    from tokentape.flows.planned import record
+
     n_workers = workers or os.cpu_count() or 1
     pool = pools(runner, n_workers)
     store.remove_stale()
     begin(plan := uuid4().hex)
-    cells, points, impossible, finished = _asked(study, store)
-    n_found, n_run = 0, 0
-    n_cells = Counter(cell.trace_id for cell in cells)
-    total = len(cells) + len(impossible)
+    jobs, points, impossible, finished = asked(study, store)
+    n_found, n_run, total = 0, 0, sum(n for _, _, n in jobs) + len(impossible)
+    is_apart = not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
     with ending(pool):
-        for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
-            wanted, missing, reasons = _missing(store, study.name, list(of_trace), finished)
+        for trace_id, of_trace, n_jobs in jobs:
+            wanted, missing, reasons = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
             impossible += reasons
+            n_found += n_jobs - len(missing) - len(reasons)
             if missing:
                 results.remove_broken(store, set(missing))
-            n_found += n_cells[trace_id] - len(missing) - len(reasons)
-            if missing:
                 try:
                     load_trace(store, trace_id, any(map(_is_whole, missing.values())))  # once, before the threads ask for it
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
-                    impossible += [f"{cell}: {error}" for cell in missing.values()]
+                    impossible += [Refused(job, str(error)) for job in missing.values()]
                     wanted, missing = {}, {}
             n_rows = manifest_of(store, trace_id).rows["routing"]
-            batches = _batches(plan, wanted if isinstance(pool, Telling) else missing, missing, n_workers, n_rows)
-            refused = dict[int, list[str]]()  # by batch, so that their order is the study's
-            n_refused = len(impossible)
-            for batch, (ran, reasons) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
-                if batch.is_there:
-                    continue
-                n_run += ran
-                refused[batch.number] = reasons
-                n_refused += len(reasons)
-                progress(n_found + n_run + n_refused, total)
-            impossible += [reason for _, reasons in sorted(refused.items()) for reason in reasons]
+            refused = dict[int, list[Refused]]()  # by batch, so that their order is the study's
+            n_refused, n, cpu_s = len(impossible), Counter[str](), Counter[str]()
+            progress(n_found + n_run + n_refused, total)
+            with shared(_arrays(store, missing.values()) if is_apart and missing else {}) as folder:
+                batches = _batches(plan, folder, wanted, missing, n_workers, n_rows)
+                for batch, ran in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
+                    if batch.is_there:
+                        continue
+                    n_run += len(batch.by_id) - len(ran.refused)
+                    refused[batch.number] = [Refused(batch.by_id[key], reason) for key, reason in ran.refused.items()]
+                    n_refused += len(ran.refused)
+                    n.update(job.told[0] for key, job in batch.by_id.items() if key not in ran.refused)
+                    cpu_s.update(ran.cpu_s)
+                    progress(n_found + n_run + n_refused, total)
+            impossible += [one for _, them in sorted(refused.items()) for one in them]
+            record(store, study.name, trace_id, n_rows, n, cpu_s)
     if study.grid:
         from tokentape.flows import system_grid
 
-        system_grid.write(store, study.name, points, impossible)
+        system_grid.write(store, study.name, points, {str(job): reason for job, reason in impossible})
+    results.replace_rows(store, "failed_runs", [_failed(study.name, *of) for of in enumerate(impossible)], of=study.name)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
-    return GridReport(n_found, n_run, tuple(impossible))
+    return GridReport(n_found, n_run, tuple(map(str, impossible)))
 
 
-def planned(study: Study, store: Store) -> Planned:
-    """What `run` would do; computes and writes nothing, opens manifests and earlier runs alone. Raises ValueError as it does."""
-    begin(uuid4().hex)
-    cells, _, impossible, finished = _asked(study, store)
-    n_found, left = 0, Counter[tuple[str, str]]()
-    for trace_id, of_trace in itertools.groupby(cells, key=lambda cell: cell.trace_id):
-        wanted, missing, reasons = _missing(store, study.name, list(of_trace), finished)
-        impossible += reasons
-        n_found += len(wanted) - len(missing)
-        left.update(("replays" if isinstance(cell, Cell) else "system_runs", trace_id) for cell in missing.values())
-    per_run = _bytes_per_run(store) if left else {}
-    each = [(n, per_run.get(kind, per_run.get((kind[0], "")))) for kind, n in left.items()]
-    n_bytes = None if any(size is None for _, size in each) else round(sum(n * (size or 0.0) for n, size in each))
-    return Planned(n_found, left.total(), tuple(impossible), n_bytes)
+def _failed(study: str, place: int, refused: Refused) -> dict[str, Any]:
+    """A row of view `failed_runs`."""
+    row: dict[str, Any] = {"study": study, "place": place, "reason": refused.reason}
+    if (job := refused.job) is None:
+        return row
+    return (
+        row
+        | dict(zip(("system", "hardware"), job.told, strict=True))
+        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(job))}
+    )
 
 
-def _bytes_per_run(store: Store) -> dict[tuple[str, str], float]:
-    """What a run takes in the store, by view and tape, and by view alone under ""."""
-    sizes = Counter[str]()
-    for table in RESULT_TABLES:
-        if store.fs.isdir(folder := store.path(table)):
-            for entry in store.fs.ls(folder, detail=True):
-                sizes[entry["name"].rsplit("/", 1)[-1].removesuffix(".parquet")] += entry["size"]
-    n_bytes, n_runs = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    runs = results.stored(store, "runs", results.batches(store))
-    for stem, view, trace_id, n in runs.group_by("stem", "view_name", "trace_id").len().iter_rows():
-        for kind in {(view, trace_id or ""), (view, "")}:
-            n_bytes[kind] += sizes[stem]
-            n_runs[kind] += n
-    return {kind: n_bytes[kind] / n for kind, n in n_runs.items()}
-
-
-def _asked(study: Study, store: Store) -> tuple[list[Job], list[Any], list[str], set[str]]:
-    """All runs of a study, tape by tape; its points in a figure; why tapes are left out; ids that are there."""
-    cells: list[Job] = [*expand(study, store)] if study.policies else []
-    points, impossible = list[Any](), _damaged(study, store) if study.policies else []
+def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], int]], list[Any], list[Refused], set[str]]:
+    """The runs of a study, of each tape, and how many; its points in a figure; why tapes are left out; ids that are there."""
+    jobs, points = list[tuple[str, Iterable[Job], int]](), list[Any]()
+    if study.policies:
+        n_cells = sum(1 for _ in _cells(study, ""))
+        jobs += [(trace_id, _cells(study, trace_id), n_cells) for trace_id in _routed(study, store)]
+    impossible = [Refused(None, reason) for reason in _damaged(study, store)] if study.policies else []
     if study.grid:
         from tokentape.flows import system_grid  # which loads tapes as this module does
 
         points, reasons = system_grid.expand(study, store)
-        cells += sorted((point.asked for point in points), key=lambda asked: asked.trace_id)
-        impossible += reasons
-    return cells, points, impossible, {*results.run_ids(store), *(results.run_ids(store, "system_runs") if study.grid else ())}
+        by_tape = itertools.groupby(sorted((point.asked for point in points), key=_tape_of), key=_tape_of)
+        jobs += [(trace_id, asked, len(asked)) for trace_id, asked in ((trace_id, [*of]) for trace_id, of in by_tape)]
+        impossible += [Refused(None, reason) for reason in reasons]
+    views = ("replays", "system_runs") if study.grid else ("replays",)
+    return jobs, points, impossible, {key for view, key in results.all_ids(store) if view in views}
 
 
 def _damaged(study: Study, store: Store) -> list[str]:
@@ -414,43 +441,66 @@ def _damaged(study: Study, store: Store) -> list[str]:
     return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
 
 
-def _missing(store: Store, study: str, cells: list[Job], finished: set[str]) -> tuple[dict[str, Job], dict[str, Job], list[str]]:
-    """By their ids: cells, and those of them that have no whole result yet; the reasons of those that can have none."""
-    wanted, reasons = dict[str, Job](), []
-    for cell in cells:
+def _tape_of(job: Job) -> str:
+    return job.trace_id
+
+
+def missing_of(
+    store: Store, study: str, jobs: Iterable[Job], finished: set[str], is_telling: bool
+) -> tuple[dict[str, Job], dict[str, Job], list[Refused]]:
+    """By their ids: jobs that a batch may be of, all where the pool tells of them, and those that have no whole result yet; the
+    reasons of those that can have none."""
+    wanted, missing, reasons = dict[str, Job](), dict[str, Job](), []
+    for job in jobs:
         try:
-            key = cell.key(store, study)
+            key = job.key(store, study)
         except ValueError as error:
-            reasons.append(f"{cell}: {error}")
+            reasons.append(Refused(job, str(error)))
             continue
-        wanted[key] = cell
-    return wanted, {key: cell for key, cell in wanted.items() if key not in finished}, reasons
+        if is_telling:
+            wanted[key] = job
+        if key not in finished:
+            missing[key] = job
+    return wanted if is_telling else missing, missing, reasons
 
 
-def _run_batch(uri: str, study: str, batch: Batch) -> tuple[int, list[str]]:
-    """How many cells of one trace were computed, and the reasons of those that are not possible. Replays of policies are written
-    together, a system's run is a batch of its own. Raises ChildProcessError where a run is not the one that was asked for."""
+def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
+    """Computes jobs on one tape. Replays of policies are written together, a system's run is a batch of its own. What one raises
+    does not keep the others from running, unless it is of the disk or the memory. Raises ChildProcessError where a run is not the
+    one that was asked for."""
+    refused, cpu_s = dict[str, str](), Counter[str]()
     if batch.is_there:
-        return len(batch.by_id), []
+        return Ran(refused, cpu_s)
     from tokentape.flows.system_runs import Asked, run_asked
 
     begin(batch.plan)
-    store, made, reasons = Store(uri), dict[str, tuple[Cell, ReplayResult]](), list[str]()
-    for planned, cell in batch.by_id.items():
+    _shared_at[batch.jobs[0].trace_id] = batch.folder
+    began = time.thread_time()
+    store, made = Store(uri), dict[str, tuple[Cell, ReplayResult]]()
+    for planned, job in batch.by_id.items():
+        start = time.thread_time()
         try:
-            if isinstance(cell, Asked):
-                key, _ = run_asked(store, cell)
-            elif isinstance(cell, Cell):
-                key, result = compute(store, cell, study)
-                made[key] = (cell, result)
+            if isinstance(job, Asked):
+                key, _ = run_asked(store, job)
+            elif isinstance(job, Cell):
+                key, result = compute(store, job, study, is_one=False)
+                made[key] = (job, result)
         except ValueError as error:
-            reasons.append(f"{cell}: {error}")
+            refused[planned] = str(error)
+            continue
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            refused[planned] = f"raised {type(error).__name__}: {error} ({at.filename}, line {at.lineno})"
             continue
         if key != planned:
-            raise ChildProcessError(f"{cell}: the worker has other code, another tape or another machine's file; start it anew")
+            raise ChildProcessError(f"{job}: the worker has other code, another tape or another machine's file; start it anew")
+        cpu_s[job.told[0]] += time.thread_time() - start
     if made:
         write(store, study, made)
-    return len(batch.by_id) - len(reasons), reasons
+    whole = (time.thread_time() - began) / (cpu_s.total() or 1.0)  # what is done for all of a batch is shared by them
+    return Ran(refused, {name: whole * spent for name, spent in cpu_s.items()})
 
 
 @lru_cache(maxsize=1)
@@ -458,11 +508,26 @@ def begin(plan: str) -> None:
     """Forgets what was read for another run of a study: files may have changed since."""
     from tokentape.flows import system_runs
 
-    for read in (_trace, _long_trace, _manifest, _hardware, _fits, record_machine, *system_runs.READ):
+    for read in (_trace, _long_trace, _stream, _manifest, _hardware, _fits, _decided_once, record_machine, *system_runs.READ):
         read.cache_clear()
+    _shared_at.clear()
 
 
-def _batches(plan: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_workers: int, n_rows: int) -> Iterator[Batch]:
+def _arrays(store: Store, jobs: Collection[Job]) -> dict[str, Any]:
+    """The jobs' tape, unless each of them reads its rows anew, and its stream where many read the same; the process itself keeps
+    neither."""
+    job = next(iter(jobs))
+    trace = load_trace(store, job.trace_id, any(map(_is_whole, jobs)))
+    _trace.cache_clear()
+    if trace.read is not None:
+        return {}
+    is_streamed = isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED
+    return {"trace": trace} | ({"stream": stream(trace, job.semantics)} if is_streamed else {})
+
+
+def _batches(
+    plan: str, folder: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_workers: int, n_rows: int
+) -> Iterator[Batch]:
     """Of `cells`, by their ids, those that are `missing`, or where none of a batch is, all of it. At least four batches per
     worker, to share the load; of at most eight replays of a long tape, so that Ctrl-C waits for little, and of more of a short
     one, since a batch is a file per table. n_rows: of the tape's routing."""
@@ -471,7 +536,7 @@ def _batches(plan: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_
     for number, start in enumerate(range(0, len(keys), size)):
         chosen = keys[start : start + size]
         left = [key for key in chosen if key in missing]
-        yield Batch(plan, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
+        yield Batch(plan, folder, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
 def load_trace(store: Store, trace_id: str, is_whole: bool = True) -> Trace:
@@ -488,10 +553,22 @@ def manifest_of(store: Store, trace_id: str) -> Manifest:
     return _manifest(store.absolute, trace_id)
 
 
+_shared_at = dict[str, str]()  # folders of tapes that processes share, for what is read once below
+
+
+@lru_cache(maxsize=1)
+def _stream(uri: str, trace_id: str, semantics: Semantics) -> Stream:
+    """The same for all scopes."""
+    return mapped(_shared_at.get(trace_id, ""), "stream", Stream) or stream(_trace(uri, trace_id), semantics)
+
+
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
+    of = _manifest(uri, trace_id)
+    given = {"trace_id": trace_id, "origin": of.origin, "geometry": of.geometry, "read": None}
+    if found := mapped(_shared_at.get(trace_id, ""), "trace", Trace, **given):
+        return found
     tape = _unchanged(uri, trace_id)
-    of = tape.manifest
     return trace_from_tables(trace_id, of.geometry, of.origin, _routing(tape), tape.read("passes"), of.rows["routing"])
 
 

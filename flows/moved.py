@@ -21,6 +21,7 @@ from tokentape.warehouse.tape import Store
 EXACT = 1e-9  # of a value, below which nothing has moved
 LATEST = "latest"
 # What ran, whatever the seed and the code; the rest is in `facts`.
+NO_RUNS = ("study_points", "failed_runs")  # views of what a study asked for
 SAME = ("view_name", "engine", "system", "trace_id", "model_id", "hardware", "profile", "batch", "semantics")
 Row = dict[str, Any]
 Band = tuple[float, float]
@@ -126,7 +127,7 @@ def _side(store: Store, rows: Sequence[Row], word: str) -> list[Row]:
         json.loads(row["facts"])["result_id"] for row in rows if row["view_name"] == "study_points" and row["study"] == study
     }
     places = {row["place"] for row in rows if row["run_id"] in points}
-    mine = [row for row in rows if row["view_name"] != "study_points" and (row["study"] == study or row["place"] in places)]
+    mine = [row for row in rows if row["view_name"] not in NO_RUNS and (row["study"] == study or row["place"] in places)]
     if not mine:
         raise unknown("study", study, {row["study"] for row in rows} - {None, ""})
     if time != LATEST:

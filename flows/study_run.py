@@ -81,23 +81,26 @@ def run_study(
     return {"run": report.n_run, "found": report.n_found, "impossible": len(report.impossible)}
 
 
-def plan_study(name: str, store: Store) -> dict[str, int | None]:
+def plan_study(name: str, store: Store) -> dict[str, float | None]:
     """Says what `run_study` would do of a grid, and returns how many runs there are, found, left and not possible, and the bytes
-    that those left would take (None where no earlier run tells). Raises ValueError for a published system's study."""
+    and CPU seconds that those left would take (None where no earlier run tells). Raises ValueError for a published system's
+    study."""
     check(name, None)
     if system := system_of(name):
         raise ValueError(f"study {name}: what {system} runs is known only as it runs; leave out --dry-run")
-    from tokentape.flows import grid
     from tokentape.flows import study as studies
+    from tokentape.flows.planned import planned
 
     chosen = studies.load(name)
-    plan = grid.planned(chosen, store)
+    plan = planned(chosen, store)
     n_runs = plan.n_found + plan.n_left + len(plan.impossible)
     size = "size unknown: no earlier run tells" if plan.n_bytes is None else f"{quantity(plan.n_bytes, 'B')} on disk"
-    words = f"{plan.n_found:,} found finished, {len(plan.impossible):,} not possible, {plan.n_left:,} to run ({size})"
+    spent = "" if plan.cpu_s is None else f", {quantity(plan.cpu_s, 's')} of CPU time"
+    words = f"{plan.n_found:,} found finished, {len(plan.impossible):,} not possible, {plan.n_left:,} to run ({size}{spent})"
     note(f"study {chosen.name}: {n_runs:,} runs: {words}")
     _note_impossible(plan.impossible)
-    return {"runs": n_runs, "found": plan.n_found, "left": plan.n_left, "impossible": len(plan.impossible), "bytes": plan.n_bytes}
+    counts = {"runs": n_runs, "found": plan.n_found, "left": plan.n_left, "impossible": len(plan.impossible)}
+    return counts | {"bytes": plan.n_bytes, "cpu_s": plan.cpu_s}
 
 
 def _note_impossible(impossible: Sequence[str]) -> None:

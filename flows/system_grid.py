@@ -52,12 +52,11 @@ def asked_of(fields: Mapping[str, Any], trace_id: str) -> Asked:
     return Asked(trace_id, fields["system"], fields["machine"], workload, changes, numbers=numbers, **given)
 
 
-def write(store: Store, study: str, points: Sequence[Point], reasons: Sequence[str]) -> None:
-    """Rows of `study_points`: of every point its run, or why there is none."""
+def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[str, str]) -> None:
+    """Rows of `study_points`: of every point its run, or why there is none: reasons by what was asked."""
     there, rows = set(results.run_ids(store, VIEW)), []
     for point in sorted(points, key=lambda point: point.asked.trace_id):  # a tape is read once
-        asked, told, run_id = point.asked, f"{point.asked}: ", None
-        reason = next((text.removeprefix(told) for text in reasons if text.startswith(told)), None)
+        asked, reason, run_id = point.asked, reasons.get(str(point.asked)), None
         if reason is None:
             run_id = asked.key(store, study)
             reason = None if run_id in there else "not run yet"

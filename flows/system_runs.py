@@ -133,6 +133,10 @@ class Asked:
         changed = "".join(f" {key}={value}" for key, value in {**self.changes, **self.numbers}.items())
         return f"{self.name or self.system}{changed} on {self.machine}, {self.trace_id}: {self.workload}"
 
+    @property
+    def told(self) -> tuple[str, str]:
+        return self.name or self.system, self.machine
+
     def key(self, store: Store, study: str = "") -> str:
         """The run's id, the same in every study. Raises ValueError on what cannot be had."""
         return key_of(store, self, self.made())

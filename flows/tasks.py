@@ -22,7 +22,7 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import exponential_backoff
 
-from tokentape.flows.console import progress_bar
+from tokentape.flows.console import progress_bar, time_left
 from tokentape.flows.workers import Telling, pool_of
 from tokentape.warehouse.tape import is_disk_full
 
@@ -108,15 +108,17 @@ def task_pool(runner: str, workers: int | None) -> Executor:
 
 @contextmanager
 def told_progress(label: str) -> Iterator[Callable[..., None]]:
-    """`progress_bar`, and an artifact of the flow run beside it."""
+    """`progress_bar`, and an artifact of the flow run beside it, with the time left."""
     artifact, last = cast(UUID, create_progress_artifact(0.0, key=slug(label), description=label)), [0.0]
+    left = time_left()
     with progress_bar(label) as show:
 
         def tell(done: float, total: float | None, text: str = "") -> None:
             show(done, total, text)
+            told = ", ".join(filter(None, (label, left(done, total))))
             if total and (done >= total or time.monotonic() - last[0] > TOLD_EVERY_S):
                 last[0] = time.monotonic()
-                update_progress_artifact(artifact, 100.0 * done / total)
+                update_progress_artifact(artifact, 100.0 * done / total, description=told)
 
         yield tell
 

@@ -136,7 +136,7 @@ class ExpertCache:
             resident=np.zeros(n_keys, np.uint8),
             marks=np.zeros(2 * n_keys if kind == "lists" else 0, np.uint8),
             slot_of=np.zeros(n_ranked, np.uint32),
-            count=np.zeros(n_caches, np.int64),
+            n_resident=np.zeros(n_caches, np.int64),
             ranks=np.zeros(n_caches * N_NUMBERS if kind == "lists" else n_ranked),
             lasts=np.zeros(n_ranked, np.int64),
             rank=np.zeros(n_ranked),
@@ -149,7 +149,7 @@ class ExpertCache:
     def clear(self) -> None:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
         self._has_run, state = False, self.state
-        state.used[:], state.resident[:], state.count[:], state.marks[:] = 0, 0, 0, 0
+        state.used[:], state.resident[:], state.n_resident[:], state.marks[:] = 0, 0, 0, 0
         if self.policy.kind in _LINKED:
             sentinels = np.arange(self.sizes.size, state.link.size // 2)
             state.link[2 * sentinels] = state.link[2 * sentinels + 1] = sentinels
@@ -212,7 +212,7 @@ class ExpertCache:
         """One cache after the other: the heap of each, sorted, is where the kernel begins, and what it leaves is a heap again."""
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
             state, base = self.state, self.state.base_of[c]
-            heap = slice(base, base + state.count[c])
+            heap = slice(base, base + state.n_resident[c])
             order = np.lexsort((state.lasts[heap], state.ranks[heap]))
             residents = np.zeros(self.sizes.size, np.uint32)
             residents[: order.size] = state.link[heap][order]
@@ -220,7 +220,7 @@ class ExpertCache:
                 keys[mine], own_events, self._places(c), residents, order.size, state.n_cached, state.last, self.n_lookups
             )
             state.resident[self.cache_of == c] = 0
-            state.count[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
+            state.n_resident[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
             heap = slice(base, base + n)
             state.link[heap], state.lasts[heap], state.slot_of[kept] = kept, state.last[kept], np.arange(n)
             state.resident[kept] = 1

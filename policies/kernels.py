@@ -46,7 +46,7 @@ class Type:
 
         of = [part.of_numba if isinstance(part, Type) else part for part in self.of]
         if self.name == "NamedTuple":
-            return types.NamedTuple(of[2:], of[0])
+            return types.NamedTuple(of[2:], of[0])  # type: ignore[no-untyped-call]
         if self.name == SIGNATURE:
             return of[0](*of[1:])
         if self.name == "Tuple":

@@ -45,7 +45,7 @@ class CacheState(NamedTuple):
     resident: NDArray[np.uint8]  # (K,)
     marks: NDArray[np.uint8]  # (2 K,) see lists.py
     slot_of: NDArray[np.uint32]  # (K,) where a resident stands among its cache's
-    count: NDArray[np.int64]  # (C,) residents
+    n_resident: NDArray[np.int64]  # (C,)
     ranks: NDArray[np.float64]  # (K,) of the residents; or the numbers of lists.py
     lasts: NDArray[np.int64]  # (K,) last lookups of the residents
     rank: NDArray[np.float64]  # (K,) at the last lookup

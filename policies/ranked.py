@@ -74,7 +74,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
     queue.look_up_queue."""
     how, params, sizes, cache_of, base_of = cache.how, cache.params, cache.sizes, cache.cache_of, cache.base_of
     capacity, used, profile, heap, resident = cache.capacity, cache.used, cache.profile, cache.link, cache.resident
-    slot_of, count, ranks, lasts, rank = cache.slot_of, cache.count, cache.ranks, cache.lasts, cache.rank
+    slot_of, count, ranks, lasts, rank = cache.slot_of, cache.n_resident, cache.ranks, cache.lasts, cache.rank
     n_cached, n_total, last = cache.n_cached, cache.n_total, cache.last
     bypass, keep_overflow, hits_first = how[FLAG] != 0, how[KEEPS] != 0, how[HITS_FIRST] != 0
     one_by_one = offsets.shape[0] == 0
@@ -147,7 +147,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
 @kernel(SHRINK, allocates=False)
 def shrink_ranked(cache):  # type: ignore[no-untyped-def]
     sizes, base_of, capacity, used, resident = cache.sizes, cache.base_of, cache.capacity, cache.used, cache.resident
-    heap, slot_of, count, ranks, lasts = cache.link, cache.slot_of, cache.count, cache.ranks, cache.lasts
+    heap, slot_of, count, ranks, lasts = cache.link, cache.slot_of, cache.n_resident, cache.ranks, cache.lasts
     for c in range(uint64(capacity.shape[0])):
         while used[c] > capacity[c]:
             top = _pop(c, uint64(base_of[c]), count, heap, ranks, lasts, slot_of)

@@ -29,7 +29,7 @@ def _remove(slot, c, base, residents, resident, slot_of, count, used, sizes):  #
 def look_up_uniform(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     sizes, cache_of, base_of, capacity, used = cache.sizes, cache.cache_of, cache.base_of, cache.capacity, cache.used
     stamp, draws, link, resident, slot_of = cache.stamp, cache.draws, cache.link, cache.resident, cache.slot_of
-    count = cache.count
+    count = cache.n_resident
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
     for e in range(uint64(n_events)):
@@ -71,7 +71,7 @@ def look_up_uniform(first_event, first_lookup, keys, offsets, rank_of, cache, hi
 @kernel(SHRINK, allocates=False)
 def shrink_uniform(cache):  # type: ignore[no-untyped-def]
     sizes, base_of, capacity, used, draws, link = cache.sizes, cache.base_of, cache.capacity, cache.used, cache.draws, cache.link
-    resident, slot_of, count = cache.resident, cache.slot_of, cache.count
+    resident, slot_of, count = cache.resident, cache.slot_of, cache.n_resident
     for c in range(uint64(capacity.shape[0])):
         while used[c] > capacity[c]:
             _remove(_draw(draws) % uint64(count[c]), c, uint64(base_of[c]), link, resident, slot_of, count, used, sizes)

@@ -100,12 +100,14 @@ def replay(
     expert_format: str = "int8-g32",
     seed: int = 0,
     profile: str = PHYSICAL,
+    kept: Stream | None = None,
 ) -> ReplayResult:
     """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only) by a cost profile.
 
+    kept: the trace's stream under `semantics`, where many replays share it; None: made here, a part at a time.
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
-    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed, kept)
     per_pass, cost = costs_of(trace, found, hardware, semantics, expert_format, profile)
     (n_lookups, n_hits, _, missed, _), kind = per_pass, trace.pass_kind
     metrics = {
@@ -157,15 +159,22 @@ def needs_whole(policy: Any, semantics: Semantics) -> bool:
 
 
 def looked_up(
-    trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int
+    trace: Trace,
+    policy: Any,
+    semantics: Semantics,
+    capacity_bytes: int,
+    expert_format: str,
+    seed: int,
+    kept: Stream | None = None,
 ) -> Iterator[tuple[slice, Trace, Ints]]:
     """Part by part: which passes, the trace of them, and (5, passes, MoE layers) i64: lookups, hits, bytes looked up and missed,
-    fetches. A fetch is all that an event misses."""
+    fetches. A fetch is all that an event misses. kept: see `replay`."""
     cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
     assert trace.read is None or not needs_whole(policy, semantics), "the tape is to be held whole"
     whole = [(slice(0, trace.pass_ids.size), trace)]
     for at, part in whole if needs_whole(policy, semantics) else trace.parts:
-        keys, totals = stream(part, semantics), np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
+        keys = stream(part, semantics) if kept is None else kept if part is trace else kept.of(at)
+        totals = np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
         hits = look_up(cache, keys, semantics)
         _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
         assert totals[0].sum() == keys.keys.size, "a lookup was lost"

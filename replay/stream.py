@@ -32,6 +32,12 @@ class Stream:
         start, end = self.offsets[first], self.offsets[last]
         return self.keys[start:end], self.offsets[first : last + 1] - start
 
+    def of(self, passes: slice) -> Stream:
+        """Of some passes of a stream that is all one segment, counted from the first of them."""
+        first, last = np.searchsorted(self.event_pass, np.array((passes.start, passes.stop), np.int32))
+        keys, offsets = self.between(first, last)
+        return Stream(keys, offsets, self.event_pass[first:last] - np.int32(passes.start), np.array([0, last - first]))
+
 
 @kernel("int64(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64, int32[::1], int64[::1])")
 def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out, out_offsets):  # type: ignore[no-untyped-def]

@@ -35,10 +35,18 @@ _SQL |= {pa.int32(): "integer", pa.uint8(): "utinyint", pa.uint16(): "usmallint"
 
 def hash_of(parts: Any) -> str:
     """Hash of JSON values, their keys in any order. Raises ValueError for what JSON cannot hold exactly, NaN included."""
+    return hash_of_text(text_of(parts))
+
+
+def text_of(parts: Any) -> str:
+    """What `hash_of` hashes."""
     try:
-        text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except TypeError as error:
         raise ValueError(f"{error}; give plain numbers, strings, lists and dicts") from error
+
+
+def hash_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from uuid import uuid4
 
 _ASIDE = re.compile(r"\.([0-9a-f]{8})\.(\d{1,9})\.part(\.wal)?$")  # .wal: DuckDB's, beside its database
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
+_AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2  # of Linux
 
 
 def aside_of(path: str) -> str:
@@ -29,10 +29,16 @@ def aside_of(path: str) -> str:
     return f"{path}.{uuid4().hex}.{_here()}.{os.getpid()}.part"
 
 
-def settle(aside: Path, path: Path) -> None:
-    """Puts a file that was written aside in the place of `path`, for good: its bytes reach the disk before its name does."""
+def settle(aside: Path, path: Path, once: bool = False) -> None:
+    """Puts a file that was written aside in the place of `path`, for good: its bytes reach the disk before its name does.
+
+    once: raises FileExistsError where a file is there; where the system cannot do so at once, as far as it is seen before.
+    """
     sync(aside)
-    os.replace(aside, path)
+    if not once or not _renamed(aside, path, _RENAME_NOREPLACE):
+        if once and path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        os.replace(aside, path)
     sync(path.parent)
 
 
@@ -42,7 +48,7 @@ def settle_folder(aside: Path, path: Path) -> None:
         sync(file)
     if not path.exists():
         aside.rename(path)
-    elif not _exchange(aside, path):
+    elif not _renamed(aside, path):
         old = Path(aside_of(str(path)))
         path.rename(old)
         aside.rename(path)
@@ -115,13 +121,13 @@ def _here() -> str:
     return hashlib.sha256(f"{platform.node()}/{namespace}".encode()).hexdigest()[:8]
 
 
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two names at once; False where the system or the file system cannot."""
+def _renamed(one: Path, other: Path, how: int = _RENAME_EXCHANGE) -> bool:
+    """Exchanges two names at once, or gives one the other that none has; False where the system or the file system cannot."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
         return False
-    done: int = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    done: int = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), how)
     return done == 0
 
 

@@ -92,15 +92,20 @@ def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
     for batch in complete:
         there = {name: path for name in RESULT_TABLES if store.fs.exists(path := batch_path(store, name, batch))}
         every = tuple(there.values())  # `runs`, the mark of a complete batch, first to go
-        of_tapes = set[str]()
+        of_tapes, of_runs = set[str](), dict[str, set[str]]()
         for name, path in there.items():
             try:
                 rows = store.parquet(path).read()
+                of_runs[path] = set(rows["run_id"].to_pylist())
                 if name == "runs":
                     named = rows.filter(pc.is_in(rows["view_name"], pa.array(BY_RUN)))
                     of_tapes = set(named["trace_id"].to_pylist())
             except (ValueError, OSError, KeyError, pa.ArrowException) as error:
                 yield Finding("damaged", path, str(error), every)
+        for path in (path for path, ids in of_runs.items() if not ids <= of_runs.get(there["runs"], ids)):
+            yield Finding(
+                "damaged", path, "is of other runs than its batch, which two wrote at once; its study makes it again", every
+            )
         for path in lost.get(there["runs"], ()):
             if path != there["runs"]:
                 yield Finding("missing", path, "is a file that its batch lost; its study makes it again", every)

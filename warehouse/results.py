@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tokentape.warehouse.at_rest import ID_DIGITS, SHIPPED, Maker, at_rest, declared, filled, hash_of, metric_defs, view_sql
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
@@ -23,6 +24,7 @@ from tokentape.warehouse.tape import Store
 
 WITH = b"tokentape.with"  # in a footer: the tables whose files of the same name were written before this one
 Rows = Sequence[Mapping[str, Any]]
+_TIMES = ("mtime", "LastModified", "created")  # as stores name it
 
 
 def batch_path(store: Store, table: str, batch: str) -> str:
@@ -31,10 +33,11 @@ def batch_path(store: Store, table: str, batch: str) -> str:
 
 def batches(store: Store, table: str = "runs") -> list[str]:
     """Batches that wrote the table, oldest first; those of one time, and where the store tells no times, by name."""
-    stems = _stems(store, store.path(table))
-    with suppress(NotImplementedError):
-        return sorted(stems, key=lambda stem: store.fs.modified(batch_path(store, table, stem)))
-    return stems
+    path = store.path(table)
+    entries = store.fs.ls(path, detail=True) if store.fs.isdir(path) else []
+    found = {_stem(entry["name"]): entry for entry in entries if entry["name"].endswith(".parquet")}
+    times = {stem: next((entry[name] for name in _TIMES if entry.get(name)), 0) for stem, entry in found.items()}
+    return sorted(sorted(times), key=times.__getitem__)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -74,6 +77,14 @@ def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker =
     path = batch_path(store, name, _hashed(of or _content(table.to_pylist())))
     store.write_parquet(path, table)
     return path
+
+
+def replace_rows(store: Store, name: str, rows: Rows, of: str) -> None:
+    """All rows of a view without values that are `of` something; of none, the earlier ones are removed."""
+    if rows:
+        write_rows(store, name, rows, of)
+    elif store.fs.exists(path := batch_path(store, "runs", _batch(name, of))):
+        store.fs.rm(path)
 
 
 def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, maker: Maker = SHIPPED) -> str:
@@ -116,13 +127,19 @@ def _hashed(text: str) -> str:
 
 def run_ids(store: Store, of: str = "replays") -> list[str]:
     """Runs of a view of whole batches, sorted."""
-    found = set[str]()
-    for batch in batches(store):
-        path = batch_path(store, "runs", batch)
-        if not lost_files(store, [path]):
-            runs = store.parquet(path).read(["run_id", "view_name"]).to_pydict()
-            found |= {key for key, view in zip(runs["run_id"], runs["view_name"], strict=True) if view == of}
-    return sorted(found)
+    return sorted(key for view, key in all_ids(store) if view == of)
+
+
+def all_ids(store: Store) -> set[tuple[str, str]]:
+    """Views and ids of all runs of whole batches."""
+    found, there = set[tuple[str, str]](), dict[str, set[str]]()
+    for batch in _stems(store, store.path("runs")):
+        with suppress(BadTable):
+            file = store.parquet(path := batch_path(store, "runs", batch))
+            if not _lost(store, path, file, there):
+                runs = file.read(["run_id", "view_name"])
+                found.update(zip(runs["view_name"].to_pylist(), runs["run_id"].to_pylist(), strict=True))
+    return found
 
 
 def stored_run(store: Store, of: str, run_id: str) -> tuple[dict[str, Any], pl.DataFrame] | None:
@@ -159,18 +176,24 @@ def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
     there: dict[str, set[str]] = {}
     lost: dict[str, list[str]] = {}
     for path in paths:
-        root, _, name = path.rsplit("/", 2)
         try:
-            noted = (store.parquet(path).schema_arrow.metadata or {}).get(WITH, b"[]")
+            if found := _lost(store, path, store.parquet(path), there):
+                lost[path] = found
         except BadTable:
             lost[path] = [path]
-            continue
-        for table in json.loads(noted):
-            if table not in there:
-                there[table] = set(_stems(store, f"{root}/{table}"))
-            if name.removesuffix(".parquet") not in there[table]:
-                lost.setdefault(path, []).append(f"{root}/{table}/{name}")
     return lost
+
+
+def _lost(store: Store, path: str, file: pq.ParquetFile, there: dict[str, set[str]]) -> list[str]:
+    """Files of its batch that a file of `runs` names and that are gone. there: what tables hold, found where it is not given."""
+    root, _, name = path.rsplit("/", 2)
+    found = []
+    for table in json.loads((file.schema_arrow.metadata or {}).get(WITH, b"[]")):
+        if table not in there:
+            there[table] = set(_stems(store, f"{root}/{table}"))
+        if _stem(name) not in there[table]:
+            found.append(f"{root}/{table}/{name}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -6,7 +6,8 @@
 A shard is the same group of requests in every table; its `requests` part is written last and so marks it complete. A directory
 without a manifest is an unfinished capture: readers refuse it by name. The manifest carries the SHA-256 of every shard and of
 itself: a tape that has changed since is refused, and one whose rows contradict each other too (contradictions.py). The store is
-any fsspec URI. Files are written aside and renamed (atomic_files.py). Needs nothing of the warehouse that replays or queries.
+any fsspec URI. Files are written aside and renamed (atomic_files.py), on S3 put in one request, of a tape only where none is,
+so that two who record one end with one. Needs nothing of the warehouse that replays or queries.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from tempfile import gettempdir
 from typing import IO, Any
 
 import fsspec
@@ -44,6 +48,8 @@ PARQUET: dict[str, Any] = {
     "row_group_size": ROW_GROUP_ROWS,
     "write_page_checksum": True,
 }
+_S3 = {"s3", "s3a"}  # shows a file once all of it is there, and puts one where none is: If-None-Match
+_LOGIN = re.compile(r"^[^/]*//[^/]*:[^/]*@")
 
 
 def default_store() -> str:
@@ -64,13 +70,16 @@ def _bytes_in(folder: str) -> int:
 class Store:
     """A directory of traces at a path or fsspec URI. Creating a Store touches nothing.
 
-    Raises ValueError for a URI of an unknown kind, or of one whose driver is not installed.
+    Raises ValueError for a URI of an unknown kind, of one whose driver is not installed, or with a password in it.
     """
 
     def __init__(self, uri: str | None = None) -> None:
         self.uri = uri or default_store()
+        if _LOGIN.match(self.uri):
+            where = "its environment or files (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+            raise ValueError(f"a store's URI is kept beside results: give name and password by {where}, not in the URI")
         try:
-            self.fs, self.root = fsspec.core.url_to_fs(self.uri)
+            self.fs, self.root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)  # others write here too
         except ImportError as error:
             # fsspec's message names the package: Install s3fs to access S3
             reason = str(error).splitlines()[0]
@@ -81,10 +90,14 @@ class Store:
         return isinstance(self.fs, LocalFileSystem)
 
     @property
+    def is_s3(self) -> bool:
+        return not _S3.isdisjoint((self.fs.protocol,) if isinstance(self.fs.protocol, str) else self.fs.protocol)
+
+    @property
     def exists(self) -> bool:
         return bool(self.fs.isdir(self.root))
 
-    @property
+    @cached_property
     def absolute(self) -> str:
         """The store's URI, the same from every working directory and process."""
         return str(self.fs.unstrip_protocol(self.root))
@@ -165,9 +178,9 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------ files, atomically
 
-    def write_bytes(self, path: str, data: bytes) -> None:
-        """One file, written aside and renamed."""
-        with self.replacing(path) as handle:
+    def write_bytes(self, path: str, data: bytes, once: bool = False) -> None:
+        """One file, all of it or none; see replacing."""
+        with self.replacing(path, once) as handle:
             handle.write(data)
 
     def write_parquet(self, path: str, rows: pa.Table) -> None:
@@ -183,7 +196,7 @@ class Store:
         leaves = {f.name: f.type.value_type if pa.types.is_list(f.type) else f.type for f in rows.schema}
         paths = {name: f"{name}.list.element" if pa.types.is_list(rows.schema.field(name).type) else name for name in leaves}
         split = [path for name, path in paths.items() if pa.types.is_floating(leaves[name])]
-        with self.replacing(path) as handle:
+        with self.replacing(path, once=True) as handle:
             others = [path for path in paths.values() if path not in split]
             pq.write_table(rows, handle, **PARQUET, use_dictionary=others, use_byte_stream_split=split)
 
@@ -195,32 +208,40 @@ class Store:
 
     def parquet(self, path: str) -> pq.ParquetFile:
         """A file of write_parquet, whole. Raises BadTable if it is truncated, foreign, or has changed since it was written."""
-        with self.fs.open(path, "rb") as handle:
-            data = handle.read()
+        data = self.fs.cat_file(path)
         if not seals.is_whole(data):
             raise BadTable(f"{path}: changed since it was written; `tokentape check --repair` drops it, then make it again")
         return pq.ParquetFile(pa.BufferReader(data))
 
     @contextmanager
-    def replacing(self, path: str) -> Iterator[IO[bytes]]:
+    def replacing(self, path: str, once: bool = False) -> Iterator[IO[bytes]]:
         """A file to fill that then takes the place of `path`: a reader sees the old one or the new one, and nothing stays behind.
 
-        Every writer has an aside of its own, so that two may write one path: the last one stands.
+        Every writer has an aside of its own, so that two may write one path: the last one stands. once: the first one does;
+        FileExistsError for another whose bytes are not the same.
         """
-        aside = aside_of(path)
+        aside = aside_of(os.path.join(gettempdir(), "tokentape") if self.is_s3 else path)
         try:
             self._make_folder(path.rsplit("/", 1)[0])
-            with self.fs.open(aside, "wb") as handle:
+            with open(aside, "wb") if self.is_s3 else self.fs.open(aside, "wb") as handle:
                 yield handle
-            if self.is_local:
-                settle(Path(aside), Path(path))
-            else:
-                self.fs.mv(aside, path)
+            try:
+                if self.is_local:
+                    settle(Path(aside), Path(path), once)
+                elif self.is_s3:
+                    self.fs.put_file(aside, path, mode="create" if once else "overwrite")
+                else:
+                    self.fs.mv(aside, path)
+            except FileExistsError as error:
+                if sums_of(LocalFileSystem(), aside).file != sums_of(self.fs, path).file:
+                    what = "another process writes this tape, or was killed; then `tokentape rm` it and run the command again"
+                    raise FileExistsError(errno.EEXIST, f"is there already with other rows: {what}", path) from error
         except BaseException as error:  # Ctrl-C too
-            self._drop(aside)
             if isinstance(error, OSError):
                 raise self._clear(error, path) from error
             raise
+        finally:
+            self._drop(aside)
 
     def _make_folder(self, folder: str) -> None:
         """The folder a file is to lie in; a bucket is not made by writing into it, as some drivers would."""
@@ -230,12 +251,15 @@ class Store:
         bucket = next((part for part in self.root.split("/") if part), "")
         if "memory" not in self.fs.protocol and not self.fs.exists(bucket):
             raise FileNotFoundError(errno.ENOENT, f"there is no {bucket}; make it first, or check the name", self.uri)
-        self.fs.makedirs(folder, exist_ok=True)
+        if not self.is_s3:
+            self.fs.makedirs(folder, exist_ok=True)
 
     def remove_stale(self) -> None:
         """Removes what killed processes of this machine were writing here when they died."""
         if self.is_local:
             remove_stale(Path(self.root).rglob("*.part*"))
+        elif self.is_s3:
+            remove_stale(Path(gettempdir()).glob("tokentape.*.part"))
 
     def _clear(self, error: OSError, path: str) -> OSError:
         """The same error with a message that says what to do, where the disk is full or the store read-only."""
@@ -248,9 +272,10 @@ class Store:
             return OSError(error.errno, f"{error.strerror} while writing {path}; give --store elsewhere")
         return error
 
-    def _drop(self, path: str) -> None:
-        if self.fs.exists(path):
-            self.fs.rm(path)
+    def _drop(self, aside: str) -> None:
+        fs = LocalFileSystem() if self.is_s3 else self.fs
+        if fs.exists(aside):
+            fs.rm(aside)
 
 
 class TapeWriter:
@@ -275,6 +300,13 @@ class TapeWriter:
         if self.store.is_local:
             remove_stale(Path(self.store.trace_path(self.trace_id)).rglob("*.part"))
 
+    def remove_incomplete(self) -> None:
+        """Removes shards that lack a table, for rows that may not come the same again; of a tape that is not finished."""
+        for path in [] if self.is_finished else self.store.fs.find(self.store.trace_path(self.trace_id)):
+            name = path.rsplit("/", 1)[1]
+            if name.endswith(".parquet") and not self.has_shard(int(name[5:10])):
+                self.store.fs.rm(path)
+
     def _part(self, table: str, shard: int) -> str:
         return self.store.trace_path(self.trace_id, table, f"part-{shard:05d}.parquet")
 
@@ -297,14 +329,21 @@ class TapeWriter:
         return counts
 
     def finish(self, manifest: Manifest) -> None:
-        """Writes the manifest with the sums of the shards as they lie in the store, and before it the store's card."""
+        """Writes the manifest with the sums of the shards as they lie in the store, and before it the store's card.
+
+        One that another process wrote meanwhile stays; FileExistsError if its sums are not the same.
+        """
         self.store.write_card()
         shards = range(manifest.n_shards)
         sums = {name: [sums_of(self.store.fs, self._part(name, shard)).file for shard in shards] for name in manifest.tables}
         recorded = {name: self._recorded(name, shards) for name in manifest.tables if TABLES[name].optional}
         fields = manifest.model_dump(mode="json") | {"sha256": sums, "recorded": recorded, "seal": seals.PLACE}
         text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
-        self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), seals.sealed(text.encode()))
+        try:
+            self.store.write_bytes(self.store.trace_path(self.trace_id, "manifest.json"), seals.sealed(text.encode()), once=True)
+        except FileExistsError:
+            if {name: [*of] for name, of in Tape(self.store, self.trace_id).manifest.sha256.items()} != sums:
+                raise
 
     def _recorded(self, table: str, shards: range) -> list[str]:
         """The table's optional columns that hold anything, from the Parquet footers."""

@@ -38,6 +38,6 @@ def transfer(source: Store, trace_id: str, target: Store, tell: Callable[[int, i
         if sums_of(target.fs, copy).file != wanted:
             raise BadTape(f"{copy}: not what {path} is; transfer the tape again")
     target.write_card()
-    target.write_bytes(target.trace_path(trace_id, "manifest.json"), manifest)
+    target.write_bytes(target.trace_path(trace_id, "manifest.json"), manifest, once=True)
     tell(len(files), len(files))
     return True

@@ -137,7 +137,7 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
     writer = store.writer(source.trace_id)
     if writer.is_finished:
         return source.trace_id
-    writer.discard()
+    writer.remove_stale()
     try:
         writer.write_shard(0, tables)
         writer.finish(

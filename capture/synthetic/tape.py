@@ -85,7 +85,7 @@ def synthesize(
     writer = store.writer(_trace_id(model, geometry, settings, drawn))
     if writer.is_finished:
         return writer.trace_id
-    writer.discard()
+    writer.remove_stale()
     try:
         _write(writer, model, geometry, settings, drawn, progress, shard_requests or max(1, SHARD_VALUES // per_request))
     except BaseException:  # Ctrl-C too

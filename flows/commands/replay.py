@@ -212,7 +212,7 @@ def study(
     live: Annotated[
         bool, option("Also measure inside a live model, which takes minutes and needs torch.", "--live/--no-live")
     ] = True,
-    dry_run: Annotated[bool, option("Say what there is to do and what it takes on disk; compute nothing.", "--dry-run")] = False,
+    dry_run: Annotated[bool, option("Say what there is to do and what it takes; compute nothing.", "--dry-run")] = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:

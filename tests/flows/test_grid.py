@@ -1,15 +1,21 @@
 """A study's replays: multiplied out, run once, the same bytes on every runner, continued where they stopped."""
 
 import hashlib
-import os
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tiny_tape import write_tiny
+from tiny_tape import N_LAYERS, write_tiny
 
 from tokentape.flows import grid, study
+from tokentape.flows.planned import cpu_per_run, planned, record
+from tokentape.flows.shared import mapped, shared
+from tokentape.replay.semantics import Semantics
+from tokentape.replay.stream import Stream, stream
+from tokentape.replay.trace import Trace
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
@@ -36,29 +42,92 @@ def small(tmp_path: Path) -> study.Study:
     return study.load(str(path))
 
 
+def expanded(asked: study.Study, store: Store) -> list[grid.Job]:
+    return [job for _, jobs, _ in grid.asked(asked, store)[0] for job in jobs]
+
+
 def digests(store: Store) -> dict[str, str]:
     root = Path(store.root)
     return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*.parquet"))}
 
 
 def test_everything_is_multiplied_out(small: study.Study, store: Store) -> None:
-    cells = grid.expand(small, store)
+    cells = expanded(small, store)
     assert len(cells) == len(set(cells)) == 2 * 3 * 4  # scopes x capacities x (lru, random twice, belady)
 
 
 def test_a_plan_is_what_a_run_then_does_and_leaves_the_store_alone(small: study.Study, store: Store) -> None:
     before = digests(store)
-    plan = grid.planned(small, store)
+    plan = planned(small, store)
     assert digests(store) == before
     ran = grid.run(small, store)
     assert (plan.n_found, plan.n_left + len(plan.impossible), plan.n_bytes) == (0, 24, None)
     assert ran.n_run + len(ran.impossible) == 24
     more = small.model_copy(update={"capacities": (*small.capacities, "75%")})
-    again = grid.planned(more, store)
+    again = planned(more, store)
     assert (again.n_found, again.n_left + len(again.impossible)) == (ran.n_run, 8 + 24 - ran.n_run)
     tables = {path.parent for path in Path(store.root).rglob("replays-*.parquet")}
     n_bytes = sum(path.stat().st_size for table in tables for path in table.glob("replays-*.parquet"))
     assert again.n_bytes == pytest.approx(again.n_left * n_bytes / ran.n_run, abs=1)
+    assert (plan.cpu_s, bool(again.cpu_s)) == (None, True)
+
+
+def test_cpu_time_is_that_of_earlier_runs_by_tape_else_by_row_of_the_policy_else_of_any(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    assert cpu_per_run(store)("a", "lru", 5) is None
+    record(store, "one", "a", 100, {"lru": 4, "belady": 1}, {"lru": 8.0, "belady": 10.0})
+    record(store, "one", "a", 100, {"lru": 2}, {"lru": 2.0})  # of new code
+    record(store, "two", "b", 50, {"lru": 1}, {"lru": 4.0})
+    took = cpu_per_run(store)
+    assert [took("a", "lru", 100), took("a", "belady", 100)] == [1.0, 10.0]
+    assert took("c", "lru", 1000) == pytest.approx(1000 * 6.0 / 250)
+    assert took("c", "fifo", 1000) == pytest.approx(1000 * 16.0 / 350)
+
+
+def test_what_fails_is_kept_with_its_reason_until_it_runs_and_the_rest_is_finished(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(SMALL + '[[policies]]\nname = "mine.py:LRU"\n')
+    lru = (ROOT / "policies" / "lru.py").read_text()
+    (tmp_path / "mine.py").write_text(lru.replace("promote: ClassVar[bool] = True", "promote = property(lambda self: 1 / 0)"))
+    report = grid.run(study.load(str(path)), store)
+    rows = results.read_rows(store, "failed_runs")
+    assert len(rows) == len(report.impossible) == 3 * 2 + 4
+    mine = [row for row in rows if row["system"].endswith("mine.py:LRU")]
+    assert ["ZeroDivisionError" in row["reason"] and "line" in row["reason"] for row in mine].count(True) == 5
+    assert {json.loads(row["asked"])["capacity"] for row in mine} == {"25%", "50%", "3 experts"}
+    (tmp_path / "mine.py").write_text(lru)
+    again = grid.run(study.load(str(path)), store)
+    assert (again.n_run, len(results.read_rows(store, "failed_runs"))) == (5, 5)  # what no cache of 3 experts can hold
+    grid.run(study.load(str(path)).model_copy(update={"capacities": ("50%",)}), store)
+    assert results.read_rows(store, "failed_runs") == []
+    monkeypatch.setattr(grid.experts, "replay", lambda *given: 1 / 0)  # a bug of ours
+    more = grid.run(study.load(str(path)).model_copy(update={"capacities": ("50%", "60%")}), store)
+    assert (more.n_run, more.n_found, len(more.impossible)) == (0, 10, 10)
+    assert "raised ZeroDivisionError: division by zero (" in more.impossible[0]
+
+
+def test_a_shared_stream_and_mapped_arrays_are_those_of_the_tape(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokentape.replay.trace.CELLS", 3 * N_LAYERS)
+    trace = grid.load_trace(store, "tiny-0001")
+    for semantics in (Semantics("global"), Semantics("global", prefill="token-major")):
+        whole = stream(trace, semantics)
+        assert len(list(trace.parts)) > 3
+        for passes, part in trace.parts:
+            for name, value in vars(stream(part, semantics)).items():
+                np.testing.assert_array_equal(getattr(whole.of(passes), name), value)
+    with shared({"trace": trace, "stream": whole}) as folder:
+        given = {"trace_id": "tiny-0001", "origin": trace.origin, "geometry": trace.geometry, "read": None}
+        again = mapped(folder, "trace", Trace, **given)
+        assert again is not None
+        for name in ("row_pass", "row_layer", "offsets", "ids", "members"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(trace, name))
+        again.ids[:] = 0
+        assert mapped(folder, "stream", Stream) is not None
+    assert not Path(folder).exists()
+    assert mapped(folder, "stream", Stream) is None
+    assert trace.ids.any()
 
 
 def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small: study.Study, store: Store) -> None:
@@ -102,8 +171,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, "parent.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
-        os.kill(worker, 0)
+        assert int(parent.stdout.readline()) != parent.pid
         parent.kill()
         parent.stdout.read()  # until the worker, which shares it, is gone too
 
@@ -117,7 +185,7 @@ def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Stu
 
 
 def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
-    cells = grid.expand(small, store)
+    cells = expanded(small, store)
     ids = {grid.replay_key(store, cell) for cell in cells}
     assert len(ids) == len(cells)
     assert all(len(i) == results.ID_DIGITS for i in ids)
@@ -137,6 +205,6 @@ def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study
 
 def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) -> None:
     write_tiny(store, "dense-0001", tables=("requests", "tokens"))
-    assert {cell.trace_id for cell in grid.expand(small, store)} == {"tiny-0001"}
+    assert {cell.trace_id for cell in expanded(small, store)} == {"tiny-0001"}
     with pytest.raises(ValueError, match="holds routing"):
-        grid.expand(small.model_copy(update={"traces": ("dense",)}), store)
+        expanded(small.model_copy(update={"traces": ("dense",)}), store)

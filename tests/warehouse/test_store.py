@@ -186,7 +186,7 @@ def test_a_folder_is_replaced_and_nothing_stays_beside_it(
 ) -> None:
     site = folder_of(tmp_path / "site", "old")
     if not can_exchange:
-        monkeypatch.setattr(atomic_files, "_exchange", lambda one, other: False)
+        monkeypatch.setattr(atomic_files, "_renamed", lambda *told: False)
     atomic_files.settle_folder(folder_of(Path(aside_of(str(site))), "new"), site)
     assert (site / "page").read_text() == "new"
     assert list(tmp_path.iterdir()) == [site]
@@ -211,7 +211,7 @@ def test_a_folder_killed_between_its_two_names_is_put_back_whole(tmp_path: Path)
         fresh.mkdir()
         (fresh / "page").write_text("new")
         (fresh / "MARK").touch()
-        atomic_files._exchange = lambda one, other: False
+        atomic_files._renamed = lambda *told: False
         Path.rename = lambda self, to: rename(self, to) if self == site else os.kill(os.getpid(), signal.SIGKILL)
         atomic_files.settle_folder(fresh, site)
     """
