@@ -70,7 +70,7 @@ def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-
                     scores[e] += 1.0
     predict(m, target, tokens, weights, memory, params, scores)
     most = numbers[N] if numbers[N] > 0 else n_experts if numbers[SEES] else n_active
-    if target <= m:
+    if m + numbers[DISTANCE] >= n_layers:
         return uint64(0)
     for e in range(n_experts):  # by rising score; of equals the lowest number last
         score = scores[e]
@@ -138,6 +138,8 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
     numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
     gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0))
     memory = np.ascontiguousarray(policy.memory(recorded.ids[:n_rows], n_experts), np.float64)
+    if memory.ndim != 3:
+        raise ValueError(f"{type(policy).__name__}.memory has shape {memory.shape}; it must be (MoE layers, M, experts)")
     scratch = (np.zeros(n_experts) for _ in range(3))
     marks = np.zeros(n_layers), np.zeros(n_layers * n_experts, np.uint8)
     asked = np.zeros(2 * n_experts, np.int32), np.zeros(2 * n_experts, np.uint8), np.zeros(2, np.int64)
