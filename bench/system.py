@@ -21,6 +21,7 @@ from tokentape.warehouse.models import load as load_model
 N_PROMPT, N_DECODE, DEPTH = 16, 512, 3
 SYSTEMS = {
     "lru": {"residency": {"policy": "lru", "budget": "25%"}},
+    "lru_prefetch": {"residency": {"policy": "lru", "budget": "25%"}, "prefetch": {"policy": "transitions"}},
     "lru_place": {"residency": {"policy": "lru", "budget": "25%"}, "place": {"policy": "near_if_rare", "most": 1}},
     "lfu_place": {"residency": {"policy": "lfu", "budget": "25%"}, "place": {"policy": "near_if_rare", "most": 1}},
     "lru_place_kv": {

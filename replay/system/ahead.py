@@ -70,18 +70,26 @@ def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-
                     scores[e] += 1.0
     predict(m, target, tokens, weights, memory, params, scores)
     most = numbers[N] if numbers[N] > 0 else n_experts if numbers[SEES] else n_active
-    while target > m and n_told < most:
-        best = int64(-1)
-        for e in range(n_experts):
-            if scores[e] > 0.0 and (best < 0 or scores[e] > scores[best]):
-                best = e
-        if best < 0:
-            break
-        scores[best] = 0.0
-        keys[n_told] = target * n_experts + best
-        n_told += 1
-    for i in range(n_told // 2):
-        keys[i], keys[n_told - 1 - i] = keys[n_told - 1 - i], keys[i]
+    if target <= m:
+        return uint64(0)
+    for e in range(n_experts):  # by rising score; of equals the lowest number last
+        score = scores[e]
+        if not score > 0.0 or (n_told == most and not (most > 0 and score > scores[keys[0]])):
+            continue
+        if n_told < most:
+            at = n_told
+            n_told += 1
+            while at > 0 and scores[keys[at - 1]] >= score:
+                keys[at] = keys[at - 1]
+                at -= 1
+        else:
+            at = int64(0)
+            while at + 1 < n_told and scores[keys[at + 1]] < score:
+                keys[at] = keys[at + 1]
+                at += 1
+        keys[at] = e
+    for i in range(n_told):
+        keys[i] += target * n_experts
     return uint64(n_told)
 
 
