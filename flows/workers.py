@@ -12,12 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import TypeVar
 
@@ -138,10 +139,12 @@ def as_finished(pool: Executor, work: Callable[[Job], Result], jobs: Iterable[Jo
         running = {pool.submit(partial(_do, work), job): job for job in jobs}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    done = SimpleQueue[Future[Result]]()
+    for future in running:
+        future.add_done_callback(done.put)
     while running:
-        done, _ = wait(running, WAKE_S, FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
+        with suppress(Empty):
+            yield running.pop(future := done.get(timeout=WAKE_S)), future.result()
 
 
 @contextmanager
