@@ -207,7 +207,7 @@ class _End:
         return found
 
     def _demand_of(self, lane: str) -> Demand:
-        """What the lane asks of every resource; nothing where the profile lets nothing wait for a resource. Made when asked for."""
+        """What the lane asks of every resource, summed when it is first asked for; nothing where no lane waits for a resource."""
         if lane not in self._demands:
             found = dict(self.on._demand_of(lane)) if self.on else {}
             for tally, rates in self.tallies if self.profile.arbitrate else ():

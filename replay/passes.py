@@ -90,7 +90,9 @@ def pass_costs(
     prepared = held.get(key)  # threads share it; two may make the same at once
     if prepared is None:
         kinds = blocks if is_apart else blocks_of(trace.geometry)
-        others = replace(_others(trace, machine, semantics, weight_format, kinds), block_times=1.0, spread=None if is_apart else kinds.of)
+        others = _others(trace, machine, semantics, weight_format, kinds)
+        if not is_apart:
+            others = replace(others, block_times=1.0, spread=kinds.of)
         prepared = prepare(others, machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
         if keeps:

@@ -115,8 +115,8 @@ class Sums:
 class Blocks:
     """The blocks of a model's steps: its layers, or one per kind of layer, and the output head last.
 
-    moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks); of: (layers +
-    1,) the block of each layer, and of the head, where they are those of a geometry.
+    moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks). of: the
+    block of each layer and, last, of the head, where they are those of a geometry.
     """
 
     moe: Ints
