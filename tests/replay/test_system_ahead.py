@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tokentape.policies.residency import CACHES
 from tokentape.policies.routes import ROUTES
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.policies.serving import Static as StaticBatches
-from tokentape.policies.slots import System
+from tokentape.policies.slots import System, of_table
 from tokentape.replay.passes import fits_of
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.breakdown import breakdown
@@ -27,6 +28,7 @@ from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
 
 MACHINE, N_PROMPT, N_DECODE = "workstation-rtx4090-pcie4", 5, 16
+DOCS = Path(__file__).parents[2] / "docs" / "systems.md"
 EXPERTS, LAYERS = GEOMETRY.n_experts, len(GEOMETRY.moe_layers)
 
 
@@ -246,6 +248,18 @@ def test_what_prefetching_does_not_go_with_is_refused_in_one_line(changed, said)
     with pytest.raises(ValueError, match=said) as error:
         simulate(tape, tape.requests(), system_of(PREFETCHERS["oracle"](), **changed), load(MACHINE))
     assert "\n" not in str(error.value)
+
+
+def test_the_policy_of_the_docs_runs_from_a_file(tmp_path) -> None:
+    (text,) = (block for block in DOCS.read_text().split("```python\n") if "class Beside" in block)
+    (tmp_path / "my.py").write_text(text.partition("```")[0])
+    own = of_table("own", {"prefetch": {"policy": f"{tmp_path / 'my.py'}:Beside", "n": "3"}})
+    assert own.told()["prefetch"] == f"{tmp_path / 'my.py'}:Beside n=3 distance=1"
+    tape, counted = tape_of(0, 1), []
+    for policy in (own.prefetch, Neighbours(3)):
+        made = simulate(tape, tape.requests(), system_of(policy), load(MACHINE))
+        counted.append((made.total(ev.HITS), made.total(ev.FORETOLD), made.total(ev.USED)))
+    assert counted[0] == counted[1] > (0, 0, 0)
 
 
 def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_parameters() -> None:
