@@ -175,7 +175,7 @@ def _end_children() -> None:
 
 
 @contextmanager
-def gone_soon(seconds: float = GONE_S) -> Iterator[None]:
+def gone_soon(seconds: float = GONE_S, code: int = 130) -> Iterator[None]:
     """Within it, Ctrl-C or SIGTERM ends the process in the usual way or, where that takes longer than `seconds`, there and then.
 
     A thread in a kernel cannot be stopped, and Python answers a signal only between two of its own steps. What such an end
@@ -193,7 +193,7 @@ def gone_soon(seconds: float = GONE_S) -> Iterator[None]:
             for child in active_children():
                 child.kill()
             os.write(2, b"tokentape: stopped; what was finished is kept, the same command goes on from here\n")
-            os._exit(130)
+            os._exit(code)
 
     before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     Thread(target=watch, daemon=True).start()
