@@ -15,8 +15,9 @@ RUN uv pip install --no-deps .
 FROM python:3.11-slim
 RUN useradd --create-home --uid 1000 tokentape && install -d -o tokentape /work
 COPY --from=build /opt/tokentape /opt/tokentape
+# hadolint ignore=DL3064
 ENV PATH=/opt/tokentape/bin:$PATH TOKENTAPE_STORE=/work/tape
-USER tokentape
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["tokentape"]
 CMD ["--help"]

@@ -9,7 +9,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow screenshots lint check matrix bench lines mutate golden golden-all clean
+.PHONY: help demo test test-slow screenshots lint check matrix bench soak lines mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -19,6 +19,7 @@ help:
 	@echo "make check      lint + test: what CI runs"
 	@echo "make matrix     the tests under every Python from 3.11 to 3.14 that is installed"
 	@echo "make bench      speed, last line JSON"
+	@echo "make soak       kills, full disks, second writers, rot over every command, in a folder and on S3: SOAK_MINUTES=45 SOAK_SEED=0"
 	@echo "make lines      lines of Python by room, product and tests"
 	@echo "make mutate     whether the tests notice a wrong line: FILES=\"hw/clock.py policies/lru.py\" SITES=30"
 	@echo "make golden     print the golden counts of the tests, to paste"
@@ -69,6 +70,13 @@ matrix:
 
 bench: $(VENV)/installed-test
 	@$(BIN)/python -m bench
+
+# A loss is repeated by its seed and round: python -m bench.soak --seed SEED --rounds N:N+1
+SOAK_MINUTES ?= 45
+SOAK_SEED ?= 0
+
+soak: $(VENV)/installed-test
+	@$(BIN)/python -m bench.soak --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED)
 
 lines:
 	@$(PYTHON) -m bench.lines

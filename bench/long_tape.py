@@ -13,7 +13,7 @@ from tokentape.capture.importers.rows import RoutedRows, tables_of
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Manifest, Store, Tape
 
-MODEL, N_SHARDS, N_TOKENS = "qwen3-30b-a3b", 4, 16_384  # of each shard, one request: 25 M lookups
+MODEL, N_SHARDS, N_TOKENS = "qwen3-30b-a3b", 16, 16_384  # of each shard, one request: 100 M lookups
 REPLAY = """
 import json, sys, time
 from bench.memory import peak_bytes

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 SERVER = """
 import logging, sys
@@ -22,7 +23,7 @@ KEY, SECRET = "AKIATAPETAPETAPETAPE", "a-secret-that-nobody-may-read"
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """What the environment of its clients holds. It has no bucket yet."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([sys.executable, "-c", SERVER], text=True, **pipes) as server:
         assert server.stdin is not None
         assert server.stdout is not None

@@ -1,85 +1,169 @@
 """What a study's runs cost beside their kernels, and what two workers gain on one: `python -m bench.runners [RUNNER...]`.
 
-CPU seconds are of this process and its children, and of N and 3 N runs, so that what a worker costs once (imports) falls away.
+CPU seconds are of this process and those that it started, and of N and 3 N runs, so that what a worker or a tape costs once falls
+away; those of kernels are counted where they run. Two workers and one take turns, since others may use the machine: the median of
+their ratios.
+
+`python -m bench.runners --runs 10000 dask` is the long check: so many runs on two workers, one of which is killed after a third
+and one after two thirds of them, against the same on threads, byte by byte.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
-import resource
-import sys
+import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import psutil
 
 from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import grid
 from tokentape.flows.study import Study
+from tokentape.flows.workers import pool_of
 from tokentape.replay import experts
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
 
-N, MORE = 40, 3  # runs of about 0.1 s
+N, MORE = 48, 3  # runs of about 0.1 s
 FIELDS: dict[str, Any] = {"question": "?", "scopes": ("global",), "hardware": ("phone-lpddr5x-ufs4",)}
 
 
 def sized(name: str, n: int, first: int) -> Study:
     """`n` replays that no other has, by their capacities of the 1,024 experts."""
-    sizes = tuple(f"{100 + first + i} experts" for i in range(n))
+    sizes = tuple(f"{100 + 0.01 * (first + i):g} experts" for i in range(n))
     return Study.model_validate(FIELDS | {"name": name, "capacities": sizes, "policies": ({"name": "lru"},)})
 
 
-def cpu_s() -> float:
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(of.ru_utime + of.ru_stime for of in used)
+def family() -> list[psutil.Process]:
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
 
 
-def kernels_s(store: Store, name: str, first: int) -> float:
-    """CPU seconds of the kernels of N runs, in a thread as a worker's."""
-    took, replay = list[float](), experts.replay
+def cpu_s() -> dict[int, float]:
+    """CPU seconds by process, of this one and its children."""
+    used = {}
+    for process in family():
+        try:
+            used[process.pid] = sum(process.cpu_times()[:2])
+        except psutil.Error:
+            continue
+    return used
 
-    def timed(*given: Any) -> Any:
+
+def timed(work: Callable[[Any], Any], job: Any) -> tuple[Any, float]:
+    """What comes of a job, and the CPU seconds of its kernels."""
+    took, replay = [0.0], experts.replay
+
+    def measured(*given: Any) -> Any:
         began = time.thread_time()
         made = replay(*given)
-        took.append(time.thread_time() - began)
+        took[0] += time.thread_time() - began
         return made
 
-    with mock.patch.object(experts, "replay", timed):
-        grid.run(sized(name, N, first), store, "threads", 1)
-    return sum(took)
+    with mock.patch.object(experts, "replay", measured):
+        return work(job), took[0]
+
+
+class Timed(Executor):
+    """A pool that stays open, and counts what kernels take."""
+
+    def __init__(self, runner: str, workers: int) -> None:
+        self.pool, self.kernels_s = pool_of(runner, workers), 0.0
+
+    def submit(self, work: Callable[..., Any], job: Any, /) -> Future[Any]:  # type: ignore[override]
+        made = Future[Any]()
+
+        def finish(done: Future[Any]) -> None:
+            if error := done.exception():
+                made.set_exception(error)
+                return
+            result, took = done.result()
+            self.kernels_s += took
+            made.set_result(result)
+
+        self.pool.submit(timed, work, job).add_done_callback(finish)
+        return made
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        pass
 
 
 def bench(store: Store, runner: str) -> dict[str, Any]:
-    """Of one runner: CPU outside the kernels as a share of theirs, and the wall time of one worker over that of two."""
-    first, told = 0, dict[tuple[int, int], tuple[float, float]]()
-    for workers, n in ((1, N), (1, MORE * N), (2, N), (2, MORE * N)):
-        began, used = time.perf_counter(), cpu_s()
-        assert grid.run(sized(runner, n, first), store, runner, workers).n_run == n
-        told[workers, n] = time.perf_counter() - began, cpu_s() - used
+    """Of one runner: CPU outside the kernels as a share of theirs on one worker, and the wall time of one over that of two."""
+    first, took = 0, list[tuple[float, float, float]]()
+    for workers, n in ((1, N), (1, MORE * N), (2, N), (1, MORE * N), (2, MORE * N), (1, MORE * N), (2, MORE * N)):
+        pool, began, used = Timed(runner, workers), time.perf_counter(), cpu_s()
+        assert grid.run(sized(runner, n, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == n
+        spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
+        took.append((time.perf_counter() - began, spent, pool.kernels_s))
+        pool.pool.shutdown()
         first += n
-    kernel_s = kernels_s(store, runner, first) / N
-    per_run = (told[1, MORE * N][1] - told[1, N][1]) / (MORE - 1) / N
-    wall = {workers: told[workers, MORE * N][0] - told[workers, N][0] for workers in (1, 2)}
+    (one_s, *once), (_, *more), (two_s, *_), *turns = took
+    spent, kernels_s = (b - a for a, b in zip(once, more, strict=True))
+    ratios = [(one[0] - one_s) / (two[0] - two_s) for one, two in zip(turns[::2], turns[1::2], strict=True)]
     return {
-        f"{runner}_kernel_s": round(kernel_s, 4),
-        f"{runner}_overhead_frac": round(per_run / kernel_s - 1.0, 3),
-        f"{runner}_speedup_2": round(wall[1] / wall[2], 2),
+        f"{runner}_kernel_s": round(kernels_s / (MORE - 1) / N, 4),
+        f"{runner}_overhead_frac": round(spent / kernels_s - 1.0, 3),
+        f"{runner}_speedup_2": round(statistics.median(ratios), 2),
     }
 
 
+def check(folder: Path, runner: str, n: int) -> dict[str, Any]:
+    """`n` runs on two workers of the runner, two of them killed on the way, against threads."""
+    told: dict[str, Any] = {"runner": runner, "runs": n}
+    digests = []
+    for name in ("threads", runner):
+        store, kills = drawn(folder / name), [n // 3, 2 * n // 3] if name == runner else []
+        pool, began, used = Timed(name, 2), time.perf_counter(), cpu_s()
+        seen = dict(used)
+
+        def progress(done: int, total: int, kills: list[int] = kills, seen: dict[int, float] = seen) -> None:
+            if kills and done >= kills[0]:
+                seen |= cpu_s()  # of what is killed too
+                next(of for of in family()[1:] if "spawn_main" in " ".join(of.cmdline())).kill()
+                kills.pop(0)
+
+        report = grid.run(sized("many", n, 0), store, name, 2, progress, lambda *_, pool=pool: pool)
+        spent = sum(now - used.get(pid, 0.0) for pid, now in (seen | cpu_s()).items())
+        told[name] = {"run": report.n_run, "wall_s": round(time.perf_counter() - began, 1), "kernels_s": round(pool.kernels_s, 1)}
+        told[name] |= {"cpu_s": round(spent, 1), "killed": 2 * (name == runner) - len(kills)}
+        pool.pool.shutdown()
+        files = sorted(Path(store.root).rglob("*.parquet"))
+        digests.append({str(p.relative_to(store.root)): hashlib.sha256(p.read_bytes()).digest() for p in files})
+        told[name]["files"] = len(files)
+    return told | {"is_same_bytes": digests[0] == digests[1]}
+
+
+def drawn(folder: Path) -> Store:
+    """A store with a tape of which a replay takes about 0.1 s."""
+    store, model = Store(str(folder)), models.load("OLMoE-1B-7B")
+    asked = SynthesisSettings(requests=40, prompt=256, output=256, scores=False)
+    of = profiles.of_routing("popular", model.name, model.geometry, None)
+    synthesize(model.name, model.geometry, asked, store, drawn=of)
+    return store
+
+
 def main() -> None:
-    report: dict[str, Any] = {}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runners", nargs="*", default=["threads", "processes", "dask"])
+    parser.add_argument("--runs", type=int, help="the long check instead, of so many runs")
+    asked, report = parser.parse_args(), dict[str, Any]()
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder)
-        model = models.load("OLMoE-1B-7B")
-        asked = SynthesisSettings(requests=40, prompt=256, output=256, scores=False)
-        synthesize(
-            model.name, model.geometry, asked, store, drawn=profiles.of_routing("popular", model.name, model.geometry, None)
-        )
-        for runner in sys.argv[1:] or ["threads", "processes", "dask"]:
-            report |= bench(store, runner)
+        if asked.runs:
+            report = {runner: check(Path(folder) / runner, runner, asked.runs) for runner in asked.runners}
+        else:
+            store = drawn(Path(folder))
+            for runner in asked.runners:
+                report |= bench(store, runner)
     print(json.dumps(report))
 
 

@@ -63,7 +63,7 @@ HEADINGS = {  # of the help, what is used most first
     "Replays": ("study", "claims", "replay", "compare", "explain", "decide", "serving", "step", "timeline", "verify"),
     "Machines and models": ("hardware", "models", "fit", "calibrate", "validate"),
     "Inside a live model": ("evaluate", "orderings", "fidelity"),
-    "Answers": ("load", "query", "sql", "diff", "plot", "site", "serve", "demo"),
+    "Answers": ("load", "query", "sql", "diff", "plot", "site", "watch", "serve", "demo"),
 }
 
 
@@ -202,7 +202,8 @@ _add(app, Command, timeline=replay.timeline, verify=replay.verify, diff=replay.d
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, record=record.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)
 _add(app, Action, push=store.push, pull=store.pull)
-_add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, serve=flows.serve, demo=flows.demo)
+_add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, watch=flows.watch, serve=flows.serve)
+_add(app, Action, demo=flows.demo)
 importers = _group("import", "Turn another engine's trace into a tape.")
 _add(importers, Action, vllm=imports.import_vllm, routing=imports.import_routing, bigmoe=imports.import_bigmoe)
 _add(importers, Action, sglang=imports.import_sglang, requests=imports.import_requests, acceptance=imports.import_acceptance)

@@ -79,6 +79,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("seed",), lambda of: "random" not in (of["placements"] or "random"), "where no placement is random"),
     ),
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
+    "watch": (Idle(("webhook", "webhook_anywhere"), lambda of: not of["alerts"], "without --alert"),),
     "import requests": (
         Idle(("arrival", "prompt", "output"), lambda of: of["form"] not in (None, "csv"), "on a form with columns of its own"),
     ),

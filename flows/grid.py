@@ -583,7 +583,7 @@ def _long_trace(uri: str, trace_id: str) -> Trace | None:
 
 
 def _routing(tape: Tape) -> Iterator[pl.DataFrame]:
-    return (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS, COLUMNS))
+    return (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS // 2, COLUMNS))
 
 
 def _unchanged(uri: str, trace_id: str) -> Tape:

@@ -1,18 +1,20 @@
 """The dataflow as Prefect flows: tapes, then their studies, then the pages, each a flow run within one of `pipeline`.
 
-The functions that do the work need no Prefect: `record`, `run_study` and `publish` in the modules of those names, `run_demo`.
+What does the work needs no Prefect: `record`, `run_study`, `publish` and `Watch` in the modules of those names, `run_demo`.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow, tags
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 
 from tokentape.flows import capture, publish
@@ -21,6 +23,7 @@ from tokentape.flows.demo import Demo, demo_steps
 from tokentape.flows.study_run import run_study
 from tokentape.flows.systems import system_of
 from tokentape.flows.tasks import MODEL, WAREHOUSE, noted, step, task_pool, told_progress
+from tokentape.flows.watch import Watch, Watched
 from tokentape.warehouse.load import database_path
 from tokentape.warehouse.sql import named, query
 from tokentape.warehouse.tape import Store
@@ -90,6 +93,7 @@ def pipeline(
     site: str = "site",
     runner: str | None = None,
     workers: int | None = None,
+    traces: tuple[str, ...] = (),
 ) -> str:
     """Records tapes, runs studies, publishes the pages: each begins when what it needs is done. The path of the index page.
 
@@ -100,6 +104,7 @@ def pipeline(
         site: Folder of the pages.
         runner: threads, processes, dask or ray, the last two also with an address after a colon.
         workers: Of a runner on this machine; as many as it has cores where none.
+        traces: Tapes that the studies run on, in place of those that a grid names itself.
     """
     at = f" --store {shlex.quote(store)}" if store else ""
     said = []
@@ -109,12 +114,39 @@ def pipeline(
     for name in studies:
         own = [f"study:{Path(name).stem}", *(f"system:{system}" for system in [system_of(name)] if system)]
         with noted(f"tokentape study {shlex.quote(name)}{at}" + (f" --runner {runner}" if runner else "")), tags(*own):
-            counts = study_flow(name, store, (), runner, workers)
+            counts = study_flow(name, store, traces, runner, workers)
         said.append(f"study {Path(name).stem}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
     with noted(f"tokentape load{at} && tokentape site{at} --out {shlex.quote(site)}"):
         page = publish_flow(store, site)
     show(Store(store), page, said)
     return page
+
+
+class _Seen(Watch):
+    """A watch whose work is task runs and flow runs, and whose alerts are events."""
+
+    def step(self, name: str, work: Callable[[], Any], command: str, tag: str) -> Any:
+        with noted(f"{command} --store {shlex.quote(self.store.uri)}"):
+            return step(name, work, tag)
+
+    def finish(self, studies: tuple[str, ...], tapes: tuple[str, ...]) -> str:
+        return pipeline((), studies, self.store.uri, self.site, traces=tapes)
+
+    def tell(self, alert: Mapping[str, Any]) -> None:
+        emit_event("tokentape.alert", {"prefect.resource.id": f"tokentape.tape.{alert['tape']}"}, payload=dict(alert))
+
+
+@flow(name="watch", flow_run_name=lambda: f"new in {Path(flow_run.parameters['watched'].source).name}")
+def watch_flow(watched: Watched, store: str | None = None, site: str = "site") -> None:
+    """Turns what is new in a folder into tapes, runs their studies, publishes the pages; then fails if a file or study was bad.
+
+    Args:
+        watched: Where traces arrive, and what is done with them.
+        store: Folder or fsspec URI of the tapes and results; ./tape where none.
+        site: Folder of the pages.
+    """
+    if bad := _Seen(watched, store, site).once():
+        raise ValueError("; ".join(bad))
 
 
 def show(store: Store, page: str, said: Sequence[str]) -> None:

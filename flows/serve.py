@@ -11,8 +11,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from tokentape.flows import prefect_settings, tethered
@@ -22,7 +23,7 @@ from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.names import unknown
 from tokentape.warehouse.tape import default_store
 
-NIGHTLY, PUBLISH = "nightly", "publish"
+NIGHTLY, PUBLISH, WATCH = "nightly", "publish", "watch"
 CRONS = {NIGHTLY: "0 2 * * *"}
 START_TIMEOUT_S = 120.0
 
@@ -45,8 +46,8 @@ def studies() -> tuple[str, ...]:
     return (*grids(), *SYSTEMS)
 
 
-def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, str]) -> None:
-    """Blocks until Ctrl-C. Raises ValueError on a wrong study or cron expression, OSError if the server cannot start."""
+def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, str], watch: list[str]) -> None:
+    """Blocks until Ctrl-C. watch: words of that command. Raises ValueError on bad input, OSError if the server cannot start."""
     for number in (signal.SIGINT, signal.SIGTERM):  # set here because a shell starts background jobs with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     check(study, None)
@@ -54,7 +55,7 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
     os.environ["PREFECT_API_URL"] = url  # Prefect reads it when it is imported, in the next line
     import prefect
 
-    made = deployments(store, site, study, crons)
+    made = deployments(store, site, study, crons, watch)
     with prefect_server(port, url):
         from tokentape.flows.tasks import LIMITS
 
@@ -62,34 +63,63 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
         note(f"Prefect at {url.removesuffix('/api')}, its log at {log_path()}; Ctrl-C stops it")
         for name, cron in crons.items():
             note(f"  {name:12} {cron}")
+        if watch:
+            note(f"  {WATCH:12} as files arrive in {watch[0]}")
+            made[-1].apply()  # before it is asked for
+            Thread(target=_follow, args=(made[-1].parameters,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):  # the way a server ends
             prefect.serve(*made, limit=1, print_starting_message=False)  # one at a time: runs share the store and the cores
 
 
-def deployments(store: str | None, site: str, study: str, crons: dict[str, str]) -> list[Any]:
-    """Prefect deployments of flow `pipeline`: the night's, that of the pages alone, and one per shipped study; each on a schedule
-    where `crons` names it.
+def _follow(parameters: dict[str, Any]) -> None:
+    """Runs the deployment `watch` whenever a file has come to rest, one run after another."""
+    from prefect.deployments import run_deployment
 
-    Raises ValueError if a cron expression is wrong.
+    from tokentape.flows.watch import LONGEST_WAIT_S, Watch, Watched
+
+    watching = Watch(Watched(**parameters["watched"]), parameters["store"], parameters["site"])
+    wait = watching.watched.every_s
+    while True:
+        try:
+            is_due = watching.is_due
+            wait = min(2 * wait, LONGEST_WAIT_S) if is_due else watching.watched.every_s
+            if is_due:
+                run_deployment(f"{WATCH}/{WATCH}", as_subflow=False)
+        except Exception as error:  # of the source, the store or the server: the thread has to go on
+            note(f"{WATCH}: {error}; it is tried again")
+        time.sleep(wait)
+
+
+def deployments(store: str | None, site: str, study: str, crons: dict[str, str], watch: Sequence[str] = ()) -> list[Any]:
+    """Prefect deployments of flow `pipeline`: the night's, that of the pages alone, and one per shipped study; each on a schedule
+    where `crons` names it. After them, with the words of a `watch`, that of the flow `watch`.
+
+    Raises ValueError if a cron expression, or what is to be watched, is wrong.
     """
     from prefect.types.entrypoint import EntrypointType
 
     from tokentape.flows.capture import Tape
-    from tokentape.flows.pipeline import pipeline
+    from tokentape.flows.pipeline import pipeline, watch_flow
+    from tokentape.flows.watch import Watch, Watched, command_of
 
     chosen = absolute(study) if study.endswith(".toml") else study
     place = {"store": absolute(store or default_store()), "site": absolute(site)}  # runs start in a process of their own
     asked: dict[str, dict[str, Any]] = {NIGHTLY: {"tapes": (Tape(),), "studies": (chosen,)}, PUBLISH: {}}
     asked |= {name: {"studies": (name,)} for name in studies()}
     made = []
+    about: Any = {"tags": ["tokentape"], "entrypoint_type": EntrypointType.MODULE_PATH}
     for name, parameters in asked.items():
-        about: Any = {"description": pipeline.description, "tags": ["tokentape"], "entrypoint_type": EntrypointType.MODULE_PATH}
+        told = {"description": pipeline.description, "parameters": parameters | place, **about}
         try:
-            made.append(pipeline.to_deployment(name, cron=crons.get(name), parameters=parameters | place, **about))
+            made.append(pipeline.to_deployment(name, cron=crons.get(name), **told))
         except ValueError as error:
             raise ValueError(
                 f"{name}: {crons[name]!r} is not a cron expression; it has five fields, such as '0 3 * * *'"
             ) from error
+    if watch:
+        given = command_of("watch").make_context(WATCH, [absolute(watch[0]), *watch[1:]]).params
+        watched = Watch(Watched(**given), **place).watched  # which says what is wrong
+        made.append(watch_flow.to_deployment(WATCH, parameters={"watched": watched.model_dump(), **place}, **about))
     return made
 
 

@@ -33,7 +33,7 @@ def check(name: str, runner: str | None, in_model: bool = True, traces: tuple[st
     if not in_model and system not in IN_MODEL:
         raise ValueError(f"study {name} measures nothing inside a live model; leave out --no-live")
     if traces and system:
-        raise ValueError(f"study {name} makes its own tapes; leave out traces")
+        raise ValueError(f"study {name} makes its own tapes; leave out traces, or give a grid of replays")
 
 
 def run_study(

@@ -12,12 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
+from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import TypeVar
 
@@ -138,10 +139,12 @@ def as_finished(pool: Executor, work: Callable[[Job], Result], jobs: Iterable[Jo
         running = {pool.submit(partial(_do, work), job): job for job in jobs}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    done = SimpleQueue[Future[Result]]()
+    for future in running:
+        future.add_done_callback(done.put)
     while running:
-        done, _ = wait(running, WAKE_S, FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
+        with suppress(Empty):
+            yield running.pop(future := done.get(timeout=WAKE_S)), future.result()
 
 
 @contextmanager
@@ -172,7 +175,7 @@ def _end_children() -> None:
 
 
 @contextmanager
-def gone_soon(seconds: float = GONE_S) -> Iterator[None]:
+def gone_soon(seconds: float = GONE_S, code: int = 130) -> Iterator[None]:
     """Within it, Ctrl-C or SIGTERM ends the process in the usual way or, where that takes longer than `seconds`, there and then.
 
     A thread in a kernel cannot be stopped, and Python answers a signal only between two of its own steps. What such an end
@@ -190,7 +193,7 @@ def gone_soon(seconds: float = GONE_S) -> Iterator[None]:
             for child in active_children():
                 child.kill()
             os.write(2, b"tokentape: stopped; what was finished is kept, the same command goes on from here\n")
-            os._exit(130)
+            os._exit(code)
 
     before = signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     Thread(target=watch, daemon=True).start()

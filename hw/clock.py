@@ -39,7 +39,7 @@ class StepCost:
 
     seconds: Band
     work: Work
-    all_rows: tuple[Rows, ...]  # with those of what it was clocked on
+    all_rows: tuple[tuple[Work, Rows], ...]  # with those of what it was clocked on
     profile: Profile
     at_end: dict[str, _End]
 
@@ -72,8 +72,10 @@ class StepCost:
     def uncounted(self) -> dict[str, tuple[float, float]]:
         """Kind -> (bytes, operations) that no lane takes."""
         found: dict[str, tuple[float, float]] = {}
-        for rows in (rows for rows in self.all_rows if self.profile.lane_of(rows) is None):
-            moved, work = _moved(rows, self.profile), self.work
+        for work, rows in self.all_rows:
+            if self.profile.lane_of(rows) is not None:
+                continue
+            moved = _moved(rows, self.profile)
             n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
             before = found.get(rows.kind, (0.0, 0.0))
             found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
@@ -102,7 +104,10 @@ def prepare(
 ) -> Prepared:
     """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
-    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends})
+    made = {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends}
+    for parts in (parts for end in made.values() for parts in end.parts.values()):
+        parts.update({name: work.apart(values) for name, values in parts.items()})
+    return Prepared(work, made)
 
 
 def clock(
@@ -120,7 +125,7 @@ def clock(
     below = on.ends if on else {}
     at_end = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ends}
     seconds = {end: of.seconds() for end, of in at_end.items()}
-    all_rows = (*(on.work.rows if on else ()), *work.rows)
+    all_rows = tuple((of, rows) for of in ((on.work, work) if on else (work,)) for rows in of.rows)
     band = Band(*(seconds.get(end, seconds["value"]) for end in ENDS))
     return StepCost(band, work, all_rows, profile, at_end)
 
@@ -176,31 +181,42 @@ class _End:
         rates = {tally.priced_as: tally for tally in tallies}
         found = {key: rates_of(machine, tally.rows, tally.lane, end) for key, tally in rates.items()}
         self.tallies = [(tally, found[tally.priced_as]) for tally in tallies]
-        self.demand: dict[str, Demand] = {lane.name: dict(on.demand[lane.name]) if on else {} for lane in profile.lanes}
+        self.on, self._demands = on, dict[str, Demand]()
         # Of pooled lanes bytes, operations and counts, of the others the seconds of their rows.
         self.parts: dict[str, dict[str, Floats]] = {lane.name: dict(on.parts[lane.name]) if on else {} for lane in profile.lanes}
         self.of_rows = {id(tally.rows): (tally.lane, self._add(tally, rates)) for tally, rates in self.tallies}
+        self.all_tallies = self.tallies + (on.tallies if on else [])
         if on:
-            self.tallies += on.tallies
             self.of_rows |= on.of_rows
         self.lanes = {lane.name: lane for lane in profile.lanes}
 
     def _add(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
         """Puts rows into their lane; what of it is theirs."""
-        lane, rows, parts = tally.lane, tally.rows, self.parts[tally.lane.name]
-        memory = tally.cell_bytes * rates.s_per_byte if rows.tier else None
-        compute = tally.cell_ops * rates.s_per_op if rates.engine else None
-        fixed = tally.cell_count * rates.each_s if tally.cell_count is not None and rates.each_s else None
-        if self.profile.arbitrate:
-            demand = self.demand[lane.name]
-            for resource, s_per_byte in rates.busy_s_per_byte.items():
-                _plus(demand, resource, tally.cell_bytes * s_per_byte)
-            _plus(demand, rates.engine, compute)
-        whole = {"item": self._items_s(tally, rates)} if lane.per == "item" else {"bytes": memory, "ops": compute, "fixed": fixed}
-        found = {part: values for part, values in whole.items() if values is not None}
+        found: dict[str, Floats] = {}
+        if tally.lane.per == "item":
+            found["item"] = self._items_s(tally, rates)
+        else:
+            if tally.rows.tier:
+                found["bytes"] = tally.cell_bytes * rates.s_per_byte
+            if rates.engine:
+                found["ops"] = tally.cell_ops * rates.s_per_op
+            if tally.cell_count is not None and rates.each_s:
+                found["fixed"] = tally.cell_count * rates.each_s
         for part, values in found.items():
-            _plus(parts, part, values)
+            _plus(self.parts[tally.lane.name], part, values)
         return found
+
+    def _demand_of(self, lane: str) -> Demand:
+        """What the lane asks of every resource, summed when it is first asked for; nothing where no lane waits for a resource."""
+        if lane not in self._demands:
+            found = dict(self.on._demand_of(lane)) if self.on else {}
+            for tally, rates in self.tallies if self.profile.arbitrate else ():
+                if tally.lane.name == lane:
+                    for resource, s_per_byte in rates.busy_s_per_byte.items():
+                        _plus(found, resource, tally.cell_bytes * s_per_byte)
+                    _plus(found, rates.engine, tally.cell_ops * rates.s_per_op if rates.engine else None)
+            self._demands[lane] = {resource: self.work.apart(values) for resource, values in found.items()}
+        return self._demands[lane]
 
     def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
         """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
@@ -222,7 +238,7 @@ class _End:
     def joules(self) -> dict[str, Floats]:
         """(steps,) joules of what is moved and computed, by tier, link and engine."""
         found: dict[str, Floats] = {}
-        for tally, rates in self.tallies:
+        for tally, rates in self.all_tallies:
             for part, j_per_byte in rates.j_per_byte.items():
                 _plus(found, part, tally.total("moved") * j_per_byte)
             _plus(
@@ -235,7 +251,7 @@ class _End:
     def busy_s(self) -> Demand:
         """(steps,) seconds that the steps ask of every resource."""
         found: Demand = {}
-        for tally, rates in self.tallies:
+        for tally, rates in self.all_tallies:
             for resource, s_per_byte in rates.busy_s_per_byte.items():
                 _plus(found, resource, tally.total("cell_bytes") * s_per_byte)
             _plus(found, rates.engine, tally.total("cell_ops") * rates.s_per_op if rates.engine else None)
@@ -259,7 +275,7 @@ class _End:
             name = node.id if isinstance(node, ast.Name) else node.value.id  # type: ignore[attr-defined]
             parts = self.parts[name]
             found = _pooled(self.lanes[name], parts) if isinstance(node, ast.Name) else parts.get(node.attr, np.zeros((1, 1)))
-            return self._placed(found, self.demand[name] if is_shared else {}, is_inside)
+            return self._placed(found, self._demand_of(name) if is_shared else {}, is_inside)
         if isinstance(node, ast.BinOp):
             is_or = isinstance(node.op, ast.BitOr)
             (left, of_left), (right, of_right) = (self._walk(of, is_inside, is_shared or is_or) for of in (node.left, node.right))

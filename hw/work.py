@@ -65,13 +65,14 @@ class Rows:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Work:
     """Rows of `n_steps` steps. block_times: how often a block occurs, broadcast to (steps, blocks). held_bytes: what lies in the
-    tier of a role during each step, broadcast to (steps,)."""
+    tier of a role during each step, broadcast to (steps,). spread: where blocks that are alike are one, which of them each is."""
 
     n_steps: int
     n_blocks: int
     rows: tuple[Rows, ...]
     block_times: Values = 1.0
     held_bytes: Mapping[str, Values] = field(default_factory=dict)
+    spread: Ints | None = None
 
     def size(self, rows: Rows) -> tuple[int, ...]:
         """The shape its values broadcast to."""
@@ -113,13 +114,17 @@ class Work:
         """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
         if values is self.nothing:
             return values[:, 0]
-        full = self._whole(values)
+        full = self.apart(self._whole(values))
         if self.is_once:
             return full[:, 0] if self.n_blocks == 1 else np.asarray(full.sum(axis=1))
         times = np.asarray(self.block_times)
         if times.shape == (1, self.n_blocks):  # the same in every step
             return np.asarray(full @ times[0])
         return np.asarray(np.einsum("ij,ij->i", full, np.broadcast_to(times, full.shape)))
+
+    def apart(self, values: Floats) -> Floats:
+        """(steps, blocks) values, one for each of those that are alike."""
+        return values if self.spread is None or values.shape[1] != self.n_blocks else np.take(values, self.spread, axis=1)
 
     @cached_property
     def is_once(self) -> bool:

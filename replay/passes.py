@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -74,19 +74,26 @@ def pass_costs(
     profile: str,
     found: NDArray[np.int64],
     keeps: bool = False,
+    by_layer: bool = False,
 ) -> tuple[Work, StepCost]:
     """All of a pass's work, and what it costs. found (5, passes, MoE layers): lookups, hits, bytes looked up and missed, fetches.
 
     keeps: what does not depend on the cache is priced once per tape, machine, semantics, format and profile; of long tapes that
-    takes longer to keep than to do again.
+    takes longer to keep than to do again. by_layer: so that the work, too, has every layer apart, where else those that are alike
+    are one but for their experts.
     """
     costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
+    is_apart = by_layer or not trace.geometry.hidden or bool(machine.roles.kv_cache)  # which all layers share, in their order
     fits = fits_of(machine, weight_format)
     held = _PREPARED.setdefault(trace, {})
     key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
     prepared = held.get(key)  # threads share it; two may make the same at once
     if prepared is None:
-        prepared = prepare(_others(trace, machine, semantics, weight_format, blocks), machine, costs, fits)
+        kinds = blocks if is_apart else blocks_of(trace.geometry)
+        others = _others(trace, machine, semantics, weight_format, kinds)
+        if not is_apart:
+            others = replace(others, block_times=1.0, spread=kinds.of)
+        prepared = prepare(others, machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
         if keeps:
             held[key] = prepared

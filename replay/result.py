@@ -70,8 +70,8 @@ def tables_of(
     }
 
 
-def _joined(series: Mapping[str, dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any] | list[str]]:
+def _joined(series: Mapping[str, dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any] | pl.Series]:
     """Columns of all runs, one run after the other, with the run's id."""
     columns = {name: np.concatenate([of[name] for of in series.values()]) for name in next(iter(series.values()))}
     lengths = [len(next(iter(of.values()))) for of in series.values()]
-    return {"run_id": [run_id for run_id, n in zip(series, lengths, strict=True) for _ in range(n)], **columns}
+    return {"run_id": pl.Series(list(series)).gather(np.repeat(np.arange(len(lengths)), lengths)), **columns}

@@ -31,5 +31,5 @@ def replay_step(
         raise ValueError(f"tape {trace.trace_id} has no pass {pass_id}; its passes run from {first} to {last}")
     at = int(found[0])
     part = trace.between(at, at + 1)
-    work, cost = pass_costs(part, hardware, semantics, weight_format, profile, lookups[:, at : at + 1])
+    work, cost = pass_costs(part, hardware, semantics, weight_format, profile, lookups[:, at : at + 1], by_layer=True)
     return operations_of(work, cost, hardware, 0)

@@ -115,12 +115,14 @@ class Sums:
 class Blocks:
     """The blocks of a model's steps: its layers, or one per kind of layer, and the output head last.
 
-    moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks).
+    moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks). of: the
+    block of each layer and, last, of the head, where they are those of a geometry.
     """
 
     moe: Ints
     windows: Ints
     times: Floats
+    of: Ints | None = None
 
     @property
     def n(self) -> int:
@@ -137,6 +139,7 @@ def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
         np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
         np.array([window for *_, window in kinds], np.int64),
         times,
+        np.array([*map(kinds.index, keys), len(kinds)]),
     )
 
 

@@ -151,7 +151,7 @@ def without_extras(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[s
         ("replay.experts", "replay.curve", "replay.verify"),
         ("policies", "hw.spec"),
         ("warehouse.load", "warehouse.sql"),
-        ("flows.cli", "flows.grid"),
+        ("flows.cli", "flows.grid", "flows.watch", "flows.demo"),
     ],
 )
 def test_the_core_imports_without_extras(modules: tuple[str, ...]) -> None:

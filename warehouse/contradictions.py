@@ -54,7 +54,8 @@ class Rows:
         self._layers = np.array(geometry.moe_layers, np.int64)
         if table in _PER_TOKEN and passes is not None:
             n_layers = max(1, len(self._layers)) if table == "routing" else 1
-            self._counts = np.zeros((passes.height, n_layers), np.int64)
+            most = passes["n_tokens"].cast(pl.Int64).max() or 0
+            self._counts = np.zeros((passes.height, n_layers), np.min_scalar_type(most + 1))  # type: ignore[operator]
 
     def see(self, rows: pa.Table) -> None:
         """A whole shard: a request's rows are all in one."""
@@ -155,7 +156,7 @@ class Rows:
             yield _any(column, lambda values: ~np.isfinite(values)), f"its {name} hold NaN or an infinity"
 
     def _count(self, rows: pl.DataFrame) -> None:
-        """Adds to the rows of each pass, and for routing of each MoE layer in it."""
+        """Adds to the rows of each pass, and for routing of each MoE layer in it, up to a number that is too many."""
         assert self._pass_ids is not None
         if rows.is_empty():
             return
@@ -164,7 +165,8 @@ class Rows:
         cell = (at - first) * n_layers
         if self.table == "routing":
             cell += _places(rows["layer"].to_numpy(), self._layers)
-        self._counts[first:last] += np.bincount(cell, minlength=(last - first) * n_layers).reshape(-1, n_layers)
+        found = self._counts[first:last] + np.bincount(cell, minlength=(last - first) * n_layers).reshape(-1, n_layers)
+        self._counts[first:last] = np.minimum(found, np.iinfo(self._counts.dtype).max)
 
     def _refuse_missing(self) -> None:
         """Every pass has the tokens it says, in every MoE layer. A verify pass counts its rejected nodes too; drafts none."""

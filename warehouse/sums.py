@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, Any
@@ -54,8 +55,13 @@ def _stamp(fs: AbstractFileSystem, path: str) -> tuple[Any, ...] | None:
         found = os.stat(path)
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
     info = fs.info(path)
-    tags = tuple(str(info[name]) for name in _TAGS if info.get(name) is not None)
+    tags = tags_of(info)
     return (info["size"], *tags) if tags else None
+
+
+def tags_of(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """What fsspec tells of a file that changes with its content, beside its size."""
+    return tuple(str(info[name]) for name in _TAGS if info.get(name) is not None)
 
 
 @lru_cache(maxsize=1 << 16)

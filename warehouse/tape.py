@@ -298,7 +298,8 @@ class TapeWriter:
     def remove_stale(self) -> None:
         """Removes what killed processes of this machine were writing when they died."""
         if self.store.is_local:
-            remove_stale(Path(self.store.trace_path(self.trace_id)).rglob("*.part"))
+            root = Path(self.store.root)  # where the card lies
+            remove_stale([*root.glob("*.part"), *Path(self.store.trace_path(self.trace_id)).rglob("*.part")])
 
     def remove_incomplete(self) -> None:
         """Removes shards that lack a table, for rows that may not come the same again; of a tape that is not finished."""

@@ -22,7 +22,7 @@ def import_bigmoe(
     ] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import a BigMoeOnEdge route trace, its measured residency included. Prints the trace id; then try `tokentape verify`.
 
     \b
@@ -33,7 +33,7 @@ def import_bigmoe(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
+    return report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
 
 
 def import_vllm(
@@ -48,7 +48,7 @@ def import_vllm(
     model: ModelOption,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import routed experts recorded by vLLM (--enable-return-routed-experts), all requests as one tape. Prints the trace id.
 
     \b
@@ -60,7 +60,7 @@ def import_vllm(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    return report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_sglang(
@@ -73,7 +73,7 @@ def import_sglang(
     model: ModelOption,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import routed experts recorded by SGLang: of responses (--enable-return-routed-experts), or of its recorder's .pt files.
 
     All requests are one tape. Of ranks that saw the same tokens (tensor parallel) give one file. Prints the trace id.
@@ -87,7 +87,7 @@ def import_sglang(
     from tokentape.warehouse.models import config_path
     from tokentape.warehouse.tape import Store
 
-    report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    return report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
 
 
 def import_routing(
@@ -143,7 +143,7 @@ def import_routing(
     expert_bytes: Annotated[int | None, option("With --n-experts: bytes of one expert, for replays.", min=1)] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import any table of routing, by the names of its columns or as a preset reads it. Prints the trace id; the manifest states
     what was read how.
 
@@ -173,14 +173,14 @@ def import_routing(
     )
     place = Store(store)
     config = None if model is None else config_path(model)
-    report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
+    return report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
 
 
 def import_acceptance(
     file: Annotated[Path, argument("FILE", "Responses of vLLM's server: JSON or JSON lines.")],
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import how many drafted tokens vLLM accepted per request and step (--per-request-spec-decode-metrics). Prints the trace id.
 
     Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape decide draft`.
@@ -192,7 +192,7 @@ def import_acceptance(
     from tokentape.capture.importers.acceptance import import_acceptance as convert
     from tokentape.warehouse.tape import Store
 
-    report(Store(store), convert(file, Store(store), max_bytes))
+    return report(Store(store), convert(file, Store(store), max_bytes))
 
 
 def import_requests(
@@ -209,7 +209,7 @@ def import_requests(
     output: Annotated[str | None, option("Column of a CSV: output tokens. [default: n_output_tokens]")] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Mooncake, LLMServingSim, the request
     log of a vLLM engine, or any CSV. Prints the trace id.
 
@@ -226,11 +226,12 @@ def import_requests(
     from tokentape.warehouse.tape import Store
 
     place = Store(store)
-    name = form or ("csv" if any((arrival, prompt, output)) else _form(files[0]))
+    usual = "mooncake" if ".jsonl" in files[0].suffixes else "csv"
+    name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     if name not in (*FORMS, "csv"):
         raise unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
-    report(place, convert(files, place, told, max_bytes=max_bytes))
+    return report(place, convert(files, place, told, max_bytes=max_bytes))
 
 
 def import_chats(
@@ -240,7 +241,7 @@ def import_chats(
     split: Annotated[str | None, option("Of a hub data set. [default: test, else the first]")] = None,
     subset: Annotated[str | None, option("Of a hub data set.")] = None,
     store: StoreOption = None,
-) -> None:
+) -> str:
     """Import chats as requests, one per answer: WildChat, LMSYS-Chat-1M, ShareGPT or a file of messages. Prints the trace id.
 
     \b
@@ -258,11 +259,11 @@ def import_chats(
     place, source = Store(store), models.find(model)
     with progress_bar(f"import chats {dataset}"):
         trace_id = convert(dataset, place, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
-    report(place, trace_id)
+    return report(place, trace_id)
 
 
-def _form(file: Path) -> str:
-    """Of a file of requests, by its name and its first line; csv where it is none of the published ones."""
+def published_form(file: Path) -> str | None:
+    """Of a file of requests, by its name and its first line; none where it is of no published one."""
     import gzip
     import json
     import zlib
@@ -276,14 +277,31 @@ def _form(file: Path) -> str:
         names = set(json.loads(header) if is_json else header.strip().split(","))
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, RecursionError):  # the importer says what is wrong
         names = set()
-    found = (name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json)
-    return next(found, "mooncake" if is_json else "csv")
+    return next((name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json), None)
 
 
-def report(store: Any, trace_id: str) -> None:
-    """The trace id on stdout, what looks wrong about the trace on stderr."""
+def importer_of(file: Path) -> str:
+    """Which of these commands reads a file without more words. Raises BadImport where none does, OSError."""
+    from tokentape.capture.importers.bigmoe import FORMAT
+    from tokentape.capture.importers.limits import BadImport, read
+
+    raw = read(file, TWO_GIB)
+    if raw.startswith(FORMAT.encode()):
+        return "bigmoe"
+    if b'"speculative_decoding"' in raw and b'"routed_experts"' not in raw:
+        return "acceptance"
+    if published_form(file):
+        return "requests"
+    raise BadImport(
+        f"{file}: no known format, or one that does not say its model; give --from 'vllm --model NAME', say, or move it"
+    )
+
+
+def report(store: Any, trace_id: str) -> str:
+    """The trace id, on stdout too; what looks wrong about the trace on stderr."""
     from tokentape.flows.console import note
 
     for name, detail in store.open(trace_id).manifest.flags.items():
         note(f"check {name}: {detail}")
     print(trace_id)
+    return trace_id

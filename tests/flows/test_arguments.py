@@ -18,7 +18,7 @@ from tokentape.warehouse.tape import Store
 REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
-    **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "demo"), MADE),
+    **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "watch", "demo"), MADE),
     **{f"import {name}": MADE for name in ("bigmoe", "vllm", "sglang", "routing", "requests", "acceptance", "chats")},
     **{f"export {name}": "writes a file" for name in ("oracle", "chrome", "requests", "moe-trace", "aiconfigurator")},
     "export ot": "prints arguments of another program",
@@ -72,6 +72,7 @@ ON = {  # values under which every rule of flows.effects holds, by command
         "device_map": "a",
     },
     "evaluate": {"policy": None},
+    "watch": {"alerts": None},
     "study": {"name": None},
     "query": {"name": None, "database": "x", "as_json": True},
     "sql": {"database": "x", "as_json": True},

@@ -38,6 +38,19 @@ def test_a_whole_store_has_nothing_wrong(store: Store, tokentape: Cli) -> None:
     assert tokentape("check", "nowhere").err.startswith("tokentape: no store at nowhere")
 
 
+def test_a_batch_that_two_wrote_at_once_is_named_and_dropped(store: Store, tokentape: Cli) -> None:
+    for policy in ("lru", "fifo"):
+        tokentape.ok(*(word.replace("lru", policy) for word in REPLAY))
+    one, other = (batch_path(store, "metrics", f"replays-{key}") for key in run_ids(store))
+    Path(one).write_bytes(Path(other).read_bytes())
+    done = tokentape("check")
+    assert (done.code, done.out) == (
+        1, f"damaged: {one}: is of other runs than its batch, which two wrote at once; its study makes it again\n"
+    )  # fmt: skip
+    assert tokentape("check", "--repair").code == 0
+    assert run_ids(store) == [other.rsplit("-", 1)[1].removesuffix(".parquet")]
+
+
 def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: Store, tokentape: Cli) -> None:
     for trace_id in ("rotten", "short", "mad", "stopped"):
         write_tiny(store, trace_id)

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import time
+from concurrent.futures import Executor
 from pathlib import Path
 from threading import Thread
 
@@ -14,7 +15,7 @@ from test_grid import SMALL, digests
 from tiny_tape import write_tiny
 
 from tokentape.flows import grid, study
-from tokentape.flows.workers import each, pool_of
+from tokentape.flows.workers import as_finished, ending, pool_of
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
@@ -36,6 +37,14 @@ def fail_or_sleep(n: int) -> int:
     return n
 
 
+def kill_then_fail(pool: Executor, job: str) -> None:
+    with ending(pool):
+        ((done, by),) = as_finished(pool, kill_once, [job])
+        assert (done, Path(job).exists()) == (job, True)
+        assert by != os.getpid()
+        list(as_finished(pool, fail_or_sleep, range(3)))
+
+
 @pytest.fixture(autouse=True)
 def workers_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -44,11 +53,8 @@ def workers_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("runner", [pytest.param("dask"), pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_job_whose_worker_was_killed_is_done_by_another_and_an_error_ends_the_rest(runner: str, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS[runner])
-    done = dict(each(pool_of(runner, 2), kill_once, [str(tmp_path / "0"), str(tmp_path / "1")]))
-    assert set(done) == {str(tmp_path / "0"), str(tmp_path / "1")}
-    assert os.getpid() not in done.values()
     with pytest.raises(ValueError, match=r"^job 0 is bad$"):
-        list(each(pool_of(runner, 2), fail_or_sleep, range(3)))
+        kill_then_fail(pool_of(runner, 2), str(tmp_path / "0"))
     assert not [child for child in psutil.Process().children(recursive=True) if "ray" in child.name() or "spawn" in child.name()]
 
 

@@ -1,9 +1,11 @@
-"""The dataflow in Prefect: what its run shows, what is cached and when, a step that fails."""
+"""The dataflow in Prefect: what its run shows, what is cached and when, a step that fails.
+
+Slow tests ask a Prefect server; the others call the flows' own functions with the steps that a server would be told of.
+"""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,17 @@ pytest.importorskip("altair")
 
 from prefect import Flow, State
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.context import TagsContext
 from prefect.states import Failed
 
 from tokentape.dashboards import site
-from tokentape.flows import serve, tasks
+from tokentape.flows import pipeline as flows
+from tokentape.flows import publish, serve, tasks
 from tokentape.flows.capture import Tape
-from tokentape.flows.pipeline import pipeline, study_flow
+from tokentape.flows.console import progress_bar
+from tokentape.flows.pipeline import pipeline, study_flow, watch_flow
+from tokentape.flows.watch import Watched
+from tokentape.flows.workers import Telling
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
@@ -65,6 +72,110 @@ def run(client: SyncPrefectClient, store: Store, tmp_path: Path) -> Callable[...
     return run
 
 
+class Told:
+    """In place of Prefect: steps and batches with their tags, keys and whether the store holds them; artifacts by their keys."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.steps: dict[str, tuple[set[str], str | None, bool]] = {}
+        self.made: dict[str, Any] = {}
+        for name in ("capture_flow", "study_flow", "publish_flow"):
+            patch.setattr(flows, name, getattr(flows, name).fn)
+        patch.setattr(flows, "step", self.step)
+        patch.setattr(flows, "task_pool", self.pool)
+        patch.setattr(flows, "told_progress", progress_bar)
+        patch.setattr(flows, "create_table_artifact", lambda rows, key, **_: self.made.update({key: rows}))
+        for module in (flows, tasks):
+            patch.setattr(module, "create_markdown_artifact", lambda text, key, **_: self.made.update({key: text}))
+
+    def step(self, name: str, work: Callable[[], Any], *tags: str, key: str | None = None, is_there: bool = False) -> Any:
+        self.steps[name] = ({*tags, *TagsContext.get().current_tags}, key, is_there)
+        return work()
+
+    def pool(self, runner: str, workers: int | None) -> Telling:
+        told = self
+
+        class Pool(Telling):
+            def submit(self, work: Callable[..., Any], job: Any, /) -> Future[Any]:  # type: ignore[override]
+                made = Future[Any]()
+                made.set_result(told.step(str(job), lambda: work(job), *job.tags, key=job.key, is_there=job.is_there))
+                return made
+
+        return Pool()
+
+
+def test_what_prefect_is_told_and_that_only_what_the_store_holds_may_be_cached(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "write", lambda database, out: Path(out, "index.html"))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "experts.html").touch()
+    (study := tmp_path / "small.toml").write_text(STUDY)
+    told, batch = Told(monkeypatch), "lru on tiny-0001 x 1"
+    pipeline.fn(studies=(str(study),), store=store.uri, site=str(tmp_path / "site"))
+    assert list(told.steps) == [batch, "load the warehouse", "write the pages"]
+    tags, key, is_there = told.steps[batch]
+    assert (tags, is_there) == ({"study:small", "tape:tiny-0001"}, False)
+    assert told.steps["load the warehouse"][0] == {tasks.WAREHOUSE}
+    (best,) = told.made["best-policies"]
+    assert (best["tape"], best["policy"], best["capacity"]) == ("tiny-0001", "lru", "50 %")
+    assert "study small: 1 run, 0 found" in told.made["summary"]
+    assert "experts.html" in told.made["pages"]
+
+    study_flow.fn(str(study), store.uri)
+    assert told.steps[batch][1:] == (key, True)
+    Path(results.batch_path(store, "runs", results.batches(store)[0])).unlink()
+    study_flow.fn(str(study), store.uri)
+    assert told.steps[batch][1:] == (key, False)
+    store.remove("tiny-0001")
+    write_tiny(store, source="another")  # a changed tape under the same name
+    study_flow.fn(str(study), store.uri)
+    assert told.steps[batch][1] != key
+    assert told.steps[batch][2] is False
+    assert len(results.run_ids(store)) == 2
+
+
+def test_a_kept_result_is_asked_for_by_its_key_and_only_where_the_store_holds_it() -> None:
+    for is_there in (True, False):
+        made = tasks._task(lambda: 1, "lru", ("tape:a",), "abc", is_there, 5.0)
+        assert (made.cache_key_fn(None, {}), made.refresh_cache, made.persist_result) == ("abc", not is_there, True)  # type: ignore[misc]
+        assert (made.tags, made.retries, made.timeout_seconds) == ({"tape:a"}, tasks.RETRIES, 5.0)
+    assert tasks._task(lambda: 1, "lru", (), None, False, None).cache_key_fn is None
+
+
+def test_a_failing_study_leaves_its_reason_and_the_command_that_repeats_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    with pytest.raises(ValueError, match=r"nothing\.toml: no such study"):
+        pipeline.fn(studies=("nothing.toml",), store=store.uri)
+    assert told.steps == {}
+    assert "nothing.toml: no such study" in told.made["failure"]
+    assert f"tokentape study nothing.toml --store {store.uri}\n" in told.made["failure"]
+
+
+def test_what_arrives_is_steps_and_a_bad_file_a_failure_after_the_others(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (incoming := tmp_path / "incoming").mkdir()
+    (incoming / "a.csv").write_text("hello")
+    (incoming / "b.csv").write_bytes((ROOT / "tests" / "data" / "tiny.route.csv").read_bytes())
+    told, events = Told(monkeypatch), list[Any]()
+    monkeypatch.setattr(publish, "write", lambda database, out: Path(out, "index.html"))
+    monkeypatch.setattr(flows, "pipeline", pipeline.fn)
+    monkeypatch.setattr(flows, "emit_event", lambda *event, payload: events.append((*event, payload)))
+    (study := tmp_path / "small.toml").write_text(STUDY + '[[policies]]\nname = "belady"\n')
+    watched = Watched(source=str(incoming), studies=(str(study),), alerts=("lru:0.05",), every_s=0)
+    with pytest.raises(ValueError, match=r"a\.csv: no known format"):
+        watch_flow.fn(watched, store.uri, str(tmp_path / "site"))
+    (tape,) = (one for one in store.trace_ids() if one != "tiny-0001")
+    steps = list(told.steps)
+    assert (steps[:2], steps[-2:]) == (["import a.csv", "import b.csv"], ["load the warehouse", "write the pages"])
+    assert all(tape in step and f"tape:{tape}" in told.steps[step][0] for step in steps[2:-2])
+    assert f"tokentape watch {incoming}/a.csv --once --store {store.uri}\n" in told.made["failure"]
+    ((name, resource, payload),) = events
+    assert (name, resource["prefect.resource.id"]) == ("tokentape.alert", f"tokentape.tape.{tape}")
+    assert payload["alert"] == "lru:0.05"
+
+
+@pytest.mark.slow
 def test_what_a_run_shows_and_that_only_what_the_store_holds_is_cached(run: Any, store: Store, tmp_path: Path) -> None:
     study, batch = str(tmp_path / "small.toml"), "lru on tiny-0001 x 1"
     done, seen, made = run(pipeline, studies=(study,), site=str(tmp_path / "site"))
@@ -89,6 +200,7 @@ def test_what_a_run_shows_and_that_only_what_the_store_holds_is_cached(run: Any,
     assert len(results.run_ids(store)) == 2
 
 
+@pytest.mark.slow
 def test_a_failing_step_is_seen_with_its_reason_and_the_command_that_repeats_it(run: Any, store: Store) -> None:
     done, seen, made = run(pipeline, studies=("nothing.toml",))
     assert done.is_failed()
@@ -120,18 +232,14 @@ def test_a_tape_says_the_command_that_records_it() -> None:
     assert tape.command.startswith("tokentape capture --model embedded --dataset code --tables requests,tokens,routing")
 
 
-def test_nothing_of_prefect_is_imported_without_it() -> None:
-    code = "import sys, tokentape.flows.demo, tokentape.flows.study_run; sys.exit('prefect' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_project_file_deploys_what_serve_does() -> None:
     import yaml
 
     listed = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    served = {made.name: made for made in serve.deployments("/tape", "/site", "baselines", serve.CRONS)}
+    served = {made.name: made for made in serve.deployments("/tape", "/site", "baselines", serve.CRONS, [str(ROOT)])}
     assert {one["name"] for one in listed} == set(served)
     for one in listed:
-        parameters = {name: value for name, value in one["parameters"].items() if name not in ("store", "site")}
+        parameters = {name: value for name, value in one["parameters"].items() if name not in ("store", "site", "watched")}
         assert {name: list(served[one["name"]].parameters[name]) for name in parameters} == parameters
-        assert one["entrypoint"] == "tokentape.flows.pipeline.pipeline"
+        assert one["entrypoint"] == served[one["name"]].entrypoint
+    assert Watched(**next(one["parameters"]["watched"] for one in listed if one["name"] == serve.WATCH)).alerts == ("lru:0.2",)

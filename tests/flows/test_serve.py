@@ -5,6 +5,7 @@ Two dependency bounds in pyproject.toml (fastapi, SQLAlchemy) exist because flow
 never run; only this test sees that.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -98,6 +99,56 @@ def test_a_schedule_creates_a_run_that_records_studies_and_publishes_and_its_pag
     assert (tmp_path / "site" / "index.html").is_file()
     for text in (completed[0]["name"], "Completed", "study small: 2 run, 0 found", "best-policies", "nightly"):
         assert text in shown, shown
+
+
+@pytest.mark.slow
+def test_a_file_that_is_dropped_becomes_a_tape_its_study_and_a_page_and_a_bad_one_a_failed_run(
+    store: Store, tmp_path: Path
+) -> None:
+    port, incoming = free_port(), tmp_path / "incoming"
+    url = f"http://127.0.0.1:{port}/api"
+    incoming.mkdir()
+    (tmp_path / "small.toml").write_text(STUDY)
+    words = f"{incoming} --study {tmp_path / 'small.toml'} --every 1"
+    command = [sys.executable, "-m", "tokentape.flows.cli", "serve", "--store", store.uri, "--port", str(port), "--watch", words]
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+    environment.pop("PREFECT_API_URL", None)
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
+    try:
+        (incoming / "tiny.route.csv").write_bytes((Path(__file__).parents[1] / "data" / "tiny.route.csv").read_bytes())
+        good = _ended(url, process, 1)
+        page = (tmp_path / "site" / "experts.html").read_text()
+        (incoming / "bad.csv").write_text("hello")
+        bad = [run for run in _ended(url, process, 2) if run not in good]
+        tasks_seen = {one["name"]: one["state"] for one in ask(url, "/task_runs/filter")}
+        failures = [one["data"] for one in ask(url, "/artifacts/filter") if one["key"] == "failure"]
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = process.wait(timeout=40)
+        log.seek(0)
+        said = log.read()
+    assert [run["state_type"] for run in (*good, *bad)] == ["COMPLETED", "FAILED"], said
+    assert code == 0, said
+    (tape,) = (one for one in store.trace_ids() if one != "tiny-0001")
+    assert tape in page
+    assert f"lru on {tape} x 1" in tasks_seen
+    assert tasks_seen["import bad.csv"]["type"] == "FAILED"
+    for text in (bad[0]["state"]["message"], tasks_seen["import bad.csv"]["message"], failures[0]):
+        assert f"{incoming / 'bad.csv'}: no known format" in text
+    assert f"tokentape watch {incoming / 'bad.csv'} --once" in failures[0]
+
+
+def _ended(url: str, process: subprocess.Popen[bytes], n: int) -> list[dict[str, Any]]:
+    """Runs of flow `watch` that have ended, once there are `n`, the first one first."""
+    found: list[dict[str, Any]] = []
+    give_up = time.monotonic() + 120
+    while len(found) < n and time.monotonic() < give_up and process.poll() is None:
+        time.sleep(1)
+        with contextlib.suppress(OSError):  # the server is not up yet
+            ended = {"state": {"type": {"any_": ["COMPLETED", "FAILED", "CRASHED"]}}}
+            found = ask(url, "/flow_runs/filter", flow_runs=ended, flows={"name": {"any_": ["watch"]}}, sort="START_TIME_ASC")
+    return found
 
 
 def page_of(url: str) -> str:
