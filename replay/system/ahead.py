@@ -132,7 +132,7 @@ def look_up_ahead(  # type: ignore[no-untyped-def]
 def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> tuple[Any, tuple[Any, ...]]:
     """PREDICT and AHEAD of a run that starts now."""
     if policy is None:
-        return Oracle.predict.compiled, zeros_of(AHEAD)
+        return dispatcher_of(Oracle.predict, PREDICT_SIGNATURE), zeros_of(AHEAD)
     n_layers, n_experts = recorded.ids.shape[1], recorded.geometry.n_experts
     n_rows = round(policy.profiled_frac * int(recorded.first[-1]))
     numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
