@@ -83,7 +83,7 @@ def capture(
         name = planned.trace_id
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
     writer.remove_stale()
-    writer.remove_incomplete()
+    writer.remove_incomplete(settings.tables)
     _refuse_without_room(estimate(settings, store, planned), store)
     loaded = loaded or models.load(planned.source, settings.device, settings.dtype, settings.device_map, settings.quantization)
     try:

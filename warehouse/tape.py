@@ -301,11 +301,12 @@ class TapeWriter:
             root = Path(self.store.root)  # where the card lies
             remove_stale([*root.glob("*.part"), *Path(self.store.trace_path(self.trace_id)).rglob("*.part")])
 
-    def remove_incomplete(self) -> None:
-        """Removes shards that lack a table, for rows that may not come the same again; of a tape that is not finished."""
-        for path in [] if self.is_finished else self.store.fs.find(self.store.trace_path(self.trace_id)):
+    def remove_incomplete(self, tables: tuple[str, ...]) -> None:
+        """Removes shards that lack one of the tables, whose rows may not come the same again; not of a finished tape."""
+        there = set[str]() if self.is_finished else {*self.store.fs.find(self.store.trace_path(self.trace_id))}
+        for path in there:
             name = path.rsplit("/", 1)[1]
-            if name.endswith(".parquet") and not self.has_shard(int(name[5:10])):
+            if name.endswith(".parquet") and not {self._part(table, int(name[5:10])) for table in tables} <= there:
                 self.store.fs.rm(path)
 
     def _part(self, table: str, shard: int) -> str:

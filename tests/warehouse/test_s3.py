@@ -52,9 +52,9 @@ def test_of_two_writers_of_a_shard_the_first_stands(kind: str, request: pytest.F
 
 def test_what_a_stopped_capture_left_of_a_shard_makes_room(bucket: str) -> None:
     store = Store(f"{bucket}/stopped")
-    for table, shard in (("tokens", 0), ("requests", 0), ("tokens", 1)):
+    for table, shard in (("tokens", 0), ("requests", 0), ("tokens", 1), ("requests", 2)):
         store.write_bytes(store.trace_path("t", table, f"part-0000{shard}.parquet"), b"x")
-    store.writer("t").remove_incomplete()
+    store.writer("t").remove_incomplete(("requests", "tokens"))
     left = [path.split("trace_id=t/")[1] for path in store.fs.find(store.root)]
     assert left == ["requests/part-00000.parquet", "tokens/part-00000.parquet"]
 

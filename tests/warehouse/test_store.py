@@ -119,9 +119,8 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_wri
     store: Store, dead_aside: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(store.root)
-    whole = [
-        root / name for name in ("traces/trace_id=t/routing/part-0.parquet", "results/metrics/a.parquet", "quality/b.parquet")
-    ]
+    names = ("traces/trace_id=t/routing/part-0.parquet", "README.md", "results/metrics/a.parquet", "quality/b.parquet")
+    whole = [root / name for name in names]
     mine, dead = [Path(aside_of(str(path))) for path in whole], [dead_aside(path) for path in whole]
     with monkeypatch.context() as patch:
         patch.setattr(atomic_files, "_here", lambda: "0123abcd")  # another machine, or a container with numbers of its own
@@ -130,7 +129,7 @@ def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_wri
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     store.writer("t").remove_stale()
-    assert [path.exists() for path in dead] == [False, True, True]
+    assert [path.exists() for path in dead] == [False, False, True, True]
     store.remove_stale()
     assert not any(path.exists() for path in dead)
     assert all(path.exists() for path in (*whole, *mine, *others))
