@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 import numpy as np
@@ -394,7 +394,7 @@ def _failed(study: str, place: int, refused: Refused) -> dict[str, Any]:
     return (
         row
         | dict(zip(("system", "hardware"), job.told, strict=True))
-        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(job))}
+        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(cast(Any, job)))}
     )
 
 
@@ -498,8 +498,9 @@ def _arrays(store: Store, job: Job) -> dict[str, Any]:
     """The job's tape, and its stream where many replays read the same; the process itself keeps neither."""
     trace = load_trace(store, job.trace_id)
     _trace.cache_clear()
-    is_streamed = isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED
-    return {"trace": trace} | ({"stream": stream(trace, job.semantics)} if is_streamed else {})
+    if isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED:
+        return {"trace": trace, "stream": stream(trace, job.semantics)}
+    return {"trace": trace}
 
 
 def _batches(
