@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 import numpy as np
@@ -413,7 +413,7 @@ def _failed(study: str, place: int, refused: Refused) -> dict[str, Any]:
     return (
         row
         | dict(zip(("system", "hardware"), job.told, strict=True))
-        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(job))}
+        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(cast(Any, job)))}
     )
 
 
@@ -521,8 +521,9 @@ def _arrays(store: Store, jobs: Collection[Job]) -> dict[str, Any]:
     _trace.cache_clear()
     if trace.read is not None:
         return {}
-    is_streamed = isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED
-    return {"trace": trace} | ({"stream": stream(trace, job.semantics)} if is_streamed else {})
+    if isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED:
+        return {"trace": trace, "stream": stream(trace, job.semantics)}
+    return {"trace": trace}
 
 
 def _batches(

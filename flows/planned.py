@@ -42,14 +42,15 @@ def planned(study: Study, store: Store) -> Planned:
         impossible += reasons
         n_found += n_jobs - len(missing) - len(reasons)
         left.update(("replays" if isinstance(job, Cell) else "system_runs", trace_id, job.told[0]) for job in missing.values())
-    n_bytes = cpu_s = None
+    n_bytes: float | None = None
+    cpu_s: float | None = None
     if left:
         per_run, took = _bytes_per_run(store), cpu_per_run(store)
         sizes = [(n, per_run.get((view, trace_id), per_run.get((view, "")))) for (view, trace_id, _), n in left.items()]
         rows = {trace_id: manifest_of(store, trace_id).rows["routing"] for _, trace_id, _ in left}
         times = [(n, took(trace_id, name, rows[trace_id])) for (_, trace_id, name), n in left.items()]
         n_bytes, cpu_s = _sum(sizes), _sum(times)
-    return Planned(n_found, left.total(), tuple(map(str, impossible)), n_bytes and round(n_bytes), cpu_s)
+    return Planned(n_found, left.total(), tuple(map(str, impossible)), None if n_bytes is None else round(n_bytes), cpu_s)
 
 
 def _sum(parts: Sequence[tuple[int, float | None]]) -> float | None:

@@ -99,7 +99,12 @@ def plan_study(name: str, store: Store) -> dict[str, float | None]:
     words = f"{plan.n_found:,} found finished, {len(plan.impossible):,} not possible, {plan.n_left:,} to run ({size}{spent})"
     note(f"study {chosen.name}: {n_runs:,} runs: {words}")
     _note_impossible(plan.impossible)
-    counts = {"runs": n_runs, "found": plan.n_found, "left": plan.n_left, "impossible": len(plan.impossible)}
+    counts: dict[str, float | None] = {
+        "runs": n_runs,
+        "found": plan.n_found,
+        "left": plan.n_left,
+        "impossible": len(plan.impossible),
+    }
     return counts | {"bytes": plan.n_bytes, "cpu_s": plan.cpu_s}
 
 

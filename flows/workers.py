@@ -16,11 +16,12 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from importlib import import_module
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from tokentape.policies.names import unknown
 
@@ -76,27 +77,15 @@ class Telling(Executor):
     """A pool that tells of its jobs, and so is given those too whose results are there."""
 
 
-def _dask(workers: int, address: str) -> Executor:
-    from tokentape.flows.clusters import Dask
-
-    return Dask(workers, address)
-
-
-def _ray(workers: int, address: str) -> Executor:
-    from tokentape.flows.clusters import Ray
-
-    return Ray(workers, address)
-
-
-def _processes(workers: int, _: str) -> Executor:
-    return ProcessPoolExecutor(workers, get_context("spawn"), _in_worker)
+def _of_cluster(kind: str) -> Callable[[int, str], Executor]:
+    return lambda *how: cast(Executor, getattr(import_module("tokentape.flows.clusters"), kind)(*how))
 
 
 RUNNERS: dict[str, Callable[[int, str], Executor]] = {
     "threads": lambda workers, _: ThreadPoolExecutor(workers),  # kernels release the interpreter's lock
-    "processes": _processes,
-    "dask": _dask,
-    "ray": _ray,
+    "processes": lambda workers, _: ProcessPoolExecutor(workers, get_context("spawn"), _in_worker),
+    "dask": _of_cluster("Dask"),
+    "ray": _of_cluster("Ray"),
 }
 OF_CLUSTERS = ("dask", "ray")  # that take an address
 
