@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,13 +22,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
-from tokentape.flows.scored import composed, scored_trace
+from tokentape.flows.scored import composed, scored_trace, told
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
+from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
@@ -214,10 +215,10 @@ def compute(store: Store, cell: Cell, study: str) -> tuple[str, ReplayResult]:
         return key, replay_sliced(
             trace, scores, system, machine, size, start=how.start, fetching=how.fetching, seed=cell.seed, profile=cell.profile
         )
-    trace = load_trace(store, cell.trace_id)
     if cell.policy == experts.ALL_CAPACITIES:
-        return key, experts.replay_all_capacities(trace, how, expert_format)
+        return key, experts.replay_all_capacities(load_trace(store, cell.trace_id), how, expert_format)
     policy, machine = resolve(RESIDENCY, cell.policy, dict(cell.params)), load_hardware(cell.hardware)
+    trace = load_trace(store, cell.trace_id, needs_of(policy))
     size = _size_of(store, cell, policy)
     with registry.blamed(RESIDENCY, cell.policy):
         return key, experts.replay(trace, policy, machine, how, size, expert_format, cell.seed, cell.profile)
@@ -230,8 +231,8 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]
         system, is_cold = composed(dict(cell.params), store), cell.semantics.start == "cold"
         events, _ = serve(trace, scores, system, _size_of(store, cell, system), is_cold, cell.seed)
         return trace, found_in(trace, events), OTHER_FORMAT
-    trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell.trace_id, cell.expert_format)
     policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
+    trace, expert_format = load_trace(store, cell.trace_id, needs_of(policy)), format_of(store, cell.trace_id, cell.expert_format)
     found = experts.looked_up(trace, policy, cell.semantics, _size_of(store, cell), expert_format, cell.seed)
     return trace, found, expert_format
 
@@ -461,9 +462,10 @@ def _batches(plan: str, cells: Mapping[str, Job], missing: Mapping[str, Job], n_
         yield Batch(plan, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
-def load_trace(store: Store, trace_id: str) -> Trace:
-    """The tape's routing as arrays; the last one is kept."""
-    return _trace(store.absolute, trace_id)
+def load_trace(store: Store, trace_id: str, needs: Sequence[str] = ()) -> Trace:
+    """The tape's routing as arrays, with what a policy needs of its gate weights and scores; the last one is kept."""
+    trace = _trace(store.absolute, trace_id)
+    return dataclasses.replace(trace, told={name: told(store.absolute, trace_id, name) for name in needs}) if needs else trace
 
 
 def manifest_of(store: Store, trace_id: str) -> Manifest:

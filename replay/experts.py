@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.cache import ExpertCache
+from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel
+from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
@@ -58,7 +59,7 @@ def make_cache(
             )
     keep = semantics.overflow == "keep"
     hits_first = semantics.recency == "hits-first"
-    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed)
+    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed, n_layers=n_layers)
 
 
 def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:
@@ -80,7 +81,9 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
         if n_profiled and first == n_profiled:
             cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         start = looked_up.offsets[first]
-        hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
+        here = slice(start, start + keys.size)
+        told = (looked_up.told.get(name, UNTOLD)[here] for name in GIVEN)
+        hits[here] = cache.advance(keys, None if semantics.lookup == "serial" else bounds, *told)
     return hits
 
 
@@ -151,11 +154,11 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
 
 def looked_up(trace: Trace, policy: Any, semantics: Semantics, capacity_bytes: int, expert_format: str, seed: int) -> Ints:
     """(5, passes, MoE layers) i64: lookups, hits, bytes looked up, bytes missed, fetches. A fetch is all that an event misses."""
-    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    cache, needs = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed), needs_of(policy)
     totals = np.zeros((5, trace.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
     is_one = policy.kind == "future" or getattr(policy, "profile_frac", 0.0) or semantics.start == "cold"  # all of it at once
     for at, part in [(slice(0, trace.pass_ids.size), trace)] if is_one else trace.parts:
-        keys = stream(part, semantics)
+        keys = stream(part, semantics, needs)
         hits, event_pass = look_up(cache, keys, semantics), keys.event_pass + np.int32(at.start)
         _add_events(keys.keys, keys.offsets, event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
         assert totals[0, at].sum() == keys.keys.size, "a lookup was lost"

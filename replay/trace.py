@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,7 @@ class Trace:
     row_pass, row_layer (index into geometry.moe_layers), row_request, row_position: (n,) i32. offsets: (n + 1,) i64 bounds of a
     row's experts in `ids`. ids: i32 logical expert ids by falling weight. pass_kind (p,) u8: PREFILL or DECODE; pass_tokens (p,)
     i64; pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
+    told: gate and score of every entry of `ids`, as far as they were read.
     """
 
     trace_id: str
@@ -42,6 +43,7 @@ class Trace:
     pass_tokens: NDArray[np.int64]
     member_offsets: NDArray[np.int64]
     members: NDArray[np.int64]
+    told: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def n_keys(self) -> int:
@@ -62,6 +64,7 @@ class Trace:
         return replace(
             self, row_pass=self.row_pass[begin:end] - first, offsets=ids - ids[0], ids=self.ids[ids[0] : ids[-1]],
             member_offsets=members - members[0], members=self.members[members[0] : members[-1]], **of_rows, **of_passes,
+            told={name: values[ids[0] : ids[-1]] for name, values in self.told.items()},
         )  # fmt: skip
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import Cli
@@ -35,8 +36,8 @@ class MostUsed:
         return np.array([self.weight])
 
     @staticmethod
-    def rank(now, n_cached, n_total, profile, params):
-        return -params[0] * n_total
+    def rank(of):
+        return -of.params[0] * of.n_total
 
 
 class NotADataclass:
@@ -103,7 +104,7 @@ def test_params_need_an_equals_sign() -> None:
 
 
 HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
-    "return -params[0]", "return sign * params[0]"
+    "return -of.params[0]", "return sign * of.params[0]"
 )
 
 
@@ -116,7 +117,7 @@ def with_helper(folder: Path, files: dict[str, str], helper: str = "my_sign") ->
 
 
 def sign_of(name: str) -> float:
-    return float(find("residency", name).rank(0, 1, 1, 0, [1.0]))  # type: ignore[attr-defined]
+    return float(find("residency", name).rank(SimpleNamespace(n_total=1, params=[1.0])))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
