@@ -196,6 +196,7 @@ def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loa
 def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
     for policies, words in (
         ({"residency": system_of("lru_offload", {"residency": "belady"}).residency}, "runs over a tape"),
+        ({"residency": system_of("lru_offload", {"residency": "gate-weighted"}).residency}, "reads gate of lookups"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": NearIfRare()}, "add place = prefill_guided"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": PrefillGuided()}, "give --param losses=TRACE"),
     ):

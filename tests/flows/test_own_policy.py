@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 from command import Cli
 
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows.grid import load_trace
 from tokentape.policies import own_modules
 from tokentape.policies.registry import find, sha256
 from tokentape.policies.residency import CACHES
@@ -181,3 +183,13 @@ def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape
         done = tokentape.refused("replay", "tiny", "--policy", f"{name}:MostUsed", *command)
         assert re.search(rf"^tokentape: {name}:MostUsed, line \d+: the policy raised {error}: ", done.err)
     assert sorted(Path(store.root).rglob("*")) == before
+
+
+def test_what_a_policy_needs_is_read_from_the_tape_or_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    trace_id = import_bigmoe(Path(__file__).parents[1] / "data" / "tiny.route.csv", store)
+    weights = store.open(trace_id).read("routing")["gate_weights"].explode().to_list()
+    assert load_trace(store, trace_id, ("gate",)).told["gate"].tolist() == weights
+    assert load_trace(store, trace_id).told == {}
+    with pytest.raises(ValueError, match="holds no scores, which the policy reads; record it with"):
+        load_trace(store, trace_id, ("score",))
