@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.replay.exports.oracle import oracle_general
 
-POLICIES = {"lru": "LRU", "lfu": "LFU", "belady": "Belady", "sieve": "Sieve", "slru": "SLRU", "s3-fifo": "S3FIFO", "arc": "ARC"}
+OTHERS = {"belady": "Belady", "sieve": "Sieve", "s3-fifo": "S3FIFO"}  # the others are called so in capitals
 
 
 def peer_run(path: Path, policy: str, capacity: int) -> tuple[float, float]:
@@ -21,7 +21,7 @@ def peer_run(path: Path, policy: str, capacity: int) -> tuple[float, float]:
     reader = libcachesim.TraceReader(
         str(path), libcachesim.TraceType.ORACLE_GENERAL_TRACE, libcachesim.ReaderInitParam(ignore_obj_size=True)
     )
-    cache = getattr(libcachesim, POLICIES[policy])(capacity, hashpower=14)
+    cache = getattr(libcachesim, OTHERS.get(policy, policy.upper()))(capacity, hashpower=14)
     started = time.process_time()
     miss_ratio, _ = cache.process_trace(reader)
     return float(miss_ratio), time.process_time() - started

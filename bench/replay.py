@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bench.peer import peer_run
 from tokentape.policies.cache import EACH, ExpertCache
 from tokentape.policies.residency import CACHES
+from tokentape.policies.resolve import resolve
 from tokentape.replay.curve import stack_distances
 from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.trace import DECODE, Trace
@@ -35,13 +36,14 @@ def decode_keys(n_tokens: int, seed: int = 0) -> NDArray[np.int32]:
     return keys.ravel()
 
 
-def timed_replay(keys: NDArray[np.int32], policy: str, n_keys: int, capacity: int, repeats: int = 3) -> tuple[float, float]:
+def timed_replay(keys: NDArray[np.int32], policy: Any, n_keys: int, capacity: int, repeats: int = 3) -> tuple[float, float]:
     """Miss ratio and best CPU seconds of one global, serial cache of unit-sized experts; Belady's next-use pass included."""
     best = float("inf")
     for _ in range(repeats):
         cache = ExpertCache(
-            CACHES[policy](), np.ones(n_keys, np.int64), np.zeros(n_keys, np.int32), np.array([capacity], np.int64)
-        )
+            CACHES[policy]() if isinstance(policy, str) else policy, np.ones(n_keys, np.int64), np.zeros(n_keys, np.int32),
+            np.array([capacity], np.int64),
+        )  # fmt: skip
         started = time.process_time()
         hits = cache.advance(keys)
         best = min(best, time.process_time() - started)
@@ -126,6 +128,12 @@ def in_new_process(*command: str) -> tuple[str, float]:
 def bench(keys: NDArray[np.int32], n_keys: int, store: str, trace_id: str) -> dict[str, Any]:
     """All figures. keys, n_keys: lookups and number of experts of the captured tape `trace_id` in `store`."""
     report = against_peer(decode_keys(26_041), N_LAYERS * N_EXPERTS, "synthetic")
+    own = resolve("residency", str(Path(__file__).parents[1] / "docs/examples/my_cache.py:DecayedLFU"), {})
+    drawn = decode_keys(26_041)
+    timed_replay(drawn[:1000], own, N_LAYERS * N_EXPERTS, 1000, 1)  # compile its rank
+    _, seconds = timed_replay(drawn, own, N_LAYERS * N_EXPERTS, N_LAYERS * N_EXPERTS // 4)
+    report["own_ranked_lookups_per_cpu_s"] = round(drawn.size / seconds)
+    print(f"a ranked policy of one's own {drawn.size / seconds / 1e6:.1f} M lookups/s")
     of_tape = against_peer(np.tile(keys, max(1, 5_000_000 // keys.size)), n_keys, "captured")
     report |= {f"captured_{name}": value for name, value in of_tape.items()}
     peak, _ = in_new_process("-c", _HUNDRED_MILLION)

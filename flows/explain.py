@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tokentape.flows.grid import resolve_run
-from tokentape.flows.system_runs import VIEW, Asked, key_of, run_asked, setting_of, tape_of
+from tokentape.flows.system_runs import VIEW, Asked, asks_scores, key_of, run_asked, setting_of, tape_of
 from tokentape.policies.resolve import resolve, told
 from tokentape.policies.slots import SLOTS, System
 from tokentape.replay.result import Metric, ReplayResult
@@ -35,7 +35,7 @@ def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[S
     (row,) = rows_of_run(store, VIEW, run_id)
     asked = Asked.from_json(row["asked"])
     system, machine = asked.made(), asked.hardware
-    tape = tape_of(store, asked.trace_id, asked.model, system.route is not None)
+    tape = tape_of(store, asked.trace_id, asked.model, asks_scores(system))
     if key_of(store, asked, system) != run_id:
         raise ValueError(f"result {run_id} cannot be made again: its tape, system, machine or the code has changed; run it again")
     _, result = run_asked(store, asked)

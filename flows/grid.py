@@ -13,7 +13,7 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,7 +25,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
-from tokentape.flows.scored import composed, scored_trace
+from tokentape.flows.scored import composed, scored_trace, told
 from tokentape.flows.shared import mapped, shared
 from tokentape.flows.study import Study, matching
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
@@ -33,6 +33,7 @@ from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
+from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import Value, resolve
 from tokentape.replay import capacity as capacities
@@ -239,11 +240,12 @@ def compute(store: Store, cell: Cell, study: str, is_one: bool = True) -> tuple[
     if cell.policy == experts.ALL_CAPACITIES:
         return key, experts.replay_all_capacities(load_trace(store, cell.trace_id), how, expert_format)
     policy, machine = resolve(RESIDENCY, cell.policy, dict(cell.params)), load_hardware(cell.hardware)
-    size, rest = _size_of(store, cell, policy), (expert_format, cell.seed, cell.profile)
+    size, rest, needs = _size_of(store, cell, policy), (expert_format, cell.seed, cell.profile), needs_of(policy)
     with registry.blamed(RESIDENCY, cell.policy):
         try:
-            trace = load_trace(store, cell.trace_id, _is_whole(cell))
-            return key, experts.replay(trace, policy, machine, how, size, *rest, None if is_one else _kept(store, cell, trace))
+            trace = load_trace(store, cell.trace_id, _is_whole(cell), needs)
+            kept = None if is_one or needs else _kept(store, cell, trace)
+            return key, experts.replay(trace, policy, machine, how, size, *rest, kept)
         except NotGrowing:
             return key, experts.replay(load_trace(store, cell.trace_id), policy, machine, how, size, *rest)
 
@@ -260,7 +262,8 @@ def _is_whole(cell: Job) -> bool:
     if not isinstance(cell, Cell) or cell.policy in (SLICEMOE, experts.ALL_CAPACITIES):
         return True
     try:
-        return experts.needs_whole(resolve(RESIDENCY, cell.policy, dict(cell.params)), cell.semantics)
+        policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
+        return experts.needs_whole(policy, cell.semantics) or bool(needs_of(policy))
     except ValueError:  # told when it is computed
         return False
 
@@ -272,8 +275,9 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]
         system, is_cold = composed(dict(cell.params), store), cell.semantics.start == "cold"
         events, _ = serve(trace, scores, system, _size_of(store, cell, system), is_cold, cell.seed)
         return trace, found_in(trace, events), OTHER_FORMAT
-    trace, expert_format = load_trace(store, cell.trace_id), format_of(store, cell.trace_id, cell.expert_format)
     policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
+    trace = load_trace(store, cell.trace_id, needs=needs_of(policy))
+    expert_format = format_of(store, cell.trace_id, cell.expert_format)
     found = experts.looked_up(trace, policy, cell.semantics, _size_of(store, cell), expert_format, cell.seed)
     return trace, np.concatenate([of_part for *_, of_part in found], axis=1), expert_format
 
@@ -540,13 +544,15 @@ def _batches(
         yield Batch(plan, folder, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
-def load_trace(store: Store, trace_id: str, is_whole: bool = True) -> Trace:
-    """The tape's routing as arrays; the last one is kept. Of a long tape, where it need not be whole, one that reads its rows."""
+def load_trace(store: Store, trace_id: str, is_whole: bool = True, needs: Sequence[str] = ()) -> Trace:
+    """The tape's routing as arrays, with what a policy needs of gates and scores; the last one is kept. Of a long tape,
+    where it need not be whole, one that reads its rows."""
     if not is_whole and manifest_of(store, trace_id).rows["routing"] > LONG_ROWS:
         trace = _long_trace(store.absolute, trace_id)
         if trace is not None:
             return trace
-    return _trace(store.absolute, trace_id)
+    trace = _trace(store.absolute, trace_id)
+    return dataclasses.replace(trace, told={name: told(store.absolute, trace_id, name) for name in needs}) if needs else trace
 
 
 def manifest_of(store: Store, trace_id: str) -> Manifest:
@@ -560,13 +566,13 @@ _shared_at = dict[str, str]()  # folders of tapes that processes share, for what
 @lru_cache(maxsize=1)
 def _stream(uri: str, trace_id: str, semantics: Semantics) -> Stream:
     """The same for all scopes."""
-    return mapped(_shared_at.get(trace_id, ""), "stream", Stream) or stream(_trace(uri, trace_id), semantics)
+    return mapped(_shared_at.get(trace_id, ""), "stream", Stream, told={}) or stream(_trace(uri, trace_id), semantics)
 
 
 @lru_cache(maxsize=1)
 def _trace(uri: str, trace_id: str) -> Trace:
     of = _manifest(uri, trace_id)
-    given = {"trace_id": trace_id, "origin": of.origin, "geometry": of.geometry, "read": None}
+    given = {"trace_id": trace_id, "origin": of.origin, "geometry": of.geometry, "read": None, "told": {}}
     if found := mapped(_shared_at.get(trace_id, ""), "trace", Trace, **given):
         return found
     tape = _unchanged(uri, trace_id)

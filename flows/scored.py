@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import gate_similarity
 from tokentape.replay.scores import Scores, scores_from_choices, scores_from_table
 from tokentape.replay.trace import Trace, trace_from_tables
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import ROW_GROUP_ROWS, Store
 
 
 def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:
@@ -33,6 +34,21 @@ def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:
     if weights.null_count():
         raise ValueError(f"tape {tape.trace_id} holds neither scores nor gate weights; capture it with --tables routing,scores")
     return trace, scores_from_choices(trace, weights.to_numpy())
+
+
+@lru_cache(maxsize=2)
+def told(uri: str, trace_id: str, name: str) -> NDArray[np.float32]:
+    """Of every entry of the tape's routing its gate weight or the router's score, as policies/protocol.py names them. Raises
+    ValueError for a tape without."""
+    tape = Store(uri).open(trace_id)
+    if name == "score" and tape.has("scores"):
+        trace, scores = scored_trace(Store(uri), trace_id)
+        return scores.values[np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets)), trace.ids]
+    parts = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
+    weights = pl.concat(part["gate_weights"].explode() for part in parts) if name == "gate" else pl.Series([None])
+    if weights.null_count():
+        raise ValueError(f"tape {trace_id} holds no {name}s, which the policy reads; record it with --tables routing,scores")
+    return weights.to_numpy().astype(np.float32)
 
 
 def similarity(store: Store, prefix: str) -> NDArray[np.float32]:

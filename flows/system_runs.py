@@ -24,6 +24,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
 from tokentape.policies.bits.uniform import UNIFORM
+from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System, system_of
@@ -175,7 +176,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
     """
     chosen, machine = system or asked.made(), asked.hardware
-    tape = tape_of(store, asked.trace_id, asked.model, chosen.route is not None)
+    tape = tape_of(store, asked.trace_id, asked.model, asks_scores(chosen))
     setting = setting_of(store, asked, chosen)
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
@@ -244,6 +245,11 @@ def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = F
     """A tape's requests, with the widths of a model where given, and what its router ranked by where a system asks. Raises
     ValueError where the model is another, and for a tape without what is asked."""
     return _recorded(store.absolute, trace_id, model, has_scores)
+
+
+def asks_scores(system: System) -> bool:
+    """Whether a router or a cache's policy reads the tape's scores."""
+    return system.route is not None or "score" in needs_of(system.residency)
 
 
 def setting_of(store: Store, asked: Asked, system: System) -> Setting:

@@ -6,6 +6,7 @@ and counts; it moves no bytes and knows no time. An expert is a key 0..K-1; keys
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -18,12 +19,13 @@ from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
-from tokentape.policies.protocol import RANK_SIGNATURE, CacheState
+from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
 from tokentape.policies.ranked import look_up_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
+UNTOLD = np.zeros(0, np.float32)  # no gate weights or scores of lookups
 _LINKED = {"queue": 1, "lists": N_LISTS}  # kinds that keep linked lists: how many a cache has
 # What looks up and shrinks caches of a kind (protocol.py), event by event; what sees the future is looked up over a whole tape.
 KERNELS = {
@@ -60,8 +62,22 @@ def _refuse_incomplete(policy: Any) -> None:
     for needed in ("is_bound", *_NEEDED[policy.kind]):
         if not hasattr(policy, needed):
             raise ValueError(f"{name} is of kind {policy.kind} and has no `{needed}`; see policies/protocol.py")
-    if policy.kind == "ranked" and not 0.0 <= policy.profile_frac <= 1.0:
-        raise ValueError(f"{name}.profile_frac is {policy.profile_frac}; it must lie in 0..1")
+    if policy.kind == "ranked":
+        if not 0.0 <= policy.profile_frac <= 1.0:
+            raise ValueError(f"{name}.profile_frac is {policy.profile_frac}; it must lie in 0..1")
+        code = inspect.unwrap(policy.rank).__code__
+        if code.co_argcount != 1:
+            raise ValueError(
+                f"{name}.rank takes {code.co_argcount} arguments; write rank(of), and of.now, of.n_cached, of.params, ... in it "
+                "(tokentape.policies.protocol.Candidate)"
+            )
+        for given in sorted({*GIVEN}.intersection(code.co_names).difference(needs_of(policy))):
+            raise ValueError(f"{name}.rank reads of.{given}, which a tape is asked for where the class says needs = ('{given}',)")
+
+
+def needs_of(policy: Any) -> tuple[str, ...]:
+    """Of GIVEN, what its lookups must be told."""
+    return getattr(policy, "needs", ())
 
 
 def split_by_cache(
@@ -85,7 +101,8 @@ class ExpertCache:
     sizes: (K,) i64 bytes per expert. cache_of: (K,) i32 cache of each expert, non-decreasing. capacity: (C,) i64 bytes.
     profile: (K,) f64 lookups counted beforehand, for policies with `profile_frac` > 0. keep_overflow: an event larger than its
     cache stays until the next event, as BigMoeOnEdge's engine does; else no more is kept than fits. hits_first: of one event the
-    hits and then the misses count as used, else all in the order they stand in; queues and ties of ranks follow it.
+    hits and then the misses count as used, else all in the order they stand in; queues and ties of ranks follow it. n_layers:
+    MoE layers, of equally many experts, one after the other.
     Raises ValueError if a cache cannot hold one of its experts.
     """
 
@@ -100,6 +117,7 @@ class ExpertCache:
         hits_first: bool = False,
         seed: int = 0,
         profile: NDArray[np.float64] | None = None,
+        n_layers: int = 1,
     ) -> None:
         _refuse_incomplete(policy)
         if not 0 <= seed < 2**64:
@@ -122,8 +140,9 @@ class ExpertCache:
         n_links, n_ranked = 2 * (n_keys + n_caches * n_lists) if n_lists else n_keys, 0 if n_lists else n_keys
         flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
         self.state = CacheState(
-            how=np.array([flag, keep_overflow, hits_first], np.int64),
+            how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers], np.int64),
             params=np.asarray(policy.params(), float) if kind == "ranked" else np.zeros(0),
+            layer_of=(np.arange(n_ranked) // max(1, n_keys // n_layers)).astype(np.int32),
             sizes=sizes,
             cache_of=cache_of,
             base_of=np.searchsorted(cache_of, np.arange(n_caches)).astype(np.int64),
@@ -143,13 +162,16 @@ class ExpertCache:
             n_cached=np.zeros(n_ranked, np.int64),
             n_total=np.zeros(n_ranked, np.int64),
             last=np.full(n_ranked, -1, np.int64),
+            floor=np.zeros(n_caches),
+            memory=np.zeros(2 * n_ranked),
         )
         self.clear()
 
     def clear(self) -> None:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""
         self._has_run, state = False, self.state
-        state.used[:], state.resident[:], state.n_resident[:], state.marks[:] = 0, 0, 0, 0
+        for cleared in (state.used, state.resident, state.n_resident, state.marks, state.floor):
+            cleared[:] = 0
         if self.policy.kind in _LINKED:
             sentinels = np.arange(self.sizes.size, state.link.size // 2)
             state.link[2 * sentinels] = state.link[2 * sentinels + 1] = sentinels
@@ -175,12 +197,22 @@ class ExpertCache:
         """(K,) which experts are resident now."""
         return np.asarray(self.state.resident == 1)
 
-    def advance(self, keys: NDArray[np.int32], offsets: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+    def advance(
+        self,
+        keys: NDArray[np.int32],
+        offsets: NDArray[np.int64] | None = None,
+        gates: NDArray[np.float32] = UNTOLD,
+        scores: NDArray[np.float32] = UNTOLD,
+    ) -> NDArray[np.uint8]:
         """Looks `keys` up in order; returns (n,) u8, 1 for a hit.
 
         offsets: (m + 1,) i64 bounds of events, each of distinct keys of ONE cache, looked up together; None: one by one.
+        gates, scores: (n,) of the lookups, where the policy needs them.
         Raises ValueError where a bound is advanced twice: it needs the whole future in one call.
         """
+        for given, of in zip(GIVEN, (gates, scores), strict=True):
+            if given in needs_of(self.policy) and of.size != keys.size:
+                raise ValueError(f"{type(self.policy).__name__} reads each lookup's {given}; {of.size} of {keys.size} are told")
         hits = np.empty(keys.size, np.uint8)
         events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
@@ -194,7 +226,7 @@ class ExpertCache:
             self._advance_counted(keys, events, hits)
         else:
             look_up, _, rank = self.kernels()
-            look_up(self.n_events, self.n_lookups, keys, events, rank, self.state, hits)
+            look_up(self.n_events, self.n_lookups, keys, events, gates, scores, rank, self.state, hits)
         self.n_lookups += keys.size
         self.n_events += keys.size if offsets is None else offsets.size - 1
         assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
@@ -213,11 +245,11 @@ class ExpertCache:
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
             state, base = self.state, self.state.base_of[c]
             heap = slice(base, base + state.n_resident[c])
-            order = np.lexsort((state.lasts[heap], state.ranks[heap]))
+            here = state.link[heap]
             residents = np.zeros(self.sizes.size, np.uint32)
-            residents[: order.size] = state.link[heap][order]
+            residents[: here.size] = here[np.lexsort((state.last[here], state.rank[here]))]
             hits[mine], n = run_counted(
-                keys[mine], own_events, self._places(c), residents, order.size, state.n_cached, state.last, self.n_lookups
+                keys[mine], own_events, self._places(c), residents, here.size, state.n_cached, state.last, self.n_lookups
             )
             state.resident[self.cache_of == c] = 0
             state.n_resident[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]

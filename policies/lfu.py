@@ -7,36 +7,26 @@ In cache: the count starts at one when an expert enters (libCacheSim's LFU). Lif
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 
 from tokentape.policies.kernels import kernel
-from tokentape.policies.protocol import RANK_SIGNATURE
+from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
 @kernel(RANK_SIGNATURE, allocates=False)
-def _count_in_cache(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
-    return n_cached
+def _count_in_cache(of):  # type: ignore[no-untyped-def]
+    return of.n_cached
 
 
 @kernel(RANK_SIGNATURE, allocates=False)
-def _count_lifetime(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
-    return n_total
+def _count_lifetime(of):  # type: ignore[no-untyped-def]
+    return of.n_total
 
 
 @dataclass(frozen=True)
-class LFU:
+class LFU(Ranked):
     """The expert with the fewest lookups since it entered leaves."""
 
-    kind: ClassVar[str] = "ranked"
-    bypass: ClassVar[bool] = False
-    is_bound: ClassVar[bool] = False
-    profile_frac: ClassVar[float] = 0.0
     rank = staticmethod(_count_in_cache)
-
-    def params(self) -> np.ndarray:
-        return np.zeros(0)
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ def _list_for(key, c, ghost, sizes, capacity, link, resident, freq, place, numbe
 
 
 @kernel(LOOK_UP, allocates=False)
-def look_up_lists(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+def look_up_lists(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     """Members of an event that do not fit beside it are streamed. link: nodes K.. are the lists' sentinels; freq: hits since it
     entered or was spared; place: list + 1 that it is on; numbers (N_NUMBERS C,)."""
     how, sizes, cache_of, capacity, used, link = cache.how, cache.sizes, cache.cache_of, cache.capacity, cache.used, cache.link

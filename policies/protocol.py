@@ -4,8 +4,9 @@ A policy never moves bytes and never sees the cache; policies/cache.py does. It 
   queue    victims leave in order of entry (`promote=False`) or of last use (`promote=True`); O(1) per lookup
   lists    several lists, of what has left too (lists.py has the kernel): `which` of its policies, `params()` its numbers
   ranked   the resident expert with the lowest rank leaves, ties by least recent use; `rank` is evaluated at every lookup.
-           It is a compiled function; a plain Python one is compiled at first use. `params()`: its parameters, f64 (n,),
-           C-contiguous; `profile_frac`: share of the tape, from its start, that its profile counts
+           It is a compiled function; a plain Python one is compiled at first use. `ages`: it is evaluated anew for all
+           residents before any leaves, O(n). `params()`: its parameters, f64 (n,), C-contiguous; `profile_frac`: share of the
+           tape, from its start, that its profile counts; `needs`: of GIVEN, what it reads
   uniform  a resident expert drawn uniformly leaves
   future   the expert whose next lookup is farthest away leaves: a bound, only over a recorded tape
 ranked and future: `bypass`: a missed expert that would leave at once is streamed and not kept.
@@ -14,27 +15,64 @@ The same objects run over a recorded tape and inside a live model.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, function, int32, int64, record_of, uint8, void
+from tokentape.policies.kernels import array, float32, float64, function, int32, int64, record_of, uint8, void
 
-# rank(now, n_cached, n_total, profile, params) -> float64, evaluated at every lookup of an expert
-#   now      event index (serial lookup: lookup index), int64      n_cached  lookups since it entered, this one included, int64
-#   n_total  lookups since the start, this one included, int64     profile   lookups in the policy's profile, float64
-#   params   the policy's parameters, float64 array
-RANK_SIGNATURE = float64(int64, int64, int64, float64, array(float64, 1))
+GIVEN = ("gate", "score")  # what a lookup is told of only where a policy needs it
+
+
+class Candidate(NamedTuple):
+    """What a rank may read of an expert: rank(of) -> float64."""
+
+    now: int  # event (serial lookup: lookup), counted from 0
+    since: int  # events since its use before; now + 1 if there was none
+    is_used: bool  # it is looked up now, else ranked anew before something leaves (`ages`)
+    layer: int  # MoE layer, counted from 0
+    at_layer: int  # that of this event
+    n_layers: int
+    size: int  # bytes
+    n_cached: int  # lookups since it entered, this one included
+    n_total: int  # lookups since the start, this one included
+    profile: float  # lookups in the policy's profile
+    gate: float  # largest gate weight of the event's tokens that chose it, 0 where it is not used
+    score: float  # largest router score of those tokens, 0 where it is not used
+    floor: float  # rank of the expert that left its cache last, 0 before
+    memory: NDArray[np.float64]  # (2,) the policy's own, of this expert: zeros at first, kept when it leaves
+    params: NDArray[np.float64]
+
+
+RANK_SIGNATURE = float64(record_of(Candidate))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What ranked policies have in common; their fields are the parameters."""
+
+    kind: ClassVar[str] = "ranked"
+    bypass: ClassVar[bool] = False
+    is_bound: ClassVar[bool] = False
+    profile_frac: ClassVar[float] = 0.0
+    ages: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
+    rank: ClassVar[Any]
+
+    def params(self) -> NDArray[np.float64]:
+        return np.array(astuple(self), np.float64)
 
 
 class CacheState(NamedTuple):
     """All that the kernels read and write, of K experts in C caches; what a kind does not use is empty."""
 
-    how: NDArray[np.int64]  # FLAG, KEEPS, HITS_FIRST: 1 or 0
+    how: NDArray[np.int64]  # FLAG, KEEPS, HITS_FIRST, AGES: 1 or 0; N_LAYERS
     params: NDArray[np.float64]
     sizes: NDArray[np.int64]  # (K,) bytes
     cache_of: NDArray[np.int32]  # (K,) the same for all keys of an event
+    layer_of: NDArray[np.int32]  # (K,)
     base_of: NDArray[np.int64]  # (C,) first expert of a cache
     capacity: NDArray[np.int64]  # (C,) bytes
     used: NDArray[np.int64]  # (C,) bytes
@@ -52,14 +90,18 @@ class CacheState(NamedTuple):
     n_cached: NDArray[np.int64]  # (K,) lookups since it entered
     n_total: NDArray[np.int64]  # (K,) lookups
     last: NDArray[np.int64]  # (K,) last lookup
+    floor: NDArray[np.float64]  # (C,) and
+    memory: NDArray[np.float64]  # (2 K,) as in Candidate
 
 
 CACHE = record_of(CacheState)
-FLAG, KEEPS, HITS_FIRST = range(3)  # of `how`; FLAG: a queue promotes, a ranked cache bypasses
-# look_up(first_event, first_lookup, keys, offsets, rank_of, cache, hits): looks keys up, event by event
+FLAG, KEEPS, HITS_FIRST, AGES, N_LAYERS = range(5)  # of `how`; FLAG: a queue promotes, a ranked cache bypasses
+# look_up(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits): looks keys up, event by event
 #   keys     (n,) i32  of events one after the other   offsets  (m + 1,) i64  bounds of events; empty: one by one
-#   rank_of  compiled, of RANK_SIGNATURE               hits     (n,) u8  out, 1 for a hit
-LOOK_UP = void(int64, int64, array(int32, 1), array(int64, 1), function(RANK_SIGNATURE), CACHE, array(uint8, 1))
+#   gates, scores  (n,) f32  or empty                  rank_of  compiled, of RANK_SIGNATURE
+#   hits     (n,) u8  out, 1 for a hit
+_F32 = array(float32, 1)
+LOOK_UP = void(int64, int64, array(int32, 1), array(int64, 1), _F32, _F32, function(RANK_SIGNATURE), CACHE, array(uint8, 1))
 SHRINK = void(CACHE)  # experts leave until every cache holds no more than its capacity
 
 

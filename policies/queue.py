@@ -98,7 +98,7 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, re
 
 
 @kernel(LOOK_UP, allocates=False)
-def look_up_queue(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     """Of events; nodes K.. of `link` are the lists' sentinels. FLAG: LRU, else FIFO; KEEPS: an event larger than the cache stays
     until the next one; HITS_FIRST: an event's misses enter behind all its hits, else all in their order."""
     how, sizes, cache_of, capacity, link = cache.how, cache.sizes, cache.cache_of, cache.capacity, cache.link

@@ -5,7 +5,7 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 """
 
 from tokentape.policies.kernels import array, float64, int64, kernel, uint32, uint64, void
-from tokentape.policies.protocol import FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
+from tokentape.policies.protocol import AGES, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, SHRINK, Candidate
 
 _I64, _U32, _F64 = (array(t, 1) for t in (int64, uint32, float64))
 
@@ -68,15 +68,26 @@ def _pop(c, base, count, heap, ranks, lasts, slot_of):  # type: ignore[no-untype
     return top
 
 
+@kernel(inline="always")
+def _rank(key, c, now, layer, at_layer, is_used, gate, score, rank_of, cache):  # type: ignore[no-untyped-def]
+    of = Candidate(
+        now, now - cache.stamp[key], is_used != 0, layer, at_layer, cache.how[N_LAYERS], cache.sizes[key],
+        cache.n_cached[key], cache.n_total[key], cache.profile[key], float64(gate), float64(score), cache.floor[c],
+        cache.memory[2 * key : 2 * key + uint64(2)], cache.params,
+    )  # fmt: skip
+    return rank_of(of)
+
+
 @kernel(LOOK_UP, allocates=False)
-def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     """`link` is the caches' heaps, with `ranks` and `lasts` beside them. FLAG: a missed key may leave at once; the others as in
     queue.look_up_queue."""
-    how, params, sizes, cache_of, base_of = cache.how, cache.params, cache.sizes, cache.cache_of, cache.base_of
-    capacity, used, profile, heap, resident = cache.capacity, cache.used, cache.profile, cache.link, cache.resident
+    how, sizes, cache_of, base_of, capacity = cache.how, cache.sizes, cache.cache_of, cache.base_of, cache.capacity
+    used, heap, resident, stamp, floor = cache.used, cache.link, cache.resident, cache.stamp, cache.floor
     slot_of, count, ranks, lasts, rank = cache.slot_of, cache.n_resident, cache.ranks, cache.lasts, cache.rank
     n_cached, n_total, last = cache.n_cached, cache.n_total, cache.last
     bypass, keep_overflow, hits_first = how[FLAG] != 0, how[KEEPS] != 0, how[HITS_FIRST] != 0
+    has_gates, has_scores = gates.shape[0] > 0, scores.shape[0] > 0
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
     for e in range(uint64(n_events)):
@@ -85,7 +96,8 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
         if start == end:
             continue
         now = first_event + int64(e)
-        c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
+        first_key = uint64(uint32(keys[start]))
+        c, layer = uint64(uint32(cache_of[first_key])), int64(cache.layer_of[first_key])
         base = uint64(base_of[c])
         missing = int64(0)
         place = int64(start)
@@ -94,12 +106,14 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
             is_hit = resident[key] != 0
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
-            rank[key] = rank_of(now, n_cached[key], n_total[key], profile[key], params)
             if is_hit or not hits_first:
                 last[key] = first_lookup + place
                 place += 1
             hits[i] = is_hit
             if is_hit:
+                gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
+                rank[key] = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
+                stamp[key] = now
                 slot = uint64(slot_of[key])
                 if rank[key] < ranks[base + slot]:
                     _sift_up(slot, key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
@@ -110,7 +124,19 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
         if missing == 0 and used[c] <= capacity[c]:
             continue
         if one_by_one and missing > capacity[c]:
+            stamp[first_key] = now
             continue  # larger than the cache: streamed
+        if how[AGES] and used[c] + missing > capacity[c]:
+            n_here = uint64(count[c])
+            for slot in range(n_here):
+                key = uint64(heap[base + slot])
+                if stamp[key] != now:
+                    of = int64(cache.layer_of[key])
+                    ranks[base + slot] = rank[key] = _rank(key, c, now, of, layer, 0, 0.0, 0.0, rank_of, cache)
+            for i in range(n_here // uint64(2)):
+                slot = n_here // uint64(2) - uint64(1) - i
+                at = base + slot
+                _sift_down(slot, uint64(heap[at]), ranks[at], lasts[at], base, n_here, heap, ranks, lasts, slot_of)
         if not bypass:
             n_aside = 0  # members of this event are set aside at the end of the heap's own region
             while used[c] + missing > capacity[c] and count[c] > 0:
@@ -121,7 +147,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
                     # the freed slot holds the member until the loop ends; the next pop frees the slot before it
                 else:
                     used[c] -= sizes[top]
-                    resident[top] = 0
+                    resident[top], floor[c] = 0, rank[top]
                     if n_aside:
                         heap[base + uint64(count[c])] = heap[base + uint64(count[c] + n_aside)]
             for _ in range(n_aside):
@@ -134,6 +160,9 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
                 if hits_first:
                     last[key] = first_lookup + place
                     place += 1
+                gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
+                rank[key] = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
+                stamp[key] = now
                 used[c] += sizes[key]
                 resident[key] = 1
                 _sift_up(uint64(count[c]), key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
@@ -141,15 +170,16 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, rank_of, cache, hit
         while used[c] > capacity[c] and (bypass or not keep_overflow):
             top = _pop(c, base, count, heap, ranks, lasts, slot_of)
             used[c] -= sizes[top]
-            resident[top] = 0
+            resident[top], floor[c] = 0, rank[top]
 
 
 @kernel(SHRINK, allocates=False)
 def shrink_ranked(cache):  # type: ignore[no-untyped-def]
+    """By the ranks as they were evaluated last."""
     sizes, base_of, capacity, used, resident = cache.sizes, cache.base_of, cache.capacity, cache.used, cache.resident
     heap, slot_of, count, ranks, lasts = cache.link, cache.slot_of, cache.n_resident, cache.ranks, cache.lasts
     for c in range(uint64(capacity.shape[0])):
         while used[c] > capacity[c]:
             top = _pop(c, uint64(base_of[c]), count, heap, ranks, lasts, slot_of)
             used[c] -= sizes[top]
-            resident[top] = 0
+            resident[top], cache.floor[c] = 0, cache.rank[top]

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from tokentape.policies.arc import ARC
 from tokentape.policies.belady import Belady, BypassBelady
+from tokentape.policies.gate_weighted import GateWeighted
+from tokentape.policies.gdsf import GDSF
+from tokentape.policies.hysteresis import Hysteresis
+from tokentape.policies.least_stale import LeastStale
+from tokentape.policies.lfru import LFRU
 from tokentape.policies.lfu import LFU, LifetimeLFU
 from tokentape.policies.lru import FIFO, LRU
 from tokentape.policies.protocol import CachePolicy as CachePolicy
@@ -22,6 +27,11 @@ CACHES: dict[str, type] = {
     "slru": SLRU,
     "s3-fifo": S3FIFO,
     "arc": ARC,
+    "lfru": LFRU,
+    "gdsf": GDSF,
+    "least-stale": LeastStale,
+    "gate-weighted": GateWeighted,
+    "hysteresis": Hysteresis,
     "static": Static,
     "random": RandomVictim,
     "belady": Belady,

@@ -5,27 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from tokentape.policies.kernels import kernel
-from tokentape.policies.protocol import RANK_SIGNATURE
+from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
 @kernel(RANK_SIGNATURE, allocates=False)
-def _profile(now, n_cached, n_total, profile, params):  # type: ignore[no-untyped-def]
-    return profile
+def _profile(of):  # type: ignore[no-untyped-def]
+    return of.profile
 
 
 @dataclass(frozen=True)
-class Static:
+class Static(Ranked):
     """Keeps the experts looked up most in the first `profile_frac` of the tape; filled on demand.
 
     profile_frac: share of the events, from the start, that are counted; until they have passed, the expert unused for longest
     leaves. At 1.0 the profile is the tape itself, known from the start: an oracle, drawn as a bound.
     """
 
-    profile_frac: float = 0.1
-    kind: ClassVar[str] = "ranked"
+    profile_frac: float = 0.1  # type: ignore[misc]
     bypass: ClassVar[bool] = True
     rank = staticmethod(_profile)
 
@@ -34,8 +31,5 @@ class Static:
             raise ValueError(f"static: profile_frac {self.profile_frac} must lie in (0, 1]")
 
     @property
-    def is_bound(self) -> bool:
+    def is_bound(self) -> bool:  # type: ignore[override]
         return self.profile_frac >= 1.0
-
-    def params(self) -> np.ndarray:
-        return np.zeros(0)

@@ -26,7 +26,7 @@ def _remove(slot, c, base, residents, resident, slot_of, count, used, sizes):  #
 
 
 @kernel(LOOK_UP, allocates=False)
-def look_up_uniform(first_event, first_lookup, keys, offsets, rank_of, cache, hits):  # type: ignore[no-untyped-def]
+def look_up_uniform(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     sizes, cache_of, base_of, capacity, used = cache.sizes, cache.cache_of, cache.base_of, cache.capacity, cache.used
     stamp, draws, link, resident, slot_of = cache.stamp, cache.draws, cache.link, cache.resident, cache.slot_of
     count = cache.n_resident

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.policies.cache import ExpertCache
+from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel
+from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
@@ -60,7 +61,7 @@ def make_cache(
             )
     keep = semantics.overflow == "keep"
     hits_first = semantics.recency == "hits-first"
-    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed)
+    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed, n_layers=n_layers)
 
 
 def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:
@@ -82,7 +83,9 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
         if n_profiled and first == n_profiled:
             cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
         start = looked_up.offsets[first]
-        hits[start : start + keys.size] = cache.advance(keys, None if semantics.lookup == "serial" else bounds)
+        here = slice(start, start + keys.size)
+        told = (looked_up.told.get(name, UNTOLD)[here] for name in GIVEN)
+        hits[here] = cache.advance(keys, None if semantics.lookup == "serial" else bounds, *told)
     return hits
 
 
@@ -169,11 +172,11 @@ def looked_up(
 ) -> Iterator[tuple[slice, Trace, Ints]]:
     """Part by part: which passes, the trace of them, and (5, passes, MoE layers) i64: lookups, hits, bytes looked up and missed,
     fetches. A fetch is all that an event misses. kept: see `replay`."""
-    cache = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed)
+    cache, needs = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed), needs_of(policy)
     assert trace.read is None or not needs_whole(policy, semantics), "the tape is to be held whole"
     whole = [(slice(0, trace.pass_ids.size), trace)]
     for at, part in whole if needs_whole(policy, semantics) else trace.parts:
-        keys = stream(part, semantics) if kept is None else kept if part is trace else kept.of(at)
+        keys = stream(part, semantics, needs) if kept is None else kept if part is trace else kept.of(at)
         totals = np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
         hits = look_up(cache, keys, semantics)
         _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)

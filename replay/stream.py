@@ -8,24 +8,29 @@ up again. Serial lookup takes the keys in that order one by one; for a single to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import kernel
+from tokentape.policies.kernels import array, float32, int32, int64, kernel, void
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import PREFILL, Trace
+
+_I32, _I64, _F32 = (array(t, 1) for t in (int32, int64, float32))
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """keys (n,) i32; offsets (m + 1,) i64 event bounds; event_pass (m,) i32; segments (s + 1,) i64 events between cold starts."""
+    """keys (n,) i32; offsets (m + 1,) i64 event bounds; event_pass (m,) i32; segments (s + 1,) i64 events between cold starts.
+    told: of every key the largest gate or score of its event's tokens (protocol.GIVEN)."""
 
     keys: NDArray[np.int32]
     offsets: NDArray[np.int64]
     event_pass: NDArray[np.int32]
     segments: NDArray[np.int64]
+    told: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def between(self, first: int, last: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Keys and event bounds (from 0) of the events first..last-1."""
@@ -39,7 +44,7 @@ class Stream:
         return Stream(keys, offsets, self.event_pass[first:last] - np.int32(passes.start), np.array([0, last - first]))
 
 
-@kernel("int64(int32[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64, int32[::1], int64[::1])")
+@kernel(int64(_I32, _I64, _I32, _I64, _I64, int64, _I32, _I64))
 def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out, out_offsets):  # type: ignore[no-untyped-def]
     """Fills `out` with each event's distinct keys in order of last mention; returns how many there are.
 
@@ -66,8 +71,22 @@ def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out,
     return n
 
 
-def stream(trace: Trace, semantics: Semantics) -> Stream:
-    """The lookups of `trace` under `semantics`. Pure; memory about 4 B per lookup and 24 B per (token, layer)."""
+@kernel(void(_I32, _I64, _I32, _I64, _I64, int64, _I32, _I64, _F32, _F32))
+def _largest(ids, row_offsets, row_layer, order, event_rows, n_experts, keys, offsets, values, out):  # type: ignore[no-untyped-def]
+    """Fills `out` with the largest of `values` (of every entry of ids) that an event has of each of its keys."""
+    place = np.zeros((row_layer.max() + 1) * n_experts, np.int64)
+    for e in range(event_rows.shape[0] - 1):
+        for i in range(offsets[e], offsets[e + 1]):
+            place[keys[i]], out[i] = i, -np.inf
+        for r in range(event_rows[e], event_rows[e + 1]):
+            row = order[r] if order.shape[0] else r
+            for i in range(row_offsets[row], row_offsets[row + 1]):
+                at = place[row_layer[row] * n_experts + ids[i]]
+                out[at] = max(out[at], values[i])
+
+
+def stream(trace: Trace, semantics: Semantics, needs: Sequence[str] = ()) -> Stream:
+    """The lookups of `trace` under `semantics`; needs: of GIVEN. Pure; about 4 B per lookup and 24 B per (token, layer)."""
     row_pass, row_layer = trace.row_pass, trace.row_layer
     starts = np.ones(row_pass.size, np.bool_)
     starts[1:] = (row_pass[1:] != row_pass[:-1]) | (row_layer[1:] != row_layer[:-1])
@@ -80,10 +99,14 @@ def stream(trace: Trace, semantics: Semantics) -> Stream:
         row_pass, starts = row_pass[order], starts[order] | prefill[order]
     event_rows = np.append(np.flatnonzero(starts), row_pass.size)
     out, offsets = np.empty(trace.ids.size, np.int32), np.empty(event_rows.size, np.int64)
-    n = _unique_keys(trace.ids, trace.offsets, row_layer, order, event_rows, trace.geometry.n_experts, out, offsets)
+    rows = (trace.ids, trace.offsets, row_layer, order, event_rows, trace.geometry.n_experts)
+    n = _unique_keys(*rows, out, offsets)
+    told = {name: np.empty(n, np.float32) for name in needs}
+    for name, largest in told.items():
+        _largest(*rows, out, offsets, trace.told[name], largest)
     event_pass = row_pass[event_rows[:-1]]
     segments = _cold_starts(trace, event_pass) if semantics.start == "cold" else np.array([0, event_pass.size])
-    return Stream(out[:n], offsets, event_pass, segments.astype(np.int64))
+    return Stream(out[:n], offsets, event_pass, segments.astype(np.int64), told)
 
 
 def _cold_starts(trace: Trace, event_pass: NDArray[np.int32]) -> NDArray[np.int64]:

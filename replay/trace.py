@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +29,7 @@ class Trace:
     i64; pass_ids (p,) i64 as on the tape. members: i64 request ids of a pass's batch, bounded by member_offsets (p + 1,) i64.
     read: opens the tape's `routing` as its frames in order, of a trace too long to hold: its arrays of rows are empty then, and
     `parts` reads them, each time anew.
+    told: gate and score of every entry of `ids`, as far as they were read.
     """
 
     trace_id: str
@@ -46,6 +47,7 @@ class Trace:
     member_offsets: NDArray[np.int64]
     members: NDArray[np.int64]
     read: Callable[[], Iterable[pl.DataFrame]] | None = None
+    told: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @property
     def n_keys(self) -> int:
@@ -66,6 +68,7 @@ class Trace:
         return replace(
             self, row_pass=self.row_pass[begin:end] - first, offsets=ids - ids[0], ids=self.ids[ids[0] : ids[-1]],
             member_offsets=members - members[0], members=self.members[members[0] : members[-1]], **of_rows, **of_passes,
+            told={name: values[ids[0] : ids[-1]] for name, values in self.told.items()},
         )  # fmt: skip
 
     @property

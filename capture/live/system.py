@@ -23,7 +23,7 @@ from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies import registry
 from tokentape.policies.bits.rule import N_WIDTHS
-from tokentape.policies.cache import ExpertCache
+from tokentape.policies.cache import ExpertCache, needs_of
 from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.mixed import MixedPrecision
@@ -110,14 +110,19 @@ class SystemTried(Tried):
             raise self._refused(
                 "residency", f"{type(policy).__name__} needs to see lookups before they come: it runs over a tape"
             )
+        if needs := needs_of(policy):
+            told = " and ".join(needs)
+            raise self._refused("residency", f"{type(policy).__name__} reads {told} of lookups: it runs over a tape")
         geometry = measure.geometry(loaded.model)
         n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
         sizes = np.repeat(np.array(geometry.expert_bytes("recorded"), np.int64), n_experts)
         of_layer = np.repeat(np.arange(n_layers, dtype=np.int32), n_experts)
         room = self._bytes("residency", int(sizes.sum()), sizes.size)
         if self.system.option("residency", "scope") == "global":
-            return ExpertCache(policy, sizes, np.zeros_like(of_layer), np.array([room], np.int64), seed=seed)
-        return ExpertCache(policy, sizes, of_layer, np.full(n_layers, room // n_layers, np.int64), seed=seed)
+            of_layer, rooms = np.zeros_like(of_layer), np.array([room], np.int64)
+        else:
+            rooms = np.full(n_layers, room // n_layers, np.int64)
+        return ExpertCache(policy, sizes, of_layer, rooms, seed=seed, n_layers=n_layers)
 
     def _placed(self, loaded: models.Loaded, place: FixedPlacement) -> Placed:
         system, name, geometry = self.system, registry.label("place", place), measure.geometry(loaded.model)

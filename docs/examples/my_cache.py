@@ -20,5 +20,5 @@ class DecayedLFU:
         return np.array([self.bonus_events])
 
     @staticmethod
-    def rank(now, n_cached, n_total, profile, params):
-        return now + params[0] * n_cached
+    def rank(of):
+        return of.now + of.params[0] * of.n_cached

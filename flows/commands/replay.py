@@ -36,7 +36,8 @@ def replay(
     policy: Annotated[
         str | None,
         option(
-            "lru, lfu, lfu-lifetime, fifo, sieve, slru, s3-fifo, arc, static, random, belady[-bypass], my.py:MyCache or slicemoe."
+            "lru, lfu, lfu-lifetime, fifo, sieve, slru, s3-fifo, arc, lfru, gdsf, least-stale, gate-weighted, hysteresis, "
+            "static, random, belady[-bypass], my.py:MyCache or slicemoe."
         ),
     ] = None,
     capacity: Annotated[str | None, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")] = None,

@@ -71,6 +71,7 @@ from tokentape.replay.system.events import (
     SHRINKS,
     SLOTS,
     SPLIT,
+    TOLD,
     WHERE,
     place_anew,
     serve_experts,
@@ -99,7 +100,7 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
 _COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
-_EXPERTS = (LOOKS_UP, SHRINKS, RANK_OF, WHERE, SPLIT, CACHE, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
+_EXPERTS = (LOOKS_UP, SHRINKS, RANK_OF, WHERE, SPLIT, CACHE, TOLD, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
 _SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SERVE_SLICES, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
@@ -199,8 +200,8 @@ def run_engine(  # type: ignore[no-untyped-def]
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
     times, histogram, sums, totals, counts, recorded, recorded_n, scratch,
-    look_up, shrink, rank_of, where, split, cache, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv, choose,
-    routed, serve_slices, sliced, served,
+    look_up, shrink, rank_of, where, split, cache, told, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv,
+    choose, routed, serve_slices, sliced, served,
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
@@ -278,7 +279,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             else:
                 serve_experts(
                     at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, look_up, rank_of,
-                    where, cache, slots, drafts, choose, routed, migrate, moves, predict, ahead,
+                    where, cache, told, slots, drafts, choose, routed, migrate, moves, predict, ahead,
                 )  # fmt: skip
             stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0

@@ -184,7 +184,7 @@ def run_rule(
     scratch = zeros_of(SCRATCH, *sizes)
     scratch[7][:] = -1
     drafts: tuple[Any, ...] = NO_DRAFTS
-    of_slots: tuple[Any, ...] = (None,) * 19
+    of_slots: tuple[Any, ...] = (None,) * 20
     if slots is not None:
         drafts, draft_iteration = slots.drafts()
         of_slots = slots.arguments(n_recorded, draft_iteration, kv.arguments(n_recorded) if kv else no_kv())

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.policies.cache import needs_of
 from tokentape.policies.kernels import (
     array,
     dispatcher_of,
+    float32,
     float64,
     function,
     int16,
@@ -94,14 +96,15 @@ def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-
 
 
 _OF_EVENT = (int64, _I1, int64, int64, array(int16, 3), int64, int64, uint64, _K1, _U1)
+_OF_CACHE = (function(LOOK_UP), array(float32, 1), array(float32, 1), function(RANK_SIGNATURE), CACHE)
 
 
-@kernel(void(*_OF_EVENT, function(LOOK_UP), function(RANK_SIGNATURE), CACHE, PREDICT, AHEAD), allocates=False)
+@kernel(void(*_OF_EVENT, *_OF_CACHE, PREDICT, AHEAD), allocates=False)
 def look_up_ahead(  # type: ignore[no-untyped-def]
-    m, rows, n_rows, n_then, ids, event, n_lookups, n_own, own, own_hits, look_up, rank_of, cache, predict, ahead
+    m, rows, n_rows, n_then, ids, event, n_lookups, n_own, own, own_hits, look_up, gates, scores, rank_of, cache, predict, ahead
 ):
     """Looks up the n_own keys of layer m's event, rows[:n_rows], behind what it foretells. n_then: rows of the target's event;
-    event, n_lookups: those before it."""
+    event, n_lookups: those before it; gates, scores: empty."""
     numbers, _, _, _, _, _, _, beside, is_unused, keys, hits, bounds = ahead
     n_told, n_experts = _foretell(m, rows, n_rows, n_then, ids, predict, ahead), keys.shape[0] // 2
     end, n_lookups = n_told + n_own, n_lookups + numbers[N_TOLD]
@@ -110,10 +113,10 @@ def look_up_ahead(  # type: ignore[no-untyped-def]
     first = uint64(0)
     if cache.capacity.shape[0] > 1:  # those of another layer are another cache's
         bounds[1] = n_told
-        look_up(event, n_lookups, keys[:n_told], bounds, rank_of, cache, hits[:n_told])
+        look_up(event, n_lookups, keys[:n_told], bounds, gates, scores, rank_of, cache, hits[:n_told])
         first = n_told
     bounds[1] = end - first
-    look_up(event, n_lookups + int64(first), keys[first:end], bounds, rank_of, cache, hits[first:end])
+    look_up(event, n_lookups + int64(first), keys[first:end], bounds, gates, scores, rank_of, cache, hits[first:end])
     numbers[N_TOLD] += n_told
     numbers[N_FETCHED] = numbers[N_USED] = 0
     for i in range(n_told):
@@ -168,6 +171,11 @@ def refuse_prefetch(system: System) -> None:
     if cache.kind == "future":
         raise ValueError(
             f"system {system.name}: a bound needs a fixed schedule of lookups, and prefetch makes its own; leave prefetch out"
+        )
+    if needs := needs_of(cache):
+        raise ValueError(
+            f"system {system.name}: {type(cache).__name__} reads {' and '.join(needs)} of lookups, and what is fetched ahead has "
+            "none; leave prefetch out"
         )
     if policy.sees and system.route is not None:
         raise ValueError(

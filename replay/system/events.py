@@ -76,6 +76,9 @@ PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64,
 # its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
 _X2 = array(float32, 2)
 ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
+# Of a cache whose policy needs them, else empty: recorded gate weights (rows, MoE layers, k) and scores (rows x MoE layers, E);
+# scratch: largest of both of an event's experts, and of those looked up.
+TOLD = tuple_of(array(float64, 3), _X2, *(array(float32, 1),) * 4)
 SPLIT = function(RULE_SIGNATURE)
 LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
 WHERE = function(WHERE_SIGNATURE)
@@ -115,8 +118,25 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
     return first
 
 
+@kernel(void(int64, _I1, int64, array(int16, 3), array(uint64, 1), uint64, uint64, TOLD), allocates=False)
+def _tell(m, rows, n_rows, ids, place, begin, end, told):  # type: ignore[no-untyped-def]
+    """Largest gate weight and score of every expert of an event, in front of `end`, as `_gather` has them."""
+    gates_of, scores_of, gates, scores, _, _ = told
+    if gates_of.shape[0] > 0:
+        gates[begin:end] = 0.0
+    if scores_of.shape[0] > 0:
+        scores[begin:end] = -np.inf
+    for i in range(n_rows):
+        for j in range(ids.shape[2]):
+            e = ids[rows[i], m, j]
+            if e >= 0 and gates_of.shape[0] > 0:
+                gates[place[e]] = max(gates[place[e]], gates_of[rows[i], m, j])
+            if e >= 0 and scores_of.shape[0] > 0:
+                scores[place[e]] = max(scores[place[e]], scores_of[rows[i] * ids.shape[1] + m, e])
+
+
 @kernel(inline="always")
-def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, slots):  # type: ignore[no-untyped-def]
+def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots):  # type: ignore[no-untyped-def]
     """Of the experts that these events look up, which are there; the cache is advanced."""
     how, hot, log_hits = slots[0], slots[5], slots[10]
     if how[PLACE] >= FIXED:
@@ -125,7 +145,7 @@ def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache,
             for i in range(uint64(bounds[event]), uint64(bounds[event + uint64(1)])):
                 hits[i] = hot[m, uint64(looked_up[i]) - m * uint64(hot.shape[1])]
     elif how[RESIDENCY] == CACHED:
-        look_up(how[N_EVENTS], how[N_LOOKUPS], looked_up, bounds[: n_events + 1], rank_of, cache, hits)
+        look_up(how[N_EVENTS], how[N_LOOKUPS], looked_up, bounds[: n_events + 1], told[4], told[5], rank_of, cache, hits)
     elif how[RESIDENCY] == GIVEN:
         for i in range(bounds[n_events]):
             hits[i] = log_hits[how[N_LOOKUPS] + i]
@@ -223,15 +243,13 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
 
 
 _OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
+_OF_SLOTS = (LOOKS_UP, RANK_OF, WHERE, CACHE, TOLD, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD)
 
 
-_EXPERTS = (LOOKS_UP, RANK_OF, WHERE, CACHE, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD)
-
-
-@kernel(void(*_OF_ITERATION, *_EXPERTS), allocates=False)
+@kernel(void(*_OF_ITERATION, *_OF_SLOTS), allocates=False)
 def serve_experts(  # type: ignore[no-untyped-def]
     at, first_layer, last_layer, requests, state, members, takes, n_members, table, first_entry, look_up, rank_of, where, cache,
-    slots, drafts, choose, routed, migrate, moves, predict, ahead,
+    told, slots, drafts, choose, routed, migrate, moves, predict, ahead,
 ):  # fmt: skip
     """All events of iteration `at`, whose prompts pass the layers first_layer .. last_layer - 1; fills entries of `table`, from
     first_entry on. requests, state, members, takes: see replay/serving/state.py; cache: ExpertCache.state."""
@@ -267,6 +285,8 @@ def serve_experts(  # type: ignore[no-untyped-def]
             begin = _gather(m, rows, n_rows, ids, place, end, keys, counts)
             if end == begin:
                 continue
+            if told[0].shape[0] + told[1].shape[0] > 0:
+                _tell(int64(m), rows, n_rows, ids, place, begin, end, told)
             if how[PLACE] == MOVING and not has_prompt:
                 n_moved = move(int64(m), keys[begin:end], counts[begin:end], hot, migrate, average, tokens, move_params, room)
                 totals[m, MOVED] += n_moved
@@ -281,6 +301,10 @@ def serve_experts(  # type: ignore[no-untyped-def]
                     near[i] = not has_prompt and not hot[m, uint64(keys[i])]
             for i in range(begin, end):
                 looked_up[n_looked_up] = m * uint64(n_experts) + uint64(keys[i])
+                if told[0].shape[0] > 0:
+                    told[4][n_looked_up] = told[2][i]
+                if told[1].shape[0] > 0:
+                    told[5][n_looked_up] = told[3][i]
                 n_looked_up += uint64(not near[i])
             layers[n_events], begins[n_events] = m, begin
             n_events += uint64(1)
@@ -295,7 +319,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
             n_then = n_all if prompt_layers[0] <= of_layer[0, later] < prompt_layers[1] else n_decode
             look_up_ahead(
                 int64(first), rows, n_rows, n_then, ids, how[N_EVENTS], how[N_LOOKUPS], n_looked_up, looked_up, hits, look_up,
-                rank_of, cache, predict, ahead,
+                told[4], told[5], rank_of, cache, predict, ahead,
             )  # fmt: skip
             entries[BESIDE], entries[READS], ahead[7][first] = ahead[7][first], numbers[N_FETCHED] > 0, 0.0
             phase = N_OF_PHASE if has_prompt else 0
@@ -305,7 +329,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
             if at < of_iteration.shape[0]:
                 of_iteration[at, 3] += numbers[N_FETCHED]
         else:
-            _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, slots)
+            _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots)
         _count(
             at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
             slots,

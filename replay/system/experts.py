@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
-from tokentape.policies.cache import KERNELS, ExpertCache
+from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
 from tokentape.policies.kernels import dispatcher_of, zeros_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.placement import (
@@ -145,8 +145,8 @@ class ExpertSlots:
         return self.drafted, costs.iteration
 
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
-        """Of a run that starts now: the cache's kernels, where, split, cache, slots, placed, drafts' cost, kv, choose, routed,
-        and no slices. n_iterations: that are recorded."""
+        """Of a run that starts now: the cache's kernels, where, split, cache, told, slots, placed, drafts' cost, kv, choose,
+        routed, and no slices. n_iterations: that are recorded."""
         rec, system = self.recorded, self.system
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, self.place
@@ -189,7 +189,17 @@ class ExpertSlots:
         has_gates = system.route is None and self.rounds is None  # those of the choices that the loop sees
         of_place = (self._placed(), migrate, moves, *ahead_of(system.prefetch, rec, has_gates))
         of_slices = serve_none, zeros_of(SLICED), zeros_of(SERVED)
-        return *of_cache, where, split, state, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
+        of_cache = (*of_cache, where, split, state, self._told(n_most))
+        return *of_cache, slots, *of_place, draft_iteration, kv, compiled(router), routed, *of_slices
+
+    def _told(self, n_most: int) -> Arguments:
+        """Gate weights and scores of the tape as far as the cache's policy needs them, and scratch."""
+        rec, made = self.recorded, list(zeros_of(ev.TOLD))
+        needs = needs_of(self.system.residency)
+        for i, (name, of) in enumerate((("gate", rec.gates), ("score", rec.scores and rec.scores.values))):
+            if name in needs:
+                made[i], made[2 + i], made[4 + i] = of, np.zeros(n_most, np.float32), np.zeros(n_most, np.float32)
+        return tuple(made)
 
     def refuse_row(self) -> None:
         """Raises ValueError after a run that a row of the tape could not be served in."""
@@ -231,7 +241,7 @@ class ExpertSlots:
         else:
             cache_of = (np.arange(sizes.size) // n_experts).astype(np.int32)
             capacity = np.full(n_layers, self.budget_bytes // n_layers, np.int64)
-        return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed)
+        return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed, n_layers=n_layers)
 
     def _placed(self) -> Arguments:
         if not self.is_placed:
@@ -297,6 +307,7 @@ class ExpertSlots:
                 raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..16")
         if residency is None:
             return
+        self._refuse_untold()
         if residency.kind == "future" and place is not None:
             raise ValueError(
                 f"system {name}: a bound needs a fixed schedule of lookups, and placements change them; leave place out"
@@ -310,6 +321,18 @@ class ExpertSlots:
             raise ValueError(
                 f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
                 f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
+            )
+
+    def _refuse_untold(self) -> None:
+        """Raises ValueError for a cache whose policy needs what its lookups cannot be told."""
+        system, rec, needs = self.system, self.recorded, needs_of(self.system.residency)
+        who = f"system {system.name}: {type(system.residency).__name__} reads {' and '.join(needs)} of lookups"
+        if needs and (system.route is not None or system.draft is not None):
+            raise ValueError(f"{who}, which are of the experts and tokens recorded; leave route and draft out")
+        lacks = [name for name, there in (("gate", rec.is_weighted), ("score", rec.scores and rec.scores.is_full)) if not there]
+        if lacking := sorted({*needs}.intersection(lacks)):
+            raise ValueError(
+                f"{who}, and tape {rec.trace_id} holds no {' and '.join(lacking)}s; record it with --tables routing,scores"
             )
 
 

@@ -46,6 +46,7 @@ class Recorded:
     row_of: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     rounds: Rounds | None = None
     no_prompts: int = 0
+    is_weighted: bool = False
     batch: int = 1
 
     @property
@@ -159,5 +160,6 @@ def recorded(
         row_of=row_of,
         rounds=rounds,
         no_prompts=int(np.sum(without)),
+        is_weighted=gate_weights is not None,
         batch=int(np.diff(trace.member_offsets).max()),
     )

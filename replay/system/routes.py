@@ -34,7 +34,7 @@ class SlicedSlots(ExpertSlots):
     def arguments(self, n_iterations: int, draft_iteration: Any, kv: Arguments) -> Arguments:
         """As of other slots, with the policy's state and what it serves at the end."""
         others = super().arguments(n_iterations, draft_iteration, kv)
-        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[6]
+        rec, room, (_, _, first, of_layer, *_) = self.recorded, self.capacity_bytes, others[7]
         assert rec.scores is not None
         (n_rows, n_layers, top_k), geometry = rec.ids.shape, rec.geometry
         room = self.budget_bytes if room is None else room

@@ -197,6 +197,7 @@ def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
     for policies, words in (
         ({"residency": system_of("lru_offload", {"residency": "belady"}).residency}, "runs over a tape"),
         ({"prefetch": system_of("lru_prefetch").prefetch, "residency": LRU()}, "slot prefetch: it moves experts in time"),
+        ({"residency": system_of("lru_offload", {"residency": "gate-weighted"}).residency}, "reads gate of lookups"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": NearIfRare()}, "add place = prefill_guided"),
         ({"precision": system_of("prefill_guided_3bit").precision, "place": PrefillGuided()}, "give --param losses=TRACE"),
     ):

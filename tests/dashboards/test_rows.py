@@ -127,7 +127,7 @@ def test_three_significant_digits(value: float, text: str) -> None:
 
 def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     looks = theme.POLICIES.values()
-    assert len({look.colour for look in looks}) == len({look.shape for look in looks}) == len(looks) == 12
+    assert len({look.colour for look in looks}) == len({look.shape for look in looks}) == len(looks) == 17
     lines = theme.lines(
         [("lru", "LRU", False), ("belady", "Belady (bound)", True), ("mine", "mine", False), ("sees", "sees", True)]
     )

@@ -119,15 +119,15 @@ def test_a_shared_stream_and_mapped_arrays_are_those_of_the_tape(store: Store, m
             for name, value in vars(stream(part, semantics)).items():
                 np.testing.assert_array_equal(getattr(whole.of(passes), name), value)
     with shared({"trace": trace, "stream": whole}) as folder:
-        given = {"trace_id": "tiny-0001", "origin": trace.origin, "geometry": trace.geometry, "read": None}
+        given = {"trace_id": "tiny-0001", "origin": trace.origin, "geometry": trace.geometry, "read": None, "told": {}}
         again = mapped(folder, "trace", Trace, **given)
         assert again is not None
         for name in ("row_pass", "row_layer", "offsets", "ids", "members"):
             np.testing.assert_array_equal(getattr(again, name), getattr(trace, name))
         again.ids[:] = 0
-        assert mapped(folder, "stream", Stream) is not None
+        assert mapped(folder, "stream", Stream, told={}) is not None
     assert not Path(folder).exists()
-    assert mapped(folder, "stream", Stream) is None
+    assert mapped(folder, "stream", Stream, told={}) is None
     assert trace.ids.any()
 
 

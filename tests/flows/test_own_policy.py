@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command import Cli
 
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows.grid import load_trace
 from tokentape.policies import own_modules
 from tokentape.policies.registry import find, sha256
 from tokentape.policies.residency import CACHES
@@ -35,8 +38,8 @@ class MostUsed:
         return np.array([self.weight])
 
     @staticmethod
-    def rank(now, n_cached, n_total, profile, params):
-        return -params[0] * n_total
+    def rank(of):
+        return -of.params[0] * of.n_total
 
 
 class NotADataclass:
@@ -103,7 +106,7 @@ def test_params_need_an_equals_sign() -> None:
 
 
 HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
-    "return -params[0]", "return sign * params[0]"
+    "return -of.params[0]", "return sign * of.params[0]"
 )
 
 
@@ -116,7 +119,7 @@ def with_helper(folder: Path, files: dict[str, str], helper: str = "my_sign") ->
 
 
 def sign_of(name: str) -> float:
-    return float(find("residency", name).rank(0, 1, 1, 0, [1.0]))  # type: ignore[attr-defined]
+    return float(find("residency", name).rank(SimpleNamespace(n_total=1, params=[1.0])))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -180,3 +183,13 @@ def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape
         done = tokentape.refused("replay", "tiny", "--policy", f"{name}:MostUsed", *command)
         assert re.search(rf"^tokentape: {name}:MostUsed, line \d+: the policy raised {error}: ", done.err)
     assert sorted(Path(store.root).rglob("*")) == before
+
+
+def test_what_a_policy_needs_is_read_from_the_tape_or_refused(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    trace_id = import_bigmoe(Path(__file__).parents[1] / "data" / "tiny.route.csv", store)
+    weights = store.open(trace_id).read("routing")["gate_weights"].explode().to_list()
+    assert load_trace(store, trace_id, ("gate",)).told["gate"].tolist() == weights
+    assert load_trace(store, trace_id).told == {}
+    with pytest.raises(ValueError, match="holds no scores, which the policy reads; record it with"):
+        load_trace(store, trace_id, ("score",))

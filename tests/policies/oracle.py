@@ -1,7 +1,16 @@
 """The obvious cache: dictionaries and scans, one event at a time. Slow, and meant to be read."""
 
+import numpy as np
 
-def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False):
+WITH_MEMORY = ("lfru", "gdsf", "least-stale", "gate-weighted", "hysteresis")
+
+
+def gate_of(now, key):
+    """A made-up gate weight, exact in binary."""
+    return ((7 * key + 13 * now) % 11 + 1) / 16
+
+
+def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False, n_layers=1):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
     policy: sieve, slru, s3-fifo, arc (below), lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass: the lowest rank
@@ -10,6 +19,7 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
     """
     if policy in ("sieve", "slru", "s3-fifo", "arc"):
         return Lists(policy, sizes, capacity, keep_overflow).hits(events)
+    ranked = Remembering(policy, sizes, n_layers) if policy in WITH_MEMORY else None
     resident, entered, used_at, cached, total, hits, clock = {}, {}, {}, {}, {}, [], 0
     for now, event in enumerate(events):
         missing = []
@@ -23,6 +33,8 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
                 entered[key], cached[key] = clock, 0
             cached[key] += 1
             used_at[key] = clock
+        if ranked:
+            ranked.begin(now, event, missing)
         if len(event) == 1 and missing and sizes[event[0]] > capacity:
             continue
         for key in missing:
@@ -32,14 +44,66 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
         future = {k: later.index(k) if k in later else len(later) + used_at[k] for k in resident}
         farthest = {k: -future[k] for k in resident}
         ranks = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": profile, "belady": farthest}
-        rank = ranks[policy.removesuffix("-bypass")]
+        rank = ranks.get(policy.removesuffix("-bypass"))
         protected = [] if policy in ("static", "belady-bypass") else event
         while sum(sizes[k] for k in resident) > capacity:
             candidates = [k for k in resident if k not in protected] or ([] if keep_overflow else list(resident))
             if not candidates:
                 break
-            del resident[min((rank[k], used_at[k], k) for k in candidates)[2]]
+            rank = ranked.ranks(candidates) if ranked else rank
+            victim = min((rank[k], used_at[k], k) for k in candidates)[2]
+            del resident[victim]
+            if ranked:
+                ranked.left(victim)
+        if ranked:
+            ranked.ranks(event)
     return hits
+
+
+class Remembering:
+    """Policies that rank by more than counts: what they remember of every key, and ranks as they are at one time."""
+
+    def __init__(self, policy, sizes, n_layers):
+        self.policy, self.sizes, self.n_layers, self.per_layer = policy, sizes, n_layers, len(sizes) // n_layers
+        self.now, self.floor, self.worth, self.cached, self.used, self.mass, self.count, self.end = 0, 0.0, {}, {}, {}, {}, {}, {}
+
+    def begin(self, now, event, missing):
+        for key in event:
+            since = now - self.used.get(key, -1)
+            self.cached[key] = 1 if key in missing else self.cached[key] + 1
+            self.used[key] = now
+            if key in missing:
+                self.worth.pop(key, None)  # it enters when others have left
+            else:
+                self.worth[key] = self.floor + self.cached[key] / self.sizes[key]
+            self.mass[key] = self.mass.get(key, 0.0) + gate_of(now, key)
+            self.count[key] = self.count.get(key, 0.0) * 2.0 ** (-since / (16 * self.n_layers)) + 1
+            is_pinned = self.count[key] > 4 or self.end.get(key, 0.0) > now
+            self.end[key] = now + 16 * self.n_layers * np.log2(self.count[key] / 2) if is_pinned else 0.0
+        self.now, self.at_layer = now, event[0] // self.per_layer
+
+    def left(self, key):
+        self.floor = self.gdsf(key)
+
+    def ranks(self, keys):
+        return {key: getattr(self, self.policy.replace("-", "_"))(key) for key in keys}
+
+    def lfru(self, key):
+        return self.cached[key] / (self.now - self.used[key] + 1)
+
+    def gdsf(self, key):
+        return self.worth.setdefault(key, self.floor + self.cached[key] / self.sizes[key])
+
+    def least_stale(self, key):
+        is_fresh = self.used[key] // self.n_layers == self.now // self.n_layers
+        turns = (key // self.per_layer - self.at_layer - 1) % self.n_layers + 1
+        return is_fresh, -turns
+
+    def gate_weighted(self, key):
+        return self.mass[key]
+
+    def hysteresis(self, key):
+        return max(self.end[key], self.used[key])
 
 
 class Lists:

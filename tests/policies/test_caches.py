@@ -7,16 +7,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import obvious_hits
+from oracle import WITH_MEMORY, gate_of, obvious_hits
 
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.residency import CACHES, LRU, RandomVictim, Static
+from tokentape.policies.residency import CACHES, LRU, GateWeighted, Hysteresis, RandomVictim, Static
 
 DETERMINISTIC = [name for name in CACHES if name != "random"]
 BOUNDS = ["belady", "belady-bypass"]
 
 
-def run(policy, events, sizes, capacity, *, serial=False, profile=None, keep_overflow=False, hits_first=False, seed=0):
+def flat(events, first=0):
+    """Keys, bounds and gates of events, which are counted from `first`."""
+    keys = np.array([k for event in events for k in event], np.int32)
+    gates = np.array([gate_of(first + now, k) for now, event in enumerate(events) for k in event], np.float32)
+    return keys, np.concatenate(([0], np.cumsum([len(event) for event in events]))).astype(np.int64), gates
+
+
+def run(policy, events, sizes, capacity, *, serial=False, profile=None, n_layers=1, **options):
     """Hits of one global cache over events (lists of keys)."""
     sizes = np.asarray(sizes, np.int64)
     cache = ExpertCache(
@@ -24,14 +31,12 @@ def run(policy, events, sizes, capacity, *, serial=False, profile=None, keep_ove
         sizes,
         np.zeros(sizes.size, np.int32),
         np.array([capacity], np.int64),
-        keep_overflow=keep_overflow,
-        hits_first=hits_first,
         profile=profile,
-        seed=seed,
+        n_layers=n_layers,
+        **options,
     )
-    keys = np.array([k for event in events for k in event], np.int32)
-    offsets = np.concatenate(([0], np.cumsum([len(event) for event in events]))).astype(np.int64)
-    return cache.advance(keys, None if serial else offsets), cache
+    keys, offsets, gates = flat(events)
+    return cache.advance(keys, None if serial else offsets, gates), cache
 
 
 def random_events(rng, n_events, n_keys, k):
@@ -78,6 +83,46 @@ def test_serial_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, 
     assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, profile)
 
 
+@pytest.mark.parametrize("policy", WITH_MEMORY)
+@given(tape=tapes, capacity=st.integers(4, 20), unit=st.booleans(), keep=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_where_layers_take_turns_the_oracle_agrees(policy, tape, capacity, unit, keep):
+    rng, events = tape
+    events = [[k + 12 * (now % 3) for k in event] for now, event in enumerate(events)]
+    sizes = np.ones(36, np.int64) if unit else rng.integers(1, 4, 36)
+    hits, _ = run(policy, events, sizes, capacity, keep_overflow=keep, n_layers=3)
+    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, None, keep, n_layers=3)
+
+
+def test_gates_that_halve_are_those_of_the_definition():
+    """Masses at one time, each halved since its last use, and not the order that the rank keeps instead."""
+    rng = np.random.default_rng(3)
+    events = random_events(rng, 300, 12, 3)
+    hits, _ = run(GateWeighted(half_life_passes=7.0), events, np.ones(12), 5)
+    mass, used, resident, found = {}, {}, set(), []
+    for now, event in enumerate(events):
+        found += [int(k in resident) for k in event]
+        for k in event:
+            mass[k] = mass.get(k, 0.0) * 0.5 ** ((now - used.get(k, -1)) / 7) + gate_of(now, k)
+            used[k] = now
+        resident |= {*event}
+        while len(resident) > 5:
+            resident.remove(min(resident - {*event}, key=lambda k: mass[k] * 0.5 ** ((now - used[k]) / 7)))
+    assert hits.tolist() == found
+
+
+def test_pins_hold_until_the_count_falls_below_the_lower_threshold():
+    """Four uses pin expert 0; a scan does not drive it out for the 16 log2(3.9 / 2) = 15 events that it takes to fall to 2."""
+    policy, scan = Hysteresis(upper=3.0, lower=2.0, half_life_passes=16.0), [[1 + i % 8] for i in range(40)]
+    stays = [run(policy, [[0]] * 4 + scan[:n] + [[0]], np.ones(9), 4, serial=True)[0][-1] for n in range(4, 30)]
+    assert run("lru", [[0]] * 4 + scan[:4] + [[0]], np.ones(9), 4, serial=True)[0][-1] == 0
+    assert stays == sorted(stays, reverse=True)
+    assert 8 < sum(stays) < 20
+    events = random_events(np.random.default_rng(0), 200, 12, 2)
+    never, lru = (run(name, events, np.ones(12), 5)[0].tolist() for name in (Hysteresis(upper=1e9, lower=1.0), "lru"))
+    assert never == lru
+
+
 @pytest.mark.parametrize("policy", [name for name in CACHES if name not in BOUNDS])
 @given(tape=tapes, cut=st.integers(1, 59))
 @settings(max_examples=20, deadline=None)
@@ -86,10 +131,7 @@ def test_advancing_in_two_calls_equals_one(policy, tape, cut):
     _, events = tape
     whole, cache = run(policy, events, np.ones(12), 6, profile=np.arange(12.0))
     cache = ExpertCache(cache.policy, cache.sizes, cache.cache_of, cache.capacity, profile=cache.profile)
-    parts = []
-    for part in (events[:cut], events[cut:]):
-        keys = np.array([k for event in part for k in event], np.int32)
-        parts.append(cache.advance(keys, np.concatenate(([0], np.cumsum([len(e) for e in part]))).astype(np.int64)))
+    parts = [cache.advance(*flat(part, cache.n_events)) for part in (events[:cut], events[cut:])]
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
@@ -178,8 +220,8 @@ class RankedLRU:
         return np.zeros(0)
 
     @staticmethod
-    def rank(now, n_cached, n_total, profile, params):
-        return now
+    def rank(of):
+        return of.now
 
 
 def test_golden_hits_of_one_fixed_tape():
@@ -197,6 +239,11 @@ GOLDEN = {
     "slru": [867, 1108, 1330, 1478],
     "s3-fifo": [867, 1118, 1323, 1474],
     "arc": [867, 1058, 1307, 1471],
+    "lfru": [867, 1140, 1334, 1470],
+    "gdsf": [867, 1139, 1335, 1473],
+    "least-stale": [867, 1054, 1303, 1474],
+    "gate-weighted": [867, 1144, 1345, 1468],
+    "hysteresis": [867, 1144, 1319, 1471],
     "static": [886, 1063, 1316, 1468],
     "random": [867, 1030, 1270, 1464],
     "belady": [867, 1230, 1450, 1536],
@@ -251,6 +298,20 @@ def test_negative_a_ghost_that_misleads_costs_arc_what_lru_keeps():
     assert run("lru", events, np.ones(42), 14, serial=True)[0].sum() > run("arc", events, np.ones(42), 14, serial=True)[0].sum()
 
 
+def test_negative_what_a_policy_remembers_misleads_it():
+    """Against LRU: a set that moves, and a layer that needs room while another floods the cache."""
+    moved = [[k] for _ in range(60) for k in range(4)] + [[k] for _ in range(4) for k in range(4, 9)]
+    flooded = [[key] for i in range(60) for key in (i % 3 if i > 9 else 0, 6 + i % 6)]
+    for policy, events, capacity, n_layers in (
+        ("lfru", moved, 5, 1), ("gdsf", moved, 5, 1), ("hysteresis", moved, 5, 1), ("gate-weighted", moved, 5, 1),
+        ("least-stale", flooded, 6, 2),
+    ):  # fmt: skip
+        lru, ours = (
+            run(name, events, np.ones(12), capacity, serial=True, n_layers=n_layers)[0][-20:].sum() for name in ("lru", policy)
+        )
+        assert ours < lru, policy
+
+
 def test_random_victims_follow_the_seed_and_nothing_else():
     events = random_events(np.random.default_rng(1), 200, 12, 2)
     a, b, c = (run(RandomVictim(), events, np.ones(12), 5, seed=seed)[0] for seed in (3, 3, 4))
@@ -265,7 +326,7 @@ def test_caches_of_different_layers_do_not_touch():
     keys = np.array([k for a, b in zip(one, two, strict=True) for k in a + [x + 7 for x in b]], np.int32)
     cache_of = (np.arange(14) // 7).astype(np.int32)
     for name in CACHES:
-        if name == "random":  # both caches draw from one generator
+        if name in ("random", *set(WITH_MEMORY) - {"gdsf"}):  # one generator, one clock of events
             continue
         profile = np.tile(np.arange(7.0), 2)
         both = ExpertCache(CACHES[name](), np.ones(14, np.int64), cache_of, np.full(2, 4, np.int64), profile=profile)
@@ -299,8 +360,30 @@ class Incomplete:
 
 class BadRank(RankedLRU):
     @staticmethod
+    def rank(of):
+        return undefined_name + of.now  # noqa: F821
+
+
+class Positional(RankedLRU):
+    @staticmethod
     def rank(now, n_cached, n_total, profile, params):
-        return undefined_name + now  # noqa: F821
+        return now
+
+
+class Untold(RankedLRU):
+    @staticmethod
+    def rank(of):
+        return of.gate + of.score
+
+
+def test_a_rank_of_the_wrong_form_or_without_what_it_reads_is_named():
+    with pytest.raises(ValueError, match=r"Positional.rank takes 5 arguments; write rank\(of\)"):
+        run(Positional(), [[0]], [1], 1)
+    with pytest.raises(ValueError, match=r"reads of.gate, .* needs = \('gate',\)"):
+        run(Untold(), [[0]], [1], 1)
+    cache = run("gate-weighted", [[0]], [1], 1)[1]
+    with pytest.raises(ValueError, match="reads each lookup's gate; 0 of 1 are told"):
+        cache.advance(np.zeros(1, np.int32))
 
 
 def test_a_rank_that_does_not_compile_is_named():

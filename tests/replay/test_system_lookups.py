@@ -1,14 +1,21 @@
 """The loop against replay/experts: the same tape, cache and lookups, one by one."""
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load, shipped
-from tokentape.policies.residency import CACHES
+from tokentape.policies.cache import needs_of
+from tokentape.policies.protocol import GIVEN, Ranked
+from tokentape.policies.residency import CACHES, GateWeighted
 from tokentape.policies.serving import Static as StaticBatches
+from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.slots import System
 from tokentape.replay.experts import look_up, make_cache, replay
+from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.system.recorded import recorded
@@ -23,20 +30,73 @@ def system(policy, scope, percent, batch=1):
     return System("test", {"schedule": StaticBatches(batch), "residency": policy}, options)
 
 
+@dataclass(frozen=True)
+class MostScored(Ranked):
+    needs: ClassVar[tuple[str, ...]] = ("gate", "score")
+
+    @staticmethod
+    def rank(of):
+        of.memory[0] += of.gate * of.score
+        return of.memory[0]
+
+
+def told(trace):
+    """The trace with made-up gate weights and scores of its entries, and the scores of all experts."""
+    rng, n = np.random.default_rng(trace.ids.size), trace.row_layer.size
+    values = rng.standard_normal((n, trace.geometry.n_experts)).astype(np.float32)
+    chosen = values[np.repeat(np.arange(n), np.diff(trace.offsets)), trace.ids]
+    gates = rng.integers(1, 99, trace.ids.size).astype(np.float32) / 128
+    return replace(trace, told={"gate": gates, "score": chosen}), Scores(values, values)
+
+
 @pytest.mark.parametrize("percent", [50, 70])
 @pytest.mark.parametrize("scope", ["global", "per-layer"])
-@pytest.mark.parametrize("name", list(CACHES))
-def test_every_lookup_is_that_of_the_expert_engine(name, scope, percent) -> None:
-    policy, semantics = CACHES[name](), Semantics(scope)
+@pytest.mark.parametrize("policy", [*(policy() for policy in CACHES.values()), MostScored()], ids=[*CACHES, "scored"])
+def test_every_lookup_is_that_of_the_expert_engine(policy, scope, percent) -> None:
+    semantics = Semantics(scope)
     for seed in range(5):
-        trace = make_trace(seed, n_requests=4, n_prompt=7, n_decode=30)
+        trace, scores = told(make_trace(seed, n_requests=4, n_prompt=7, n_decode=30))
         size = round(sum(trace.geometry.expert_bytes("int8-g32")) * 8 * percent / 100)
-        wanted = stream(trace, semantics)
+        wanted = stream(trace, semantics, needs_of(policy))
         hits = look_up(make_cache(trace, policy, semantics, size, "int8-g32", 0), wanted, semantics)
-        tape = recorded(trace)
+        tape = recorded(trace, trace.told["gate"], scores=scores if needs_of(policy) else None)
         made = simulate(tape, tape.requests(), system(policy, scope, percent), MACHINE, SETTING, logs=wanted.keys.size)
         assert np.array_equal(made.slots.log_keys, wanted.keys)
-        assert np.array_equal(made.slots.log_hits, hits), (name, seed)
+        assert np.array_equal(made.slots.log_hits, hits), seed
+
+
+def test_of_an_event_the_largest_gate_and_score_are_told():
+    trace, _ = told(make_trace(1, n_requests=2, n_prompt=7, n_decode=3))
+    rows, keys = np.repeat(np.arange(trace.row_layer.size), np.diff(trace.offsets)), stream(trace, Semantics("global"), GIVEN)
+    for name in GIVEN:
+        largest = dict[tuple[int, int], float]()
+        for row, e, value in zip(rows.tolist(), trace.ids.tolist(), trace.told[name].tolist(), strict=True):
+            at = (int(trace.row_pass[row]), int(trace.row_layer[row]) * trace.geometry.n_experts + e)
+            largest[at] = max(largest.get(at, -np.inf), value)
+        passes = np.repeat(keys.event_pass, np.diff(keys.offsets)).tolist()
+        assert [largest[at] for at in zip(passes, keys.keys.tolist(), strict=True)] == keys.told[name].tolist()
+
+
+def test_a_policy_that_reads_what_the_tape_or_the_loop_lacks_is_refused_in_one_line():
+    trace, scores = told(make_trace(0))
+    for tape, policy, words in (
+        (
+            recorded(trace),
+            GateWeighted(),
+            "system test: GateWeighted reads gate of lookups, and tape test holds no gates; record",
+        ),
+        (
+            recorded(trace, trace.told["gate"]),
+            MostScored(),
+            "MostScored reads gate and score of lookups, and tape test holds no scores",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            simulate(tape, tape.requests(), system(policy, "global", 50), MACHINE, SETTING)
+    routed = replace(one := system(GateWeighted(), "global", 50), policies=one.policies | {"route": CachePrior()})
+    tape = recorded(trace, trace.told["gate"], scores=scores)
+    with pytest.raises(ValueError, match="leave route and draft out"):
+        simulate(tape, tape.requests(), routed, MACHINE, SETTING)
 
 
 @pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32"])

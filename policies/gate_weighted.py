@@ -1,0 +1,38 @@
+"""Gate-weighted: the expert that weighed least in what the model computed leaves.
+
+Lookups are counted by the largest gate weight among the tokens of the event, added up since the start, whether or not the expert
+was resident; the sum may halve with time, as the counts of LRFU (D. Lee et al., IEEE Transactions on Computers 50(12), 2001).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tokentape.policies.kernels import kernel
+from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
+
+
+@kernel(RANK_SIGNATURE, allocates=False)
+def _mass(of):  # type: ignore[no-untyped-def]
+    half_life = of.params[0] * of.n_layers
+    if half_life == 0.0:
+        of.memory[0] += of.gate
+        return of.memory[0]
+    of.memory[0] = of.memory[0] * 2.0 ** (-of.since / half_life) + of.gate
+    return of.now / half_life + np.log2(of.memory[0])  # all halve alike: this order is that of the masses at any time
+
+
+@dataclass(frozen=True)
+class GateWeighted(Ranked):
+    """half_life_passes: passes, of an event per MoE layer, in which what was added halves; 0: never."""
+
+    half_life_passes: float = 0.0
+    needs: ClassVar[tuple[str, ...]] = ("gate",)
+    rank = staticmethod(_mass)
+
+    def __post_init__(self) -> None:
+        if self.half_life_passes < 0:
+            raise ValueError(f"gate-weighted: half_life_passes {self.half_life_passes} must be 0 or more")
