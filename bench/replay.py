@@ -56,7 +56,7 @@ def against_peer(keys: NDArray[np.int32], n_keys: int, label: str) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.oracleGeneral"
         oracle_general(keys).tofile(path)
-        for policy in ("lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "belady"):
+        for policy in ("lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "gdsf", "belady"):
             if policy == "s3-fifo" and capacity < 20:
                 continue  # the peer's small queue, a tenth, then holds nothing, and all misses
             timed_replay(keys[:1000], policy, n_keys, capacity, 1)  # load the compiled kernels

@@ -19,7 +19,7 @@ def _worth_of_a_byte(of):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class GDSF(Ranked):
-    """A fetch costs per_fetch + per_byte x bytes; 1 and 0 keep most hits, 0 and 1 most bytes."""
+    """A fetch costs per_fetch + per_byte x bytes; 1 and 0, as libCacheSim has it, keep most hits, 0 and 1 most bytes."""
 
     per_fetch: float = 1.0
     per_byte: float = 0.0

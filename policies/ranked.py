@@ -106,14 +106,14 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
             is_hit = resident[key] != 0
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
+            gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
+            rank[key] = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
+            stamp[key] = now
             if is_hit or not hits_first:
                 last[key] = first_lookup + place
                 place += 1
             hits[i] = is_hit
             if is_hit:
-                gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
-                rank[key] = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
-                stamp[key] = now
                 slot = uint64(slot_of[key])
                 if rank[key] < ranks[base + slot]:
                     _sift_up(slot, key, rank[key], last[key], base, heap, ranks, lasts, slot_of)
@@ -124,7 +124,6 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
         if missing == 0 and used[c] <= capacity[c]:
             continue
         if one_by_one and missing > capacity[c]:
-            stamp[first_key] = now
             continue  # larger than the cache: streamed
         if how[AGES] and used[c] + missing > capacity[c]:
             n_here = uint64(count[c])
@@ -160,9 +159,6 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
                 if hits_first:
                     last[key] = first_lookup + place
                     place += 1
-                gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
-                rank[key] = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
-                stamp[key] = now
                 used[c] += sizes[key]
                 resident[key] = 1
                 _sift_up(uint64(count[c]), key, rank[key], last[key], base, heap, ranks, lasts, slot_of)

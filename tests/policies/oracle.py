@@ -55,8 +55,6 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
             del resident[victim]
             if ranked:
                 ranked.left(victim)
-        if ranked:
-            ranked.ranks(event)
     return hits
 
 
@@ -72,10 +70,7 @@ class Remembering:
             since = now - self.used.get(key, -1)
             self.cached[key] = 1 if key in missing else self.cached[key] + 1
             self.used[key] = now
-            if key in missing:
-                self.worth.pop(key, None)  # it enters when others have left
-            else:
-                self.worth[key] = self.floor + self.cached[key] / self.sizes[key]
+            self.worth[key] = self.floor + self.cached[key] / self.sizes[key]
             self.mass[key] = self.mass.get(key, 0.0) + gate_of(now, key)
             self.count[key] = self.count.get(key, 0.0) * 2.0 ** (-since / (16 * self.n_layers)) + 1
             is_pinned = self.count[key] > 4 or self.end.get(key, 0.0) > now
@@ -92,7 +87,7 @@ class Remembering:
         return self.cached[key] / (self.now - self.used[key] + 1)
 
     def gdsf(self, key):
-        return self.worth.setdefault(key, self.floor + self.cached[key] / self.sizes[key])
+        return self.worth[key]
 
     def least_stale(self, key):
         is_fresh = self.used[key] // self.n_layers == self.now // self.n_layers

@@ -1,5 +1,7 @@
 """Small traces for tests, made from a seed: the arrays a tape would give."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
@@ -50,4 +52,5 @@ def make_tables(seed=0, n_requests=3, n_prompt=10, n_decode=20, geometry=GEOMETR
 
 def make_trace(seed=0, geometry=GEOMETRY, **sizes) -> Trace:
     routing, passes = make_tables(seed, geometry=geometry, **sizes)
-    return trace_from_tables("test", geometry, "synthetic", routing, passes)
+    trace = trace_from_tables("test", geometry, "synthetic", routing, passes)
+    return replace(trace, told={"gate": (np.arange(trace.ids.size) * 7 % 11 + 1).astype(np.float32)})

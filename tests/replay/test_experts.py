@@ -250,7 +250,7 @@ TRACES = {
 
 
 @pytest.mark.parametrize("trace", list(TRACES))
-@pytest.mark.parametrize("policy", ["lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "belady"])
+@pytest.mark.parametrize("policy", ["lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "gdsf", "belady"])
 def test_miss_ratios_equal_libcachesim(policy, trace):
     pytest.importorskip("libcachesim")
     keys = TRACES[trace]()
