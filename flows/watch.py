@@ -213,7 +213,7 @@ class Watch:
 
     def _read(self) -> dict[str, Any]:
         kept = self.store.fs.cat_file(self.path) if self.store.fs.exists(self.path) else b"{}"
-        return {"files": {}, "contents": {}, "left": [], "unsent": []} | json.loads(kept)
+        return {"files": {}, "contents": {}, "left": [], "unsent": [], **json.loads(kept)}
 
     def _save(self) -> None:
         self.store.write_bytes(self.path, json.dumps(self.state).encode())
