@@ -173,20 +173,18 @@ class Watch:
         with copy.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         if digest not in self.state["contents"]:
-            self.state["contents"][digest] = tape = self._imported(copy, place, digest)
+            form, tape = self.watched.form, None
+            again = shlex.join(["tokentape", "watch", place, *(["--from", form] if form else []), "--once"])
+            try:
+                work = partial(_import, copy, place, form, self.store.absolute)
+                tape = self.step(f"import {copy.name}", work, again, f"sum:{digest[:8]}")
+            except ValueError as error:
+                self._failed(str(error))
+            self.state["contents"][digest] = tape
             self.state["left"] += [tape] if tape else []
         copy.unlink()
         self.state["files"][path] = stamp
         self._save()
-
-    def _imported(self, copy: Path, place: str, digest: str) -> str | None:
-        again = shlex.join(["tokentape", "watch", place, *(["--from", self.watched.form] if self.watched.form else []), "--once"])
-        work = partial(_import, copy, place, self.watched.form, self.store.absolute)
-        try:
-            return str(self.step(f"import {copy.name}", work, again, f"sum:{digest[:8]}"))
-        except ValueError as error:
-            self._failed(str(error))
-            return None
 
     def _finish(self) -> None:
         """Studies on the new tapes, the pages, and the bounds that are crossed."""
@@ -215,7 +213,7 @@ class Watch:
 
     def _read(self) -> dict[str, Any]:
         kept = self.store.fs.cat_file(self.path) if self.store.fs.exists(self.path) else b"{}"
-        return {"files": {}, "contents": {}, "left": [], "unsent": []} | json.loads(kept)
+        return {"files": {}, "contents": {}, "left": [], "unsent": [], **json.loads(kept)}
 
     def _save(self) -> None:
         self.store.write_bytes(self.path, json.dumps(self.state).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from contextlib import suppress
 from typing import Annotated
 
@@ -36,13 +37,9 @@ def demo(
 def watch(
     ctx: typer.Context,
     source: Annotated[str, argument("PATH|URL", "A folder, a file that grows, or an fsspec URI of one (s3://bucket/traces).")],
-    form: Annotated[
-        str, option("How `tokentape import` reads each: 'vllm --model NAME'. [default: by its content]", "--from")
-    ] = "",
+    form: Annotated[str, option("As `tokentape import` has it: 'vllm --model NAME'. [default: by content]", "--from")] = "",
     studies: Annotated[list[str], option("Grid of replays for new tapes, or my.toml; repeatable.", "--study")] = FIRST_LOOK,
-    alerts: Annotated[
-        list[str] | None, option("POLICY:SHARE of the bound's hits that it may miss; see below.", "--alert")
-    ] = None,
+    alerts: Annotated[list[str] | None, option("POLICY:SHARE of the bound's hits that it may miss.", "--alert")] = None,
     webhook: Annotated[str, option("Where alerts are posted: http://localhost:8080/alerts. [default: nowhere]")] = "",
     webhook_anywhere: Annotated[bool, option("The webhook may be on another machine.", "--webhook-anywhere")] = False,
     every_s: Annotated[float, option("Seconds between looks; a file is taken when two find it alike.", "--every", min=0)] = 5.0,
@@ -65,6 +62,7 @@ def watch(
     from tokentape.flows.watch import Watch, Watched
     from tokentape.flows.workers import gone_soon
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with it ignored
     watching = Watch(Watched(**ctx.params), store, out)
     with suppress(KeyboardInterrupt), gone_soon(code=0):  # the way a watch ends
         if not once:

@@ -131,6 +131,7 @@ def test_a_file_that_is_dropped_becomes_a_tape_its_study_and_a_page_and_a_bad_on
     assert [run["state_type"] for run in (*good, *bad)] == ["COMPLETED", "FAILED"], said
     assert code == 0, said
     (tape,) = (one for one in store.trace_ids() if one != "tiny-0001")
+    assert good[0]["name"] == "new in incoming"
     assert tape in page
     assert f"lru on {tape} x 1" in tasks_seen
     assert tasks_seen["import bad.csv"]["type"] == "FAILED"
