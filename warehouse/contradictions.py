@@ -54,8 +54,8 @@ class Rows:
         self._layers = np.array(geometry.moe_layers, np.int64)
         if table in _PER_TOKEN and passes is not None:
             n_layers = max(1, len(self._layers)) if table == "routing" else 1
-            most = passes["n_tokens"].cast(pl.Int64).max() or 0
-            self._counts = np.zeros((passes.height, n_layers), np.min_scalar_type(most + 1))  # type: ignore[operator]
+            most = int(passes["n_tokens"].to_numpy().max(initial=0))
+            self._counts = np.zeros((passes.height, n_layers), np.min_scalar_type(most + 1))
 
     def see(self, rows: pa.Table) -> None:
         """A whole shard: a request's rows are all in one."""
