@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize

@@ -12,7 +12,7 @@ import json
 import os
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -472,7 +472,7 @@ def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
     """Computes jobs on one tape. Replays of policies are written together, a system's run is a batch of its own. What one raises
     does not keep the others from running, unless it is of the disk or the memory. Raises ChildProcessError where a run is not the
     one that was asked for."""
-    refused, cpu_s = dict[str, str](), Counter[str]()
+    refused, cpu_s = dict[str, str](), defaultdict[str, float](float)
     if batch.is_there:
         return Ran(refused, cpu_s)
     from tokentape.flows.system_runs import Asked, run_asked
@@ -503,7 +503,7 @@ def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
         cpu_s[job.told[0]] += time.thread_time() - start
     if made:
         write(store, study, made)
-    whole = (time.thread_time() - began) / (cpu_s.total() or 1.0)  # what is done for all of a batch is shared by them
+    whole = (time.thread_time() - began) / (sum(cpu_s.values()) or 1.0)  # what is done for all of a batch is shared by them
     return Ran(refused, {name: whole * spent for name, spent in cpu_s.items()})
 
 

@@ -103,7 +103,7 @@ def cpu_per_run(store: Store) -> Callable[[str, str, int], float | None]:
     def told(trace_id: str, system: str, n_rows: int) -> float | None:
         for said in ({"trace_id": trace_id, "system": system}, {"system": system}, dict[str, str]()):
             if like := [row for row in spent if said.items() <= row.items()]:
-                return n_rows * float(sum(row["cpu_s"] for row in like)) / sum(row["n_rows"] * row["n_runs"] for row in like)
+                return float(n_rows * sum(row["cpu_s"] for row in like) / sum(row["n_rows"] * row["n_runs"] for row in like))
         return None
 
     return told
