@@ -74,16 +74,16 @@ def placed(
 ) -> Placed:
     """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
 
-    names: None for all that go with the scope. Batches of more sequences than the tape has are left out, and shuffled prompts of
-    a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps. Raises ValueError on bad input;
-    nothing is written then.
+    names: None for all that go with the scope, and by no machine's times. Batches of more sequences than the tape has are left
+    out, and shuffled prompts of a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps.
+    Raises ValueError on bad input; nothing is written then.
     """
     manifest = store.open(traces[0]).manifest
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
     fitting = [
         name
         for name, placement in PLACEMENTS.items()
-        if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive"))
+        if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive")) and not placement.by_machine
     ]
     made = dict(make(name, given) for name in names or fitting)
     for name, placement in made.items():

@@ -34,6 +34,7 @@ class FixedPlacement(ABC):
 
     kind: ClassVar[str] = "fixed"
     is_bound: ClassVar[bool] = False
+    by_machine: ClassVar[bool] = False
 
     @abstractmethod
     def scores(self, seen: Seen) -> Floats:

@@ -25,6 +25,7 @@ class EventPlacement:
 
     kind: ClassVar[str] = "event"
     is_bound: ClassVar[bool] = False
+    by_machine: ClassVar[bool] = False
     where: ClassVar[Any]  # of WHERE_SIGNATURE
 
     def params(self) -> Floats:

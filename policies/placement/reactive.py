@@ -27,11 +27,13 @@ MIGRATE_SIGNATURE = int64(_I64, _F64, _U8, int64, _F64)
 
 @dataclass(frozen=True)
 class ReactivePlacement:
-    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing."""
+    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing. by_machine: it decides by the times
+    of a machine."""
 
     kind: ClassVar[str] = "reactive"
     is_bound: ClassVar[bool] = False
     starts_placed: ClassVar[bool] = False
+    by_machine: ClassVar[bool] = False
     migrate: ClassVar[Any]  # compiled function of MIGRATE_SIGNATURE
 
     def params(self) -> Floats:
@@ -166,6 +168,7 @@ class Balance(ReactivePlacement):
 
     fetch_reads: float | None = None
     token_reads: float | None = None
+    by_machine: ClassVar[bool] = True
     migrate = staticmethod(balance_link)
 
     def __post_init__(self) -> None:

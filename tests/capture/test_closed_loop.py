@@ -332,7 +332,7 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
 @pytest.mark.embedded
 @pytest.mark.parametrize("precision", ["high-bit", "dbsc"])
 def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, tmp_path, precision):
-    store = Store(tmp_path)
+    store = Store(str(tmp_path))
     tape = store.open(capture(CaptureSettings("embedded", "recall", max_requests=3, max_new_tokens=24, device="cpu"), store))
     routing = tape.read("routing")
     trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", routing, tape.read("passes"))

@@ -189,7 +189,7 @@ def test_what_a_policy_needs_is_read_from_the_tape_or_refused(tmp_path: Path) ->
     store = Store(str(tmp_path))
     trace_id = import_bigmoe(Path(__file__).parents[1] / "data" / "tiny.route.csv", store)
     weights = store.open(trace_id).read("routing")["gate_weights"].explode().to_list()
-    assert load_trace(store, trace_id, ("gate",)).told["gate"].tolist() == weights
+    assert load_trace(store, trace_id, needs=("gate",)).told["gate"].tolist() == weights
     assert load_trace(store, trace_id).told == {}
     with pytest.raises(ValueError, match="holds no scores, which the policy reads; record it with"):
-        load_trace(store, trace_id, ("score",))
+        load_trace(store, trace_id, needs=("score",))

@@ -346,7 +346,9 @@ def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
         assert np.all((total[1] <= total[0] * (1 + 1e-12)) & (total[0] <= total[2] * (1 + 1e-12)))
     roles = machine.roles
     home, static = (machine.tiers[tier].peak_bytes_per_s.value for tier in (roles.expert_home, roles.weights_home))
-    assert np.all(found.phi_ar >= 1.0 - 1e-12) or static < home  # elmoe3d-xpu-nmp: static weights in two of eight channels
+    is_cold = bool(roles.near_compute) and np.all(found.mapping.share < 1.0)  # crosses a link, where the baseline computes there
+    # elmoe3d-xpu-nmp: static weights in two of eight channels
+    assert np.all(found.phi_ar >= 1.0 - 1e-12) or static < home or is_cold
     if machine.roles.expert_home == machine.roles.weights_home and not machine.roles.kv_cache:
         assert found.phi_ar == pytest.approx(1.0)  # all of it lies there already
 
