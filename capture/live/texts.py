@@ -6,11 +6,13 @@ run under the model's own causal mask, trees under one that shows each node its 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tokentape.capture.live.caches import KVCache
 from tokentape.capture.live.sampling import NLL_CHUNK_ELEMENTS, nll_of, prompt_nll
@@ -19,6 +21,8 @@ from tokentape.capture.models import device_of
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")
+# What models call their cache, as an argument and in what they return: transformers renamed it in 5.24, all families at once.
+CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"
 
 
 class Watch(Protocol):
@@ -44,8 +48,8 @@ class Text:
     def run(self, ids: torch.Tensor, coming: Pass, **options: Any) -> torch.Tensor:
         """(rows, columns or fewer, V) logits of ids (rows, columns)."""
         self.watch.before(coming)
-        out = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, **options)
-        self.cache, logits = out.past_key_values, out.logits
+        out = self.model(input_ids=ids, use_cache=True, **{CACHE: self.cache}, **options)
+        self.cache, logits = getattr(out, CACHE), out.logits
         self.length += ids.shape[1]
         self.watch.after(coming)
         return logits  # type: ignore[no-any-return]  # transformers types no output

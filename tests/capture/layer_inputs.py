@@ -17,6 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tokentape.capture.hooks import Hooked
+from tokentape.capture.live.texts import CACHE
 
 
 class _Handed(Exception):
@@ -66,7 +67,7 @@ class LayerInputs(Hooked):
             return value[:, at] if is_by_row else value
 
         given = {name: cut(value) for name, value in kwargs.items() if name != "attention_mask"}
-        given |= {"past_key_values": _Taker(), "attention_mask": None}
+        given |= {CACHE: _Taker(), "attention_mask": None}
         rest = [cut(value) for value in args]
         if replaced is not None and "hidden_states" in given:
             given["hidden_states"] = replaced
@@ -75,7 +76,7 @@ class LayerInputs(Hooked):
         try:
             self.modules[layer].forward(*rest, **given)
         except _Handed:
-            return given["past_key_values"].taken
+            return given[CACHE].taken
         raise ValueError(f"layer {layer}: its attention handed no keys and values to the cache")
 
 

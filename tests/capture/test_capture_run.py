@@ -395,5 +395,5 @@ def test_the_estimate_is_by_table_what_a_capture_writes_and_holds(settings, stor
         assert expected.largest == max(expected.table_bytes.items(), key=lambda of: of[1])
     model = AutoModelForCausalLM.from_pretrained(settings.model)
     assert expected.memory_bytes["weights"] == 4 * model.num_parameters()
-    cache = model(torch.ones(2, 104, dtype=torch.long)).past_key_values
+    cache = getattr(model(torch.ones(2, 104, dtype=torch.long)), texts.CACHE)
     assert expected.memory_bytes["keys and values"] == sum(4 * (of.keys.numel() + of.values.numel()) for of in cache.layers)

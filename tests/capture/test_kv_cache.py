@@ -10,6 +10,7 @@ from tiny_families import CONFIGS, VOCAB, build
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.texts import CACHE
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -187,13 +188,13 @@ def test_what_cannot_run_is_refused(tiny):
         KV(model, KV_POLICIES["oracle"](8))
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad(), KV(model, AEP(8, sink=1)) as slot:
-        out = model(input_ids=ids, past_key_values=slot.new_cache([0]), use_cache=True)
+        out = model(input_ids=ids, use_cache=True, **{CACHE: slot.new_cache([0])})
         with pytest.raises(ValueError, match="one token at a time"):
-            model(input_ids=ids[:, :2], past_key_values=out.past_key_values, use_cache=True)
+            model(input_ids=ids[:, :2], use_cache=True, **{CACHE: getattr(out, CACHE)})
         for what in (lambda c: c.layers[0].crop(-1), lambda c: c.reset(), lambda c: c.reorder_cache(torch.tensor([0]))):
             with pytest.raises(ValueError, match="an evicting cache"):
-                what(out.past_key_values)
-        assert not out.past_key_values.is_croppable
+                what(getattr(out, CACHE))
+        assert not getattr(out, CACHE).is_croppable
     kept = model.config._attn_implementation
     assert not kept.startswith("tokentape")
     assert torch.isfinite(model(input_ids=ids).logits).all()

@@ -6,6 +6,8 @@ from layer_inputs import LayerInputs
 from tiny_families import CONFIGS, build, prompt
 from transformers import DynamicCache
 
+from tokentape.capture.live.texts import CACHE
+
 
 @pytest.mark.parametrize("family", list(CONFIGS))
 @torch.no_grad()
@@ -14,7 +16,7 @@ def test_recomputed_equals_stored_bit_for_bit(family):
     model, ids, cache = build(family), prompt(7), DynamicCache()
     with LayerInputs(model) as inputs:
         for piece in (ids[:, :4], ids[:, 4:5], ids[:, 5:6]):
-            model(input_ids=piece, past_key_values=cache, use_cache=True)
+            model(input_ids=piece, use_cache=True, **{CACHE: cache})
             n = piece.shape[1]
             for layer, stored in enumerate(cache.layers):
                 keys, values = inputs.recomputed(layer)
@@ -28,7 +30,7 @@ def test_recomputed_equals_stored_bit_for_bit(family):
 def test_single_tokens_of_a_prompt_stand_at_their_positions(family):
     model, ids, cache = build(family), prompt(9), DynamicCache()
     with LayerInputs(model) as inputs:
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        model(input_ids=ids, use_cache=True, **{CACHE: cache})
         rows = [1, 4, 8]
         for layer, stored in enumerate(cache.layers):
             keys, values = inputs.recomputed(layer, rows)

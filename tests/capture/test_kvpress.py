@@ -9,6 +9,7 @@ import torch
 from tiny_families import VOCAB, build
 
 from tokentape.capture.live.attention import KV
+from tokentape.capture.live.texts import CACHE
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
@@ -22,12 +23,12 @@ N = 40
 def positions_kept(model, press, ids):
     """(layer, head) -> positions that the press leaves, found by comparing keys with the whole cache's."""
     full, pressed = DynamicCache(), DynamicCache()
-    model(input_ids=ids, past_key_values=full, use_cache=True)
+    model(input_ids=ids, use_cache=True, **{CACHE: full})
     place = lambda module, args, kwargs: (args, kwargs | {"cache_position": torch.arange(N)})  # noqa: E731
     handles = [m.register_forward_pre_hook(place, with_kwargs=True) for m in model.modules() if hasattr(m, "layer_idx")]
     try:
         with press(model):
-            model(input_ids=ids, past_key_values=pressed, use_cache=True)
+            model(input_ids=ids, use_cache=True, **{CACHE: pressed})
     finally:
         for handle in handles:
             handle.remove()
@@ -43,7 +44,7 @@ def positions_kept(model, press, ids):
 def ours(model, policy, ids):
     with KV(model, policy) as slot:
         cache = slot.new_cache([0])
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
+        model(input_ids=ids, use_cache=True, **{CACHE: cache})
         by_layer = [layer.positions()[0] for layer in cache.layers]
     return {(layer, h): sorted(p[p >= 0].tolist()) for layer, heads in enumerate(by_layer) for h, p in enumerate(heads)}
 
