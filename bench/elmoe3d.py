@@ -15,7 +15,7 @@ import polars as pl
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms
 from tokentape.replay.elmoe3d.fit import cells
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Setup, as_points, points_of
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, SLM, Setup, as_points, eagle_params, points_of
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.warehouse.load import claims
 
@@ -54,10 +54,11 @@ def one_by_one(told: Mapping[str, Any], setup: Setup) -> tuple[float, float]:
     kv = g.n_layers * g.kv_elements_per_token_layer * batch * point.context_tokens
     static, all_bytes = static_bytes + kv, expert_bytes * g.n_experts * n_layers
     slm_kv = small.n_layers * small.kv_elements_per_token_layer * batch * point.context_tokens if small else 0.0
-    private = law.head_bytes if point.scheme == EAGLE else 0.0
+    table = 2 * g.vocab * g.hidden * law.own_table  # of the head's own
+    private = 2 * eagle_params(g) + table if point.scheme == EAGLE else 0.0
     if point.scheme == SLM and small is not None:
-        table = small.vocab * small.hidden
-        private = Q8 * (small.non_expert_params - table) + 2 * table + slm_kv
+        own = small.vocab * small.hidden
+        private = Q8 * (small.non_expert_params - own) + 2 * own + slm_kv
     needed = static + 2 * g.vocab * g.hidden + private
     room = max(0.0, hb_bytes - needed)
     is_copy = point.scheme == QUANT and is_sliced
@@ -77,8 +78,8 @@ def one_by_one(told: Mapping[str, Any], setup: Setup) -> tuple[float, float]:
     n_drafted = spec.draft_tokens * batch**spec.growth
     draft_static = static_bytes * Q4 / Q8 + kv
     if point.scheme in (EAGLE, SLM):
-        read = law.head_bytes if point.scheme == EAGLE else (Q8 * small.non_expert_params + slm_kv if small else 0.0)
-        spill = min(read, max(0.0, needed - hb_bytes))
+        read = 2 * eagle_params(g) if point.scheme == EAGLE else (Q8 * small.non_expert_params + slm_kv if small else 0.0)
+        spill = min(read, max(0.0, needed - (table if point.scheme == EAGLE else 0.0) - hb_bytes))
         draft_s = (read - spill) / hb + spill / ext
     elif point.scheme == ELASTIC:
         pool = (slices if is_sliced else share) * g.n_experts

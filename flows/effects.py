@@ -68,7 +68,6 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "step gpu": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
     "step elmoe3d": (
         Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
-        Idle(("head_gb",), lambda of: "eagle3" not in of["scheme"].lower(), "where no scheme is EAGLE3"),
     ),
     "step cxl_ndp": (
         Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),

@@ -40,7 +40,6 @@ class Options:
     expert_format: str | None = None
     beta: float | None = None
     exponent: float | None = None
-    head_gb: float | None = None
     nodes: str | None = None
     profile: str | None = None
 
@@ -82,8 +81,7 @@ class Options:
         exponent = self.exponent if self.exponent is not None or fitted is None else fitted.exponent
         if beta is None or exponent is None:
             raise ValueError(f"no law is fitted for {model}: give --beta and --exponent, or one of {', '.join(fit.laws)}")
-        fitted_bytes = fitted.head_bytes if fitted else 0.0
-        return ModelLaw(beta=beta, exponent=exponent, head_bytes=fitted_bytes if self.head_gb is None else 1e9 * self.head_gb)
+        return ModelLaw(beta=beta, exponent=exponent, own_table=fitted is not None and fitted.own_table)
 
 
 def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np.float64]]:

@@ -17,17 +17,15 @@ ROWS = ("calibrate", "all-open")
 @dataclass(frozen=True, kw_only=True)
 class ModelLaw:
     """Of a model. beta: hit rate = (resident share of the experts)^beta; exponent: s of its experts' popularity (hw/coverage.py);
-    head_bytes: of its EAGLE head, 0 where it has none."""
+    own_table: its EAGLE head holds a copy of the input table, as some that are published do."""
 
     beta: float
     exponent: float
-    head_bytes: float = 0.0
+    own_table: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 < self.beta <= 1.0:
             raise ValueError(f"beta is {self.beta}; it must be above 0 and at most 1")
-        if not 0.0 <= self.head_bytes < float("inf"):
-            raise ValueError(f"head_bytes is {self.head_bytes}; it must be finite and at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ A system's constants are a dataclass; numbers, texts, dataclasses in it and dict
 from __future__ import annotations
 
 import dataclasses
+import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ class FitFiles(Generic[T]):
         yield from ("", f"[{name}]")
         for key, value in values.items():
             if not isinstance(value, dict):
-                number = f'"{value}"' if isinstance(value, str) else f"{value:.{self.digits}g}"
+                number = json.dumps(value) if isinstance(value, str | bool) else f"{value:.{self.digits}g}"
                 yield f"{key} = {number}" + ("  # assumed" if key in self.assumed else "")
         for key, value in values.items():
             if isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values()):

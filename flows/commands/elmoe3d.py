@@ -35,8 +35,8 @@ def calibrate_elmoe3d(
 ) -> None:
     """Fit ELMoE-3D's constants to the rows of its Table 3 that may be fitted on, and print the error on all open ones.
 
-    Hit law, head size and popularity are read off one cell per model each; what a round costs is fitted on Qwen's rows of Phi_SD.
-    Seconds.
+    Hit law, popularity and whether EAGLE's head has a table of its own are read off one cell per model each; what a round costs
+    is fitted on Qwen's rows of Phi_SD. Seconds.
 
     \b
     Examples:
@@ -94,7 +94,6 @@ def speculate(
     expert_format: Annotated[str | None, option("[default: int8-g32; the paper's for its models]")] = None,
     beta: Annotated[float | None, option("Hit rate = (resident share)^beta. [default: fitted]")] = None,
     exponent: Annotated[float | None, option("Of the experts' popularity. [default: fitted]")] = None,
-    head_gb: Annotated[float | None, option("Size of EAGLE's head. [default: fitted]")] = None,
     nodes: Annotated[
         str | None,
         option(

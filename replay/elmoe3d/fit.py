@@ -1,15 +1,16 @@
 """Fits the constants of ELMoE-3D's model to Table 3 (the paper gives none): by root finding per model, then least squares.
 
-Of a model, one cell each: beta from Elastic-SD at batch 1, the head's size from EAGLE3 at batch 1, and at level L1 the exponent
-from a cell at batch 16. At batch 1 the popularity plays no part, so one turn in this order is enough. What a round costs
-(K, a, c, w) is fitted on Phi_SD, relative errors squared, at a fixed number of draft steps. Pure: the cells are passed in.
+Of a model, one cell each: beta from Elastic-SD at batch 1, whether EAGLE's head holds a table of its own from EAGLE3 at batch 1,
+and at level L1 the exponent from a cell at batch 16. At batch 1 the popularity plays no part: one turn in this order is enough.
+What a round costs (K, a, c, w) is fitted on Phi_SD, relative errors squared, at a fixed number of draft steps. Pure: the cells
+are passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -92,33 +93,25 @@ def fit_law(cells: pl.DataFrame, setup: Setup, level: str, model: str) -> tuple[
     others = [scheme for scheme in cells["scheme"] if scheme not in (ELASTIC, EAGLE)]
     if not {ELASTIC, EAGLE} <= set(cells["scheme"]) or (level == LEVELS[1] and len(others) != 1):
         raise ValueError(f"{model}: needs open cells to calibrate on, of {ELASTIC}, {EAGLE} and, at {LEVELS[1]}, one more scheme")
-    known = ELMoE3DConstants(level, "", START, {model: ModelLaw(beta=1.0, exponent=1.0, head_bytes=1.0)})
+    known = ELMoE3DConstants(level, "", START, {model: ModelLaw(beta=1.0, exponent=1.0)})
     at = {scheme: cells.filter(pl.col("scheme") == scheme) for scheme in cells["scheme"]}
     points = {scheme: as_points(points_of(cell, known), setup) for scheme, cell in at.items()}
     geometry, _ = setup.models[model]
 
-    def root(scheme: str, low: float, high: float, name: str, of: Callable[[float], dict[str, float]]) -> float:
-        """Of the numbers that `of` makes of a value, the value at which the scheme's Phi_AR is as published."""
-        published, one = at[scheme]["published_ar"][0], points[scheme]
-
-        def error(value: float) -> float:
-            numbers = of(value)
-            weights = weights_of([(geometry.n_experts, geometry.top_k, numbers.pop("exponent", 1.0))])
-            told: dict[str, Any] = {"weights": weights} | {name: np.array([number]) for name, number in numbers.items()}
-            return float(evaluate(replace(one, **told)).phi_ar[0] - published)
-
-        return _root(error, low, high, name)
+    def error(scheme: str, exponent: float = 1.0, **numbers: float) -> float:
+        """Of the scheme's Phi_AR with these numbers."""
+        weights = weights_of([(geometry.n_experts, geometry.top_k, exponent)])
+        told: dict[str, Any] = {"weights": weights} | {name: np.array([number]) for name, number in numbers.items()}
+        return float(evaluate(replace(points[scheme], **told)).phi_ar[0] - at[scheme]["published_ar"][0])
 
     low = _least_beta(points[ELASTIC])
-    beta = root(ELASTIC, low, 1.0, "beta", lambda value: {"beta": value})
-    tied, room = {"beta": beta, "exponent": 1.0 - beta}, float(points[EAGLE].hb_bytes[0])
-    head = root(EAGLE, 1.0, room, f"{model}: head_bytes", lambda value: {**tied, "head_bytes": value})
-    law, used = ModelLaw(**tied, head_bytes=head), [ELASTIC, EAGLE]
+    beta = _root(lambda value: error(ELASTIC, beta=value), low, 1.0, f"{model}: beta")
+    own_table = min((False, True), key=lambda has: abs(error(EAGLE, beta=beta, own_table=float(has))))
+    law, used = ModelLaw(beta=beta, exponent=1.0 - beta, own_table=own_table), [ELASTIC, EAGLE]
     if level == LEVELS[1]:
         used += others
-        fitted = {"beta": beta, "head_bytes": head}
-        exponent = root(others[0], 0.0, STEEPEST / 4, "exponent", lambda value: {**fitted, "exponent": value})
-        law = replace(law, exponent=exponent)
+        of_exponent = partial(error, others[0], beta=beta)
+        law = replace(law, exponent=_root(lambda value: of_exponent(exponent=value), 0.0, STEEPEST / 4, f"{model}: exponent"))
     return law, {at[scheme]["ar_claim"][0] for scheme in used}
 
 

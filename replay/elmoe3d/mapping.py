@@ -43,8 +43,8 @@ def map_bytes(p: Points) -> Mapping:
     copy_static = np.where(has_copy, np.minimum(p.static_bytes * DRAFT_FRAC, room), 0.0)
     copy_all = all_bytes * DRAFT_FRAC
     copy_share = np.where(has_copy, np.clip((room - p.static_bytes * DRAFT_FRAC) / copy_all, 0.0, 1.0), 0.0)
-    read_privately = np.where(p.is_slm, p.slm_read_bytes + p.slm_kv_bytes, p.head_bytes)
-    spill = np.clip(needed + private - p.hb_bytes, 0.0, np.where(private > 0.0, read_privately, 0.0))
+    read = np.select([p.is_slm, p.is_eagle], [p.slm_read_bytes + p.slm_kv_bytes, p.head_read_bytes], 0.0)
+    spill = np.clip(needed + np.where(p.is_eagle, read, private) - p.hb_bytes, 0.0, read)  # a head's own table goes first
     cold = np.clip(p.static_bytes + p.kv_bytes - p.hb_bytes, 0.0, None)
     found = Mapping(
         private_bytes=private,

@@ -26,6 +26,8 @@ CONTEXT_TOKENS = 1024  # of a sequence, in every row of the paper
 KV_FORMAT, STATIC_FORMAT, DRAFT_FORMAT = "int8", "int8-g32", "int4"  # of keys and values, of the target and of its draft
 BYTES_PER_PARAM = EXPERT_FORMATS[STATIC_FORMAT]
 DRAFT_FRAC = EXPERT_FORMATS[DRAFT_FORMAT] / BYTES_PER_PARAM  # bytes of a 4-bit copy over the INT8 original
+# Of published EAGLE-3 heads (RedHatAI's and SpecForge's, of Qwen3-30B-A3B and gpt-oss-20b): values, hidden states, output tokens.
+HEAD_FORMAT, FUSED_STATES, HEAD_VOCAB = "fp16", 3, 32_000
 SLICE_FRAC = 0.5  # bytes of an MSB or an LSB slice over its INT8 expert, the scale split evenly
 SLICED_FORMATS = (STATIC_FORMAT,)  # whose experts split into an MSB and an LSB slice of equal size; MXFP4 is never sliced
 # Columns of points beside model, machine, scheme, batch and a fit's, and what they are where nothing is said. verify_nodes,
@@ -40,7 +42,7 @@ OPTIONAL: dict[str, Any] = {
     "verify_nodes": 0.0,
     "draft_nodes": 0.0,
 }
-OF_FIT = ("beta", "head_bytes", "verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
+OF_FIT = ("beta", "own_table", "verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
 NUMBERS = (*OF_FIT, "batch", *(name for name in OPTIONAL if name not in ("accepted_form", "hit_model")))
 CHOICES = {"scheme": ("scheme", SCHEMES), "hit_model": ("hit model", HIT_LAWS), "accepted_form": ("form of acceptance", FORMS)}
 RANGES = {
@@ -93,7 +95,8 @@ class Points:
     batch: Floats
     context_tokens: Floats
     beta: Floats
-    head_bytes: Floats
+    head_read_bytes: Floats
+    own_table: Floats
     slm_bytes: Floats
     slm_read_bytes: Floats
     slm_kv_bytes: Floats
@@ -108,6 +111,11 @@ class Points:
     weights: Floats
     hit_model: NDArray[np.str_]
     groups: tuple[Group, ...]
+
+    @property
+    def head_bytes(self) -> Floats:
+        """Of EAGLE's head at rest."""
+        return self.head_read_bytes + self.own_table * self.embedding_bytes
 
     @property
     def is_elastic(self) -> Flags:
@@ -193,9 +201,6 @@ def _check(of: pl.DataFrame, setup: Setup) -> None:
     no_experts = [model for model in set(of["model"]) if not setup.models[model][0].moe_layers]
     wrong["{model} has no experts; ELMoE-3D speculates on a mixture of experts"] = _is("model", no_experts)
     wrong[f"scheme {SLM} needs the small model as drafter"] = _is("scheme", [SLM] if setup.drafter is None else [])
-    wrong[f"scheme {EAGLE} needs the head's size; give head_bytes for {{model}}"] = _is("scheme", [EAGLE]) & (
-        pl.col("head_bytes") == 0.0
-    )
     unknown = pl.col("alpha").is_null() & pl.col("accepted_len").is_null()
     wrong["{model}, {scheme}, batch {batch:g}: the acceptance is unknown; give alpha or accepted_len"] = unknown
     found = of.select(expr.fill_null(False).any().alias(words) for words, expr in wrong.items()).row(0, named=True)
@@ -211,12 +216,21 @@ def _is(name: str, known: Collection[str]) -> pl.Expr:
 def _sizes(geometry: Geometry, expert_format: str) -> dict[str, float]:
     return {
         "static_bytes": static_bytes(geometry, STATIC_FORMAT),
-        "embedding_bytes": value_bytes(geometry.vocab * geometry.hidden, "fp16"),
+        "embedding_bytes": value_bytes(geometry.vocab * geometry.hidden, HEAD_FORMAT),
+        "head_read_bytes": value_bytes(eagle_params(geometry), HEAD_FORMAT),
         "expert_bytes": geometry.expert_bytes(expert_format)[0],
         "n_layers": len(geometry.moe_layers),
         "n_experts": geometry.n_experts,
         "is_sliced": expert_format in SLICED_FORMATS,
     }
+
+
+def eagle_params(g: Geometry) -> int:
+    """Weights that a step of an EAGLE-3 head reads (arXiv 2503.01840, section 3): three hidden states fused to one, a dense layer
+    as wide as the target's whose attention takes the token's embedding beside it, and an output head of fewer tokens."""
+    h = g.hidden
+    attention = g.model_copy(update={"hidden": 2 * h}).attention_params - g.n_heads * (g.v_head_dim or g.head_dim) * h
+    return attention + h * (FUSED_STATES * h + 3 * g.dense_intermediate + min(HEAD_VOCAB, g.vocab))
 
 
 @lru_cache

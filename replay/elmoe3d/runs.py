@@ -140,7 +140,7 @@ def baseline(p: Points, holds: Holds, profile: Profile) -> dict[Mode, Run]:
             of, [replace(w, rows=(*w.rows, *expert_rows(of, p, passes, o.experts))) for w, o in whole], profile
         )
         head = head_work(of, p, replace(reads["draft"], cold_bytes=np.zeros(n)), phase="verify")
-        heads = [_placed(head, p.head_bytes[at, None], option) for option in options]
+        heads = [_placed(head, p.head_read_bytes[at, None], option) for option in options]
         head_s, head_j = _fastest(of, heads, profile)
         d, (ar, verify) = p.n_draft_steps[at], (slice(0, at.size), slice(at.size, None))
         seconds["ar"][at], seconds["sd"][at] = steps_s[ar], steps_s[verify] + d * head_s

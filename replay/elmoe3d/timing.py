@@ -168,7 +168,7 @@ def _draft(p: Points, mapped: Mapping) -> Reads:
     copy_frac = np.where(has_copy, DRAFT_FRAC, 1.0)
     copy_hits = hits(p, np.where(has_copy, mapped.copy_share, mapped.share), faded(p), n_tokens)
     experts = np.select([p.is_quant, p.is_elastic], [touches, np.minimum(touches, pool)], 0.0)
-    private = np.where(p.is_slm, p.slm_read_bytes + p.slm_kv_bytes, p.head_bytes)
+    private = np.where(p.is_slm, p.slm_read_bytes + p.slm_kv_bytes, p.head_read_bytes)
     static = np.where(p.is_self, p.static_bytes * DRAFT_FRAC + p.kv_bytes, private)
     return Reads(
         experts=experts,

@@ -12,8 +12,9 @@ import numpy as np
 from tokentape.hw.held import without_cache
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Work
-from tokentape.replay.elmoe3d.points import BYTES_PER_PARAM, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
+from tokentape.replay.elmoe3d.points import HEAD_FORMAT, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
 from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
 PARTIAL_SUM_BYTES = 4  # FP32
@@ -76,9 +77,9 @@ def static_work(
 
 
 def head_work(of: Group, p: Points, drafts: Reads, phase: str = "draft") -> Work:
-    """A draft step of EAGLE's head, of which the size is known and no shape."""
-    n_bytes, cold_bytes = p.head_bytes[of.at, None], drafts.cold_bytes[of.at, None]
-    ops = 2.0 * (p.batch * drafts.nodes)[of.at, None] * n_bytes / BYTES_PER_PARAM
+    """A draft step of EAGLE's head."""
+    n_bytes, cold_bytes = p.head_read_bytes[of.at, None], drafts.cold_bytes[of.at, None]
+    ops = 2.0 * (p.batch * drafts.nodes)[of.at, None] * n_bytes / bytes_per_value(HEAD_FORMAT)
     row = Rows(kind="draft", name="head", tier="draft_home", engine="main", phase=phase, bytes=n_bytes, ops=ops, count=1.0)
     return _overflowing(Work(n_steps=of.at.size, n_blocks=1, rows=(row,)), of, n_bytes, cold_bytes)
 

@@ -44,6 +44,7 @@ SMALL = STUDY.model_copy(
 )
 STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == PAPER}
 CHECK = ("level", "fit", "hit_model", "block")
+MISSED = "Elastic over EAGLE3 Phi_SD, batch 4 and up, mean"  # 24 pairs, six of them withheld: docs/elmoe3d.md
 TABLES = [name for name in VIEWS if name.startswith("elmoe3d_")]
 SETUP, CELLS = setup_of(STUDY), cells(claims().to_pylist())
 
@@ -129,8 +130,18 @@ def test_answers_of_section_7_1_lie_within_their_bars(answers):
         claim = best.format(gb)
         assert answers[claim, "paper"]["value"] == pytest.approx(STATED[claim]["value"], rel=0.04)
     over = "elmoe3d/sec-7.1/elastic_over_eagle_phi_sd/{}/4gb-8gb-mt-bench-batch-4-models-all-four"
-    assert answers[over.format("mean"), "paper"]["value"] == pytest.approx(1.45, abs=0.06)
     assert answers[over.format("max"), "paper"]["value"] == pytest.approx(2.08, abs=0.15)
+
+
+def test_elastic_over_eagle_pair_by_pair(answers):
+    """The mean of 24 pairs misses its bar (docs/elmoe3d.md); the 18 that are published can be compared, each with its own."""
+    ratios = {"ours": {}, "theirs": {}}
+    for claim in (key for key in STATED if "/phi_sd/" in key and STATED[key]["value"] and int(key.rsplit("-", 1)[1]) >= 4):
+        pair, of = claim.replace("elastic-sd", "eagle3"), "theirs" if "eagle3" in claim else "ours"
+        ratios[of][pair] = np.array([answers[claim, "paper"]["value"], STATED[claim]["value"]])
+    over = np.array([ratios["ours"][pair] / below for pair, below in ratios["theirs"].items()])
+    assert len(over) == 18
+    assert np.abs(over[:, 0] / over[:, 1] - 1.0).mean() <= 0.045
 
 
 def test_the_errors_of_the_readme_are_those_of_the_closed_forms(answers):
@@ -153,17 +164,17 @@ def test_what_is_not_known_is_shown_as_a_band(answers):
 
 
 def test_the_study_says_how_far_it_is_off_and_what_that_is_worth(said):
-    assert f"{len(STUDY.bars)} of {len(STUDY.bars)} bars held" in said[0]
+    assert f"{len(STUDY.bars) - 1} of {len(STUDY.bars)} bars held; not: {MISSED}" in said[0]
     assert said[1] == HONESTY
 
 
-def test_every_bar_is_checked_and_holds_at_the_headline(rows):
+def test_every_bar_is_checked_and_all_but_one_hold_at_the_headline(rows):
     at = rows["elmoe3d_checks"].filter(
         (pl.col("level") == "L1") & (pl.col("fit") == "calibrate") & (pl.col("hit_model") == "paper_law")
     )
     held = at.filter(pl.col("bar_low").is_not_null())
     assert set(held["block"]) == set(STUDY.bars)
-    assert held.filter(~pl.col("value").is_between("bar_low", "bar_high")).is_empty()
+    assert held.filter(~pl.col("value").is_between("bar_low", "bar_high"))["block"].to_list() == [MISSED]
 
 
 def test_checks_are_those_of_plain_arithmetic(rows, points):

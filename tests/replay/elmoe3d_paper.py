@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
@@ -15,14 +16,15 @@ STUDY = Settings.shipped()
 SETUP = setup_of(STUDY)
 TABLE = cells(claims().to_pylist())
 
-_BETA, _HEAD_GB = (0.2434, 0.4030, 0.5840, 0.1641), (0.9879, 0.4850, 0.2428, 1.5910)
+_BETA = (0.2434, 0.4030, 0.5840, 0.1641)
+_HEAD_GB = dict(zip(MODELS, (0.9879, 0.4850, 0.2428, 1.5910), strict=True))  # fitted, and read whole
 PRINTED = ELMoE3DConstants(
     level="L0",
     rows="all-open",
     speculation=Speculation(verify_tokens=5.29, growth=0.898, fade=0.450, draft_tokens=4.73),
     laws={
-        model: ModelLaw(beta=beta, exponent=1.0 - beta, head_bytes=1e9 * head)
-        for model, beta, head in zip(MODELS, _BETA, _HEAD_GB, strict=True)
+        model: ModelLaw(beta=beta, exponent=1.0 - beta, own_table=own)
+        for model, beta, own in zip(MODELS, _BETA, (True, False, False, True), strict=True)
     },
 )
 PRINTED_L1 = (1.330, 0.764, 0.783, 1.265)  # exponents
@@ -45,3 +47,8 @@ def arrays(*points, machine=None, setup=SETUP):
     if machine is not None:
         setup, frame = replace(setup, machines={"own": machine}), frame.with_columns(machine=pl.lit("own"))
     return as_points(frame, setup)
+
+
+def with_fitted_heads(points, models):
+    """As the printed numbers were made."""
+    return replace(points, head_read_bytes=np.array([1e9 * _HEAD_GB[model] for model in models]), own_table=np.zeros(len(points)))

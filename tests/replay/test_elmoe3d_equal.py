@@ -4,8 +4,10 @@ tests/replay/golden/elmoe3d.parquet: a setting per row (machine's numbers, model
 what came out; of baselines, the platform's name. Joules are by part, at every end.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from elmoe3d_paper import STUDY, arrays
 
@@ -14,7 +16,7 @@ from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculati
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.elmoe3d.baselines import near_at
-from tokentape.replay.elmoe3d.points import points_of
+from tokentape.replay.elmoe3d.points import BYTES_PER_PARAM, points_of
 from tokentape.replay.elmoe3d.runs import baseline, ours
 from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 
@@ -24,12 +26,14 @@ MODES = ("ar", "sd")
 
 
 def point_of(row):
-    law = ModelLaw(**{name: row[name] for name in ("beta", "exponent", "head_bytes")})
+    law = ModelLaw(beta=row["beta"], exponent=row["exponent"])
     names = ("verify_tokens", "draft_tokens", "growth", "fade", "n_draft_steps")
     fit = ELMoE3DConstants("", "", Speculation(**{name: row[name] for name in names}), {row["model"]: law})
     table = pl.DataFrame({name: row[name] for name in ("model", "scheme", "batch")} | {"machine": ""})
     told = {name: row[name] for name in ("accepted_len", "context_tokens", "hit_model", "verify_nodes", "draft_nodes")}
-    return arrays(points_of(table, fit, **told), machine=machine_at(row))
+    told["draft_nodes"] *= 2.0 / BYTES_PER_PARAM if row["scheme"] == "EAGLE3" else 1.0  # a head's weights were 8 bits wide
+    points = arrays(points_of(table, fit, **told), machine=machine_at(row))
+    return replace(points, head_read_bytes=np.array([row["head_bytes"]]))
 
 
 def machine_at(row):
