@@ -7,9 +7,12 @@ import tempfile
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from bench.replay import in_new_process
 from tokentape.capture.importers.rows import RoutedRows, tables_of
+from tokentape.capture.rows import rows_of
+from tokentape.policies.compact import compacted
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Manifest, Store, Tape
 
@@ -35,11 +38,22 @@ def bench(tape: Tape) -> dict[str, Any]:
         n_bytes = sum(tape.store.fs.size(path) for path in tape.files(table))
         report[f"{table}_bytes_per_token_layer"] = round(n_bytes / tape.manifest.rows[table], 1)
     with tempfile.TemporaryDirectory() as folder:
+        report["compact_scores_bytes_per_token_layer"] = round(compact_bytes(tape, Store(folder)), 1)
         n_lookups = write(Store(folder))
         cpu_s, peak = json.loads(in_new_process("-c", REPLAY, folder)[0].splitlines()[-1])
     report |= {"parquet_replay_lookups_per_cpu_s": round(n_lookups / cpu_s), "parquet_replay_peak_gib": round(peak / 2**30, 2)}
     print(f"replay of {n_lookups / 1e6:.0f} M lookups from Parquet {cpu_s:.1f} CPU s, {report['parquet_replay_peak_gib']} GiB")
     return report
+
+
+def compact_bytes(tape: Tape, store: Store) -> float:
+    """What a row of `scores` takes in a capture with --compact-scores."""
+    of, rows = tape.manifest, pa.concat_tables(tape.shards("scores"))
+    exact = rows["scores"].combine_chunks().values.to_numpy().reshape(rows.num_rows, -1)
+    scores = compacted(exact, rows["layer"].to_numpy(), of.score_rule, of.score_params, of.geometry.top_k)
+    table = rows.set_column(rows.schema.get_field_index("scores"), rows.schema.field("scores"), rows_of(scores))
+    store.write_shard(store.path("scores.parquet"), table)
+    return float(store.fs.size(store.path("scores.parquet")) / rows.num_rows)
 
 
 def write(store: Store) -> int:

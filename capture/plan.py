@@ -40,7 +40,8 @@ OF_NODES = {"routing": "node_routing", "scores": "node_scores"}
 OF_LOSSES = ("requests", "losses")  # of a tape of its own: it is about weights, its requests are the calibration text
 ALWAYS = ("requests", "passes")  # `requests` marks a shard complete, `passes` carries the pass ids on
 DEFAULT_TABLES = ("requests", "tokens", "passes", "routing", "scores")
-ASKED = ("quantization", "speculation", "attention_rows", "query_heads", "key_pages")  # named by a tape only where they are given
+# Named by a tape only where they are given:
+ASKED = ("quantization", "speculation", "attention_rows", "query_heads", "key_pages", "compact_scores")
 SHARD_BYTES, SHARD_REQUESTS = 256 << 20, 16
 
 
@@ -69,6 +70,7 @@ class CaptureSettings:
     attention_rows: int = 0
     query_heads: bool = False
     key_pages: int = 0
+    compact_scores: bool = False
     split: str | None = None
     subset: str | None = None
     field: str | None = None
@@ -91,6 +93,9 @@ class CaptureSettings:
             raise ValueError(f"--attention-rows: {why}; give --tables attention and --attention full or top:N")
         if (self.query_heads or self.key_pages) and ("attention" not in self.tables or (self.key_pages and self.speculation)):
             raise ValueError("--query-heads and --key-pages are columns of --tables attention, and pages do not go with --draft")
+
+        if self.compact_scores and "scores" not in self.tables:
+            raise ValueError("--compact-scores is of table scores, which is not recorded; leave it out or add scores to --tables")
 
     def _of_losses(self) -> tuple[str, ...]:
         """The tables, and no new tokens: the prompts are the calibration text."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,9 +26,11 @@ from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.run import record_losses
 from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.rows import rows_of
 from tokentape.capture.shard import ShardRecorder
 from tokentape.capture.speculation.drafters import Drafter, drafter_of
 from tokentape.capture.speculation.tape import RoundRecorder
+from tokentape.policies.compact import compacted
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
 
@@ -150,6 +152,8 @@ def _record_requests(
             else:
                 recorder = ShardRecorder(*recorded, n_last=settings.attention_rows, page=settings.key_pages)
             tables = _shard(loaded, group, settings, recorder, inside, meter)
+            if settings.compact_scores:
+                tables |= _compact(tables, *families.score_rule(loaded.model, planned.geometry.top_k), planned.geometry.top_k)
             writer.write_shard(shard, tables)
     return n_shards, attention
 
@@ -179,6 +183,16 @@ def _shard(
         outcomes += decode(loaded.model, batch, settings.sampling, loaded.stop_ids, loaded.pad_id, inside, **watch)
         meter.finished(batch)
     return recorder.tables(group, outcomes, settings.dataset, settings.tables)
+
+
+def _compact(tables: Mapping[str, pa.Table], rule: str | None, params: Mapping[str, Any], top_k: int) -> dict[str, pa.Table]:
+    """The tables of scores as policies/compact.py has them."""
+    made = {}
+    for name, rows in ((name, tables[name]) for name in ("scores", "node_scores") if name in tables):
+        exact = rows["scores"].combine_chunks().values.to_numpy().reshape(rows.num_rows, -1)
+        scores = rows_of(compacted(exact, rows["layer"].to_numpy(), rule, params, top_k))
+        made[name] = rows.drop_columns("scores").append_column("scores", scores)
+    return made
 
 
 def _drafter(planned: Plan, loaded: models.Loaded) -> Drafter:

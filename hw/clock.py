@@ -277,12 +277,12 @@ class _End:
             found = _pooled(self.lanes[name], parts) if isinstance(node, ast.Name) else parts.get(node.attr, np.zeros((1, 1)))
             return self._placed(found, self._demand_of(name) if is_shared else {}, is_inside)
         if isinstance(node, ast.BinOp):
-            is_or = isinstance(node.op, ast.BitOr)
-            (left, of_left), (right, of_right) = (self._walk(of, is_inside, is_shared or is_or) for of in (node.left, node.right))
-            demand = self._sum(of_left, of_right)
-            if is_or:
-                return self._together(np.maximum(left, right), demand), demand
-            return left + right if isinstance(node.op, ast.Add) else left * right, demand
+            if isinstance(node.op, ast.BitOr):
+                beside = [self._walk(of, is_inside, True) for of in _beside(node)]
+                demand = reduce(self._sum, (of for _, of in beside))
+                return self._together(reduce(np.maximum, (of for of, _ in beside)), demand), demand
+            (left, of_left), (right, of_right) = (self._walk(of, is_inside, is_shared) for of in (node.left, node.right))
+            return left + right if isinstance(node.op, ast.Add) else left * right, self._sum(of_left, of_right)
         assert isinstance(node, ast.Call)
         assert isinstance(node.func, ast.Name)
         return getattr(self, f"_{node.func.id}")(node.args, is_inside, is_shared)  # type: ignore[no-any-return]
@@ -324,6 +324,12 @@ class _End:
         for resource, values in b.items():
             _plus(found, resource, values)
         return found
+
+
+def _beside(node: ast.expr) -> list[ast.expr]:
+    """All that runs together: of a | b | c the three, so that resources are asked once."""
+    is_or = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+    return [*_beside(node.left), *_beside(node.right)] if is_or else [node]  # type: ignore[attr-defined]
 
 
 def background_w(

@@ -124,7 +124,15 @@ class Work:
 
     def apart(self, values: Floats) -> Floats:
         """(steps, blocks) values, one for each of those that are alike."""
-        return values if self.spread is None or values.shape[1] != self.n_blocks else np.take(values, self.spread, axis=1)
+        if self.spread is None or values.shape[1] != self.n_blocks:
+            return values
+        runs = self._runs  # three times as fast where kinds follow one another
+        return np.take(values, self.spread, axis=1) if runs is None else np.repeat(values, runs, axis=1)
+
+    @cached_property
+    def _runs(self) -> Ints | None:
+        assert self.spread is not None
+        return np.bincount(self.spread, minlength=self.n_blocks) if (np.diff(self.spread) >= 0).all() else None
 
     @cached_property
     def is_once(self) -> bool:

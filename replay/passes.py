@@ -54,9 +54,10 @@ def costs_of(
             continue
         _, cost = pass_costs(part, machine, semantics, weight_format, profile, of_part, keeps=part is trace)
         for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, machine)).items():
-            whole = bands.setdefault(name, Band(np.zeros(n), np.zeros(n), np.zeros(n)))
+            if name not in bands:
+                bands[name] = Band(np.zeros(n), np.zeros(n), np.zeros(n))
             for end in ENDS:
-                getattr(whole, end)[at] = getattr(band, end)
+                getattr(bands[name], end)[at] = getattr(band, end)
         longest = max(longest, int(part.row_position.max(initial=0)) + 1)
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))

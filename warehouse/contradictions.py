@@ -108,7 +108,7 @@ class Rows:
         if "pass_id" in rows.columns and self._pass_ids is not None:
             yield _is_unknown(rows["pass_id"], self._pass_ids), "its pass_id is not in `passes`"
         if "position" in rows.columns:
-            yield (rows["position"] < 0).to_numpy(), "its position is negative"
+            yield rows["position"].to_numpy() < 0, "its position is negative"
         if "layer" in rows.columns:
             layers = np.arange(self.geometry.n_layers) if self.table == "attention" else self._layers
             kind = "layer of the model" if self.table == "attention" else "MoE layer of the manifest"
@@ -187,7 +187,8 @@ class Rows:
 
 
 def _sorted(column: pl.Series) -> NDArray[np.int64]:
-    return np.unique(column.to_numpy()).astype(np.int64)
+    values = column.to_numpy().astype(np.int64)
+    return values if (values[1:] > values[:-1]).all() else np.unique(values)  # as they mostly are
 
 
 def _first(is_bad: NDArray[np.bool_]) -> int | None:
@@ -215,15 +216,17 @@ def _places(values: NDArray[Any], known: NDArray[np.int64]) -> NDArray[np.int64]
 
 def _is_unknown(column: pl.Series, known: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Null is no value and therefore not an unknown one."""
-    values = column.fill_null(0).to_numpy() if column.null_count() else column.to_numpy()
-    unknown: NDArray[np.bool_] = _not_in(values, known) & column.is_not_null().to_numpy()
+    if not column.null_count():
+        return _not_in(column.to_numpy(), known)
+    unknown: NDArray[np.bool_] = _not_in(column.fill_null(0).to_numpy(), known) & column.is_not_null().to_numpy()
     return unknown
 
 
 def _any(column: pl.Series, is_bad: Any) -> NDArray[np.bool_]:
     """Of a column of lists: which rows hold a value for which `is_bad` (values -> flags)."""
     values = column.drop_nulls().explode(empty_as_null=False)
-    flags = is_bad(values.fill_null(0).to_numpy()) | values.is_null().to_numpy()
+    flags = is_bad(values.fill_null(0).to_numpy())
+    flags |= values.is_null().to_numpy() if values.null_count() else False
     if not flags.any():
         return np.zeros(len(column), np.bool_)
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)

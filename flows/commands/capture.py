@@ -50,6 +50,9 @@ def capture(
     key_pages: Annotated[
         int, option("Also keep minima and maxima of keys by page of N tokens, and decoded queries: quest then replays.")
     ] = 0,
+    compact_scores: Annotated[
+        bool, option("Round scores to 11 bits, but where a decision would change (docs/tape.md).", "--compact-scores")
+    ] = False,
     split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
     subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
     field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,
