@@ -24,6 +24,7 @@ _CHOSEN = ("expert_ids", "natural_ids")
 _EXPERTS = (*_CHOSEN, "pool", "next_pool", "entered")  # lists of expert ids
 _NUMBERS = ("gate_weights", "scores", "hotness", "query", "key_min", "key_max")
 _SHORT = 32  # values in a list that are compared pair by pair
+_PASSES = 1 << 14  # compared at once
 _MAY_BE_INFINITE = ("nll",)  # of a token that the model held for impossible
 _PER_TOKEN = {"tokens": "tokens", "routing": "tokens in each MoE layer"}  # tables that hold every token of a pass
 
@@ -173,17 +174,20 @@ class Rows:
         assert self.passes is not None
         passes = self.passes.sort("pass_id")
         n_tokens = passes["n_tokens"].to_numpy().astype(np.int64)[:, None]
-        is_exact = passes["kind"].is_in(["prefill", "decode"]).to_numpy()[:, None] & (not self.may_miss)
-        wrong = (self._counts > n_tokens) | (is_exact & (self._counts != n_tokens))
-        if not self.may_miss:
-            wrong |= self._counts != self._counts[:, :1]
-        if wrong.any():
-            at, layer = np.argwhere(wrong)[0]
-            where = f", layer {self._layers[layer]}" if self.table == "routing" else ""
-            pass_id, found = passes["pass_id"][int(at)], self._counts[at, layer]
-            raise Contradiction(
-                f"{self.table}: pass {pass_id}{where} has {found} rows, its n_tokens in `passes` is {n_tokens[at, 0]}"
-            )
+        exact = passes["kind"].is_in(["prefill", "decode"]).to_numpy()[:, None] & (not self.may_miss)
+        for first in range(0, len(n_tokens), _PASSES):
+            part = slice(first, first + _PASSES)
+            counts, wanted = self._counts[part], n_tokens[part]
+            wrong = (counts > wanted) | (exact[part] & (counts != wanted))
+            if not self.may_miss:
+                wrong |= counts != counts[:, :1]
+            if wrong.any():
+                at, layer = np.argwhere(wrong)[0]
+                where = f", layer {self._layers[layer]}" if self.table == "routing" else ""
+                pass_id, found = passes["pass_id"][int(first + at)], counts[at, layer]
+                raise Contradiction(
+                    f"{self.table}: pass {pass_id}{where} has {found} rows, its n_tokens in `passes` is {wanted[at, 0]}"
+                )
 
 
 def _sorted(column: pl.Series) -> NDArray[np.int64]:
