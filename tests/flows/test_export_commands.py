@@ -192,3 +192,35 @@ def test_requests_are_read_back(routing: pl.DataFrame, tokentape: Cli, store: St
     prompt = store.open("tiny").read("tokens").filter(pl.col("request_id") == 0, pl.col("position") < N_PROMPT)
     assert lines[0]["input_tok_ids"] == prompt.sort("position")["token_id"].to_list()
     assert routing["expert_ids"].list.len().unique().to_list() == [TOP_K]
+
+
+BAD = {
+    "kt --capacity 2 experts": "room for 2 experts in 3 layers; give at least one a layer, or --scope global",
+    "kt --capacity 70% --phase x": "--phase 'x' is unknown; choose all, prefill, decode",
+    "ot --capacity 70% --phase x": "--phase 'x' is unknown; choose all, prefill, decode",
+    "eplb --ranks 5": "8 experts and 0 redundant ones do not share out among 5 ranks evenly",
+    "eplb --ranks 4 --form x": "unknown form of maps 'x'; known: sglang, vllm, vllm-ascend",
+    "chrome": "unknown result 'tiny'",
+    "requests --form x": "unknown form of requests 'x'; known: llmservingsim, mooncake",
+    "aiconfigurator --system h200_sxm --gpus 0": "--gpus",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_what_cannot_leave_is_one_line_and_no_file(command: str, store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    write_tiny(store)
+    form, *asked = shlex.split(command.replace("2 experts", "'2 experts'"))
+    done = tokentape("export", form, "tiny", *asked, *(() if form == "ot" else ("--out", str(tmp_path / "out"))))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert BAD[command] in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["oracle", "moe-trace", "eplb --ranks 4", "kt --capacity 50%", "ot --capacity 50%"])
+def test_a_tape_of_requests_alone_has_no_routing_to_give(form: str, store: Store, tokentape: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mooncake.jsonl").write_text(json.dumps(dict(zip(MOONCAKE, (0, 600, 10, [0, 1]), strict=True))) + "\n")
+    trace = import_requests(tmp_path / "mooncake.jsonl", store, "mooncake")
+    name, *asked = form.split()
+    done = tokentape("export", name, trace, *asked, *(() if name == "ot" else ("--out", str(tmp_path / "out"))))
+    assert (done.code, done.err.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
+    assert "records no routing" in done.err
