@@ -253,7 +253,7 @@ class ExpertSlots:
         elif isinstance(place, Oracle):
             counts = self.recorded.used_by_decodes()
         elif isinstance(place, StaticGlobal):
-            counts = np.broadcast_to((counts + self.recorded.used_by_decodes()).sum(axis=0), counts.shape)
+            counts = np.repeat((counts + self.recorded.used_by_decodes()).sum(axis=0, keepdims=True), len(counts), axis=0)
         elif isinstance(place, RandomPlacement):
             counts = np.random.default_rng(place.seed).random(counts.shape)
         else:  # one that moves experts

@@ -281,6 +281,15 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
             assert moved > 0 or name not in ("ema", "always")
 
 
+def test_the_best_static_set_of_a_tape_of_one_request() -> None:
+    """As Fiddler places experts: by all that the tape uses."""
+    tape = recorded(make_trace(4, n_requests=1, n_prompt=9, n_decode=30))
+    options = {"place": {"budget": "50%"}, "schedule": {"max_seqs": "1"}}
+    system = System("static", {"schedule": StaticBatches(1), "place": PLACEMENTS["static_global"]()}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    assert 0 < made.total(ev.AWAY_TOKENS, 0) < made.total(ev.TOKEN_EXPERTS, 0)
+
+
 def test_what_a_placement_cannot_go_by_is_refused() -> None:
     tape = recorded(make_trace(4, n_requests=3, n_prompt=5, n_decode=5))
     for name, options, said in (
