@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ ROLE = "calibrate"
 CACHED_FRAC = 0.5
 PRECISION = 0.0005  # of sd_b; the shipped values have three decimals
 LARGEST_SD_B = 4.0
+ENOUGH = 6  # layers, and draws of so many tokens in each, for a mean
 
 
 class HalfCached:
@@ -91,6 +93,20 @@ def calibrate(generator: Generator, geometry: Geometry, anchor_lru_miss: float, 
         low, high = (middle, high) if missed(middle) > anchor_lru_miss else (low, middle)
     sd_b = round((low + high) / 2, 3)
     return Fit(sd_b, missed(sd_b))
+
+
+def spread(generator: Generator, geometry: Geometry, n_tokens: int, distinct: float, seed: int = 0) -> Generator:
+    """With the sd_b at which one token each of n_tokens requests touch so many experts of a layer, by bisection over the same
+    draws; the end of 0..4 that comes nearest where none does."""
+    low, high, k = 0.0, LARGEST_SD_B, geometry.top_k
+    while high - low > PRECISION:
+        middle, counts = (low + high) / 2, []
+        for layer, first in product(geometry.moe_layers[:ENOUGH], range(0, ENOUGH * n_tokens, n_tokens)):
+            of = replace(generator, sd_b=middle)
+            logits = [of.logits(seed, r, layer, 1, 0, geometry.n_experts)[0] for r in range(first, first + n_tokens)]
+            counts.append(np.unique(np.argpartition(logits, -k, axis=1)[:, -k:]).size)
+        low, high = (middle, high) if np.mean(counts) > distinct else (low, middle)
+    return replace(generator, sd_b=round((low + high) / 2, 3))
 
 
 def anchor(claims: Iterable[Mapping[str, Any]], claim_id: str) -> float:

@@ -19,7 +19,7 @@ LEAD = (
 )
 MACHINE = Control("machine", "Machine's HB")
 CONTROLS = (LAW, LEVEL, Control("model", "Model"), MACHINE, Control("batch", "Batch"))
-SHOWN = {"paper_law", "physical"}  # hit models of the menu; Che is among the checks
+SHOWN = {"paper_law", "physical", "events"}  # hit models of the menu; Che is among the checks
 FIGURES = (
     "winners", "thresholds", "explorer", "cells", "checks", "claims", "intensity", "mapping", "latency", "platforms", "energy",
     "misses", "unions", "pool", "shared", "bits", "drafters", "replayed", "sweeps", "alpha", "measured",

@@ -24,7 +24,7 @@ select p.* exclude (study, model_id, sd_scheme, hit_model, hb_bytes, hb_bytes_pe
 from elmoe3d_points p left join machines using (hardware) where study = $study order by all
 
 -- table3: Table 3 under the hit models of the menu and every level, at constants fitted on no predicted row.
-select * from shown where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical')
+select * from shown where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical', 'events')
 order by law, level desc, model desc, gib, turn, batch
 
 -- modes: a point by mode, in words.
@@ -91,7 +91,7 @@ from ours left join theirs using (law, machine, model, scheme) order by law, mac
 select law, level, machine, gib, model, scheme, batch, mode, fidelity, speedup as value, published, role, mode || ', ' || machine as "row",
     speedup / published - 1 as error,
     coalesce(regexp_replace(printf('%+.0f', 100 * error), '^[+-]0$', '0'), format('{:.1f}×', speedup)) as said
-from ({modes}) where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical')
+from ({modes}) where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical', 'events')
 order by mode, law, level desc, model desc, gib, turn, batch
 
 -- sweeps: What varies past the paper as `at`; the paper's number where the point is the paper's.

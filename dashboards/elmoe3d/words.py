@@ -30,10 +30,11 @@ LAWS = {
     "physical": "physical bound",
     "che": "Che approximation",
     "lru": "LRU, replayed",
+    "events": "events of a tape",
 }
-LAW_COLOURS = dict(zip(LAWS.values(), (theme.VERMILLION, theme.BLUE, theme.PURPLE, theme.INK), strict=True))
-LAW_DASHES = {words: [1, 0] if name == "lru" else [6, 4] for name, words in LAWS.items()}
-FORM_DASHES = {"recorded": [1, 0], "power-law": [6, 4]}
+LAW_COLOURS = dict(zip(LAWS.values(), (theme.VERMILLION, theme.BLUE, theme.PURPLE, theme.INK, theme.GREEN), strict=True))
+LAW_DASHES = {words: [1, 0] if name in ("lru", "events") else [6, 4] for name, words in LAWS.items()}
+FORM_DASHES = {"recorded": [1, 0], "power-law": [6, 4], "implied": [1, 3]}
 LAW, LEVEL = (
     Control("law", "Hit model", LAWS),
     Control("level", "Level of the fit", {"L0": "L0: one exponent", "L1": "L1: two exponents"}),

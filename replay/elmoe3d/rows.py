@@ -14,15 +14,23 @@ from tokentape.replay.elmoe3d.fit import IS_OPEN
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
 from tokentape.replay.elmoe3d.points import EAGLE, Floats, Setup, as_points, cache_of, points_of
 from tokentape.replay.elmoe3d.runs import knee
-from tokentape.replay.elmoe3d.timing import PAPER, evaluate, reads_of
+from tokentape.replay.elmoe3d.timing import PAPER, Outcome, evaluate, reads_of
 
 TABLE_SERIES, MEASURED = "table-3", "measured"
+WRITTEN = "pool_write_frac"  # by events alone
 PUBLISHED = ("published_ar", "published_sd", "role_ar", "role_sd")
 
 
 def evaluated(points: pl.DataFrame, setup: Setup, profile: str | Profile = PAPER) -> pl.DataFrame:
-    """The points with what comes of them: phi_ar, phi_sd, seconds of steps, bytes, hits, and the better mode."""
-    found = evaluate(as_points(points, setup), profile)
+    """The points with what comes of them, and the better mode."""
+    made = measures(evaluate(as_points(points, setup), profile))
+    best = pl.when(pl.col("phi_sd") > pl.col("phi_ar")).then(pl.lit("sd")).otherwise(pl.lit("ar"))
+    kept = points.with_columns(is_measured=pl.col("accepted_len").is_not_null())
+    return kept.with_columns(pl.Series(name, values) for name, values in made.items()).with_columns(best_mode=best)
+
+
+def measures(found: Outcome) -> dict[str, Floats]:
+    """By column of elmoe3d_points: phi_ar, phi_sd, seconds of steps, bytes, hits."""
     made: dict[str, Floats] = {
         "accepted_len": found.accepted_len,
         "resident_bytes": found.mapping.resident_bytes,
@@ -38,18 +46,17 @@ def evaluated(points: pl.DataFrame, setup: Setup, profile: str | Profile = PAPER
     }
     for name in ("ar", "draft", "verify"):
         made |= {f"{name}_{key}": getattr(getattr(found, name), key) for key in ("experts", "hit_frac", "hb_bytes", "ext_bytes")}
-    best = pl.when(pl.col("phi_sd") > pl.col("phi_ar")).then(pl.lit("sd")).otherwise(pl.lit("ar"))
-    kept = points.with_columns(is_measured=pl.col("accepted_len").is_not_null())
-    return kept.with_columns(pl.Series(name, values) for name, values in made.items()).with_columns(best_mode=best)
+    return made
 
 
 def point_rows(found: pl.DataFrame, setup: Setup) -> list[dict[str, Any]]:
     """Rows of elmoe3d_points; found: what `evaluated` made of points of a series."""
     caches = {key: cache_of(machine) for key, machine in setup.machines.items()}
     is_measured, metrics = pl.col("is_measured"), found.columns[found.columns.index("is_measured") + 1 :]
-    absent = (pl.lit(None).alias(name) for name in (*PUBLISHED, "ar_claim") if name not in found.columns)
+    absent = (pl.lit(None).alias(name) for name in (*PUBLISHED, "ar_claim", WRITTEN) if name not in found.columns)
     whole = found.with_columns(absent).select(
         *_where(setup), "series", "hit_model", "level", "fit", "accepted_len", "n_draft_steps", *PUBLISHED, *metrics,
+        *([] if WRITTEN in metrics else [WRITTEN]),
         hb_bytes=_of_machine({key: tier.capacity_bytes.value for key, tier in caches.items()}),
         hb_bytes_per_s=_of_machine({k: t.peak_bytes_per_s.value * t.efficiency_frac.value for k, t in caches.items()}),
         accepted_form=pl.when(is_measured).then(pl.lit(MEASURED)).otherwise("accepted_form"),

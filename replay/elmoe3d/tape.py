@@ -1,6 +1,6 @@
 """What a tape says for these formulas: its popularity, what a round accepted, experts touched, and misses of an LRU by batch.
 
-Exact where a request's routing does not depend on its batch: of requests decoded side by side only the order of lookups is new.
+Exact where a request's routing does not depend on its batch: of requests decoded side by side only the company is new.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ import polars as pl
 
 from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw
+from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec, with_values
+from tokentape.hw.work import Rows
 from tokentape.replay.coverage import ONE_REQUEST, recorded_by_layer
-from tokentape.replay.curve import lru_curve
+from tokentape.replay.elmoe3d.events import lru_hits, texts_of
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched, weights_of
-from tokentape.replay.elmoe3d.points import SLICE_FRAC, STATIC_FORMAT, Floats, Setup, as_points, points_of
-from tokentape.replay.semantics import Semantics
+from tokentape.replay.elmoe3d.points import SLICE_FRAC, STATIC_FORMAT, Setup, as_points, points_of
+from tokentape.replay.elmoe3d.runs import s_per_byte
 from tokentape.replay.serving.coverage_points import points
-from tokentape.replay.stream import Stream, stream
-from tokentape.replay.trace import DECODE, Trace
+from tokentape.replay.trace import Trace
 
-STEP = Semantics(scope="per-layer", lookup="atomic", start="persistent")  # an expert hits where it is resident when a step starts
 HALF = 0.5
 LEAST_BETA = 1e-6
+PRINTED = 0.005  # of the paper's speed-ups
+EXPONENTS = np.linspace(0.0, 4.0, 401)
 
 
 def law_of(trace: Trace) -> ModelLaw:
@@ -45,36 +47,20 @@ def law_of(trace: Trace) -> ModelLaw:
     return ModelLaw(beta=float(np.clip(beta, LEAST_BETA, 1.0)), exponent=float(np.mean(exponents)))
 
 
-def mean_accepted(rounds: pl.DataFrame) -> float:
-    """Accepted tokens of a round, mean over all requests; rounds: the tape's table, with a row per round and layer or per round.
-
-    Raises ValueError without a round.
-    """
-    if rounds.is_empty():
-        raise ValueError("the tape has no round: nothing was drafted")
-    per_round = rounds.group_by("request_id", "round").agg(pl.col("n_accepted").first())
-    return float(per_round["n_accepted"].cast(pl.Float64).mean())  # type: ignore[arg-type]
-
-
-def through_machine(
-    model: str,
-    trace: Trace,
-    rounds: pl.DataFrame,
-    drafted: Mapping[str, Any],
-    scheme: str,
-    batch: int,
-    largest: HardwareSpec,
-    fit: ELMoE3DConstants,
+def drafted_point(
+    model: str, trace: Trace, drafted: Mapping[str, Any], scheme: str, batch: int, largest: HardwareSpec, fit: ELMoE3DConstants
 ) -> tuple[pl.DataFrame, Setup]:
-    """The tape's model under the scheme that it was drafted with: its own popularity, accepted length, depth and batch.
+    """The tape's model under the scheme and depth that it was drafted with, without its acceptance and law, which events count.
 
-    drafted: the drafter's settings. HB is as large as holds its pool, with the rates of the `largest` machine; what a round costs
-    is the fit's.
+    drafted: the drafter's settings. HB is as large as holds its pool, with the rates of the `largest` machine.
     """
-    own = replace(fit, laws={model: law_of(trace)}, speculation=replace(fit.speculation, n_draft_steps=int(drafted["depth"])))
+    depth, unused = int(drafted["depth"]), {model: ModelLaw(beta=1.0, exponent=0.0)}
+    own = replace(fit, laws=unused, speculation=replace(fit.speculation, n_draft_steps=depth))
     table = pl.DataFrame({"model": model, "machine": largest.name, "scheme": scheme, "batch": batch})
-    point = points_of(table, own, accepted_len=mean_accepted(rounds))
-    setup = Setup({model: (trace.geometry, STATIC_FORMAT)}, {largest.name: largest})
+    point, setup = (
+        points_of(table, own, accepted_len=0.0),
+        Setup({model: (trace.geometry, STATIC_FORMAT)}, {largest.name: largest}),
+    )
     of = as_points(point, setup)
     pool_bytes = SLICE_FRAC * float(drafted.get("pool_frac", 1.0)) * of.expert_bytes * of.n_experts * of.n_layers
     held_bytes = of.static_bytes + of.embedding_bytes + of.kv_bytes + pool_bytes
@@ -82,56 +68,22 @@ def through_machine(
     return point, replace(setup, machines={largest.name: with_values(largest, {key: float(held_bytes[0])})})
 
 
-def side_by_side(trace: Trace, batch: int) -> Stream:
-    """Lookups of `batch` requests decoded at a time, one token of each per step, in the requests' order; a request that has ended
-    leaves its steps smaller. Requests that fill no batch are left out.
-
-    Raises ValueError where the tape decodes fewer requests than the batch.
-    """
-    decoded = np.flatnonzero(trace.pass_kind[trace.row_pass] == DECODE)
-    names = ("request", "position", "layer")
-    rows = pl.DataFrame({"row": decoded} | {name: getattr(trace, f"row_{name}")[decoded] for name in names})
-    n_requests = rows["request"].n_unique()
-    if not 1 <= batch <= n_requests:
-        raise ValueError(
-            f"tape {trace.trace_id} decodes {n_requests} requests; a batch of {batch} must be at least 1 and no more"
-        )
-    number, position = pl.col("request").rank("dense").cast(pl.Int64) - 1, pl.col("position")
-    numbered = rows.with_columns(number=number, group=number // batch, step=position - position.min().over("request"))
-    ordered = numbered.filter(pl.col("group") < n_requests // batch).sort("group", "step", "layer", "number")
-    at = ordered["row"].to_numpy()
-    row_pass = ordered.select(pl.struct("group", "step").rle_id()).to_series().to_numpy().astype(np.int32)
-    ids, widths = trace.ids_of(at)
-    bounds = np.concatenate(([0], np.cumsum(widths))).astype(np.int64)
-    taken = {"row_pass": row_pass, "row_layer": trace.row_layer[at], "offsets": bounds, "ids": ids}
-    return stream(replace(trace, **taken, pass_kind=np.full(row_pass[-1] + 1, DECODE, np.uint8)), STEP)
-
-
-def lru_miss_fracs(steps: Stream, n_layers: int, n_experts: int, n_warm: int = 0) -> Floats:
-    """(n_experts + 1,) misses over unique lookups of a per-layer LRU by its slots, none to all; the first n_warm steps fill it
-    uncounted. Raises ValueError where no step is left."""
-    n_steps = int(steps.event_pass[-1]) + 1
-    if n_warm >= n_steps:
-        raise ValueError(f"{n_steps} steps; {n_warm} to warm up leave none to count")
-    warm = replace(steps, segments=np.array([0, np.searchsorted(steps.event_pass, n_warm)]))
-    whole, before = (lru_curve(of, STEP, n_layers, n_experts) for of in (steps, warm))
-    return np.append(1.0, 1.0 - (whole.n_hits - before.n_hits) / (whole.n_lookups - before.n_lookups))
-
-
 def misses(
     trace: Trace, where: Mapping[str, Any], law: ModelLaw, batches: Sequence[int], fracs: Sequence[float], warm_steps: int
 ) -> Iterator[dict[str, Any]]:
     """Rows of elmoe3d_misses: an LRU replayed, and the hit laws, by batch and share of the experts cached. where: of the tape."""
-    g = trace.geometry
-    decoded = np.unique(trace.row_request[trace.pass_kind[trace.row_pass] == DECODE]).size
+    g, texts = trace.geometry, texts_of(trace)
     weights = weights_of([(g.n_experts, g.top_k, law.exponent)])
-    for batch in (batch for batch in batches if batch <= decoded):
-        steps = side_by_side(trace, batch)
-        lru = lru_miss_fracs(steps, len(g.moe_layers), g.n_experts, min(warm_steps, int(steps.event_pass[-1])))
+    for batch in (batch for batch in batches if batch <= len(texts.tokens)):
+        steps = np.concatenate(texts.side_by_side(batch)) > 0
+        if not len(steps):
+            continue
+        counted = slice(min(warm_steps, len(steps) - 1), None)
         for share in fracs:
             slots = share * g.n_experts
             at = [np.array([value], np.float64) for value in (share, law.beta, batch, g.n_experts)]
-            found = {"lru": (float(int(slots)), lru[int(slots)], "exact")}
+            missed = 1.0 - float(lru_hits(steps, int(slots))[counted].sum() / steps[counted].sum())
+            found = {"lru": (float(int(slots)), missed, "exact")}
             found |= {
                 name: (slots, 1.0 - hit_frac(at[0], at[1], weights, at[2], at[3])[0], "approximate")
                 for name, hit_frac in HIT_LAWS.items()
@@ -139,6 +91,27 @@ def misses(
             for name, (held, missed, fidelity) in found.items():
                 told = {"source": trace.trace_id, "batch": batch, "hit_model": name, "cache_frac": share, "cache_experts": held}
                 yield {**where, **told, "miss_frac_lookups": float(missed), "fidelity": fidelity}
+
+
+def implied(found: pl.DataFrame, setup: Setup, profile: Profile) -> pl.DataFrame:
+    """model, batch, experts: distinct ones of a layer in an AR step, as the published Phi_AR of cells without a cache has them;
+    exponent: of the popularity with as many; mean over cells, least and most by their two decimals. found: Table 3, evaluated.
+
+    Without hits Phi_AR = (S + X) / EXT over S / HB + X / EXT, so X follows from S alone: nothing is fitted.
+    """
+    made = []
+    bare = found.filter(pl.col("published_ar").is_not_null() & (pl.col("resident_bytes") == 0.0) & (pl.col("batch") > 1))
+    for cell in bare.unique(["model", "machine", "batch", "published_ar"], maintain_order=True).iter_rows(named=True):
+        (g, expert_format), machine = setup.models[cell["model"]], setup.machines[cell["machine"]]
+        weights = weights_of([(g.n_experts, g.top_k, float(of)) for of in EXPONENTS])
+        hb, ext = (s_per_byte(machine, Rows(kind="expert", tier=tier), profile) for tier in ("expert_cache", "expert_home"))
+        for phi in cell["published_ar"] + np.array([0.0, PRINTED, -PRINTED]):
+            experts = float(cell["ar_hb_bytes"] * (1.0 - phi * hb / ext) / (phi - 1.0) / sum(g.expert_bytes(expert_format)))
+            exponent = np.interp(-experts, -touched(weights, np.full(EXPONENTS.size, float(cell["batch"]))), EXPONENTS)
+            made.append({"model": cell["model"], "batch": cell["batch"], "experts": experts, "exponent": exponent})
+    ends = ((name, how) for name in ("experts", "exponent") for how in ("mean", "min", "max"))
+    aggregated = (getattr(pl.col(name), how)().alias(f"{name}_{how}") for name, how in ends)
+    return pl.DataFrame(made).group_by("model", "batch").agg(*aggregated).sort("model", "batch")
 
 
 def coverage(trace: Trace, model: str, law: ModelLaw) -> list[dict[str, Any]]:

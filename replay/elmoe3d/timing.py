@@ -69,11 +69,18 @@ class Ready:
     whole: tuple[Costed, ...]
 
 
-def evaluate(p: Points, profile: str | Profile = PAPER, on: Sequence[Ready] | None = None, with_joules: bool = False) -> Outcome:
-    """Every point. on: what `ready` found of the same points, whose constants of speculation alone may be others since."""
+def evaluate(
+    p: Points,
+    profile: str | Profile = PAPER,
+    on: Sequence[Ready] | None = None,
+    with_joules: bool = False,
+    reads: dict[str, Reads] | None = None,
+) -> Outcome:
+    """Every point. on: what `ready` found of the same points, whose constants of speculation alone may be others since. reads: of
+    the passes by name, where they are counted (events.py) and no law's."""
     costs = profiles.load(profile) if isinstance(profile, str) else profile
     mapped = map_bytes(p)
-    reads = reads_of(p, mapped)
+    reads = reads_of(p, mapped) if reads is None else reads
     seconds = {name: np.zeros(len(p)) for name in (*reads, "xpu")}
     joules = {name: nothing(len(p)) for name in seconds}
     for of in ready(p, costs, with_joules, reads) if on is None else on:

@@ -20,11 +20,12 @@ from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
 from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.checks import HONESTY
+from tokentape.replay.elmoe3d.events import EVENTS
 from tokentape.replay.elmoe3d.fit import cells
+from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import as_points
 from tokentape.replay.elmoe3d.rows import MEASURED, evaluated, point_rows
-from tokentape.replay.elmoe3d.tape import through_machine
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.tape import drafted_point
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
@@ -76,13 +77,15 @@ def test_every_table_has_rows_and_keys_are_unique(rows, answers):
         assert rows[name].height
         assert set(rows[name]["study"]) == {STUDY.name}
         if name in made:
-            kept = rows[name].filter(pl.col("series") != MEASURED) if "series" in rows[name].columns else rows[name]
+            by_law = pl.col("hit_model") != EVENTS if "hit_model" in rows[name].columns else True
+            kept = rows[name].filter(by_law)
             assert kept.height == len(made[name]), f"{name}: rows of one key replaced each other"
 
 
 def test_table_3_is_there_row_by_row_under_every_law_level_and_fit(points):
     table = points.filter(pl.col("series") == "table-3")
-    assert table.height == 128 * len(STUDY.fits) * len(STUDY.hit_models)
+    assert table.filter(pl.col("hit_model") != EVENTS).height == 128 * len(STUDY.fits) * len(STUDY.hit_models)
+    assert table.filter(pl.col("hit_model") == EVENTS).height == 64  # four requests fill no batch of 8
     one = table.filter((pl.col("level") == "L1") & (pl.col("fit") == "calibrate") & (pl.col("hit_model") == "paper_law"))
     withheld = one.filter("is_withheld")
     assert withheld.height == 24
@@ -258,15 +261,11 @@ def test_a_tapes_own_acceptance_goes_through_the_machine(store):
     fit, tape = load(STUDY.headline).constants, store.open(trace_id)
     assert measured_rows(store, STUDY, SETUP, fit, trace_id) == []  # nothing was drafted
     drafted = {"draft": "elastic", "depth": 4, "pool_frac": 0.5}
-    rounds = pl.DataFrame({"request_id": [0, 0], "round": [0, 1], "n_accepted": [3, 2]})
-    of = (tape.manifest.model_id, load_trace(store, trace_id), rounds, drafted, "Elastic-SD", 2, SETUP.machines["8"], fit)
-    point, setup = through_machine(*of)
-    points = pl.concat(point.with_columns(hit_model=pl.lit(law), series=pl.lit(MEASURED)) for law in STUDY.hit_models)
-    found = evaluate(as_points(points, setup))
-    assert found.accepted_len.tolist() == [2.5] * len(STUDY.hit_models)
-    assert found.mapping.slice_share == pytest.approx(0.5)
-    assert set(points.select("n_draft_steps", "batch").rows()) == {(4, 2)}
-    (row, *_) = point_rows(evaluated(points, setup), setup)
+    trace = load_trace(store, trace_id)
+    point, setup = drafted_point(tape.manifest.model_id, trace, drafted, "Elastic-SD", 2, SETUP.machines["8"], fit)
+    assert map_bytes(as_points(point, setup)).slice_share == pytest.approx(0.5)
+    assert set(point.select("n_draft_steps", "batch").rows()) == {(4, 2)}
+    (row, *_) = point_rows(evaluated(point.with_columns(series=pl.lit(MEASURED)), setup), setup)
     assert (row["accepted_form"], row["alpha"], row["fidelity"]) == ("measured", None, "approximate")
 
 
@@ -308,6 +307,8 @@ def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answe
     ours = points.filter(pl.col("series") == MEASURED)
     assert set(ours["sd_scheme"]) == {"Elastic-SD", "Quant-SD"}
     assert set(ours["model_id"]) == {"embedded"}
+    assert set(ours["hit_model"]) == {EVENTS}
+    assert ours.filter(pl.col("sd_scheme") == "Elastic-SD")["pool_write_frac"].is_between(0.0, 1.0).all()
     pools = accepted.filter((pl.col("series") == "pool") & (pl.col("metric") == "tau_accepted"))
     by = dict(pools.select("pool_policy", "value").iter_rows())
     gain = next(c for c in STATED if "hotness_vs_random" in c)

@@ -22,9 +22,8 @@ from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
 from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.runs import baseline, ours, tokens_until_link_binds
-from tokentape.replay.elmoe3d.tape import law_of, lru_miss_fracs, mean_accepted, side_by_side
+from tokentape.replay.elmoe3d.tape import law_of
 from tokentape.replay.elmoe3d.timing import evaluate
-from tokentape.replay.trace import DECODE
 
 PROFILE = profiles.load("elmoe3d")
 NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
@@ -153,58 +152,6 @@ def test_che_against_a_simulated_lru():
                 assert found == pytest.approx(hits / lookups, abs=0.04 if fits else 0.06), (n, batch, share)
 
 
-def events_of(trace, batch):
-    """Per layer, the experts of each step in the order looked up, by a slow walk over the requests."""
-    rows = {}
-    for row in np.flatnonzero(trace.pass_kind[trace.row_pass] == DECODE):
-        key = int(trace.row_request[row]), int(trace.row_position[row])
-        rows.setdefault(key, {})[int(trace.row_layer[row])] = trace.ids[trace.offsets[row] : trace.offsets[row + 1]].tolist()
-    by_request = {}
-    for request, position in sorted(rows):
-        by_request.setdefault(request, []).append(rows[request, position])
-    order = sorted(by_request)
-    found = {layer: [] for layer in range(len(trace.geometry.moe_layers))}
-    for first in range(0, len(order) // batch * batch, batch):
-        members = [by_request[request] for request in order[first : first + batch]]
-        for step in range(max(map(len, members))):
-            for layer, events in found.items():
-                events.append([e for member in members if step < len(member) for e in member[step][layer]])
-    return found
-
-
-def uneven(n_requests=5):
-    """Requests of different lengths."""
-    trace = make_trace(seed=3, n_requests=n_requests, n_decode=24)
-    kept = trace.row_position < 10 + 6 + 4 * trace.row_request
-    widths = np.diff(trace.offsets)[kept]
-    ids = np.concatenate([trace.ids[trace.offsets[i] : trace.offsets[i + 1]] for i in np.flatnonzero(kept)])
-    rows = {name: getattr(trace, name)[kept] for name in ("row_pass", "row_layer", "row_request", "row_position")}
-    return replace(trace, **rows, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
-
-
-@pytest.mark.parametrize(("batch", "n_warm"), [(1, 0), (2, 0), (2, 4), (3, 1), (5, 0)])
-def test_lru_over_requests_side_by_side_against_a_list(batch, n_warm):
-    trace = uneven()
-    by_layer = events_of(trace, batch)
-    steps = side_by_side(trace, batch)
-    assert steps.event_pass[-1] + 1 == len(by_layer[0])
-    expected = []
-    for n_slots in range(GEOMETRY.n_experts + 1):
-        counts = [list_lru(events, n_slots, n_warm) for events in by_layer.values()]
-        expected.append(1.0 - sum(hits for hits, _ in counts) / sum(n for _, n in counts))
-    found = lru_miss_fracs(steps, len(by_layer), GEOMETRY.n_experts, n_warm)
-    assert found == pytest.approx(expected)
-    assert np.all(np.diff(found) <= 0.0)  # more slots never hurt an LRU
-
-
-def test_a_batch_larger_than_the_tape_and_no_step_to_count_are_refused():
-    for batch in (0, 9):
-        with pytest.raises(ValueError, match=f"decodes 5 requests; a batch of {batch}"):
-            side_by_side(uneven(), batch)
-    with pytest.raises(ValueError, match="leave none to count"):
-        lru_miss_fracs(side_by_side(uneven(), 2), 3, GEOMETRY.n_experts, 10_000)
-
-
 def test_tokens_of_one_request_share_experts():
     """Made-up requests share favourites, so there is no more within one than between; the union never exceeds what there is."""
     trace = make_trace(n_requests=6, n_decode=40)
@@ -256,15 +203,6 @@ def test_a_tape_tells_its_law():
         hottest.append(np.sort(counts)[::-1][:4].sum() / counts.sum())
     assert 0.5**law.beta == pytest.approx(np.mean(hottest))
     assert law.exponent > 0.3
-
-
-def test_accepted_tokens_are_counted_once_per_round():
-    rows = [(0, 0, 1, 3), (0, 0, 2, 3), (0, 1, 1, 1), (0, 1, 2, 1), (1, 0, None, 5)]
-    rounds = pl.DataFrame(rows, schema=["request_id", "round", "layer", "n_accepted"], orient="row")
-    assert mean_accepted(rounds) == 3.0
-    with pytest.raises(ValueError, match="no round"):
-        mean_accepted(rounds.head(0))
-    assert evaluate(arrays(point(alpha=None, accepted_len=3.0))).accepted_len[0] == 3.0
 
 
 def of_scheme(scheme, nodes=NODES, machine=None):

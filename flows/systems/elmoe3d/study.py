@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from tokentape.capture.synthetic import profiles as synthetic
+from tokentape.capture.synthetic.calibrate import spread
+from tokentape.capture.synthetic.generator import Generator
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.answers import Row, answered, bars_held, numbers, queried
 from tokentape.flows.grid import load_hardware, load_trace
@@ -22,18 +26,23 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
 from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_bits
+from tokentape.replay.elmoe3d.events import EVENTS, of_tape, played, texts_of
 from tokentape.replay.elmoe3d.fit import cells
+from tokentape.replay.elmoe3d.laws import touched, weights_of
 from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
 from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
-from tokentape.replay.elmoe3d.tape import coverage, law_of, misses, through_machine
+from tokentape.replay.elmoe3d.tape import coverage, drafted_point, implied, law_of, misses
 from tokentape.replay.elmoe3d.work import findings
-from tokentape.replay.trace import DECODE
+from tokentape.replay.serving.coverage_points import points as coverage_points
+from tokentape.replay.trace import DECODE, Trace
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.model_sizes import decode_params, total_params
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
+SKEW_AT = 16  # tokens of different requests: the batch that the exponent of a fit is read off
+EXPONENTS = ("exponent_mean", "exponent_min", "exponent_max")
 HIT_MODELS = ("paper_law", "physical")  # that answer claims
 DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
 Rows = dict[str, list[dict[str, Any]]]
@@ -53,7 +62,9 @@ def run(at: Running) -> list[Row]:
     at.tell([*([] if study.is_copy else summary(study, made["elmoe3d_checks"])), *dict.fromkeys(beside)])
     at.did("closed forms")
     dict(at.each(live.run_job, inside))
-    made |= _from_tapes(at.store, study, setup, fits[study.headline], made["elmoe3d_points"])
+    made |= _from_tapes(at, setup, fits[study.headline], made["elmoe3d_points"], ran(setup, table))
+    if by_events := [row for row in made["elmoe3d_points"] if row["hit_model"] == EVENTS and row["series"] == TABLE_SERIES]:
+        made["elmoe3d_checks"] += check_rows(study, by_events)
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
     at.write(made)
     at.did("tapes")
@@ -147,14 +158,54 @@ def sizes(model: str) -> Row:
     return {"model_id": model, **params, **{name: float(count) for name, count in experts.items()}}
 
 
-def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]]) -> Rows:
-    """Misses and unique experts of every tape that decodes; adds the points of those that recorded acceptance."""
+def _skewed(model: str, fit: ELMoE3DConstants, seed: int) -> synthetic.Profile:
+    """How a model's tape is drawn: with the popularity at which the fit has SKEW_AT tokens touch as many experts."""
+    geometry = models.load(model).geometry
+    drawn = synthetic.profile(model, geometry)
+    if model not in fit.laws or not isinstance(drawn.generator, Generator):
+        return drawn
+    weights = weights_of([(geometry.n_experts, geometry.top_k, fit.law(model).exponent)])
+    experts = float(touched(weights, np.array([float(SKEW_AT)]))[0])
+    generator = spread(drawn.generator, geometry, SKEW_AT, experts, seed)
+    sources = drawn.statistics["sources"] | {
+        "sd_b": f"{SKEW_AT} tokens touch {experts:.1f} experts of a layer, as {fit.name} has it"
+    }
+    return replace(
+        drawn, generator=generator, statistics=drawn.statistics | {"parameters": asdict(generator), "sources": sources}
+    )
+
+
+def drawn_rows(trace: Trace, study: Settings, setup: Setup, fit: ELMoE3DConstants, cells: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of elmoe3d_points, series table-3: of a tape of the model, at the paper's acceptance, by events."""
+    of, texts, profile = study.tapes, texts_of(trace), profiles.load(study.profile)
+    assert of
+    rows = []
+    for cell in points_of(cells.filter(pl.col("batch") <= len(texts.tokens)), fit, series=TABLE_SERIES).iter_slices(1):
+        rows += point_rows(played(cell, setup, profile, texts, of.warm_steps), setup)
+    return rows
+
+
+def _from_tapes(at: Running, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]], table: pl.DataFrame) -> Rows:
+    """Misses and unique experts of every tape that decodes; adds points by events: Table 3 on drawn tapes, and every tape that
+    recorded acceptance."""
+    study, store = at.study, at.store
     if not (of := study.tapes):
         return {}
     how = SynthesisSettings(requests=of.requests, prompt=of.prompt, output=of.output, seed=of.seed, scores=False)
-    for model in study.models:
-        synthesize(model.name, models.load(model.name).geometry, how, store)
     made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
+    for model in study.models:
+        trace_id = synthesize(model.name, models.load(model.name).geometry, how, store, drawn=_skewed(model.name, fit, of.seed))
+        cells = table.filter(pl.col("model") == model.name)
+        if not cells.is_empty():
+            points += drawn_rows(load_trace(store, trace_id), study, setup, fit, cells)
+            skew = implied(evaluated(points_of(cells, fit), setup, study.profile), setup, profiles.load(study.profile))
+            shares = [skew[f"experts_{end}"].to_numpy() / setup.models[model.name][0].n_experts for end in ("mean", "min", "max")]
+            of_skew = ("implied", trace_id, model.name, "decode", "all", skew["batch"].to_numpy())
+            made["coverage_points"] += coverage_points(*of_skew, *shares)
+            exponents = [f"{b}: {s:.2f} ({low:.2f} to {high:.2f})" for b, s, low, high in skew.select("batch", *EXPONENTS).rows()]
+            at.tell(
+                [f"{model.name}: exponent of popularity that Table 3 implies without a cache, by batch {', '.join(exponents)}"]
+            )
     for tape in (tape for tape in store.readable() if tape.has("routing") and tape.geometry.moe_layers):
         trace, m = load_trace(store, tape.trace_id), tape.manifest
         if (trace.pass_kind == DECODE).any():
@@ -167,18 +218,23 @@ def _from_tapes(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstan
 
 
 def measured_rows(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[dict[str, Any]]:
-    """Rows of elmoe3d_points: a tape's own acceptance through the machine, by hit law; none where nothing was drafted from the
-    model itself."""
+    """Rows of elmoe3d_points: a tape's own rounds through the machine, by events, requests side by side in batches; none where
+    nothing was drafted from the model itself."""
     tape = store.open(trace_id)
     drafted = tape.manifest.settings.get("speculation") or {}
     scheme = DRAFTED_BY.get(drafted.get("draft", ""))
-    if scheme is None or not tape.has("rounds"):
+    if scheme is None or not (tape.has("rounds") and tape.has("node_routing")) or not study.tapes:
         return []
-    batch, largest = int(tape.manifest.settings.get("batch_size") or 1), setup.machines[str(max(study.machines))]
-    of = (tape.manifest.model_id, load_trace(store, trace_id), tape.read("rounds"))
-    point, own = through_machine(*of, drafted, scheme, batch, largest, fit)
-    points = pl.concat(point.with_columns(series=pl.lit(MEASURED), hit_model=pl.lit(law)) for law in study.hit_models)
-    return point_rows(evaluated(points, own, study.profile), own)
+    tables = {name: tape.read(name) for name in ("rounds", "node_routing")}
+    trace, largest, rows = load_trace(store, trace_id), setup.machines[str(max(study.machines))], list[dict[str, Any]]()
+    texts, profile = texts_of(trace), profiles.load(study.profile)
+    batches = {int(tape.manifest.settings.get("batch_size") or 1), *study.tapes.batches}
+    for batch in sorted(batch for batch in batches if batch <= len(texts.tokens)):
+        point, own = drafted_point(tape.manifest.model_id, trace, drafted, scheme, batch, largest, fit)
+        rounds = of_tape(trace, texts, tables, batch)
+        found = played(point.with_columns(series=pl.lit(MEASURED)), own, profile, texts, study.tapes.warm_steps, rounds)
+        rows += point_rows(found, own)
+    return rows
 
 
 def summary(study: Settings, checked: list[dict[str, Any]]) -> list[str]:
