@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from tokentape.policies.kv.rule import Floats, KVPolicy
 
+PAGE_TOKENS = 16  # as published, section 4.1
+
 
 @dataclass(frozen=True)
 class Quest(KVPolicy):
@@ -27,6 +29,18 @@ class Quest(KVPolicy):
             return np.arange(scores.size)
         others = np.argsort(-scores[:-1], kind="stable")[: max(0, self.budget // page - 1)]
         return np.append(others, scores.size - 1)
+
+    def reads(
+        self, n_seen: NDArray[np.int64], window: int, page: int = PAGE_TOKENS
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tokens that a query reads of the n_seen up to its own, of which it sees the last `window` (0: all), and the pages whose
+        bounds it scores; which pages it takes is for the keys to say, how many not."""
+        first = np.maximum(0, n_seen - window) if window else np.zeros_like(n_seen)
+        n_pages = (n_seen - 1) // page - first // page + 1
+        if self.budget is None:
+            return n_seen - first, np.zeros_like(n_pages)
+        others = np.minimum(n_pages - 1, max(0, self.budget // page - 1))
+        return np.minimum(n_seen - first, others * page + (n_seen - 1) % page + 1), n_pages
 
 
 def page_scores(query: Floats, low: Floats, high: Floats) -> Floats:

@@ -45,7 +45,7 @@ def near_if_rare(layer, keys, counts, resident, near, params):  # type: ignore[n
 
 @dataclass(frozen=True)
 class NearIfRare(EventPlacement):
-    """A missing expert with few tokens computes where it lies, as KTransformers' on the host; with more it is fetched.
+    """A missing expert with few tokens computes where it lies; with more it is fetched.
 
     most: tokens up to which it does.
     """

@@ -1,5 +1,6 @@
 """Which experts of a later layer are fetched while a layer computes. The dict maps a name to the class."""
 
+from tokentape.policies.prefetch.activation_matrix import ActivationMatrix
 from tokentape.policies.prefetch.oracle import Oracle
 from tokentape.policies.prefetch.popularity import Popularity
 from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Prefetcher
@@ -7,4 +8,9 @@ from tokentape.policies.prefetch.transitions import Transitions
 
 __all__ = ["PREDICT_SIGNATURE", "PREFETCHERS", "Prefetcher"]
 
-PREFETCHERS: dict[str, type[Prefetcher]] = {"popularity": Popularity, "transitions": Transitions, "oracle": Oracle}
+PREFETCHERS: dict[str, type[Prefetcher]] = {
+    "popularity": Popularity,
+    "transitions": Transitions,
+    "activation_matrix": ActivationMatrix,
+    "oracle": Oracle,
+}

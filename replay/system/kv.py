@@ -18,9 +18,10 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
 from tokentape.policies.kv.full import Full, weigh_nothing
 from tokentape.policies.kv.quarot import STORAGES, QuaRot
+from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
+from tokentape.policies.kv.rule import KVPolicy
 from tokentape.policies.protocol import CACHE
-from tokentape.policies.registry import label
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import System
 from tokentape.replay.kv.replay import kept_of, widths_of
@@ -59,16 +60,16 @@ N_OF_ITERATION = 4
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2, _F3 = array(float64, 1), array(float64, 2), array(float64, 3)
-# numbers; track (rows, layers, N_TRACK) of the tape, or empty; its bytes (rows,) in all layers; first_row (n,) of a request;
-# of_iteration (i, N_OF_ITERATION).
-KV = tuple_of(_F1, _F3, _F1, _I1, _F2)
+# numbers; track (rows, layers, N_TRACK) of the tape, or empty; bytes (rows,) in all layers that are held, and that are read;
+# first_row (n,) of a request; of_iteration (i, N_OF_ITERATION).
+KV = tuple_of(_F1, _F3, _F1, _F1, _I1, _F2)
 Floats = NDArray[np.float64]
 
 
 @kernel(float64(int64, _I2, _I1, KV), allocates=False)
-def _read(at, requests, state, kv):  # type: ignore[no-untyped-def]
-    """Bytes of the decodes' KV in iteration `at`, its own tokens included: what they read."""
-    numbers, track, held, first_row, _ = kv
+def _held(at, requests, state, kv):  # type: ignore[no-untyped-def]
+    """Bytes of the decodes' KV in iteration `at`, its own tokens included."""
+    numbers, track, held, _, first_row, _ = kv
     if track.shape[0] == 0:
         return state[CONTEXT] * numbers[PER_CONTEXT] + state[CONTEXT_W] * numbers[PER_CONTEXT_W]
     n_bytes = 0.0
@@ -98,7 +99,7 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
     if numbers[ROOM] == 0.0:
         return needed
     state[FREE] = int64(numbers[FITTING])
-    n_bytes = _read(at, requests, state, kv) + _others(hidden, requests, state, members, n_members, kv)
+    n_bytes = _held(at, requests, state, kv) + _others(hidden, requests, state, members, n_members, kv)
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
 
@@ -106,25 +107,27 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
 def serve_kv(at, hidden, requests, state, members, n_members, table, first, shrink, cache, kv):  # type: ignore[no-untyped-def]
     """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
     capacity = cache.capacity
-    numbers, track, _, first_row, of_iteration = kv
-    read = _read(at, requests, state, kv)
+    numbers, track, _, reads, first_row, of_iteration = kv
+    read = _held(at, requests, state, kv)
     held = read + _others(0, requests, state, members, n_members, kv)
     numbers[HELD], numbers[PEAK] = held, max(numbers[PEAK], held)
-    numbers[READ] += read
     if numbers[ROOM] > 0.0:
         for c in range(capacity.shape[0]):
             capacity[c] = int64(numbers[ROOM] - held - hidden * numbers[HIDDEN]) // capacity.shape[0]
         shrink(cache)
     if track.shape[0] > 0:
+        read = 0.0
         for layer in range(track.shape[1]):
             table[layer, first : first + N_TRACK] = 0.0
         r = state[OLDEST]
         while r >= 0:
             row = first_row[r] + input_of(r, at, requests)
+            read += reads[row]
             for layer in range(track.shape[1]):
                 for i in range(N_TRACK):
                     table[layer, first + i] += track[row, layer, i]
             r = requests[r, NEWER]
+    numbers[READ] += read
     if at < of_iteration.shape[0]:
         of_iteration[at, 0], of_iteration[at, 1] = held, hidden * numbers[HIDDEN]
         of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), cache.used.sum()
@@ -132,7 +135,7 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, shri
 
 def no_kv() -> tuple[Any, ...]:
     """Of a run whose keys and values nothing decides, as type KV says."""
-    return np.zeros(N_NUMBERS), np.zeros((0, 0, N_TRACK)), np.zeros(0), np.zeros(0, np.int64), np.zeros((0, N_OF_ITERATION))
+    return np.zeros(N_NUMBERS), np.zeros((0, 0, N_TRACK)), *np.zeros((2, 0)), np.zeros(0, np.int64), np.zeros((0, N_OF_ITERATION))
 
 
 @dataclass(eq=False)
@@ -215,8 +218,9 @@ class KVSlots:
         self.numbers, self.of_iteration = self._numbers(), np.zeros((n_iterations, N_OF_ITERATION))
         first = self.recorded.first[:-1][self.requests.tape_request]
         track = np.zeros((0, 0, N_TRACK)) if self.track is None else self.track
-        held = track[:, :, 0].sum(axis=1) * self._layer_bytes
-        return self.numbers, track, held, first, self.of_iteration
+        reads = track[:, :, 0].sum(axis=1) * self._layer_bytes
+        held = reads if self.track is None else held_of(self.recorded, self.system.kv, track).sum(axis=1) * self._layer_bytes
+        return self.numbers, track, held, reads, first, self.of_iteration
 
     @property
     def _layer_bytes(self) -> float:
@@ -263,24 +267,36 @@ def bits_of(system: System, head_dim: int) -> float:
     return QuaRot(int(bits)).bits_per_value(head_dim)
 
 
+def _seen(recorded: Recorded) -> tuple[Floats, Floats, NDArray[np.int64]]:
+    """Tokens (rows,) up to each row's own, those of them (rows, layers) that its layers see, and the layers' windows, 0: none."""
+    windows = np.array(recorded.geometry.sliding_windows or (0,) * recorded.geometry.n_layers)
+    seen = np.concatenate([np.arange(1.0, n + 1) for n in recorded.n_inputs])
+    return seen, np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf)), windows
+
+
+def held_of(recorded: Recorded, policy: KVPolicy, track: Floats) -> Floats:
+    """(rows, layers) keys and values that lie in memory, of whole tokens: what is read, unless pages of all of them are."""
+    whole = _seen(recorded)[1]
+    return whole + np.ceil(whole / PAGE_TOKENS) if policy.reads_pages else track[:, :, 0]
+
+
 def track_of(recorded: Recorded, system: System) -> Floats | None:
-    """(rows, layers, N_TRACK) of what the system's KV policy has decodes read, its own token included; None where nothing is ever
-    evicted. Raises ValueError for a policy that ranks by attention on a tape without."""
+    """(rows, layers, N_TRACK) of what the system's KV policy has decodes read, its own token included; None where all is. Raises
+    ValueError for a policy that ranks by attention on a tape without."""
     policy = system.kv
     if policy is None or isinstance(policy, Full):
         return None
-    if policy.reads_pages:
-        raise ValueError(f"system {system.name}: {label('kv', policy)} evicts nothing, it reads pages; take one that evicts")
     if policy in recorded.tracks:
         return recorded.tracks[policy]
-    geometry = recorded.geometry
-    windows = np.array(geometry.sliding_windows or (0,) * geometry.n_layers)
-    seen = np.concatenate([np.arange(1.0, n + 1) for n in recorded.n_inputs])
+    geometry, seen, whole, windows = recorded.geometry, *_seen(recorded)
     track = np.zeros((seen.size, geometry.n_layers, N_TRACK))
-    whole = np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf))
     track[:, :, :2] = whole[:, :, None]
     decoded = ~recorded.is_prompt
-    if policy.weigh is weigh_nothing:
+    if isinstance(policy, Quest):
+        for layer in range(policy.dense_layers, geometry.n_layers):
+            n_read, n_scored = policy.reads(seen[decoded].astype(np.int64), int(windows[layer]))
+            track[decoded, layer, :2] = (n_read + n_scored)[:, None]
+    elif policy.weigh is weigh_nothing:
         track[decoded, :, :2] = np.minimum(whole, policy.limits[0] + 1.0)[decoded][:, :, None]
     elif recorded.attention is None:
         raise ValueError(

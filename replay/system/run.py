@@ -139,7 +139,8 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
     if system.schedule is None:
         raise ValueError(f"system {system.name} has no schedule; add schedule = {{ policy = 'orca' }}")
     if not hasattr(system.schedule, "rule"):
-        raise ValueError(f"system {system.name}: {type(system.schedule).__name__} is two engines in series, not one loop")
+        what = f"{type(system.schedule).__name__} is two engines in series, not one loop"
+        raise ValueError(f"system {system.name}: {what}; `tokentape serving` has it")
     refuse_prefetch(system)
     sizes = recorded.geometry.expert_bytes(setting.expert_format)
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]

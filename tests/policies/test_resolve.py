@@ -56,6 +56,7 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("place", "balance"): {"fetch_reads": "8", "token_reads": "0.5"},
     ("prefetch", "popularity"): {"n": "4", "distance": "2"},
     ("prefetch", "transitions"): {"profile_frac": "0.5", "by_gate": "false"},
+    ("prefetch", "activation_matrix"): {"by_gate": "true", "n_matrices": "4", "keep_frac": "1"},
     ("prefetch", "oracle"): {"n": "3"},
     ("route", "cache_prior"): {"strength": "0.3", "protect": "1"},
     ("route", "cumsum"): {"share_frac": "0.5"},

@@ -79,6 +79,12 @@ class Plain:
         return hits
 
 
+def stretches(policy, tape, first):
+    """Numbers of layers and experts that each of a profile's parts took."""
+    parts = np.array_split(np.arange(first), policy.n_matrices)
+    return [(tape.ids[rows] + EXPERTS * np.arange(LAYERS)[:, None]).ravel().astype(int) for rows in parts]
+
+
 def foretold(policy, tape, layer, rows, counts):
     """Experts of the target layer by rising score."""
     target, first = (layer + policy.distance) % LAYERS, round(policy.profiled_frac * int(tape.first[-1]))
@@ -96,6 +102,13 @@ def foretold(policy, tape, layer, rows, counts):
         scores = counts[target].copy()
     elif name == "Neighbours":
         scores = np.roll(tokens, 1)
+    elif name == "ActivationMatrix":
+        counts *= policy.keep_frac if layer == 0 else 1.0
+        counts[layer] += weights if policy.by_gate else tokens
+        each = [np.bincount(row, minlength=EXPERTS * LAYERS) for row in stretches(policy, tape, first)]
+        alike = [(counts.ravel() @ one) / max(1e-300, np.sqrt((one**2).sum())) for one in each]
+        if max(alike) > 0.0:
+            scores = each[int(np.argmax(alike))].reshape(LAYERS, EXPERTS)[target].astype(float)
     else:
         table = np.zeros((EXPERTS, EXPERTS))
         for row in range(first):
@@ -146,7 +159,7 @@ def test_every_lookup_is_what_plain_python_says(policy, scope, cache) -> None:
     rng = np.random.default_rng(0)
     for seed in range(8):
         batch, room, n, distance = int(rng.integers(1, 4)), int(rng.integers(6, 16)), int(rng.integers(0, 4)), seed % 2 + 1
-        more = {"profile_frac": (0.2, 0.5, 1.0)[seed % 3], "by_gate": seed % 2 == 0} if policy.__name__ == "Transitions" else {}
+        more = {"profile_frac": (0.2, 0.5, 1.0)[seed % 3], "by_gate": seed % 2 == 0} if hasattr(policy, "profile_frac") else {}
         made_of, tape = policy(n=n, distance=distance, **more), tape_of(seed, batch)
         events, counted, n_left = plainly(tape, made_of, batch, room, scope, cache)
         hits = [hit for *_, of, _ in events for hit in of]
@@ -158,6 +171,30 @@ def test_every_lookup_is_what_plain_python_says(policy, scope, cache) -> None:
         assert (ahead, used) == (counted["ahead"], counted["used"])
         assert ahead == used + counted["evicted"] + n_left, "all that was fetched was used, or evicted, or is there yet"
         assert made.slots.fetched == ahead + len(hits) - sum(hits)
+
+
+def test_matrices_foretell_what_the_most_similar_stretch_took() -> None:
+    """Two halves of a profile that go to other experts: whichever half the run is like speaks, whatever its length; no tokens, no
+    word."""
+    rng = np.random.default_rng(0)
+    half = [np.array([rng.permutation(4)[:2] + 4 * of for _ in range(3 * 20)]).reshape(20, 3, 2) for of in (0, 1)]
+    policy = PREFETCHERS["activation_matrix"](n_matrices=2)
+    told = policy.memory(np.concatenate(half).astype(np.int16), 8)
+    assert not told[:, 1, 4:].any()
+    assert not told[:, 2, :4].any()
+    assert (told[:, 1:] ** 2).sum(axis=(0, 2)) == pytest.approx([1.0, 1.0])
+    for of, n_tokens in ((0, 1.0), (1, 7.0)):
+        memory, scores, tokens = told.copy(), np.zeros(8), np.zeros(8)
+        tokens[half[of][0, 0]] = n_tokens
+        policy.predict(0, 1, tokens, tokens, memory, policy.params(), scores)
+        assert scores.tolist() == told[1, 1 + of].tolist()
+        policy.predict(0, 1, np.zeros(8), tokens, memory, policy.params(), scores[:] * 0)
+        assert memory[0, 0].sum() == pytest.approx(2 * n_tokens * policy.keep_frac)
+    memory, scores = told.copy(), np.zeros(8)
+    policy.predict(0, 1, np.zeros(8), np.zeros(8), memory, policy.params(), scores)
+    assert not scores.any()
+    with pytest.raises(ValueError, match="keep_frac"):
+        PREFETCHERS["activation_matrix"](keep_frac=1.5)
 
 
 @pytest.mark.parametrize("distance", [1, 2])

@@ -12,6 +12,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.policies.kv import KV_POLICIES
+from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.refresh import REFRESH
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.placement import PLACEMENTS
@@ -258,6 +259,29 @@ def test_what_cannot_be_had_is_one_line() -> None:
     assert "nothing is shared" in elsewhere.settings["outside_envelope"]
     streamed = simulate(bare, bare.requests(), system(kv=KV_POLICIES["streaming"](8)), machine)
     assert streamed.kv.numbers[kv.READ] == 3 * 20 * 4 * 9 * TOKEN_BYTES
+
+
+@pytest.mark.parametrize("windows", [(), (0, 40, 0, 40)])
+def test_quest_reads_as_many_tokens_as_its_pages_hold_and_keeps_all(windows) -> None:
+    """Pages by drawn scores, decode by decode; a page's bounds weigh as much as a token. Prompts in flight are held whole."""
+    geometry = MODEL.model_copy(update={"sliding_windows": windows})
+    tape, _ = attended(4, geometry, n=2, prompt=30, decode=50)
+    policy, rng = Quest(48, dense_layers=1), np.random.default_rng(0)
+    made = simulate(tape, tape.requests(), system(kv=policy), load("h100"), record=True)
+    read = held = 0
+    for n in range(31, 81):
+        for layer in range(4):
+            first = max(0, n - windows[layer]) if windows and windows[layer] else 0
+            pages = np.arange(first // 16, (n - 1) // 16 + 1)
+            chosen = pages[policy.read(rng.uniform(size=pages.size), 16)] if layer else pages
+            read += np.isin(np.arange(first, n) // 16, chosen).sum() + pages.size * (layer > 0)
+            held += n - first + -(-(n - first) // 16)
+    by_loop = made.kv.numbers[kv.READ] / TOKEN_BYTES / 2
+    assert read <= by_loop <= 1.05 * read if windows else by_loop == read, "the first page of a window counts whole"
+    assert windows or made.kv.of_iteration[:, 0].sum() == 2 * (held + 30 * 4) * TOKEN_BYTES
+    whole = simulate(tape, tape.requests(), system(), load("h100"))
+    assert made.kv.numbers[kv.READ] < whole.kv.numbers[kv.READ]
+    assert made.kv.numbers[kv.PEAK] > whole.kv.numbers[kv.PEAK], "bounds take room"
 
 
 @pytest.mark.parametrize("name", [name for name in shipped() if system_of(name).kv or system_of(name).refresh])
