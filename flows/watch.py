@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-import fsspec
 import typer
 from pydantic import BaseModel, Field
 
@@ -38,6 +37,7 @@ from tokentape.warehouse.tape import Store
 
 BOUND = "belady"
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".swp", "~")  # endings of what is renamed once it is whole
+NETWORK = {"HTTPClientError", "ClientError"}  # what botocore and aiohttp raise that is no OSError
 HERE = ("localhost", "127.0.0.1", "::1")
 AGAIN_S = (1.0, 2.0, 4.0)  # until --once tries again what could not be read, written or posted
 LONGEST_WAIT_S, POST_TIMEOUT_S = 300.0, 10.0
@@ -71,8 +71,7 @@ class Watch:
 
     def __init__(self, watched: Watched, store: str | None, site: str) -> None:
         self.watched, self.store, self.site = watched, Store(store), site
-        self.fs, self.root = fsspec.core.url_to_fs(watched.source)
-        self.uri = str(self.fs.unstrip_protocol(self.root))
+        self.fs, self.root, self.uri = (of := Store(watched.source)).fs, of.root, of.absolute  # it says what is wrong
         if self.uri.startswith("file:") and not self.fs.exists(self.root):
             raise ValueError(f"{watched.source}: no such folder or file; make it, or check the name")
         host = urlsplit(watched.webhook).hostname
@@ -133,15 +132,18 @@ class Watch:
                 post(self.watched.webhook, self.state["unsent"][0])
                 del self.state["unsent"][0]
                 self._save()
-        except OSError as error:
-            note(f"{error}; it is tried again")
+        except Exception as error:
+            if not isinstance(error, OSError) and NETWORK.isdisjoint(kind.__name__ for kind in type(error).__mro__):
+                raise
+            note(f"{str(error) or type(error).__name__}; it is tried again")
             return False
         return True
 
     def new(self) -> dict[str, str]:
         """By path, how a file looks that looked so before and is not taken yet."""
         self.fs.invalidate_cache()
-        before, found = self._looks, self.fs.find(self.root, detail=True)
+        is_page = self.uri.startswith("http") and not self.uri.endswith("/")  # which a list would be sought in, all of it read
+        before, found = self._looks, {self.root: None} if is_page else self.fs.find(self.root, detail=True)
         self._looks = {path: _look(info or self.fs.info(path)) for path, info in found.items() if self._is_wanted(path)}
         return {path: at for path, at in self._looks.items() if before.get(path) == at != self.state["files"].get(path)}
 

@@ -77,13 +77,13 @@ class Store:
         self.uri = uri or default_store()
         if _LOGIN.match(self.uri):
             where = "its environment or files (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
-            raise ValueError(f"a store's URI is kept beside results: give name and password by {where}, not in the URI")
+            raise ValueError(f"a URI is kept beside results: give name and password by {where}, not in the URI")
         try:
             self.fs, self.root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)  # others write here too
         except ImportError as error:
             # fsspec's message names the package: Install s3fs to access S3
             reason = str(error).splitlines()[0]
-            raise ValueError(f"store {self.uri} needs a Python package that is not installed: {reason}") from error
+            raise ValueError(f"{self.uri} needs a Python package that is not installed: {reason}") from error
 
     @property
     def is_local(self) -> bool:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,41 @@ def test_a_named_importer_and_a_store_of_objects(tmp_path: Path, unpublished: No
     assert len(tapes(tmp_path)) == 1
 
 
+class Busy(SimpleHTTPRequestHandler):
+    """Serves a folder; a third of its answers are that it is busy."""
+
+    drawn = random.Random(0)
+    n_gets = 0
+
+    def send_head(self) -> Any:
+        Busy.n_gets += self.command == "GET"
+        return super().send_head() if self.drawn.random() > 0.3 else self.send_error(503)
+
+    def log_message(self, *told: Any) -> None:
+        pass
+
+
+def test_a_log_at_an_address_is_taken_as_it_grows(incoming: Path, tmp_path: Path, unpublished: None, monkeypatch: Any) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    server = HTTPServer(("127.0.0.1", 0), partial(Busy, directory=str(incoming)))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    source = f"http://127.0.0.1:{server.server_port}/azure.csv"
+    assert "not all could be read" in watch(source, tmp_path).once()[-1]  # nothing is there
+    for n in (1, 2):
+        with (incoming / "azure.csv").open("a") as log:
+            log.write(REQUESTS.format(n)[REQUESTS.find("2023") * (n > 1) :])
+        watching = watch(source, tmp_path)
+        assert any(watching.look() and len(tapes(tmp_path)) == n for _ in range(30))
+    assert watching.bad == []
+    Busy.n_gets = 0
+    for _ in range(10):
+        watching.look()
+    assert Busy.n_gets < 10  # those of headers where it was busy; the log is not read again
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -177,6 +214,7 @@ def test_a_named_importer_and_a_store_of_objects(tmp_path: Path, unpublished: No
         ({"webhook": "http://example.com"}, "example.com is not this machine .*; others need --webhook-anywhere"),
         ({"webhook": "localhost:8080"}, "it is not this machine"),
         ({"source": "nowhere"}, "no such folder or file"),
+        ({"source": "http://me:secret@localhost/log"}, "give name and password by its environment"),
     ],
 )
 def test_what_cannot_be_watched_is_said_at_the_start(tmp_path: Path, asked: dict[str, Any], said: str) -> None:

@@ -85,7 +85,7 @@ def test_credentials_stay_in_the_environment(
 def test_a_password_in_a_uri_is_refused_and_not_shown(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("ls", "--store", uri) == 2
     said = capsys.readouterr().err
-    assert said.startswith("tokentape: a store's URI is kept beside results: give name and password by its environment")
+    assert said.startswith("tokentape: a URI is kept beside results: give name and password by its environment")
     assert "hidden" not in said
 
 

@@ -276,5 +276,5 @@ def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypat
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"class": "no_such_driver.FileSystem", "err": "Install no_such_driver to access Nowhere"}
     monkeypatch.setitem(known_implementations, "nowhere", missing)
-    with pytest.raises(ValueError, match=r"^store nowhere://bucket needs a Python package that is not installed: Install no_"):
+    with pytest.raises(ValueError, match=r"^nowhere://bucket needs a Python package that is not installed: Install no_"):
         Store("nowhere://bucket")
