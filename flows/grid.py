@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
@@ -432,7 +433,7 @@ def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], in
         from tokentape.flows import system_grid  # which loads tapes as this module does
 
         points, reasons = system_grid.expand(study, store)
-        by_tape = itertools.groupby(sorted((point.asked for point in points), key=_tape_of), key=_tape_of)
+        by_tape = itertools.groupby(sorted((point.asked for point in points), key=(tape := attrgetter("trace_id"))), key=tape)
         jobs += [(trace_id, asked, len(asked)) for trace_id, asked in ((trace_id, [*of]) for trace_id, of in by_tape)]
         impossible += [Refused(None, reason) for reason in reasons]
     views = ("replays", "system_runs") if study.grid else ("replays",)
@@ -443,10 +444,6 @@ def _damaged(study: Study, store: Store) -> list[str]:
     """Why tapes of the study cannot be opened."""
     damaged = store.tapes()[1]
     return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
-
-
-def _tape_of(job: Job) -> str:
-    return job.trace_id
 
 
 def missing_of(

@@ -18,6 +18,7 @@ from tokentape.warehouse.tables import RESULT_TABLES
 from tokentape.warehouse.tape import Store
 
 COSTS = "run_costs"  # folder of the store, a file per study
+ROW: dict[str, Callable[[Any], Any]] = {"trace_id": str, "n_rows": int, "system": str, "n_runs": int, "cpu_s": float}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +72,8 @@ def record(store: Store, study: str, trace_id: str, n_rows: int, n: Mapping[str,
 
 def _recorded(store: Store, path: str) -> list[dict[str, Any]]:
     """What was recorded of a study; nothing where a file is damaged, which is made again."""
-    with suppress(FileNotFoundError, ValueError):
-        rows: list[dict[str, Any]] = json.loads(store.fs.cat_file(path))
-        return rows
+    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
+        return [{name: of(row[name]) for name, of in ROW.items()} for row in json.loads(store.fs.cat_file(path))]
     return []
 
 

@@ -107,10 +107,11 @@ class Tape:
 
     def compare(self, path: str) -> Sums:
         """The sums of a shard. Raises BadTape where it is missing, or where they are not the manifest's."""
-        if not self.store.fs.exists(path):
-            raise BadTape(f"{path} is missing; the tape is damaged: {self._remedy}")
         table, name = path.rsplit("/", 2)[1:]
-        found = sums_of(self.store.fs, path)
+        try:
+            found = sums_of(self.store.fs, path)
+        except FileNotFoundError as error:
+            raise BadTape(f"{path} is missing; the tape is damaged: {self._remedy}") from error
         if found.file != self.manifest.sha256[table][int(name[5:10])]:
             raise BadTape(f"{path}: changed since it was written, its SHA-256 is not the manifest's; {self._remedy}")
         return found
