@@ -4,12 +4,14 @@ A round makes a store command by command. Each is killed (at its n-th write or r
 second writer or a clock that jumps; `check` may then find what is unfinished, nothing else. The command run again has to finish,
 and in the end store, warehouse and pages have to be those of a round without disturbance, byte for byte but for times. Then a bit
 is flipped: `check` has to name its file, and no number may change. Hostile files have to be refused in one line, or read right.
-Commands run in forks of a process that has imported them and done nothing else. Its last lines are a table and a JSON object.
+Commands run in forks of a process that has imported them and done nothing else, one such process per store. The last lines are
+a table and a JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -18,21 +20,25 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from bench.object_store import KEY, SECRET, s3_server
-from tokentape.dashboards import site
+from tokentape.dashboards import shell, site
 from tokentape.flows.cli import main as tokentape
+from tokentape.flows.planned import COSTS, cpu_per_run
 from tokentape.warehouse import check as checker
 from tokentape.warehouse.load import database_path
 from tokentape.warehouse.sql import connect
@@ -68,12 +74,14 @@ IMPORTED = {  # besides what this file names: what commands would import, so tha
     "study": ("flows.study_run",),
     "compare": ("flows.compared", "flows.system_grid", "flows.system_runs", "policies.routes"),
 }
+LATER = ("numba", "pandas")  # what they import as they run
 PAGE = "experts.html"  # beside the index; all are written alike
+VEGA = "from tokentape.dashboards import shell; print(end=shell.vega())"
 AGAIN = ("replay", "study", "compare", "load")  # what brings results back that `check --repair` removed
 LEFT = ("litter", "incomplete", "unfinished")  # findings of `check` that a killed command may leave
 KINDS = ("killed", "killed", "killed", "killed", "full disk", "two writers", "clock jumps")
 JUMPS_S = (-3e8, -3600.0, 3600.0, 3e8)
-HANG_S = 120.0
+HANG_S = 600.0  # on a machine that others keep busy too
 BUG = 70  # exit code of a command that raised what it does not explain
 
 
@@ -92,13 +100,13 @@ class World:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fork ended: its exit code, or a signal as a negative number; its stderr; its ticks; what its job said."""
+    """How a fork ended: its exit code, or a signal as a negative number; its stderr, ticks and CPU seconds; what its job said."""
 
     code: int
     err: str
     ticks: int
+    cpu_s: float
     said: Any
-    seconds: float
 
     def checked(self, *codes: int) -> Any:
         """What its job said. Raises Lost where it ended with none of the codes, or was refused in more than one line."""
@@ -110,10 +118,10 @@ class Ended:
 
 @dataclass
 class Disturbance:
-    """What befalls a fork: killed at a tick or after seconds, no file larger than limit_bytes, a clock that is off."""
+    """What befalls a fork: killed at a tick or after CPU seconds, no file larger than limit_bytes, a clock that is off."""
 
     at_tick: int | None = None
-    after_s: float = HANG_S
+    after_s: float = 0.0
     limit_bytes: int = resource.RLIM_INFINITY
     clock_s: float = 0.0
     ticks: int = field(default=0, init=False)
@@ -148,19 +156,19 @@ class Disturbance:
                 return answer
 
             S3FileSystem._call_s3 = counted
-        signal.setitimer(signal.ITIMER_REAL, self.after_s)  # which kills, since nobody listens
+        signal.setitimer(signal.ITIMER_PROF, self.after_s)  # which kills, since nobody listens
+        signal.setitimer(signal.ITIMER_REAL, HANG_S)
         resource.setrlimit(resource.RLIMIT_FSIZE, (self.limit_bytes, resource.RLIM_INFINITY))
 
 
 def start(world: World, job: Callable[[], object], disturbed: Disturbance) -> Callable[[], Ended]:
     """Starts a job in a fork; the function waits for it. What the job returns is said as JSON."""
     (err, err_to), (told, told_to) = os.pipe(), os.pipe()
-    began = time.monotonic()
     pid = os.fork()
     if pid:
         os.close(err_to)
         os.close(told_to)
-        return lambda: _ended(pid, err, told, began)
+        return lambda: _ended(pid, err, told)
     said, code = None, BUG
     try:
         os.dup2(err_to, 2)
@@ -174,21 +182,21 @@ def start(world: World, job: Callable[[], object], disturbed: Disturbance) -> Ca
         code = int(ended.code or 0)
     except BaseException:
         traceback.print_exc(limit=-5)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
     os.closerange(1, 3)
     with open(told_to, "w") as pipe:
-        json.dump([disturbed.ticks, said], pipe)
+        json.dump([disturbed.ticks, time.process_time(), said], pipe)
     os._exit(code)
 
 
-def _ended(pid: int, err: int, told: int, began: float) -> Ended:
+def _ended(pid: int, err: int, told: int) -> Ended:
     with open(err, errors="replace") as shown, open(told) as said:
         texts = shown.read(), said.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if (seconds := time.monotonic() - began) >= HANG_S:
+    if code == -signal.SIGALRM:
         raise Lost(f"still running after {HANG_S:.0f} s")
-    ticks, job_said = json.loads(texts[1] or "[0, null]")
-    return Ended(code, texts[0], ticks, job_said, seconds)
+    return Ended(code, texts[0], *json.loads(texts[1] or "[0, 0, null]"))
 
 
 def command(world: World, name: str, **disturbed: Any) -> Callable[[], Ended]:
@@ -197,17 +205,20 @@ def command(world: World, name: str, **disturbed: Any) -> Callable[[], Ended]:
 
 
 def survey(world: World) -> dict[str, str]:
-    """Everything that was made, by its place: a sum of its content, times left out. Raises Lost for a credential in it."""
+    """Everything that was made, by its place: a sum of its content, times left out: of what runs took only
+    that it can be read. Raises Lost for a credential in it."""
     found, data = dict[str, str](), dict[str, bytes]()
     for name, uri in (("store", world.store), ("copy", world.copy), ("back", "back")):
         store = Store(uri)
         places = {path.removeprefix(store.root).lstrip("/"): path for path in store.fs.find(store.root)}
         data |= {f"{name}/{place}": store.fs.cat_file(path) for place, path in places.items() if ".duckdb" not in place}
+        cpu_per_run(store)
         found |= {f"{name} {tape.trace_id}": tape.content_sha256 for tape in store.readable()}
     data |= {str(path): path.read_bytes() for path in Path("site").rglob("*") if path.is_file()}
     for place in (place for place, content in data.items() if SECRET.encode() in content or KEY.encode() in content):
         raise Lost(f"{place} holds a credential")
-    found |= {place: hashlib.sha256(of).hexdigest() for place, of in data.items() if not place.endswith("manifest.json")}
+    timed = ("manifest.json", *(place for place in data if f"/{COSTS}/" in place))
+    found |= {place: hashlib.sha256(of).hexdigest() for place, of in data.items() if not place.endswith(timed)}
     database = database_path(Store(world.store))
     if database.exists():
         with connect(database) as warehouse:
@@ -280,6 +291,14 @@ class Soak:
         self.reference = start(world, partial(survey, world), Disturbance())().checked(0)
         shutil.rmtree(world.folder)
 
+    def rounds(self, first: int, last: int, seed: int, until: float) -> Soak:
+        """As many of these as there is time for, at least one; itself."""
+        for number in range(first, last):
+            self.round(number, seed, until)
+            if time.monotonic() > until:
+                break
+        return self
+
     def round(self, number: int, seed: int, until: float) -> None:
         """One that is not over by the time `until` ends behind the command that it is at, and is not counted as a round."""
         rng, world, at = random.Random(f"{seed} {self.kind} {number}"), self.world(str(number)), "start"
@@ -315,11 +334,11 @@ class Soak:
 
     def disturb(self, world: World, name: str, rng: random.Random) -> None:
         what, usual = rng.choice(KINDS), self.usual[name]
-        for _ in range(rng.randint(1, 3) if what == "killed" else 0):
+        for _ in range(rng.randint(1, 5) if what == "killed" else 0):
             at_tick = rng.randint(1, usual.ticks) if rng.random() < 0.7 else None
-            after_s = HANG_S if at_tick else 1e-3 + rng.random() * usual.seconds
+            after_s = 0.0 if at_tick else 1e-3 + rng.random() * usual.cpu_s
             ended = command(world, name, at_tick=at_tick, after_s=after_s)()
-            ended.checked(0, -signal.SIGKILL, -signal.SIGALRM)
+            ended.checked(0, -signal.SIGKILL, -signal.SIGPROF)
             self.counts[f"killed: {name.split()[0]}" if ended.code else "ended before its kill"] += 1
             check(world, *LEFT)
         if what == "killed":
@@ -368,26 +387,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--stores", default="folder,S3")
     how = parser.parse_args(arguments)
     kinds, names, (first, _, last) = how.stores.split(","), tuple(how.commands.split(",")), how.rounds.partition(":")
-    for module in (module for name in names for module in IMPORTED.get(name, ())):
-        importlib.import_module(f"tokentape.{module}")
+    for module in (*LATER, *(f"tokentape.{module}" for name in names for module in IMPORTED.get(name, ()))):
+        importlib.import_module(module)
     site.TOPICS = {PAGE: site.TOPICS[PAGE]}
     until = (began := time.monotonic()) + how.minutes * 60
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         environment = stack.enter_context(s3_server()) if "S3" in kinds else {}
         os.environ.update(environment, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
-        soaks = [Soak(kind, Path(root), names) for kind in kinds]
-        for soak in soaks:
-            if soak.kind == "S3":
-                make = lambda: importlib.import_module("s3fs").S3FileSystem().mkdir("soak")  # noqa: E731
-                start(World(Path(root), "", ""), make, Disturbance())().checked(0)
+        nowhere, soaks = World(Path(root), "", ""), [Soak(kind, Path(root), names) for kind in kinds]
+        if "site" in names:
+            script = subprocess.check_output([sys.executable, "-c", VEGA]).decode()  # two seconds of CPU, and always the same
+            shell.vega = lambda: script
+        if "S3" in kinds:
+            make = lambda: importlib.import_module("s3fs").S3FileSystem().mkdir("soak")  # noqa: E731
+            start(nowhere, make, Disturbance())().checked(0)
+        gc.freeze()  # which leaves pages shared with forks
+        for soak in (soaks[0], *soaks):  # the first time compiles kernels
             soak.undisturbed()
-            if soak.reference != soaks[0].reference:
-                raise Lost(f"{soak.kind}: not what {soaks[0].kind} holds")
-        for number in range(int(first), int(last or 10**9)):
-            for soak in soaks:
-                soak.round(number, how.seed, until)
-            if time.monotonic() > until:
-                break
+        for soak in soaks[1:]:
+            if differ := dict(soak.reference.items() ^ soaks[0].reference.items()):
+                raise Lost(f"{soak.kind} and {soaks[0].kind} do not hold the same: {', '.join(sorted(differ))}")
+        with ProcessPoolExecutor(len(kinds), get_context("fork")) as pool:
+            run = partial(Soak.rounds, first=int(first), last=int(last or 10**9), seed=how.seed, until=until)
+            soaks = list(pool.map(run, soaks))
     print("\n".join((f"| | {' | '.join(kinds)} |", "|---|" + "---|" * len(kinds))))
     for name in sorted({name for soak in soaks for name in soak.counts}, key=lambda name: (name != "rounds", name)):
         print(f"| {name} | {' | '.join(str(soak.counts[name]) for soak in soaks)} |")
