@@ -1,11 +1,12 @@
 """What a study's runs cost beside their kernels, and what two workers gain on one: `python -m bench.runners [RUNNER...]`.
 
-CPU seconds are of this process and those that it started, and of N and 3 N runs, so that what a worker or a tape costs once falls
-away; those of kernels are counted where they run. Two workers and one take turns, since others may use the machine: the median of
-their ratios.
+CPU seconds are of this process and its workers, once these have begun; those of kernels are counted where they run.
+Two workers and one take turns, since others may use the machine: the median of their ratios. Ray has one pool in a process, and
+only the long check.
 
-`python -m bench.runners --runs 10000 dask` is the long check: so many runs on two workers, one of which is killed after a third
-and one after two thirds of them, against the same on threads, byte by byte.
+`python -m bench.runners --runs 10000 dask` is the long check: so many runs, of some milliseconds each, on two workers, one of
+which is killed after a third and one after two thirds of them, against the same on threads, byte by byte. `--s3` has stores on a
+local S3 server, in a process of its own that is not counted.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from pathlib import Path
+from contextlib import ExitStack, suppress
 from typing import Any
 from unittest import mock
 
 import psutil  # type: ignore[import-untyped]
 
+from bench.object_store import s3_server
 from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import grid
@@ -33,7 +36,7 @@ from tokentape.replay import experts
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
 
-N, MORE = 48, 3  # runs of about 0.1 s
+N, TURNS = 96, 3  # runs of about 0.1 s
 FIELDS: dict[str, Any] = {"question": "?", "scopes": ("global",), "hardware": ("phone-lpddr5x-ufs4",)}
 
 
@@ -44,18 +47,20 @@ def sized(name: str, n: int, first: int) -> Study:
 
 
 def family() -> list[psutil.Process]:
-    me = psutil.Process()
-    return [me, *me.children(recursive=True)]
+    """This process and its workers."""
+    found = [me := psutil.Process()]
+    for process in me.children(recursive=True):
+        with suppress(psutil.Error):
+            found += [process] if "spawn_main" in " ".join(process.cmdline()) else []
+    return found
 
 
 def cpu_s() -> dict[int, float]:
     """CPU seconds by process, of this one and its children."""
     used = {}
     for process in family():
-        try:
+        with suppress(psutil.Error):
             used[process.pid] = sum(process.cpu_times()[:2])
-        except psutil.Error:
-            continue
     return used
 
 
@@ -99,37 +104,40 @@ class Timed(Executor):
 
 def bench(store: Store, runner: str) -> dict[str, Any]:
     """Of one runner: CPU outside the kernels as a share of theirs on one worker, and the wall time of one over that of two."""
-    first, took = 0, list[tuple[float, float, float]]()
-    for workers, n in ((1, N), (1, MORE * N), (2, N), (1, MORE * N), (2, MORE * N), (1, MORE * N), (2, MORE * N)):
-        pool, began, used = Timed(runner, workers), time.perf_counter(), cpu_s()
-        assert grid.run(sized(runner, n, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == n
-        spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
-        took.append((time.perf_counter() - began, spent, pool.kernels_s))
+    pools, first = {workers: Timed(runner, workers) for workers in (1, 2)}, 0
+    took: dict[int, list[tuple[float, float, float]]] = {workers: [] for workers in pools}
+    for turn in range(TURNS + 1):
+        for workers, pool in pools.items():
+            began, used, kernels_s = time.perf_counter(), cpu_s(), pool.kernels_s
+            assert grid.run(sized(runner, N, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == N
+            spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
+            if turn:  # the first one starts workers
+                took[workers].append((time.perf_counter() - began, spent, pool.kernels_s - kernels_s))
+            first += N
+    for pool in pools.values():
         pool.pool.shutdown()
-        first += n
-    (one_s, *once), (_, *more), (two_s, *_), *turns = took
-    spent, kernels_s = (b - a for a, b in zip(once, more, strict=True))
-    ratios = [(one[0] - one_s) / (two[0] - two_s) for one, two in zip(turns[::2], turns[1::2], strict=True)]
+    _, spent, kernels_s = (sum(column) for column in zip(*took[1], strict=True))
+    ratios = [one[0] / two[0] for one, two in zip(took[1], took[2], strict=True)]
     return {
-        f"{runner}_kernel_s": round(kernels_s / (MORE - 1) / N, 4),
+        f"{runner}_kernel_s": round(kernels_s / TURNS / N, 4),
         f"{runner}_overhead_frac": round(spent / kernels_s - 1.0, 3),
         f"{runner}_speedup_2": round(statistics.median(ratios), 2),
     }
 
 
-def check(folder: Path, runner: str, n: int) -> dict[str, Any]:
+def check(root: str, runner: str, n: int) -> dict[str, Any]:
     """`n` runs on two workers of the runner, two of them killed on the way, against threads."""
     told: dict[str, Any] = {"runner": runner, "runs": n}
     digests = []
     for name in ("threads", runner):
-        store, kills = drawn(folder / name), [n // 3, 2 * n // 3] if name == runner else []
+        store, kills = drawn(f"{root}/{name}", 4, 32), [n // 3, 2 * n // 3] if name == runner else []
         pool, began, used = Timed(name, 2), time.perf_counter(), cpu_s()
         seen = dict(used)
 
         def progress(done: int, total: int, kills: list[int] = kills, seen: dict[int, float] = seen) -> None:
             if kills and done >= kills[0]:
                 seen |= cpu_s()  # of what is killed too
-                next(of for of in family()[1:] if "spawn_main" in " ".join(of.cmdline())).kill()
+                family()[1].kill()
                 kills.pop(0)
 
         report = grid.run(sized("many", n, 0), store, name, 2, progress, lambda *_, pool=pool: pool)
@@ -137,16 +145,16 @@ def check(folder: Path, runner: str, n: int) -> dict[str, Any]:
         told[name] = {"run": report.n_run, "wall_s": round(time.perf_counter() - began, 1), "kernels_s": round(pool.kernels_s, 1)}
         told[name] |= {"cpu_s": round(spent, 1), "killed": 2 * (name == runner) - len(kills)}
         pool.pool.shutdown()
-        files = sorted(Path(store.root).rglob("*.parquet"))
-        digests.append({str(p.relative_to(store.root)): hashlib.sha256(p.read_bytes()).digest() for p in files})
+        files = [path for path in store.fs.find(store.root) if path.endswith(".parquet")]
+        digests.append({p.removeprefix(store.root): hashlib.sha256(store.fs.cat_file(p)).digest() for p in files})
         told[name]["files"] = len(files)
     return told | {"is_same_bytes": digests[0] == digests[1]}
 
 
-def drawn(folder: Path) -> Store:
-    """A store with a tape of which a replay takes about 0.1 s."""
-    store, model = Store(str(folder)), models.load("OLMoE-1B-7B")
-    asked = SynthesisSettings(requests=40, prompt=256, output=256, scores=False)
+def drawn(uri: str, requests: int = 40, tokens: int = 256) -> Store:
+    """A store with a tape of so many requests, each of so many tokens twice; a replay of it takes about 0.1 s unless told."""
+    store, model = Store(uri), models.load("OLMoE-1B-7B")
+    asked = SynthesisSettings(requests=requests, prompt=tokens, output=tokens, scores=False)
     of = profiles.of_routing("popular", model.name, model.geometry, None)
     synthesize(model.name, model.geometry, asked, store, drawn=of)
     return store
@@ -156,12 +164,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runners", nargs="*", default=["threads", "processes", "dask"])
     parser.add_argument("--runs", type=int, help="the long check instead, of so many runs")
+    parser.add_argument("--s3", action="store_true", help="stores on a local S3 server")
     asked, report = parser.parse_args(), dict[str, Any]()
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        root = stack.enter_context(tempfile.TemporaryDirectory())
+        if asked.s3:
+            os.environ |= stack.enter_context(s3_server())
+            Store(root := "s3://runners").fs.mkdir("runners")
         if asked.runs:
-            report = {runner: check(Path(folder) / runner, runner, asked.runs) for runner in asked.runners}
+            report = {runner: check(f"{root}/{runner}", runner, asked.runs) for runner in asked.runners}
         else:
-            store = drawn(Path(folder))
+            store = drawn(f"{root}/store")
             for runner in asked.runners:
                 report |= bench(store, runner)
     print(json.dumps(report))
