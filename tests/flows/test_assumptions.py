@@ -1,0 +1,53 @@
+"""docs/assumptions.md lists what the files hold, and what a constant moves is what the study says with it moved."""
+
+from pathlib import Path
+
+import pytest
+
+from tokentape.flows import assumptions
+from tokentape.flows.assumptions import TOLD, answered, constants, measured, page
+from tokentape.flows.systems import SYSTEMS
+from tokentape.hw import fit_files, profile, spec
+from tokentape.warehouse.tape import Store
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "assumptions.md"
+
+
+def test_the_page_lists_every_constant_that_the_files_hold() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert set(TOLD) == set(SYSTEMS)
+    assert page(text) == text, "run `python -m tokentape.flows.assumptions docs/assumptions.md` with the systems that changed"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_assumed_numbers_of_machines_fits_and_profiles_are_all_there(system) -> None:
+    listed = {place for constant in constants(system) for place in constant.places}
+    for name in TOLD[system]["machines"]:
+        keys = {place.rpartition(" ")[2].replace("/", ".") for place in listed if place.startswith("specs/")}
+        assert set(spec.load(name).assumed) <= keys, name
+    assert all(place.startswith(("specs/", "fits/", "profiles/", "study.toml ", "tokentape.")) for place in listed)
+    assert all(end != constant.value for constant in constants(system) for end in constant.ends)
+
+
+def test_a_place_that_is_gone_is_one_line(monkeypatch) -> None:
+    monkeypatch.setitem(TOLD["kelle"]["others"], "study.toml no_such", "assumed")
+    with pytest.raises(ValueError, match=r"there is no study.toml no_such; take it out"):
+        constants("kelle")
+
+
+@pytest.mark.slow
+def test_moving_a_constant_moves_the_answers_and_leaves_the_files_as_they_are(tmp_path) -> None:
+    before = spec.SPECS, profile.PROFILES, fit_files.FITS
+    stock, error = answered("kelle", Store(str(tmp_path)))
+    power = next(one for one in constants("kelle") if one.places[0].endswith("kelle-sram.toml static_w"))
+    moved, other = answered("kelle", Store(str(tmp_path)), dict.fromkeys(power.places, power.ends[0]))
+    assert moved.keys() == stock.keys()
+    assert moved != stock
+    assert other != error
+    assert before == (spec.SPECS, profile.PROFILES, fit_files.FITS)
+    assert answered("kelle", Store(str(tmp_path))) == (stock, error)
+    move, error_then = measured("kelle", power, Store(str(tmp_path)), stock)
+    assert error_then == f"{100 * other:.1f} %"
+    assert move.count("%") == 2
+    text = PAGE.read_text(encoding="utf-8")
+    assert assumptions.NOTHING[0] in text
