@@ -82,7 +82,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "import requests": (
         Idle(("arrival", "prompt", "output"), lambda of: of["form"] not in (None, "csv"), "on a form with columns of its own"),
     ),
-    "calibrate kelle": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
+    "calibrate kelle": (Idle(("out",), lambda of: of["trace"] is None, "without a TRACE, of which nothing is counted"),),
     "calibrate cxl_ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
     "calibrate serving": (
         Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),

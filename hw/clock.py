@@ -16,7 +16,7 @@ import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
 from tokentape.hw.profile import ENDS, Lane, Profile
-from tokentape.hw.rates import OPPOSITE, Rates, at, rates_of
+from tokentape.hw.rates import Rates, at, rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values, Work
 
@@ -350,13 +350,11 @@ def background_w(
         }
     for role, refresh in profile.refresh.items():
         tier = machine.tiers.get(refresh.tier or machine.roles.of(role))
-        every = machine.tiers.get(refresh.interval_of) or tier
-        if tier is None or every is None or not tier.refresh_j or not every.refresh_interval_s:
+        if tier is None or not tier.refresh_j or not tier.refresh_interval_s:
             continue
         capacity = at(tier.capacity_bytes, "value")
         filled = np.minimum(np.asarray((held_bytes or {}).get(role, 0.0)), capacity) / capacity
-        pass_w = refresh.share * at(tier.refresh_j, end) / at(every.refresh_interval_s, OPPOSITE[end])
-        watts["refresh"] = watts["refresh"] + filled * pass_w
+        watts["refresh"] = watts["refresh"] + filled * tier.refresh_w(end)
     return watts
 
 

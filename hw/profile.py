@@ -75,11 +75,9 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """Refresh of a tier by what is held in it: joules of a pass x share x held / capacity, every interval (of another tier's)."""
+    """Refresh of a tier by what is held in it: joules of a pass x held / capacity, every interval. tier: by name, not role."""
 
     tier: str = ""
-    share: float = 1.0
-    interval_of: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

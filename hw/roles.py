@@ -18,8 +18,9 @@ ENGINE_ROLES = ("main", "near_compute")
 @dataclass(frozen=True, kw_only=True)
 class Roles:
     """main: the engine of all dense work; near_compute: one beside a memory. The others are tiers: *_home: where something lies;
-    expert_cache, kv_cache: the faster tier in front of that home; stage: a buffer that weights pass through; peer: the tier whose
-    link to itself joins the devices. reads: tiers that the main engine computes from in place; from others it fetches."""
+    expert_cache, kv_cache: the faster tier in front of that home; stage: a buffer that weights pass through; activations: what a
+    systolic array reads its inputs from; peer: the tier whose link to itself joins the devices. reads: tiers that the main engine
+    computes from in place; from others it fetches."""
 
     main: str
     weights_home: str
@@ -30,6 +31,7 @@ class Roles:
     expert_cache: str = ""
     kv_cache: str = ""
     stage: str = ""
+    activations: str = ""
     peer: str = ""
     near_compute: str = ""
 

@@ -39,6 +39,7 @@ class Engine:
     other_ops_per_cycle: Sourced | None = None  # counted by the source beside its multiply-adds
     clock_hz: Sourced | None = None
     feed_values_per_s: Sourced | None = None  # elements of keys and values that a systolic array takes in
+    n_columns: Sourced | None = None  # of a systolic array: weights that an input meets each time it is read
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None

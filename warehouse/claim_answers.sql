@@ -4,7 +4,7 @@ with said as (
     select c.claim_id, c.paper as system, c.location, c.metric, coalesce(c.model, '') as model, c.setting, c.statistic, c.unit,
         c.comparator,
         -- An answer that nothing was fitted for predicts what others are fitted to.
-        case when a.mode = 'paper, nothing fitted' and c.role = 'calibrate' then 'predict' else c.role end as role,
+        c.role,
         -- Some bounds are said in words alone.
         case when c.comparator in ('<=', '<') then '<='
             when c.comparator in ('>=', '>') or c.setting similar to '.*(at least|more than).*' then '>=' else '' end as bound,

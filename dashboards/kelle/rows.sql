@@ -1,20 +1,13 @@
--- reading: how a step is counted and whether knobs are fitted, as answers.mode; part of others
-case when mode = 'paper' and knobs = 'calibrated' then 'paper' when mode = 'paper' and knobs = 'zero' then 'paper, nothing fitted'
-    when mode = 'physical' and knobs = 'calibrated' then 'physical' end as reading
-
--- is_read: rows that are physical without a fit are not asked for; part of others
-not (mode = 'physical' and knobs = 'zero')
-
 -- points: the cost model's points; part of others
 with points as (
-    select *, {reading}, model_id as model, dram_overflow_bytes > 0 as is_beyond from kelle_points where {is_read}
+    select *, mode as reading, model_id as model, dram_overflow_bytes > 0 as is_beyond from kelle_points
 )
 
 -- parts: joules of a step, a row per part; part of others
 {points},
 split as (
     select series, setting, setting_value, model, workload, n_decode_tokens, system, reading, energy_j, unnest([
-        {'part': 'DRAM', 'j': dram_j}, {'part': 'weight SRAM', 'j': weight_sram_j}, {'part': 'KV memory', 'j': kv_j},
+        {'part': 'DRAM', 'j': dram_j}, {'part': 'weight SRAM', 'j': weight_sram_j}, {'part': 'KV and inputs', 'j': kv_j},
         {'part': 'refresh', 'j': refresh_j}, {'part': 'array and special functions', 'j': array_j},
         {'part': 'leakage', 'j': leakage_j}], recursive := true)
     from points where energy_j is not null
@@ -22,8 +15,8 @@ split as (
 
 -- readings: Readings that anything was computed in.
 select distinct reading from (
-    select {reading} from kelle_points union select {reading} from kelle_requests
-    union select mode from answers where study = $paper union select case when knobs = 'calibrated' then 'paper' when knobs = 'zero' then 'paper, nothing fitted' end as reading from kelle_parts
+    select mode as reading from kelle_points union select mode from kelle_requests
+    union select mode from answers where study = $paper union select 'paper' from kelle_parts
 ) where reading is not null order by all
 
 -- headline: Gains in speed and energy of every system, model and workload; null where it does not fit.
@@ -118,11 +111,11 @@ select reading, model, workload, batch, system, budget_tokens as budget, speed_g
 from points where series = 'explorer' order by all
 
 -- requests: Joules of a prompt and of its output.
-select {reading}, model_id as model, n_context_tokens as context, n_decode_tokens as decode, batch, system, prefill_j, decode_j,
+select mode as reading, model_id as model, n_context_tokens as context, n_decode_tokens as decode, batch, system, prefill_j, decode_j,
     speed_gain as speed, energy_gain as gain, dram_overflow_bytes as over,
     if(context % 1024 = 0, context // 1024 || 'K', context::varchar) || ' in, '
         || if(decode % 1024 = 0, decode // 1024 || 'K', decode::varchar) || ' out' as lengths, prefill_j + decode_j as saved
-from kelle_requests where prefill_j is not null and {is_read} order by all
+from kelle_requests where prefill_j is not null order by all
 
 -- recompute: Recomputed share against operations per byte, operations per second, and what the roofline allows.
 select model_id as model, workload, batch, mode, recomputed_frac as frac, ops_per_byte, ops_per_s, roof_ops_per_s as roof,
@@ -149,11 +142,10 @@ from kelle_retention, (select max(value) as value from kelle_checks where "check
 order by anchor, us, name
 
 -- chip_parts: Area and power of the parts beside the paper's shares.
-select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper,
-    if(knobs = 'zero', 'paper, nothing fitted', 'paper') as reading
+select part, area_mm2 as area, published_area_mm2 as area_paper, power_w as power, published_power_w as power_paper, 'paper' as reading
 from kelle_parts order by all
 
--- area: A row per part and measure, by the reading whose knobs it has; of power, array and special functions are one part.
+-- area: A row per part and measure; of power, array and special functions are one part.
 with each as (
     select reading, measure, if(measure = 'power (W)' and part in ('array', 'special functions'), 'array and special functions',
         map($CHIP, $CHIP_words)[part]) as part, if(measure = 'power (W)', power, area) as ours,
@@ -176,13 +168,9 @@ select name, value, published, stated as unit, how, ratio, (select {written} fro
     row_number() over (order by abs(ln(ratio)) desc nulls last, name) - 1 as "order"
 from told order by "order"
 
--- errors: Errors by group of ratios and knobs, with the bar each is held to.
-select "check" as name, value, published, unit, how, setting as "group", knobs, bar_high as bar,
-    if(knobs = 'zero', 'nothing fitted', knobs) as said
+-- errors: Errors by group of ratios, with the bar each is held to.
+select "check" as name, value, published, unit, how, setting as "group", bar_high as bar
 from kelle_checks where series = 'error' order by all
-
--- turned: Systems out of their order by the fit alone, and in which share of cells.
-select setting as turned, value from kelle_checks where series = 'order' and mode = 'paper' and setting is not null order by all
 
 -- ours: part of others: claims but those of models that are not run here
 select * from told where list_contains($ROLES, role) and location not in ('Table 2', 'Table 3', 'Table 4', 'Table 5', 'Table 6')

@@ -52,22 +52,16 @@ SYSTEMS = {
     KELLE: theme.VERMILLION,
 }
 # Names are those of answers.mode, so that claims and charts share a menu.
-PAPER, ZERO, PHYSICAL = "paper", "paper, nothing fitted", "physical"
-READINGS = {
-    PAPER: "as the paper counts, calibrated",
-    ZERO: "as the paper counts, nothing fitted",
-    PHYSICAL: "physically counted, calibrated",
-}
+READINGS = {"paper": "as the paper counts", "physical": "physically counted"}
 PARTS = {
     "DRAM": theme.QUIET,
     "weight SRAM": theme.BLUE,
-    "KV memory": theme.GREEN,
+    "KV and inputs": theme.GREEN,
     "refresh": theme.VERMILLION,
     "array and special functions": theme.ORANGE,
     "leakage": theme.PURPLE,
 }
 WORKLOADS = ("LA", "TQ", "QP", "PG19")  # by length
-KNOBS = {"calibrated": theme.VERMILLION, "nothing fitted": theme.BLUE}
 ON_CHIP = {name: colour for name, colour in PARTS.items() if name != "DRAM"}
 TURN = f"toNumber(({theme.literal({name: str(n) for n, name in enumerate(PARTS)})})[datum.part])"  # a part's place
 SIZES = {"4 MB": theme.QUIET, "8 MB": theme.BLUE}
@@ -96,7 +90,7 @@ MODES = {
 MODE_COLOURS = {words: colour for words, colour, _ in MODES.values()}
 MODE_SHAPES = {words: shape for words, _, shape in MODES.values()}
 ROLES = {
-    "calibrate": ("fitted to this number", "diamond"),
+    "calibrate": ("for calibration", "diamond"),
     "predict": ("predicted", "circle"),
     "report": ("no published number", "square"),
 }

@@ -1,4 +1,5 @@
-"""calibrate kelle, kv-step: the knobs of Kelle's cost model ratio by ratio, and a decode step of one's own on its systems."""
+"""calibrate kelle, kv-step: what Kelle's cost model counts on a tape, with its ratios, and a decode step of one's own on its
+systems."""
 
 from __future__ import annotations
 
@@ -6,60 +7,53 @@ from pathlib import Path
 from typing import Annotated
 
 from tokentape.flows.console import note, number, percent, print_table
-from tokentape.flows.options import argument, option
+from tokentape.flows.options import StoreOption, argument, option
 
 
 def calibrate_kelle(
-    out: Annotated[Path, option("File of the knobs.")] = Path("kelle.toml"),
-    check: Annotated[str | None, option("Fit nothing: print how these knobs do, kelle or a file.")] = None,
+    trace: Annotated[str | None, argument("TRACE", "Tape of attention. [default: the shipped shares]")] = None,
+    out: Annotated[Path, option("File of what is counted.")] = Path("kelle.toml"),
+    store: StoreOption = None,
 ) -> None:
-    """Fit the three knobs of Kelle's cost model to its headline ratios and Table 9 at batch 4, and print every ratio.
+    """Count what heads have in common of what they keep on a tape, and print every ratio that Kelle's paper gives beside ours.
 
-    Only claims of role `calibrate` are fitted on; Table 7 and Table 9 at batch 16 are predicted. Beside each stands the value
-    with nothing fitted, and below them the pairs of systems that the fit puts in the other order. Half a minute on one core.
+    Nothing is fitted to the paper. Shares are those at the requests' end, by per cent of the tokens kept; all are of one length.
 
     \b
     Examples:
-      tokentape calibrate kelle --check kelle      how the shipped knobs do
-      tokentape calibrate kelle --out my-kelle.toml
+      tokentape calibrate kelle                      how the shipped shares do
+      tokentape calibrate kelle TRACE --out my-kelle.toml
     """
+    from tokentape.flows.kv_tape import attention_tape
     from tokentape.flows.systems.kelle.closed_forms import checks, told
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.replay.kelle.ratios import calibrate, nothing_fitted, ratios
-    from tokentape.replay.kelle.rows import ZERO
+    from tokentape.replay.kelle.ratios import ratios
+    from tokentape.replay.kelle.shares import shares_of
     from tokentape.replay.kelle.systems import FITS
-    from tokentape.warehouse.load import claims
+    from tokentape.warehouse.tape import Store
 
-    study = Settings.shipped()
-    if check is not None:
-        fit = FITS.load(check)
-    else:
-        stated = claims().to_pylist()
-        fit = calibrate(stated, setup(study, nothing_fitted(stated)).steps())
+    fit = FITS.load() if trace is None else shares_of(attention_tape(Store(store), trace))
+    if trace is not None:
         FITS.save(fit, out)
-        note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
+        note(f"{out}: shares of {trace}, standard errors of at most {fit.residual:.2g}")
+    study = Settings.shipped()
     made = setup(study, fit.constants)
-    fitted, plain = made.steps(), made.steps(ZERO)
-    wanted = sorted(ratios(made.claims, fitted), key=lambda ratio: ratio.role)
+    steps = made.steps()
+    wanted = sorted(ratios(made.claims, steps), key=lambda ratio: ratio.role)
     shown = [
         (
-            *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g")),
-            *(number(steps.value(ratio)[0], ".4g") for steps in (plain, fitted)),
-            percent(fitted.value(ratio)[0] / ratio.published - 1, "+.1f"),
+            *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g"), number(steps.value(ratio)[0], ".4g")),
+            percent(steps.value(ratio)[0] / ratio.published - 1, "+.1f"),
         )
         for ratio in wanted
     ]
-    columns = ("role", "ratio", "paper", "nothing fitted", "calibrated", "error")
+    columns = ("role", "ratio", "paper", "ours", "error")
     print_table("Kelle: ratios as the paper counts", columns, shown, numbers=columns[2:])
     for role in ("calibrate", "predict"):
-        errors = abs(fitted.errors(ratio for ratio in wanted if ratio.role == role))
+        errors = abs(steps.errors(ratio for ratio in wanted if ratio.role == role))
         note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")
-    derived = checks(study, made)
-    for line in told(study, derived):
+    for line in told(study, checks(study, made)):
         note(line)
-    for row in derived:
-        if row["series"] == "order" and row["setting"]:
-            note(f"order reversed by the fit: {row['mode']}, {row['setting']} in {row['how']}")
 
 
 def kv_step(
@@ -68,7 +62,7 @@ def kv_step(
     decode: Annotated[int, option("Tokens generated after it.", min=0)] = 8192,
     batch: Annotated[int, option("Requests that decode together.", min=1)] = 16,
     budget: Annotated[int, option("Tokens that eviction keeps of each request.", min=1)] = 2048,
-    profile: Annotated[str, option("Cost profile: physical, kelle (the paper's, with --knobs) or another; a file.")] = "physical",
+    profile: Annotated[str, option("Cost profile: physical, kelle (the paper's) or another; a file.")] = "physical",
     mode: Annotated[
         str | None,
         option(
@@ -76,7 +70,7 @@ def kv_step(
             "physical (the mean length; what does not fit has no time). [default: whole; of --profile kelle paper]"
         ),
     ] = None,
-    knobs: Annotated[str, option("calibrated, zero (nothing fitted), or a file of `calibrate kelle`.")] = "calibrated",
+    shares: Annotated[str, option("What heads have in common: kelle (as shipped), or a file of `calibrate kelle`.")] = "kelle",
     hardware: Annotated[str, option("Machine in Kelle's place; any.")] = "kelle-edram",
 ) -> None:
     """Estimate a decode step on Kelle's five systems: time, energy by part, and gain over SRAM with the full cache.
@@ -95,7 +89,6 @@ def kv_step(
     from tokentape.hw import profile as profiles
     from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
-    from tokentape.replay.kelle.rows import CALIBRATED
     from tokentape.replay.kelle.systems import FITS, KELLE, MODES, PROFILE, WHOLE, Work
     from tokentape.warehouse import models
 
@@ -104,14 +97,10 @@ def kv_step(
     if mode not in modes:
         raise unknown("mode", mode, modes)
     profiles.load(profile)
-    from_file = FITS.load(knobs).constants if knobs.endswith(".toml") else None
-    made = setup(Settings.shipped(), from_file)
-    chosen = CALIBRATED if from_file else knobs
-    if chosen not in made.knobs:
-        raise unknown("knobs", knobs, made.knobs)
+    made = setup(Settings.shipped(), FITS.load(shares).constants)
     systems = made.systems | {KELLE: replace(made.systems[KELLE], machine=load_hardware(hardware))}
     named, work = models.load(model), Work(context, decode, batch, budget)
-    steps = Steps(systems, {named.name: named.geometry}, {}, made.knobs[chosen], modes[mode], profile)
+    steps = Steps(systems, {named.name: named.geometry}, {}, made.shares, modes[mode], profile)
     shown, noted = [], dict[str, list[str]]()
     for name in systems:
         step, gains = steps.step(named.name, name, work), steps.gains(named.name, name, work)

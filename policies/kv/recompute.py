@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, int32, int64, kernel, uint8, void
+from tokentape.policies.kernels import array, boolean, float64, int32, int64, kernel, uint8, void
 
 WORD_BYTES = 2  # KV and layer inputs are stored in 16 bits
 # tally (5,) i64: distinct tokens retained, popular ones, (token, head) pairs retained, those in KV form, tokens in x form
@@ -51,15 +51,17 @@ def pays(widths: Widths, accounting: str) -> bool:
     return False
 
 
-@kernel(void(_I32, _U8, _I64, int64, int64, float64))
-def enter(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
-    """All heads take the token at `position`, in KV form. held (n,): heads that retain each token; is_x (n,): its form."""
+@kernel(void(_I32, _U8, _I64, int64, int64, float64, boolean))
+def enter(held, is_x, tally, position, n_heads, theta, stores_x):  # type: ignore[no-untyped-def]
+    """All heads take the token at `position`, which makes it popular. held (n,): heads that retain each; is_x (n,): its form."""
+    is_popular = n_heads > theta * n_heads
     held[position] = n_heads
-    is_x[position] = 0
+    is_x[position] = is_popular and stores_x
     tally[DISTINCT] += 1
-    tally[POPULAR] += n_heads > theta * n_heads
+    tally[POPULAR] += is_popular
     tally[PAIRS] += n_heads
-    tally[KV_PAIRS] += n_heads
+    tally[KV_PAIRS] += 0 if is_x[position] else n_heads
+    tally[X_TOKENS] += is_x[position]
 
 
 @kernel(void(_I32, _U8, _I64, int64, int64, float64))
@@ -79,11 +81,11 @@ def leave(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyp
 
 @kernel(void(_I32, _U8, _I64, int64, int64, float64))
 def judge(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
-    """Stores the token as its layer input if it is popular."""
-    if held[position] > theta * n_heads and not is_x[position]:
-        is_x[position] = 1
-        tally[X_TOKENS] += 1
-        tally[KV_PAIRS] -= held[position]
+    """A token as it leaves the recent window: its layer input stays if it is popular, else come its keys and values."""
+    if is_x[position] and not held[position] > theta * n_heads:
+        is_x[position] = 0
+        tally[X_TOKENS] -= 1
+        tally[KV_PAIRS] += held[position]
 
 
 def after_prompt(

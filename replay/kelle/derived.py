@@ -5,31 +5,28 @@ itself both stand side by side in `kelle_checks`; nothing is tuned to make them 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 
-from tokentape.replay.kelle.ratios import ratios, reversals
+from tokentape.replay.kelle.ratios import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
 from tokentape.replay.kelle.recompute import vector_times_s
-from tokentape.replay.kelle.rows import CALIBRATED, LIFETIME_MODELS, ZERO, Row, Setup, chip_step, lifetimes, part_w
+from tokentape.replay.kelle.rows import LIFETIME_MODELS, Row, Setup, chip_step, lifetimes, part_w
 from tokentape.replay.kelle.step import kv_bytes_per_token
-from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, PAPER
+from tokentape.replay.kelle.systems import BASELINE, KELLE, PAPER
 from tokentape.warehouse.model_sizes import total_params
 
 TABLE_9 = "kelle/table-9/energy_efficiency_gain/llama-2-7b/pg19-batch-{}-aep-sram-over-original-sram"
 HEADLINE = "kelle/{}/{}/{}-over-original-sram-average-over-evaluated-models-and-tasks"
-BATCHES = (1, 2, 4, 8, 16)  # at which systems are set in order
 KEPT_MODEL = "llama-2-7b"  # of what follows from one model's sizes
 
 
-def quantities(made: Setup, knobs: str = CALIBRATED) -> dict[str, Any]:
+def quantities(made: Setup) -> dict[str, Any]:
     """What follows from sizes, the machines' files, the intervals and the paper's own numbers, by name; those too, by the id of
-    their claim; of the parts' power by these knobs."""
+    their claim."""
     stated, refresh, curve = made.stated, made.refresh, next(iter(made.curves.values()))
     kelle, sram, edram = (made.systems[name].machine for name in (KELLE, BASELINE, "Original+eDRAM"))
-    geometry, work, step = made.geometries[KEPT_MODEL], made.chip_work, chip_step(made, knobs)
+    geometry, work, step = made.geometries[KEPT_MODEL], made.chip_work, chip_step(made)
     dram_bytes, per_token = kelle.tiers[kelle.roles.kv_home].capacity_bytes.value, kv_bytes_per_token(geometry, PAPER)
     kept = work.budget_tokens or work.n_tokens
     more_mm2 = sum(_mm2(sram.tiers[name]) for name in ("weights", "kv"))  # 4 MB of SRAM, on a chip with the larger array
@@ -56,7 +53,7 @@ def quantities(made: Setup, knobs: str = CALIBRATED) -> dict[str, Any]:
         "refresh_us": 1e6 * interval.value if interval else np.nan,
         "sram_w": sram_w, "edram_w": edram_w, "added_w": edram_w - sram_w,
         "load_us": 1e6 * load_s, "recompute_us": 1e6 * recompute_s, "balanced_frac": load_s / (load_s + recompute_s),
-        "stated_balanced": made.knobs[ZERO].recomputed_frac,
+        "stated_balanced": stated[LOAD_CLAIM] / (stated[LOAD_CLAIM] + stated[RECOMPUTE_CLAIM]),
         "full_gb": work.batch * work.n_tokens * per_token / 1e9, "dram_gb": dram_bytes / 1e9,
         "kept_gb": (work.batch * kept * per_token + geometry.non_expert_params) / 1e9,
         "kv_gib": 8192 * per_token / 2**30, "max_tokens": (dram_bytes - total_params(geometry)) / per_token,
@@ -68,7 +65,7 @@ def quantities(made: Setup, knobs: str = CALIBRATED) -> dict[str, Any]:
         "chip_model": made.chip.model, "chip_workload": made.chip.workload,
     }  # fmt: skip
     for model in LIFETIME_MODELS:
-        lives = lifetimes(made.geometries[model], kelle, work)
+        lives = lifetimes(made, model)
         found[f"lifetimes_{model}"] = total_s(lives, "baseline") / total_s(lives, "kelle")
     return stated | found
 
@@ -83,41 +80,26 @@ def total_s(found: list[Row], schedule: str) -> float:
 
 
 def errors(made: Setup) -> Iterator[Row]:
-    """Over ratios of systems: by knobs, of sets of them; and with one thing changed and the knobs as they were fitted."""
-    for knobs in made.knobs:
-        steps = made.steps(knobs)
-        wanted = ratios(made.claims, steps)
-        logs, of = steps.errors(wanted), {"knobs": knobs}
-        median = float(np.median(np.abs(np.expm1(logs))))
-        how = f"all {len(wanted)} ratios of headline, Tables 7 and 9"
-        yield of | _check(f"median error, knobs {knobs}", median, how, "error", "median error")
-        sets = {
-            "all": [True] * len(wanted),
-            "calibrated": [ratio.role == "calibrate" for ratio in wanted],
-            "predicted": [ratio.role == "predict" for ratio in wanted],
-            "Table 7": ["table-7" in ratio.claim_id for ratio in wanted],
-            "Table 9 at batch 16": ["batch-16" in ratio.claim_id for ratio in wanted],
-        }
-        for title, chosen in sets.items():
-            mean = float(np.abs(logs[chosen]).mean())
-            yield of | _check(f"mean |ln| error, {title}, knobs {knobs}", mean, f"{sum(chosen)} ratios", "error", title)
+    """Over ratios of systems, of sets of them, and with one thing changed."""
+    steps = made.steps()
+    wanted = ratios(made.claims, steps)
+    logs = steps.errors(wanted)
+    median = float(np.median(np.abs(np.expm1(logs))))
+    yield _check("median error", median, f"all {len(wanted)} ratios of headline, Tables 7 and 9", "error", "median error")
+    sets = {
+        "all": [True] * len(wanted),
+        "calibrate": [ratio.role == "calibrate" for ratio in wanted],
+        "predicted": [ratio.role == "predict" for ratio in wanted],
+        "Table 7": ["table-7" in ratio.claim_id for ratio in wanted],
+        "Table 9 at batch 16": ["batch-16" in ratio.claim_id for ratio in wanted],
+    }
+    for title, chosen in sets.items():
+        mean = float(np.abs(logs[chosen]).mean())
+        yield _check(f"mean |ln| error, {title}", mean, f"{sum(chosen)} ratios", "error", title)
     for variant in made.sensitivity:
         steps = made.steps(variant=variant)
         mean = float(np.abs(steps.errors(ratios(made.claims, steps))).mean())
-        how = "all ratios, knobs as calibrated without the change"
-        yield _check(f"mean |ln| error, {variant.setting}", mean, how, "sensitivity", variant.setting)
-
-
-def orders(made: Setup) -> Iterator[Row]:
-    """Pairs of systems that the fit orders otherwise than the model with nothing fitted, in any cell."""
-    cells = [(model, replace(work, batch=n)) for model, work, n in product(made.models, made.workloads.values(), BATCHES)]
-    for mode in MODES:
-        turned = reversals(made.steps(ZERO, mode), made.steps(CALIBRATED, mode), cells)
-        many = _check(f"orders that the fit reverses, {mode}", len(turned), "pairs of systems, in speed or energy", "order")
-        yield many | {"mode": mode}
-        for one in turned:
-            pair = f"{one['metric']}: {one['better']} over {one['worse']}"
-            yield _check(f"order reversed, {mode}, {pair}", one["frac"], one["where"], "order", pair) | {"mode": mode}
+        yield _check(f"mean |ln| error, {variant.setting}", mean, "all ratios", "sensitivity", variant.setting)
 
 
 def _check(check: str, value: float, how: str, series: str, setting: str | None = None) -> Row:

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.hw import profile as profiles
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
-from tokentape.replay.kelle.rows import CALIBRATED, Setup
+from tokentape.replay.kelle.rows import Setup
 from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_step, kv_bytes_per_token
-from tokentape.replay.kelle.systems import BASELINE, KELLE, PHYSICAL, SYSTEMS, System, Work, profile_of
+from tokentape.replay.kelle.systems import BASELINE, KELLE, PHYSICAL, PROFILE, SYSTEMS, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
 Row = dict[str, Any]
@@ -64,18 +65,18 @@ def _systems(made: Setup, one: Tried) -> Iterator[System]:
 
 
 def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
-    kv_bytes, profile = sum(one.kv_bytes) / len(one.kv_bytes), profile_of(made.knobs[CALIBRATED], system)
+    kv_bytes, profile = sum(one.kv_bytes) / len(one.kv_bytes), profiles.load(PROFILE)
     plain = replace(system, evicts=True, recomputes=False)
     n_kept = float(np.minimum(PHYSICAL.lengths([work]), budget_of(plain, work)).mean())
     stored_frac = kv_bytes / (n_kept * kv_bytes_per_token(geometry, PHYSICAL))
     share, interval = _recomputed_frac(geometry, one.policy, stored_frac), system.machine.tiers["kv"].refresh_interval_s
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
-    step = decode_step(geometry, replace(plain, recomputes=share > 0), work, share, profile, PHYSICAL)
+    held = Shares(pairs={"0": share}, tokens={"0": share}).once  # whatever is kept
+    step = decode_step(geometry, replace(plain, recomputes=share > 0), work, held, profile, PHYSICAL)
     return {
         "kv_bytes": kv_bytes,
         "hardware": SYSTEMS[system.name][0],
-        "knobs": CALIBRATED,
         "n_context_tokens": work.n_context_tokens,
         "n_decode_tokens": work.n_decode_tokens,
         "batch": work.batch,

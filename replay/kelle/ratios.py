@@ -1,35 +1,17 @@
-"""What Kelle prints: one system over another in time or energy, of a cell or averaged over models and tasks; the three knobs
-fitted to it, and which orders of systems these turn round.
-
-The fit is the least mean |ln(ours / published)| over claims of role `calibrate`, within bounds. Errors count by their size, and
-not by their square: cells that no step which rises with its batch can meet (Table 9 at batch 4: docs/kelle.md) do not decide the
-knobs then. With nothing fitted transfers are serial but for Kelle's, and the recomputed share balances the paper's two latencies.
-"""
+"""What Kelle prints: one system over another in time or energy, of a cell or averaged over models and tasks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from tokentape.hw.fit_files import Fit, solver
+from tokentape.hw import profile as profiles
 from tokentape.replay.kelle.step import Step, decode_steps
-from tokentape.replay.kelle.systems import (
-    BASELINE,
-    BOUNDS,
-    PAPER,
-    PROFILE,
-    Accounting,
-    Fitted,
-    Floats,
-    System,
-    Work,
-    profile_of,
-)
+from tokentape.replay.kelle.systems import BASELINE, PAPER, PROFILE, Accounting, Floats, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
 SPEED, ENERGY = "speed", "energy"
@@ -38,10 +20,6 @@ METRICS = {"speedup": SPEED, "energy_efficiency_gain": ENERGY}  # of a claim -> 
 _SETTING = re.compile(r"(?:(?P<workload>\w+) (?P<name>batch|budget)=(?P<value>\d+) )?(?P<ours>\S+) over (?P<over>[^;\s]+)")
 LOAD_CLAIM = "kelle/8.3.2/latency/llama-2-7b/one-kv-vector-from-dram"
 RECOMPUTE_CLAIM = "kelle/8.3.2/latency/llama-2-7b/recompute-one-kv-vector"
-ROUNDING = 0.01  # of the published numbers, three digits: smaller errors count by their square, which keeps the loss smooth
-STARTS = (0.25, 0.5, 0.75)  # of the way from each bound to the other
-TOLERANCES = {"xtol": 1e-10, "ftol": 1e-10, "gtol": 1e-10}
-TIE = 1e-9  # of a ratio's logarithm: equal but for rounding
 
 
 @dataclass(frozen=True)
@@ -65,13 +43,12 @@ class Ratio:
 
 @dataclass
 class Steps:
-    """Decode steps of systems, models and workloads under one choice of knobs, accounting and cost profile; each is computed
-    once."""
+    """Decode steps of systems, models and workloads under one way to count and cost profile; each is computed once."""
 
     systems: Mapping[str, System]
     geometries: Mapping[str, Geometry]
     workloads: Mapping[str, Work]
-    knobs: Fitted
+    shares: Shares
     accounting: Accounting = PAPER
     profile: str = PROFILE
     _made: dict[Cell, Step] = field(default_factory=dict)
@@ -88,16 +65,14 @@ class Steps:
 
     def make(self, cells: Iterable[Cell]) -> Steps:
         """These steps, with those that are not there yet computed: systems of one machine and profile at once."""
-        groups: dict[tuple[str, bool, float], list[Cell]] = {}
+        groups: dict[str, list[Cell]] = {}
         for key in dict.fromkeys(self._key(*cell) for cell in cells):
-            system = self.systems[key[1]]
             if key not in self._made:
-                groups.setdefault((system.machine.sha256, system.overlaps, system.transient_frac), []).append(key)
-        at_retention, share = self.accounting.activations_at_retention, self.knobs.recomputed_frac
+                groups.setdefault(self.systems[key[1]].machine.sha256, []).append(key)
+        profile = profiles.load(self.profile)
         for keys in (sorted(keys, key=lambda key: key[0]) for keys in groups.values()):
-            profile = profile_of(self.knobs, self.systems[keys[0][1]], at_retention, self.profile)
             asked = [(self.geometries[model], self.systems[name], work) for model, name, work in keys]
-            self._made |= zip(keys, decode_steps(asked, share, profile, self.accounting), strict=True)
+            self._made |= zip(keys, decode_steps(asked, self.shares.once, profile, self.accounting), strict=True)
         return self
 
     def _key(self, model: str, system: str, work: Work) -> Cell:
@@ -151,68 +126,3 @@ def ratios(claims: Iterable[Mapping[str, Any]], steps: Steps) -> list[Ratio]:
             told = (str(row["claim_id"]), str(row["role"]), float(row["value"]), METRICS[row["metric"]])
             found.append(Ratio(*told, match["ours"], match["over"], model, workload, changed))
     return found
-
-
-def nothing_fitted(claims: Iterable[Mapping[str, Any]]) -> Fitted:
-    """The recomputed share at which loading the rest of the vectors takes as long as recomputing these."""
-    values = {row["claim_id"]: row["value"] for row in claims}
-    load, recompute = float(values[LOAD_CLAIM]), float(values[RECOMPUTE_CLAIM])
-    return Fitted(recomputed_frac=load / (load + recompute))
-
-
-def calibrate(claims: Iterable[Mapping[str, Any]], steps: Steps) -> Fit[Fitted]:
-    """Knobs with the least error over claims of role `calibrate`, from three starts. Deterministic; seconds. Needs scipy.
-
-    steps: the systems, models and workloads; its knobs do not matter. Raises ValueError without such claims, ImportError without
-    scipy.
-    """
-    least_squares = solver()
-    wanted = [ratio for ratio in ratios(claims, steps) if ratio.role == "calibrate"]
-    if len(wanted) < len(BOUNDS):
-        raise ValueError(f"{len(wanted)} ratios of role calibrate for {len(BOUNDS)} knobs; check warehouse/claims/claims.csv")
-    low, high = np.array(list(BOUNDS.values())).T
-
-    def at(values: Floats) -> Steps:
-        return replace(steps, knobs=Fitted(**dict(zip(BOUNDS, values.tolist(), strict=True))), _made={})
-
-    def found(start: float) -> Any:
-        first, more = low + start * (high - low), {"loss": "soft_l1", "f_scale": ROUNDING, **TOLERANCES}
-        return least_squares(lambda values: at(values).errors(wanted), first, bounds=(low, high), **more)
-
-    fitted = at(np.round(min(map(found, STARTS), key=lambda one: float(one.cost)).x, 6))
-    left = float(np.abs(fitted.errors(wanted)).mean())
-    return Fit(fitted.knobs, tuple(sorted(ratio.claim_id for ratio in wanted)), left)
-
-
-def reversals(plain: Steps, fitted: Steps, cells: Sequence[tuple[str, Work]]) -> list[dict[str, Any]]:
-    """Pairs of systems, in time and in energy, of which `better` beats `worse` in some `cells` with the fitted knobs and loses to
-    it without. A cell where one of the two does not fit is left out. frac: of the others; where: in words, with how far apart the
-    two are in the clearest cell, by the reading that separates them less."""
-    # (2, metrics, cells) by system
-    costs = {system: np.stack([_costs(steps, system, cells) for steps in (plain, fitted)]) for system in plain.systems}
-    found = []
-    for i, metric in enumerate((SPEED, ENERGY)):
-        for better, worse in permutations(costs, 2):
-            # (cells,) ln of how much `better` wins by: without the fit it must lose, with it win.
-            without, with_fit = np.log(costs[worse][:, i] / costs[better][:, i])
-            least = np.minimum(-without, with_fit)
-            turned, n_cells = [cells[j] for j in np.flatnonzero(least > TIE).tolist()], int((~np.isnan(least)).sum())
-            if turned:
-                batches, lengths = (_span([getattr(work, name) for _, work in turned]) for name in ("batch", "n_tokens"))
-                most = 100 * float(np.expm1(np.nanmax(least)))
-                where = f"{len(turned)} of {n_cells} cells, at most by {most:.2g} %: batch {batches}, {lengths} tokens"
-                pair = {"metric": metric, "better": better, "worse": worse, "cells": turned}
-                found.append({**pair, "frac": len(turned) / n_cells, "where": where})
-    return found
-
-
-def _span(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
-
-
-def _costs(steps: Steps, system: str, cells: Sequence[tuple[str, Work]]) -> Floats:
-    """(2, cells) seconds and joules of a step; NaN where it does not fit."""
-    steps.make((model, system, work) for model, work in cells)
-    made = [steps.step(model, system, work) for model, work in cells]
-    return np.array([(step.seconds, step.energy_j) if step.is_feasible else (np.nan, np.nan) for step in made]).T

@@ -1,5 +1,5 @@
-"""What Kelle's numbers are computed with, what may be changed of it, and rows of the study's views: points with and without knobs
-in both modes, whole requests, and of one chip and one layer its parts, roofline, lifetimes and retention curves."""
+"""What Kelle's numbers are computed with, what may be changed of it, and rows of the study's views: points in both modes, whole
+requests, and of one chip and one layer its parts, roofline, lifetimes and retention curves."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import clock
 from tokentape.policies.kv.refresh import Intervals, RetentionCurve
 from tokentape.replay.kelle.ratios import LOAD_CLAIM, RECOMPUTE_CLAIM, Steps
-from tokentape.replay.kelle.recompute import roofline, seconds_of
-from tokentape.replay.kelle.step import Step, kv_elements, prefill
-from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, PAPER, PROFILE, Accounting, Fitted, System, Work, profile_of
+from tokentape.replay.kelle.recompute import roofline
+from tokentape.replay.kelle.step import PROJECTIONS, Step, lives, prefill, step_rows
+from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, PAPER, PROFILE, Accounting, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
 Row = dict[str, Any]
-ZERO, CALIBRATED = "zero", "calibrated"
 LIFETIME_MODELS = ("llama-2-7b", "llama-2-13b")
 CURVE_POINTS = 61
 # Part of the chip: tiers of the machine's file whose area it has, and parts of a step's energy that it draws. The special
@@ -44,7 +43,8 @@ class Given:
 @dataclass(frozen=True)
 class Variant(Given):
     """One thing changed. machine, edram, kelle: numbers of the machine of every system, of those with eDRAM, of Kelle's, by
-    dotted key; scans: Kelle's evictor is a scan in software; value: the number in `setting`."""
+    dotted key; scans: Kelle's evictor is a scan in software; schedules: its data live by its own schedule; value: the number in
+    `setting`."""
 
     setting: str = ""
     value: float | None = None
@@ -53,7 +53,7 @@ class Variant(Given):
     kelle: dict[str, float] = field(default_factory=dict)
     recomputes: bool = True
     scans: bool = False
-    transient_frac: float | None = None
+    schedules: bool = True
     accounting: dict[str, bool | str] = field(default_factory=dict)
 
     def of(self, system: System) -> System:
@@ -61,7 +61,7 @@ class Variant(Given):
         is_kelle = system.name == KELLE
         made = system.on(self.machine | (self.edram if system.is_edram else {}) | (self.kelle if is_kelle else {}))
         made = replace(made, recomputes=system.recomputes and self.recomputes, scans=self.scans and is_kelle)
-        return made if self.transient_frac is None else replace(made, transient_frac=self.transient_frac)
+        return replace(made, schedules=system.schedules and self.schedules)
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,14 @@ class Requests(Given):
 
 @dataclass(frozen=True)
 class Setup:
-    """knobs: by name, zero and calibrated; curves: of retention, by the failures assumed at 45 us, the default first; claims: of
-    the paper; sensitivity: changes whose error over all ratios is told; errors: typical and worst, of a gain without a published
-    value."""
+    """curves: of retention, by the failures assumed at 45 us, the default first; claims: of the paper; sensitivity: changes whose
+    error over all ratios is told; errors: typical and worst, of a gain without a published value."""
 
     systems: dict[str, System]
     geometries: dict[str, Geometry]
     models: tuple[str, ...]
     workloads: dict[str, Work]
-    knobs: dict[str, Fitted]
+    shares: Shares
     curves: dict[float, RetentionCurve]
     claims: Sequence[Mapping[str, Any]]
     refresh: Refresh
@@ -137,14 +136,14 @@ class Setup:
         """Of the cell that the parts' power is of."""
         return self.workloads[self.chip.workload]
 
-    def steps(self, knobs: str = CALIBRATED, mode: str = "paper", variant: Variant | None = None) -> Steps:
-        """Decode steps under these knobs, in this mode, with one thing changed."""
+    def steps(self, mode: str = "paper", variant: Variant | None = None) -> Steps:
+        """Decode steps in this mode, with one thing changed."""
         changed = variant or Variant()
-        key = f"{knobs}/{mode}/{changed!r}"
+        key = f"{mode}/{changed!r}"
         if key not in self._made:
             systems = {name: changed.of(system) for name, system in self.systems.items()}
             counted: Accounting = replace(MODES[mode], **changed.accounting)  # type: ignore[arg-type]
-            self._made[key] = Steps(systems, self.geometries, self.workloads, self.knobs[knobs], counted, self.profile)
+            self._made[key] = Steps(systems, self.geometries, self.workloads, self.shares, counted, self.profile)
         return self._made[key]
 
 
@@ -156,11 +155,11 @@ Cell = tuple[str, str, Work, str, Variant]  # model, name of the workload, the w
 
 def swept(made: Setup, series: str, role: str, cells: Sequence[Cell]) -> Iterator[Row]:
     """Rows of `kelle_points` of a series. What does not fit has neither time nor energy."""
-    for variant, knobs, mode in product({repr(cell[-1]): cell[-1] for cell in cells}.values(), made.knobs, MODES):
+    for variant, mode in product({repr(cell[-1]): cell[-1] for cell in cells}.values(), MODES):
         asked = [(model, name, work) for model, _, work, system, of in cells if of == variant for name in (system, BASELINE)]
-        made.steps(knobs, mode, variant).make(asked)
-    for (model, workload, work, system, variant), knobs, mode in product(cells, made.knobs, MODES):
-        steps = made.steps(knobs, mode, variant)
+        made.steps(mode, variant).make(asked)
+    for (model, workload, work, system, variant), mode in product(cells, MODES):
+        steps = made.steps(mode, variant)
         step, gains = steps.step(model, system, work), steps.gains(model, system, work)
         timed = {"step_s": step.seconds, "energy_j": step.energy_j, **step.joules}
         timed |= {name: getattr(step, name) for name in ("weight_bytes", "kv_read_bytes", "kv_dram_bytes")}
@@ -170,7 +169,6 @@ def swept(made: Setup, series: str, role: str, cells: Sequence[Cell]) -> Iterato
             "setting_value": variant.value,
             "role": role,
             "workload": workload,
-            "knobs": knobs,
             "mode": mode,
             **_where(model, work, steps.systems[system]),
             **(timed if step.is_feasible else dict.fromkeys(timed)),
@@ -219,19 +217,18 @@ def _where(model: str, work: Work, system: System) -> Row:
 def requests(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_requests`: a batch from its first prompt token to its last output token, of several lengths."""
     asked, columns = made.requests, ("prefill_s", "prefill_j", "decode_s", "decode_j", "speed_gain", "energy_gain")
-    for (context, decode), knobs, (mode, accounting) in product(asked.lengths, made.knobs, MODES.items()):
+    for (context, decode), (mode, accounting) in product(asked.lengths, MODES.items()):
         work, base = Work(context, decode, budget_tokens=asked.budget_tokens), None
         for name, system in made.systems.items():  # the baseline first
-            step = made.steps(knobs, mode).step(asked.model, name, work)
-            profile = profile_of(made.knobs[knobs], system, profile=made.profile)
-            parts = (*prefill(made.geometries[asked.model], system, work, profile, accounting),
+            step = made.steps(mode).step(asked.model, name, work)
+            parts = (*prefill(made.geometries[asked.model], system, work, profiles.load(made.profile), accounting),
                      decode * step.seconds, decode * step.energy_j)  # fmt: skip
             whole = parts[0] + parts[2], parts[1] + parts[3]
             if base is None:
                 base = whole if step.is_feasible else (np.nan, np.nan)
             gains = [None if isnan(of) else of / own for of, own in zip(base, whole, strict=True)]
             found = dict(zip(columns, (*parts, *gains), strict=True))
-            where = _where(asked.model, work, system) | {"mode": mode, "knobs": knobs, "dram_overflow_bytes": step.overflow_bytes}
+            where = _where(asked.model, work, system) | {"mode": mode, "dram_overflow_bytes": step.overflow_bytes}
             yield where | (found if step.is_feasible else dict.fromkeys(columns))
 
 
@@ -249,38 +246,28 @@ def recompute(made: Setup) -> Iterator[Row]:
 
 
 def layer_lifetimes(made: Setup) -> Iterator[Row]:
-    """Rows of `kelle_lifetimes`."""
+    """Rows of `kelle_lifetimes`: how long a layer's data stay in eDRAM by either schedule, in the placed step of Kelle's chip."""
     work = made.chip_work
     for model in (name for name in LIFETIME_MODELS if name in made.geometries):
-        where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
-        for life in lifetimes(made.geometries[model], made.systems[KELLE].machine, work):
-            yield where | life
+        for life in lifetimes(made, model):
+            yield {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens} | life
 
 
-def lifetimes(geometry: Geometry, machine: HardwareSpec, work: Work) -> list[Row]:
-    """How long a layer's data stay in eDRAM (section 6), by schedule and tensor: X (the layer's input), Q, K and V.
-
-    T_s reads one C x C weight matrix from SRAM, T_e passes over the K (or V) of the kept tokens in eDRAM; products are neglected
-    beside them. Kelle reads weights and KV side by side and consumes K and V of the new token as they come. Starts are our own
-    reading of the schedule; the paper gives lengths only."""
-    kept = min(work.n_tokens, work.budget_tokens or work.n_tokens)
-    k_bytes = work.batch * kept * kv_elements(geometry, PAPER) / 2 * work.kv_bits / 8
-    weights = Rows(kind="weights", tier="stage", bytes=float(geometry.hidden**2))
-    t_s, t_e = seconds_of(machine, weights, Rows(kind="kv_read", tier="kv_cache", bytes=k_bytes))
-    seconds = {
-        "baseline": {"X": 3 * t_s, "Q": 2 * t_s + t_e, "K": t_s + t_e, "V": 2 * t_e},
-        "kelle": {"X": 3 * t_s, "Q": t_s + t_e, "K": 0.0, "V": 0.0},
-    }
+def lifetimes(made: Setup, model: str) -> list[Row]:
+    """By schedule and tensor, of a layer: `lives` (step.py)."""
+    asked = [(made.geometries[model], made.systems[KELLE], made.chip_work)]
+    counted, n_layers = step_rows(asked, made.shares.once, PAPER), made.geometries[model].n_layers
+    cost = clock(counted, made.systems[KELLE].machine, profiles.load(made.profile), ends=("value",))
     return [
-        {"schedule": schedule, "tensor": tensor, "start_s": i * t_s, "seconds": lives}
-        for schedule, of in seconds.items()
-        for i, (tensor, lives) in enumerate(of.items())
+        {"schedule": schedule, "tensor": tensor, "start_s": float(start[0]) / n_layers, "seconds": float(seconds[0]) / n_layers}
+        for schedule in PROJECTIONS
+        for tensor, (start, seconds) in lives(asked, cost, schedule, 1).items()
     ]
 
 
-def chip_step(made: Setup, knobs: str) -> Step:
+def chip_step(made: Setup) -> Step:
     """Kelle's step of the cell that the parts' power is of."""
-    return made.steps(knobs).step(made.chip.model, KELLE, made.chip_work)
+    return made.steps().step(made.chip.model, KELLE, made.chip_work)
 
 
 def part_w(step: Step, part: str) -> float:
@@ -292,7 +279,7 @@ def parts(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_parts`: our areas and powers beside the paper's; the array's power is the special functions' too."""
     machine, stated = made.systems[KELLE].machine, made.stated
     assert machine.area_mm2 is not None
-    for knobs, (part, (tiers, joules)) in product(made.knobs, PARTS.items()):
+    for part, (tiers, joules) in PARTS.items():
         area = machine.compute.area_mm2
         areas = [machine.tiers[tier].area_mm2 for tier in tiers] + [area] * (part == "array")
         held = [one.value for one in areas if one is not None]
@@ -302,9 +289,8 @@ def parts(made: Setup) -> Iterator[Row]:
             "part": part,
             "area_mm2": sum(held) if held else None,
             "published_area_mm2": share * machine.area_mm2.value if share is not None else None,
-            "power_w": part_w(chip_step(made, knobs), part) if joules else None,
+            "power_w": part_w(chip_step(made), part) if joules else None,
             "published_power_w": stated["kelle/8/power/dram"] if power is None else power * stated["kelle/8/power/on-chip-total"],
-            "knobs": knobs,
         }
 
 

@@ -3,23 +3,27 @@
 Weights are 8 bits, activations and KV 16. What the paper counts of the rows, and what of them waits for what, stands in
 hw/profiles/kelle.toml. Not counted: the time of refresh, which the paper hides. Where the paper speaks of dense models, a mixture
 of experts reads the experts that its batch chooses.
+
+A popular token is held once for all heads, in the smaller of two forms: its layer input, from which K and V are recomputed, or,
+where KV heads are few, K and V themselves. Other tokens are held by every head that keeps them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
-from tokentape.hw.clock import BACKGROUND, StepCost, clock
+from tokentape.hw.clock import BACKGROUND, StepCost, background_w, clock
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, stacked
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
-from tokentape.replay.transformer import Tokens, blocks_of, resident, staged, steps_of, weight_bytes
+from tokentape.replay.transformer import WEIGHTS as READ
+from tokentape.replay.transformer import Tokens, blocks_of, rebuilt_of, resident, staged, steps_of, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
 INPUT_BYTES = 2  # of an element of a layer input
@@ -27,6 +31,8 @@ SCORE_BYTES = 0.5  # 4 bits (section 5.3)
 WEIGHTS = "int8"
 PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
 Asked = tuple[Geometry, System, Work]
+Held = Callable[[Floats], tuple[Floats, Floats]]  # what is held once, by the share of tokens kept: Shares.once
+PROJECTIONS = {"baseline": "QKV", "kelle": "KQV"}  # in the order of the schedules, before the passes over the kept K and V
 _BACKGROUND = {"static": "array_j", "leakage": "leakage_j", "refresh": "refresh_j"}
 
 
@@ -50,17 +56,17 @@ class Step:
 
 
 def decode_step(
-    geometry: Geometry, system: System, work: Work, recomputed_frac: float, profile: Profile, accounting: Accounting = PAPER
+    geometry: Geometry, system: System, work: Work, held: Held, profile: Profile, accounting: Accounting = PAPER
 ) -> Step:
     """One decode step of the batch."""
-    return decode_steps([(geometry, system, work)], recomputed_frac, profile, accounting)[0]
+    return decode_steps([(geometry, system, work)], held, profile, accounting)[0]
 
 
-def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
-    """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. recomputed_frac:
-    of the KV reads, by those that recompute."""
+def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
+    """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. held: by those
+    that recompute."""
     machine = asked[0][1].machine
-    made = stacked([_rows(list(of), recomputed_frac, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
+    made = stacked([step_rows(list(of), held, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
     cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
     by_step = {
         "seconds": cost.seconds.value,
@@ -69,6 +75,7 @@ def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profil
         "kv_dram_bytes": far,
         **joules_of(cost, machine),
     }
+    by_step["refresh_j"] = by_step["refresh_j"] + transient_j(asked, cost, machine, accounting)
     means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
     roles, steps = machine.roles, []
     absent = () if roles.kv_cache else (f"no KV memory: keys and values lie in {roles.kv_home}",)
@@ -81,33 +88,103 @@ def decode_steps(asked: Sequence[Asked], recomputed_frac: float, profile: Profil
                 **{name: values[i] for name, values in means.items() if name not in PARTS},
                 overflow_bytes=overflow_bytes,
                 is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-                notes=(*_no_recomputation(*one, recomputed_frac, accounting), *absent, *overflow),
+                notes=(*_nothing_once(*one, accounting), *absent, *overflow),
             )
         )
     return steps
 
 
-def _rows(asked: Sequence[Asked], recomputed_frac: float, accounting: Accounting) -> Counted:
+def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Counted:
     """Rows of steps of one model."""
     geometry, machine = asked[0][0], asked[0][1].machine
     lengths = accounting.lengths([work for *_, work in asked]).ravel()
     told = []
     for _, system, work in asked:
-        recomputes = system.recomputes and not _no_recomputation(geometry, system, work, recomputed_frac, accounting)
+        shares = system.recomputes and not _nothing_once(geometry, system, work, accounting)
         budget, heads = budget_of(system, work), work.batch * geometry.n_layers * geometry.n_heads
         scores = system.scans * heads * min(work.n_tokens, budget)  # what a scan in software reads: the kept ones of every head
-        told.append((work.batch, work.kv_bits / 16, budget, recomputes, scores))
-    batch, bits, budget, recomputes, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
-    share = recomputed_frac * recomputes
-    charged = share if accounting.charges_recompute else 0.0 * share
-    frac = kv_frac(geometry, accounting) * bits * (1.0 - (share - charged))
-    tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=frac, recomputed=charged)
-    elements = batch * np.minimum(tokens.context, budget) * geometry.n_layers * kv_elements(geometry, accounting)
+        told.append((work.batch, work.kv_bits / 16, budget, shares, scores))
+    batch, bits, budget, shares, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
+    n_kept, once = np.minimum(lengths, budget), once_elements(geometry)
+    pairs, tokens_once = (shares * of for of in held(n_kept / np.maximum(lengths, 1.0)))
+    all_elements = kv_elements(geometry, accounting)
+    stored = bits * (1.0 - pairs) + tokens_once * once * np.where(once < geometry.hidden, bits, 1.0) / all_elements
+    tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=kv_frac(geometry, accounting) * stored)
+    elements = batch * n_kept * geometry.n_layers * all_elements
     made = rows_of(geometry, machine, tokens, accounting)
     is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
     passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
-    held = {"kv_cache": elements * bits * 2, "transient": np.inf}
-    return replace(made, rows=(*made.rows, passing, *_scan(machine, made, scores)), held_bytes=held)
+    rows = [*made.rows, passing, *_scan(machine, made, scores)]
+    if accounting.charges_recompute and once == geometry.hidden and np.any(tokens_once):
+        anew = (batch * n_kept * tokens_once)[:, None]
+        rows.append(rebuilt_of(geometry, machine, anew, np.arange(made.n_blocks - 1)))
+    rows += inputs(machine, made)
+    return replace(made, rows=tuple(rows), held_bytes={"kv_cache": elements * bits * 2})
+
+
+def inputs(machine: HardwareSpec, work: Counted) -> tuple[Rows, ...]:
+    """What a systolic array reads of 16-bit inputs: one for every column of weights, or of keys and values, that it meets."""
+    columns = machine.compute.n_columns
+    if not machine.roles.activations or columns is None:
+        return ()
+    macs = sum(work.by_cell(rows, rows.ops) for rows in work.rows if rows.kind in (*READ, "kv_read")) / 2.0
+    n_bytes = INPUT_BYTES * macs / columns.value
+    told, at = "inputs into the array", np.arange(work.n_blocks)
+    return (Rows(kind="activations", name=told, tier="activations", blocks=at, bytes=n_bytes),)
+
+
+def transient_j(asked: Sequence[Asked], cost: StepCost, machine: HardwareSpec, accounting: Accounting) -> Floats:
+    """(S,) joules of refreshing what is alive of a layer's data, where the profile does that: every tensor's bytes for as long as
+    it lives in the placed step."""
+    tier = machine.tiers.get(cost.profile.refresh["transient"].tier) if "transient" in cost.profile.refresh else None
+    if tier is None:
+        return np.zeros(cost.seconds.value.size)
+    n, batch = accounting.n_lengths, np.repeat([work.batch for *_, work in asked], accounting.n_lengths)
+    alive = np.zeros(batch.size)
+    for schedule in PROJECTIONS:
+        is_its = np.repeat([(schedule == "kelle") == system.schedules for _, system, _ in asked], n)
+        for tensor, (_, seconds) in lives(asked, cost, schedule, n).items():
+            elements = [geometry.hidden if tensor in "XQ" else kv_elements(geometry, accounting) / 2 for geometry, *_ in asked]
+            alive += is_its * batch * np.repeat(elements, n) * INPUT_BYTES * seconds
+    seconds = cost.seconds.value
+    return np.asarray(background_w(machine, cost.profile, held_bytes={"transient": alive / seconds})["refresh"] * seconds)
+
+
+def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int) -> dict[str, tuple[Floats, Floats]]:
+    """By tensor (X, the layer's input, and Q, K, V): when it is made and how long it lives, (S,) seconds of all layers together.
+
+    Section 6: three projections, by the schedule's order, then K and V of the kept tokens pass. X lives until the last
+    projection, Q and K until K has passed, V until V has; Kelle consumes the new token's K and V as they come. A projection takes
+    its weights' part of the placed step, a pass half of the keys' and values'."""
+    parts, total = cost.at_end["value"].parts, cost.work.total
+    of_weights, of_kv = (
+        sum((total(values) for lane in lanes for values in parts.get(lane, {}).values()), np.zeros(1))
+        for lanes in (("w", "stage"), ("kv", "chip", "through", "beside", "recompute"))
+    )
+    widths = {
+        tensor: np.repeat(
+            [
+                geometry.hidden * geometry.n_layers * (geometry.n_heads * geometry.head_dim if tensor == "Q" else kv / 2)
+                for geometry, kv in ((geometry, geometry.kv_elements_per_token_layer) for geometry, *_ in asked)
+            ],
+            n_lengths,
+        )
+        for tensor in "QKV"
+    }
+    read, per_pass, now = total(weight_bytes(cost.work)), of_kv / 2, np.zeros(cost.work.n_steps)
+    made = {"X": now}
+    for tensor in PROJECTIONS[schedule]:
+        now = now + of_weights * widths[tensor] / read
+        made[tensor] = now
+    ends = {"X": now, "Q": now + per_pass, "K": now + per_pass, "V": now + 2 * per_pass}
+    if schedule == "kelle":
+        ends |= {tensor: made[tensor] for tensor in "KV"}
+    return {tensor: (made[tensor], ends[tensor] - made[tensor]) for tensor in "XQKV"}
+
+
+def once_elements(geometry: Geometry) -> int:
+    """Of a token that is held once for all heads in a layer: its input, or its keys and values where those are fewer."""
+    return min(geometry.hidden, geometry.kv_elements_per_token_layer)
 
 
 def prefill(
@@ -164,7 +241,8 @@ def bytes_of(work: Counted, kind: str, tier: str) -> Floats:
 def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Floats]:
     """By part, in the order of PARTS: what is neither a memory of the chip nor computed is the DRAM's."""
     roles, background = machine.roles, _BACKGROUND
-    on_chip = {f"tiers.{roles.stage}": "weight_sram_j", f"tiers.{roles.kv_cache}": "kv_j", f"engines.{roles.main}": "array_j"}
+    on_chip = {f"tiers.{roles.stage}": "weight_sram_j", f"engines.{roles.main}": "array_j"}
+    on_chip |= {f"tiers.{tier}": "kv_j" for tier in (roles.kv_cache, roles.activations)}
     found = dict.fromkeys(PARTS, np.zeros(cost.seconds.value.size))
     for part, band in (cost.joules_of | cost.background_of).items():
         name = background.get(part) or on_chip.get(part, "dram_j")
@@ -194,14 +272,12 @@ def budget_of(system: System, work: Work) -> float:
     return float(work.budget_tokens) if system.evicts and work.budget_tokens else np.inf
 
 
-def _no_recomputation(
-    geometry: Geometry, system: System, work: Work, recomputed_frac: float, accounting: Accounting
-) -> tuple[str, ...]:
-    """Why there is none: what is charged is left out where a layer input is no smaller than K and V."""
-    if not (accounting.charges_recompute and system.recomputes and recomputed_frac):
-        return ()
+def _nothing_once(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> tuple[str, ...]:
+    """Why a system that recomputes does not: neither form of a token is smaller than K and V of all heads as they are counted."""
     elements = kv_elements(geometry, accounting)
-    if geometry.hidden * INPUT_BYTES < elements * work.kv_bits / 8:
+    once = once_elements(geometry)
+    once_bits = work.kv_bits if once < geometry.hidden else 8 * INPUT_BYTES
+    if once * once_bits < elements * work.kv_bits or not system.recomputes:
         return ()
     return (f"no recomputation: a layer input of {geometry.hidden} elements is no smaller than K and V of {elements}",)
 

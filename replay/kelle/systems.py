@@ -5,19 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw import profile as profiles
 from tokentape.hw.fit_files import FitFiles
-from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec, load, with_values
 
 Floats = NDArray[np.float64]
 MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
-TRANSIENT_FRAC = 0.45  # of the activations' refresh under Kelle's scheduler (assumed: life is .25 to .67 as long)
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 PROFILE = "kelle"
 # Name: machine, and whether it evicts, recomputes, schedules. Source: Kelle section 8.1.1.
@@ -28,47 +24,45 @@ SYSTEMS: dict[str, tuple[str, bool, bool, bool]] = {
     "AERP+SRAM": ("kelle-sram", True, True, False),
     KELLE: ("kelle-edram", True, True, True),
 }
-# Of the profile: what a system and the knobs decide.
-CONSTANTS = (
-    *("numbers.serial_frac", "numbers.parallel_frac"),
-    *("energy.refresh.transient.share", "energy.refresh.transient.interval_of"),
-)
-BOUNDS = {"serial_frac": (0.0, 1.0), "kelle_serial_frac": (0.0, 1.0), "recomputed_frac": (0.0, 0.6)}  # of a fit
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """What a fit finds. serial_frac, kelle_serial_frac: of the cost profile `kelle`: how much of the shorter transfers waits for
-    the longest one, 1 being all, and its share that is left with Kelle's parallel memories. recomputed_frac: decided: share of
-    the KV reads that recomputation removes."""
+class Shares:
+    """What recomputing systems hold once for all heads, by per cent of the tokens kept, as counted on a tape (shares.py).
 
-    serial_frac: float = 1.0
-    kelle_serial_frac: float = 0.0
-    recomputed_frac: float
+    pairs: of the pairs of token and head that are kept, the share whose token is popular; tokens: popular tokens over those that
+    a head keeps."""
+
+    pairs: dict[str, float]
+    tokens: dict[str, float]
 
     def __post_init__(self) -> None:
-        for name, (lowest, _) in BOUNDS.items():
-            if not lowest <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in {lowest:g} to 1")
+        if self.pairs.keys() != self.tokens.keys() or not self.pairs:
+            raise ValueError("pairs and tokens must name the same percentages of tokens kept")
+
+    def once(self, kept_frac: Floats) -> tuple[Floats, Floats]:
+        """(pairs, tokens) where this share of the tokens is kept."""
+        at = sorted(self.pairs, key=int)
+        percents, asked = [int(percent) for percent in at], 100.0 * kept_frac
+        pairs, tokens = (np.interp(asked, percents, [of[percent] for percent in at]) for of in (self.pairs, self.tokens))
+        return pairs, tokens
 
 
-FITS = FitFiles("kelle", Fitted, "mean of |ln(ours / published)|")
+FITS = FitFiles("kelle", Shares, "largest standard error of a share, over requests")
 
 
 @dataclass(frozen=True, kw_only=True)
 class System:
     """A machine with a policy.
 
-    overlaps: weights and KV have memories that work side by side. transient_frac: of the activations' refresh that is left, as
-    their life is shorter under Kelle's scheduler (section 6). scans: the token to evict is found by reading every score.
+    schedules: a layer's data live by Kelle's schedule (section 6). scans: the token to evict is found by reading every score.
     """
 
     name: str
     machine: HardwareSpec
     evicts: bool = False
     recomputes: bool = False
-    overlaps: bool = False
-    transient_frac: float = 1.0
+    schedules: bool = False
     scans: bool = False
 
     def on(self, values: Mapping[str, float]) -> System:
@@ -91,25 +85,11 @@ def decisions(name: str) -> dict[str, str]:
 
 def systems(machine_of: Callable[[str], HardwareSpec] = load) -> dict[str, System]:
     """The five systems by name. machine_of: the machine of a name, the shipped one unless told otherwise."""
-    names = ("evicts", "recomputes", "overlaps")
-    made = {
+    names = ("evicts", "recomputes", "schedules")
+    return {
         name: System(name=name, machine=machine_of(machine), **dict(zip(names, decided, strict=True)))
         for name, (machine, *decided) in SYSTEMS.items()
     }
-    return {name: replace(one, transient_frac=TRANSIENT_FRAC) if one.overlaps else one for name, one in made.items()}
-
-
-def profile_of(fitted: Fitted, system: System, refreshes_at_retention: bool = False, profile: str = PROFILE) -> Profile:
-    """The cost profile of a system: `kelle` with its constants, or another as it is."""
-    if profile != PROFILE:
-        return profiles.load(profile)
-    parallel_frac = fitted.kelle_serial_frac if system.overlaps else 1.0
-    return _profile((fitted.serial_frac, parallel_frac, system.transient_frac, "" if refreshes_at_retention else "kv"))
-
-
-@lru_cache
-def _profile(values: tuple[float | str, ...]) -> Profile:
-    return profiles.with_values(PROFILE, dict(zip(CONSTANTS, values, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -139,10 +119,9 @@ class Accounting:
     """How a step is counted where the paper and physics differ.
 
     true_gqa: KV of the model's own KV heads, else of as many as query heads. eval_point: final, the longest step, or mean, over
-    the decode. charges_recompute: recomputation reads layer inputs and occupies the array, else KV reads vanish. must_fit_dram:
-    what does not fit has no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again
-    (assumed; without it the paper's energies are missed). activations_at_retention: they refresh at the retention time, else as
-    rarely as KV. cuts_windows: a layer with a sliding window attends to no more.
+    the decode. charges_recompute: recomputation occupies the array, else it takes no time. must_fit_dram: what does not fit has
+    no time. streamed_bypasses_edram: KV that comes from DRAM is not written to eDRAM and read again (assumed; without it the
+    paper's energies are missed). cuts_windows: a layer with a sliding window attends to no more.
     """
 
     true_gqa: bool = False
@@ -150,7 +129,6 @@ class Accounting:
     charges_recompute: bool = False
     must_fit_dram: bool = False
     streamed_bypasses_edram: bool = True
-    activations_at_retention: bool = False
     cuts_windows: bool = False
 
     def __post_init__(self) -> None:

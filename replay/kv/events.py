@@ -54,7 +54,7 @@ def run_events(  # type: ignore[no-untyped-def]
     here = np.zeros(n_slots)
     for e in range(now.shape[0]):
         at, t = layers[e], now[e]
-        enter(held[at], is_x[at], tally[at], t, n_heads, theta)
+        enter(held[at], is_x[at], tally[at], t, n_heads, theta, stores_x)
         for g in range(n_sets):
             slots = positions[at, g]
             if place(slots, total[at, g], rank[at, g], t) < 0:

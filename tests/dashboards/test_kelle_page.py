@@ -11,11 +11,11 @@ import pytest
 from made_up import assert_says, opened, said_of
 from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_kept, measured
 
-from tokentape.dashboards import claims
 from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.kelle.words import PAPER, PHYSICAL, READINGS, ZERO
+from tokentape.dashboards.kelle.words import READINGS
 from tokentape.dashboards.shell import Page
 
+PAPER, PHYSICAL = READINGS
 PAGE, MADE = kelle, EVERYTHING  # of the fixtures connection, page and said
 SAID = tomllib.loads(Path(__file__).with_name("said_kelle.toml").read_text(encoding="utf-8"))
 
@@ -27,19 +27,19 @@ def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> No
 def test_every_reading_has_its_own_gains_and_what_does_not_fit_has_none(said: dict[str, dict[str, str]], page: Page) -> None:
     """Counted physically nothing of the tables fits, and whole requests are counted as the paper does only."""
     assert page.figures[0].name == "gains"
-    assert [row["reading"] for row in page.choices if "reading" in row] == [PAPER, ZERO, PHYSICAL]
+    assert [row["reading"] for row in page.choices if "reading" in row] == [PAPER, PHYSICAL]
     means = page.data["means"].filter((pl.col("system") == KELLE) & (pl.col("measure") == "speed"))
     assert means.select("reading", "gain", "published", "cells").sort("reading").rows() == [
-        (PAPER, 6.0, 6.0, 4), (ZERO, pytest.approx(6.6), 6.0, 4), (PHYSICAL, 2.0, 6.0, 2),
+        (PAPER, 6.0, 6.0, 4), (PHYSICAL, 2.0, 6.0, 2),
     ]  # fmt: skip
     base = page.data["headline"].filter((pl.col("system") == BASELINE) & (pl.col("reading") == PAPER))
     assert base.select("speed", "energy").unique().rows() == [(1.0, 1.0)]
     assert f"{PHYSICAL}|{MODELS[0]}|PG19|16|128" not in said["explorer"]
-    assert set(said["tables"]) == set(said["sweeps"]) == set(said["requests"]) == {PAPER, ZERO}
+    assert set(said["tables"]) == set(said["sweeps"]) == set(said["requests"]) == {PAPER}
 
 
 def test_queries_ask_for_what_is_shown(connection: duckdb.DuckDBPyConnection) -> None:
-    """Physical rows without a fit, nine times as high, are not asked for; a replay that is scaled anew is shown once."""
+    """A replay that is scaled anew is shown once."""
     ask = kelle.asked(connection)
     for rows in map(ask, ("headline", "explorer")):
         assert set(rows["reading"]) == set(READINGS)
@@ -53,7 +53,7 @@ def test_a_reading_without_a_series_has_no_tables(tmp_path: Path) -> None:
     def add(rows: Rows) -> None:
         for adder in EVERYTHING:
             adder(rows)
-        rows["kelle_points"] = [row for row in rows["kelle_points"] if (row["series"], row["knobs"]) != ("table-7", "zero")]
+        rows["kelle_points"] += [row | {"mode": PHYSICAL} for row in rows["kelle_points"] if row["series"] == "table-9"]
 
     with opened(tmp_path / "lacking.duckdb", add) as connection:
         assert set(kelle.asked(connection)("tables")["reading"]) == {PAPER}
@@ -83,13 +83,6 @@ def test_marks_of_the_charts(page: Page) -> None:
     assert page.data["roof"].rows() == [(10.0, 1e11), (100.0, 1e12), (1000.0, 1e12)]
     assert page.data["flips"]["at"].min() == 1e-4
     assert "Table 5" not in set(page.data["claims"]["location"])
-
-
-def test_an_answer_for_which_nothing_was_fitted_is_called_so(connection: duckdb.DuckDBPyConnection) -> None:
-    found = claims.rows(connection, "kelle").filter(pl.col("quantity") == "speed-up").sort("mode")
-    assert found.select("mode", "role").rows() == [("paper", "calibrate"), (ZERO, "predict"), ("physical", "calibrate")]
-    heads = [text.split("|")[0] for text in found["claim"]]
-    assert heads == ["speed-up", "speed-up, nothing fitted", "speed-up, counted physically"]
 
 
 @pytest.mark.parametrize(("recent", "scored", "words"), [

@@ -84,7 +84,7 @@ ON = {  # values under which every rule of flows.effects holds, by command
     "decide precision": {"routing": None},
     "models quantise": {"as_json": True},
     "import requests": {"form": "azure"},
-    "calibrate kelle": {"check": "x"},
+    "calibrate kelle": {"trace": None},
     "calibrate cxl_ndp": {"check": "x"},
     "calibrate serving": {"check": None, "cross_validate": True},
     "calibrate elmoe3d": {"check": "x"},

@@ -12,10 +12,10 @@ from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.live import UNITS, quality_rows
 from tokentape.flows.systems.kelle.settings import Inside, setup
+from tokentape.hw import profile as profiles
 from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
-from tokentape.replay.kelle.rows import CALIBRATED
 from tokentape.replay.kelle.step import decode_step
-from tokentape.replay.kelle.systems import BASELINE, PHYSICAL, Work, profile_of
+from tokentape.replay.kelle.systems import BASELINE, PHYSICAL, Work
 from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.results import read_rows
@@ -170,8 +170,7 @@ def test_energy_is_that_of_the_closed_forms(pareto):
     """Oracle: a full cache stores what the closed form counts, so its energy is a plain decode step's."""
     made = setup(SMALL)
     geometry = from_config(models.find("embedded").config.to_dict())
-    fitted, system = made.knobs[CALIBRATED], made.systems[BASELINE]
-    step = decode_step(geometry, system, Work(16, 8, 16), fitted.recomputed_frac, profile_of(fitted, system), PHYSICAL)
+    step = decode_step(geometry, made.systems[BASELINE], Work(16, 8, 16), made.shares.once, profiles.load("kelle"), PHYSICAL)
     full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
     assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
     total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()

@@ -61,12 +61,16 @@ def _no_list(text: str) -> str:
 DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "a constant is missing": (
         "kelle",
-        lambda t: t.replace("recomputed_frac = 0.428367\n", ""),
-        "constants: recomputed_frac is missing",
+        lambda t: t.partition("[constants.tokens]")[0],
+        "constants: tokens is missing",
     ),
-    "a constant of old": ("kelle", lambda t: t + "weight_dram_frac = 0.25\n", "constants: unknown key 'weight_dram_frac'"),
-    "a text": ("kelle", lambda t: t.replace("0.991115", '"much"'), "serial_frac must be a number, found 'much'"),
-    "a share above 1": ("kelle", lambda t: t.replace("0.991115", "1.5"), "serial_frac is 1.5"),
+    "a constant of old": (
+        "kelle",
+        lambda t: t.replace("[constants]\n", "[constants]\nweight_dram_frac = 0.25\n"),
+        "constants: unknown key 'weight_dram_frac'",
+    ),
+    "a text": ("kelle", lambda t: t.replace("100 = 1\n", '100 = "much"\n', 1), "pairs.100 must be a number, found 'much'"),
+    "shares that do not match": ("kelle", lambda t: t.replace("100 = 1\n", "", 1), "the same percentages"),
     "no table": ("kelle", lambda t: t.partition("[constants]")[0] + "constants = 3\n", "constants must be a table, found 3"),
     "no constants": ("kelle", lambda t: t.partition("[constants]")[0], "constants must be a table, found None"),
     "no residual": ("kelle", lambda t: t.replace("residual", "loss"), "unknown key 'loss'"),
@@ -78,7 +82,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "claims that are no list": ("kelle", _no_list, "fitted_on must be a list, found 3"),
     "not TOML": ("kelle", lambda t: t + "]\n", "Invalid"),
     "another system": ("kelle", lambda t: t.replace('"kelle"', '"cxl_ndp"'), 'system = "kelle" is missing'),
-    "half a file": ("kelle", lambda t: t[: len(t) // 2], "Unterminated string"),
+    "half a file": ("cxl_ndp", lambda t: t[: t.index("cxl_ndp/") + 9], "Unterminated string"),
     "a nested constant": (
         "serving",
         lambda t: t.replace("static_w = 364.97", 'static_w = "much"'),

@@ -235,14 +235,15 @@ def test_tallies_equal_a_count_from_scratch(seed):
     is_x = np.zeros(n, np.uint8)
     is_x[:], tally = after_prompt(held, n_heads, 0.5, True)
     for now in range(c, n):
-        enter(held, is_x, tally, now, n_heads, 0.5)
+        enter(held, is_x, tally, now, n_heads, 0.5, True)
+        assert is_x[now]
         for _ in range(int(rng.integers(0, 5))):
             alive = np.flatnonzero(held)
             if alive.size:
                 leave(held, is_x, tally, int(rng.choice(alive)), n_heads, 0.5)
         if now - c >= 3:
             judge(held, is_x, tally, now - 3, n_heads, 0.5)
-            assert is_x[now - 3] or held[now - 3] <= 0.5 * n_heads
+            assert bool(is_x[now - 3]) == (held[now - 3] > 0.5 * n_heads)
         assert tally.tolist() == counted(held, is_x, 0.5, n_heads)
 
 

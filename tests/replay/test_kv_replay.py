@@ -148,14 +148,13 @@ def test_sharing_a_set_keeps_one_set_per_layer():
 
 
 def test_recomputation_stores_popular_tokens_once():
-    """Two heads of one layer, no eviction: every prompt token is popular and stored as 2C bytes."""
+    """Two heads of one layer, no eviction: every token is popular and stored as 2C bytes."""
     prompt, rows = made(8, n_layers=1, n_heads=2, c=6, n=8)
     tape = tape_of([(prompt, rows)])
     result = replay_kv(tape, AERP(64, sink=1))
-    hidden, head_dim = tape.geometry.hidden, tape.geometry.head_dim
-    # The first decoded tokens are in the recent window: KV form.
-    assert result.replay["x_bytes"] == 6 * 2 * hidden
-    assert result.replay["kv_bytes"] == 1.5 * 2 * (2 * 2 * head_dim)
+    hidden = tape.geometry.hidden
+    assert result.replay["x_bytes"] == 7.5 * 2 * hidden
+    assert result.replay["kv_bytes"] == 0
 
 
 def test_physical_accounting_switches_recomputation_off_under_gqa():

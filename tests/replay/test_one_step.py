@@ -24,7 +24,7 @@ from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import replay
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.step import prefill as kelle_prefill
-from tokentape.replay.kelle.systems import BASELINE, WHOLE, Fitted, Work, profile_of, systems
+from tokentape.replay.kelle.systems import BASELINE, FITS, WHOLE, Work, systems
 from tokentape.replay.passes import fits_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -108,7 +108,7 @@ def of_kelle(batch):
         """Nothing is evicted."""
         geometry, physical = geometry_of(model), profiles.load(PHYSICAL)
         system, work = replace(KELLE[BASELINE], machine=machine), Work(24, 3000, batch)
-        step = decode_step(geometry, system, work, 0.0, physical, WHOLE)
+        step = decode_step(geometry, system, work, FITS.load().constants.once, physical, WHOLE)
         prompt = kelle_prefill(geometry, system, replace(work, batch=1), physical, WHOLE)
         loads = Load(batch=batch, context_tokens=work.n_tokens), both(24)[0]
         for found, of, n in zip(((step.seconds, step.energy_j), prompt), loads, (batch, 24), strict=True):
@@ -207,11 +207,10 @@ def test_every_ndp_system_runs_on_every_machine(name, profile):
 @pytest.mark.parametrize("profile", ["physical", "kelle", "slicemoe", "gpu_operators"])
 def test_every_kelle_system_runs_on_every_machine(profile):
     """An absent KV memory changes where keys and values lie, and is said."""
-    work, fitted = Work(512, 1024, 4, 256), Fitted(serial_frac=0.9, kelle_serial_frac=0.8, recomputed_frac=0.4)
+    work, held, costs = Work(512, 1024, 4, 256), FITS.load().constants.once, profiles.load(profile)
     for system in (replace(of, machine=machine) for machine in MACHINES.values() for of in KELLE.values()):
-        costs = profile_of(fitted, system, profile=profile)
         for geometry in map(geometry_of, ("llama-2-7b", "qwen3-30b-a3b")):
-            step = decode_step(geometry, system, work, fitted.recomputed_frac, costs, WHOLE)
+            step = decode_step(geometry, system, work, held, costs, WHOLE)
             assert np.isfinite([step.seconds, *step.joules.values()]).all()
             assert step.seconds > 0
             assert any("no KV memory" in note for note in step.notes) == (not system.machine.roles.kv_cache)

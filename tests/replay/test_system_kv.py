@@ -60,8 +60,12 @@ def read_by_hand(prompt, rows, policy):
         for step in range(rows.shape[2]):
             now = N_PROMPT + step
             held = Counter(slots.positions[slots.positions >= 0].tolist())
-            judged = set(held) if step == 0 else {now - 1 - recent}
-            is_x = {n for n in is_x | {n for n in judged if held[n] > 2} if held[n]} if stores_x else set()
+            if not stores_x:
+                is_x = set()
+            elif step == 0:
+                is_x = {n for n in held if held[n] > 2}
+            else:  # a token enters as its input, and leaves the recent window so if it is popular
+                is_x = {n for n in is_x | {now - 1} if held[n] > (2 if n == now - 1 - recent else 0)}
             pairs = sum(count for n, count in held.items() if n not in is_x)
             found[step, layer] = pairs * TOKEN_BYTES / 4 + len(is_x) * 2 * MODEL.hidden + TOKEN_BYTES
             slots.place(np.full(4, now))

@@ -53,7 +53,7 @@ STATED = table(
 )
 ANSWERS = [
     *(answer("a", 2.2, low=1.9, high=2.5), answer("b", -23.0, low=-24.0, high=-22.0), answer("c", 6.0), answer("d", 6.0)),
-    *(answer("a", 3.0, "physical"), answer("e", 4.0), answer("e", 3.0, "paper, nothing fitted")),
+    *(answer("a", 3.0, "physical"), answer("e", 4.0)),
     *(answer("f", 9.0), answer("g", 9.0), answer("h", 9.0)),
 ]
 
@@ -66,15 +66,12 @@ def test_an_error_is_relative_of_a_percentage_in_points_and_of_a_bound_none() ->
     assert [rows[name, "paper"]["holds"] for name in "acdh"] == [None, False, True, None]
     assert [rows[name, "paper"]["is_inside"] for name in "abc"] == [True, False, None]
     assert rows["i", None]["replay"] is None
-    assert rows["e", "paper, nothing fitted"]["role"] == "predict"
     assert (signed(-0.03, "percent"), signed(0.1), signed(-0.0001)) == ("-3.0 points", "+10.0 %", "0.0 %")
 
 
 def test_errors_come_by_role_and_mode_without_what_cannot_miss() -> None:
     errors = {(row["role"], row["mode"]): row for row in compared(STATED, ANSWERS)[1]}
-    assert set(errors) == {
-        ("predict", "paper"), ("predict", "physical"), ("calibrate", "paper"), ("predict", "paper, nothing fitted"),
-    }  # fmt: skip
+    assert set(errors) == {("predict", "paper"), ("predict", "physical"), ("calibrate", "paper")}
     paper = errors["predict", "paper"]
     assert (paper["n_values"], paper["n_bounds"], paper["n_hold"]) == (2, 2, 1)
     assert paper["mean_error"] == paper["median_error"] == pytest.approx(0.065)

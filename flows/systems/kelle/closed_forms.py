@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from tokentape.flows.answers import Row, answer, answered
 from tokentape.flows.systems.kelle.settings import PAPER, Settings
 from tokentape.replay.kelle import rows as of_views
-from tokentape.replay.kelle.derived import errors, orders, quantities
+from tokentape.replay.kelle.derived import errors, quantities
 from tokentape.replay.kelle.ratios import ratios
 from tokentape.replay.kelle.rows import Setup
+from tokentape.replay.kelle.systems import MODES
 from tokentape.warehouse.tables import TABLES
 
 # Views and what makes their rows, but for the points.
@@ -30,7 +31,7 @@ def points_of(study: Settings, made: Setup) -> list[Row]:
 
 
 def checks(study: Settings, made: Setup) -> list[Row]:
-    """Rows of `kelle_checks`: numbers derived a second way, errors, and orders that the fit turns round."""
+    """Rows of `kelle_checks`: numbers derived a second way, and errors."""
     found = quantities(made)
     derived = [
         {
@@ -44,8 +45,8 @@ def checks(study: Settings, made: Setup) -> list[Row]:
         for one in study.derived
         if one.check
     ]
-    blank = dict.fromkeys(("setting", "knobs", "mode", "published"))
-    rows = [blank | row | {"bar_high": study.bars.get(row["check"])} for row in (*derived, *errors(made), *orders(made))]
+    blank = dict.fromkeys(("setting", "published"))
+    rows = [blank | row | {"bar_high": study.bars.get(row["check"])} for row in (*derived, *errors(made))]
     if missing := study.bars.keys() - {row["check"] for row in rows}:
         raise ValueError(f"[bars]: no check is named {missing.pop()}")
     return rows
@@ -66,14 +67,14 @@ def answers(study: Settings, made: Setup, rows: dict[str, list[Row]]) -> list[Ro
     """rows: by view. The paper's ratios of systems, none where nothing fits the DRAM; what is derived; what the rows say. Tables
     2 to 6 need the real models and are not answered."""
     found = []
-    for mode, read in study.modes.items():
-        steps, derived = made.steps(read["knobs"], read["mode"]), quantities(made, read["knobs"])
+    derived = quantities(made)
+    for mode in MODES:
+        steps = made.steps(mode)
         for ratio in ratios(made.claims, steps):
             value, n_cells = steps.value(ratio)
             if n_cells:
-                how = f"{ratio.metric}: {ratio}; {n_cells} cells, knobs {read['knobs']}"
+                how = f"{ratio.metric}: {ratio}; {n_cells} cells"
                 found.append(answer(ratio.claim_id, value, how, mode))
         asked = (one for one in study.derived if one.claim and mode in one.modes)
         found += [answer(f"{PAPER}/{one.claim}", derived[one.value], one.how.format(**derived), mode) for one in asked]
-    readings = [{"reading": name, **read} for name, read in study.modes.items()]
-    return [*found, *answered(study.answers, PAPER, rows | {"readings": readings})]
+    return [*found, *answered(study.answers, PAPER, rows)]

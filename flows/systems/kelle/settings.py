@@ -13,9 +13,8 @@ from tokentape.flows.answers import Query, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.replay.kelle.ratios import nothing_fitted
-from tokentape.replay.kelle.rows import CALIBRATED, ZERO, Cell, Chip, Refresh, Requests, Setup, Variant
-from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Fitted, Work, decisions, systems
+from tokentape.replay.kelle.rows import Cell, Chip, Refresh, Requests, Setup, Variant
+from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Shares, Work, decisions, systems
 from tokentape.warehouse import models
 
 PAPER = "kelle"
@@ -85,7 +84,6 @@ class Settings(StudyFile):
     chip: Chip
     requests: Requests
     grid: tuple[Group, ...]
-    modes: dict[str, dict[str, str]]
     derived: tuple[Derived, ...]
     bars: dict[str, float]
     answers: tuple[Query, ...]
@@ -109,8 +107,8 @@ class Settings(StudyFile):
             yield given["model"], given["workload"], work, given["system"], variant
 
 
-def setup(study: Settings, calibrated: Fitted | None = None) -> Setup:
-    """What the study computes with. calibrated: instead of the shipped knobs. Raises BadSpec where those are missing."""
+def setup(study: Settings, shares: Shares | None = None) -> Setup:
+    """What the study computes with. shares: instead of the shipped ones. Raises BadSpec where those are missing."""
     claimed, refresh = stated(PAPER), study.refresh
     mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
     sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
@@ -119,7 +117,7 @@ def setup(study: Settings, calibrated: Fitted | None = None) -> Setup:
         geometries={name: models.load(name).geometry for name in study.named_models},
         models=study.models,
         workloads=study.workloads,
-        knobs={ZERO: nothing_fitted(claimed.values()), CALIBRATED: calibrated or FITS.load().constants},
+        shares=shares or FITS.load().constants,
         curves={anchor: RetentionCurve.anchored(anchor, mean_frac, intervals_us) for anchor in refresh.anchors},
         claims=list(claimed.values()),
         refresh=refresh,
