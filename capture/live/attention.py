@@ -23,6 +23,7 @@ from transformers.masking_utils import eager_mask
 
 from tokentape.capture.attention import AttentionCapture, eager_of
 from tokentape.capture.live.caches import KVCache, KVLayer, windows_of
+from tokentape.capture.live.inputs import attention_modules
 from tokentape.capture.live.slots import Pass, Slot
 from tokentape.capture.live.storage import Plain
 from tokentape.policies.kv import KVPolicy
@@ -50,23 +51,35 @@ class KV(AttentionCapture, Slot):
         self.policy, self.storage, self.keeps_trail = policy, storage or Plain(), keeps_trail
         self.windows = windows_of(model)
         text = model.config.get_text_config()
-        self.x_width = 0
+        self.recomputing: dict[int, nn.Module] = {}
+        self.recompute_ops = 0.0  # of a token in a layer
         if isinstance(policy, AERP):
             head_dim = getattr(text, "head_dim", None) or text.hidden_size // self.n_heads
             pair = text.kv_lora_rank + text.qk_rope_head_dim if self.is_latent else 2 * head_dim
             widths = Widths(2 * text.hidden_size, 2 * pair, self.n_kv_heads)
-            self.x_width = text.hidden_size if pays(widths, policy.accounting) else 0
+            if pays(widths, policy.accounting):
+                self.recomputing = attention_modules(model)
+                self.recompute_ops = 2.0 * text.hidden_size * pair * self.n_kv_heads
         self.current: KVCache | None = None  # the last one
         self._active: KVCache | None = None  # of the pass under way
         self.trail: list[list[np.ndarray]] = []  # by pass and layer: positions (batch, heads, slots)
-        self.totals = {"tokens": 0, "kv_bytes": 0.0}
+        self.totals = {"tokens": 0, "kv_bytes": 0.0, "recompute_ops": 0.0}
         self._coming: Pass | None = None
-        self._stored: np.ndarray | None = None  # bytes of the requests of the pass that is being decided
+        self._stored: np.ndarray | None = None  # bytes, and tokens computed anew, of the pass that is being decided
         self._of: dict[int, tuple[KVCache, int]] = {}  # a request's cache and its row there
 
     def _enter(self, stack: ExitStack) -> None:
         super()._enter(stack)
         stack.callback(self._forget)
+        for layer, module in self.recomputing.items():
+            stack.enter_context(module.register_forward_pre_hook(self._input_of(layer), with_kwargs=True))
+
+    def _input_of(self, layer: int) -> Any:
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self._active is not None:
+                self._active.layers[layer].inputs.add(args, kwargs)  # type: ignore[union-attr]
+
+        return keep
 
     def _forget(self) -> None:
         self.current = self._active = self._coming = None
@@ -74,15 +87,16 @@ class KV(AttentionCapture, Slot):
 
     @property
     def measured(self) -> dict[str, float]:
-        """A column of table `quality`: bytes a request's cache held after a decoded token, all layers; mean."""
-        return {"kv_bytes": self.totals["kv_bytes"] / max(1, self.totals["tokens"])}
+        """Columns of table `quality`: bytes a request's cache held after a decoded token, and operations of computing keys and
+        values anew for it, all layers; means."""
+        return {name: self.totals[name] / max(1, self.totals["tokens"]) for name in ("kv_bytes", "recompute_ops")}
 
     def new_cache(self, pads: list[int], takes_back: bool = False) -> KVCache:
         """Empty, for a batch; its words lose bits on their own, by the same draws."""
         storage = copy.copy(self.storage)
         storage.begin()
         self.current = self._active = KVCache(
-            self.policy, storage, self.windows, self.n_kv_heads, np.array(pads, np.int64), self.x_width, takes_back
+            self.policy, storage, self.windows, self.n_kv_heads, np.array(pads, np.int64), self.recomputing, takes_back
         )
         return self.current
 
@@ -107,8 +121,9 @@ class KV(AttentionCapture, Slot):
         cache, row = self._of[request_id]
         self.totals["tokens"] += len(kept)
         if self._stored is None:  # once per pass
-            self._stored = cache.stored_bytes()
-        self.totals["kv_bytes"] += len(kept) * float(self._stored[row])
+            self._stored = np.stack([cache.stored_bytes(), self.recompute_ops * cache.n_recomputed()])
+        for name, values in zip(("kv_bytes", "recompute_ops"), self._stored, strict=True):
+            self.totals[name] += len(kept) * float(values[row])
 
     def _mask(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own for a prompt; while decoding none, since _attend makes it."""

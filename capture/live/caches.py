@@ -4,23 +4,26 @@ A prompt sees all of itself; then each head keeps what the policy chooses and ev
 eviction left. Keys stay rotated at their original positions; the logical length goes on counting, so the model's positions are
 right. What a mask function would make of such a cache is wrong, so masks come from here (capture/live/attention.py).
 
+Where AERP stores layer inputs, keys and values of those tokens are computed anew from what is stored whenever they are read.
+
 Where tokens can be taken back, those of a pass stand behind the slots until they are decided: then the accepted ones enter, score
 and evict one by one, by the attention that the pass paid, and the others are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from tokentape.capture.live.inputs import Inputs
 from tokentape.capture.live.storage import Plain, Planes
 from tokentape.policies.kv import KVPolicy
-from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.slots import Slots, salts_of
 
 ONE_BY_ONE = "an evicting cache decodes one token at a time: its kept positions have gaps"
@@ -48,7 +51,10 @@ class KVLayer(CacheLayerMixin):
         self.seen = 0  # columns, padding included
         self.width = 0  # slots in use
         self.planes: dict[str, list[torch.Tensor]] = {}
-        self.is_x: np.ndarray | None = None  # (batch, tokens) what AERP stores as layer inputs
+        self.inputs: Inputs | None = None  # where the policy recomputes
+        self.is_x = np.zeros((len(pads), 0), np.bool_)  # (batch, tokens) what AERP stores as layer inputs
+        self.x_planes: list[torch.Tensor] = []  # (batch, 1, columns, C) those inputs, stored
+        self.n_recomputed = np.zeros(len(pads), np.int64)  # (batch,) tokens whose keys and values the last step computed anew
         self._prompt: dict[str, torch.Tensor] = {}
         self._behind: dict[str, list[torch.Tensor]] = {}
         self.mass: np.ndarray | None = None  # attention that the prompt's queries have paid so far
@@ -83,6 +89,7 @@ class KVLayer(CacheLayerMixin):
         self.width = max(self.width, int(slots.max()) + 1)
         for name, x in given.items():
             self._insert(name, self.storage.write(x, (self.index, name), is_prompt=False), slots)
+        self._store_input()
         return self._read(key_states.device, 0)
 
     def _read(self, device: torch.device, n_behind: int) -> Any:
@@ -94,7 +101,57 @@ class KVLayer(CacheLayerMixin):
                 name: [torch.cat([p, b], dim=2) for p, b in zip(planes, self._behind[name], strict=True)]
                 for name, planes in held.items()
             }
-        return tuple(self.storage.read(tuple(planes), is_hst, (self.index, name)) for name, planes in held.items())
+        read = tuple(self.storage.read(tuple(planes), is_hst, (self.index, name)) for name, planes in held.items())
+        return self._with_recomputed(read) if self.is_x.any() else read
+
+    def _store_input(self) -> None:
+        """The newest token's, which every head retains: it is stored as its layer input."""
+        if self.inputs is None:
+            return
+        x = self.inputs.rows[0][:, self.seen - 1 : self.seen, :][:, None]
+        written = self.storage.write(x, (self.index, "inputs"), is_prompt=False)
+        self.x_planes = [torch.cat(pair, dim=2) for pair in zip(self.x_planes, written, strict=True)]
+        now = self.seen - 1 - self.pads
+        self.is_x = np.pad(self.is_x, ((0, 0), (0, max(0, int(now.max()) + 1 - self.is_x.shape[1]))))
+        self.is_x[np.arange(len(now)), now] = self.policy.theta < 1.0  # type: ignore[attr-defined]  # AERP's
+
+    def _anew(self, tokens: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (batch, heads, m, width) of tokens (batch, m), from what is stored of their layer inputs."""
+        assert self.inputs is not None
+        device = self.x_planes[0].device
+        at = torch.from_numpy(tokens + self.pads[:, None]).to(device)
+        planes = tuple(plane.take_along_dim(at[:, None, :, None], dim=2) for plane in self.x_planes)
+        is_hst = torch.from_numpy(self._important(tokens))[:, None].to(device) if self.storage.needs_groups else None
+        stored = self.storage.read(planes, is_hst, (self.index, "inputs"))[:, 0]
+        return self.inputs.keys_values(at, stored)
+
+    def _important(self, tokens: np.ndarray) -> np.ndarray:
+        """(batch, m) bool: HST among the tokens that are stored as inputs, by the mean score over the heads that retain them."""
+        positions = self.positions()
+        rank = np.repeat(self.slots.rank.reshape(len(self.pads), self.n_sets, -1), self.n_heads // self.n_sets, axis=1)
+        sums, held = np.zeros((2, *self.is_x.shape))
+        for row, (of, ranks) in enumerate(zip(positions, rank, strict=True)):
+            np.add.at(sums[row], of[of >= 0], ranks[of >= 0])
+            np.add.at(held[row], of[of >= 0], 1.0)
+        mean = np.where(self.is_x & (held > 0), sums / np.maximum(held, 1.0), np.nan)
+        median = np.array([np.nanmedian(of) if (of == of).any() else np.inf for of in mean])
+        return np.asarray(np.take_along_axis(np.nan_to_num(mean, nan=-np.inf), tokens, 1) >= median[:, None])
+
+    def _with_recomputed(self, read: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """What is read, with keys and values computed anew where a slot's token is stored as its layer input."""
+        self.n_recomputed = self.is_x.sum(axis=1)
+        order = np.argsort(~self.is_x, axis=1, kind="stable")[:, : int(self.n_recomputed.max())]  # those tokens first
+        place = np.zeros(self.is_x.shape, np.int64)
+        np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
+        positions = self.positions()[:, :, : self.width]
+        rows, at = np.arange(len(positions))[:, None, None], np.maximum(positions, 0)
+        is_its = torch.from_numpy((positions >= 0) & self.is_x[rows, at])[..., None].to(read[0].device)
+        index = torch.from_numpy(place[rows, at])[..., None].to(read[0].device)
+        made = []
+        for was, anew in zip(read, self._anew(order), strict=True):
+            now = anew.take_along_dim(index, dim=2).to(was.dtype)
+            made.append(torch.cat([torch.where(is_its, now, was[:, :, : self.width]), was[:, :, self.width :]], dim=2))
+        return tuple(made)
 
     @property
     def n_tentative(self) -> int:
@@ -114,6 +171,8 @@ class KVLayer(CacheLayerMixin):
         n = self.n_tentative + tokens_to_remove
         if n < 0 or not self.takes_back:
             raise ValueError("an evicting cache cannot take tokens back; use it without assisted decoding")
+        if self.inputs is not None:
+            self.inputs.keep(self.seen + n)
         self.tentative = self.tentative[:n]
         self._behind = {name: [plane[:, :, :n] for plane in planes] for name, planes in self._behind.items()}
 
@@ -132,6 +191,8 @@ class KVLayer(CacheLayerMixin):
     def commit(self, offsets: list[int]) -> None:
         """Of the tentative tokens, those at the offsets enter the slots in their order; the others are gone."""
         before, n_slots, taken = self.slots.positions[:, : self.width].copy(), self.width, list[tuple[int, np.ndarray]]()
+        if self.inputs is not None:
+            self.inputs.keep(self.seen, offsets)
         for offset in offsets:
             now = np.full(self.n_sets, self.tentative[offset])
             assert int(now[0]) == self.seen
@@ -141,6 +202,7 @@ class KVLayer(CacheLayerMixin):
             self.width = max(self.width, int(slots.max()) + 1)
             for name, planes in self._behind.items():
                 self._insert(name, tuple(plane[:, :, offset : offset + 1] for plane in planes), slots)
+            self._store_input()
             mass = np.zeros((self.n_sets, self.width))
             held, paid = self.slots.positions[:, :n_slots], self._paid[offset]
             mass[:, :n_slots] = np.where((held == before) & (held >= 0), paid[:, :n_slots], 0.0)
@@ -166,7 +228,9 @@ class KVLayer(CacheLayerMixin):
             planes = self.storage.write(kept, (self.index, name), is_prompt=True)
             self.planes[name] = [self._roomy(plane) for plane in planes]
         self._prompt, self.mass = {}, None
-        self._judge(range(c - int(self.pads.min())))
+        if self.inputs is not None:
+            self.x_planes = list(self.storage.write(self.inputs.rows[0][:, None], (self.index, "inputs"), is_prompt=True))
+            self.is_x = self._held() > self.policy.theta * self.n_heads  # type: ignore[attr-defined]  # AERP's
 
     def end_step(self, mass: np.ndarray) -> None:
         """Moves the scores on and evicts. mass (batch, sets, slots in use) f64."""
@@ -174,8 +238,8 @@ class KVLayer(CacheLayerMixin):
         full[:, : self.width] = mass.reshape(len(full), -1)
         now = self._now()
         self.slots.settle(full, now, self.window)
-        if isinstance(self.policy, AERP):
-            self._judge(np.unique(now - self.policy.limits[2]).tolist())
+        if self.inputs is not None:
+            self._judge(self.seen - 1 - self.pads - self.policy.limits[2])
 
     def free(self) -> np.ndarray | None:
         """(batch, sets, slots in use) bool where a slot holds nothing; None where all hold a token."""
@@ -192,26 +256,31 @@ class KVLayer(CacheLayerMixin):
         positions = self.positions()
         widths = [planes[0].shape[-1] for planes in self.planes.values()]
         pair = sum(width * self.storage.bits_of(width) for width in widths) / 8
-        if self.is_x is None:
+        if self.inputs is None:
             return np.asarray((positions >= 0).sum(axis=(1, 2)) * pair)
         held = self._held()
-        x_bytes = self.x_width * 2.0
-        return np.asarray((held * ~self.is_x).sum(axis=1) * pair + (self.is_x & (held > 0)).sum(axis=1) * x_bytes)
+        x_bytes = self.inputs.rows[0].shape[-1] * 2.0
+        return np.asarray((held * ~self.is_x).sum(axis=1) * pair + self.is_x.sum(axis=1) * x_bytes)
 
-    x_width: int = 0  # values of a layer input; set where the policy recomputes
-
-    def _judge(self, tokens: Any) -> None:
-        """Which of `tokens` AERP stores as layer inputs; what all heads have dropped is no longer stored."""
-        if not isinstance(self.policy, AERP) or not self.x_width:
-            return
+    def _judge(self, leaving: np.ndarray) -> None:
+        """leaving (batch,): the token that leaves the recent window of a request; below 0: none. An unpopular one is stored as
+        keys and values from now on, computed from what was stored of its input; what all heads have dropped is not stored."""
         held = self._held()
-        if self.is_x is None:
-            self.is_x = np.zeros(held.shape, np.bool_)
-        elif self.is_x.shape[1] < held.shape[1]:
-            self.is_x = np.pad(self.is_x, ((0, 0), (0, held.shape[1] - self.is_x.shape[1])))
-        chosen = [t for t in tokens if 0 <= t < held.shape[1]]
-        self.is_x[:, chosen] |= held[:, chosen] > self.policy.theta * self.n_heads
         self.is_x &= held > 0
+        rows = np.arange(len(leaving))
+        token = np.maximum(leaving, 0)
+        popular = held[rows, token] > self.policy.theta * self.n_heads  # type: ignore[attr-defined]  # AERP's
+        turned = (leaving >= 0) & self.is_x[rows, token] & ~popular
+        if not turned.any():
+            return
+        positions = self.positions()[:, :, : self.width]
+        is_its = torch.from_numpy((positions == token[:, None, None]) & turned[:, None, None])[..., None]
+        for name, x in zip(("keys", "values"), self._anew(token[:, None]), strict=True):
+            written = self.storage.write(x, (self.index, name), is_prompt=False)
+            for plane, new in zip(self.planes[name], written, strict=True):
+                now = plane[:, :, : self.width]
+                plane[:, :, : self.width] = torch.where(is_its.to(plane.device), new.to(plane.dtype), now)
+        self.is_x[rows[turned], token[turned]] = False
 
     def _held(self) -> np.ndarray:
         """(batch, tokens) heads that retain each token."""
@@ -278,11 +347,19 @@ class KVCache(Cache):
     layers: list[KVLayer]  # type: ignore[assignment]  # transformers types a list of all its kinds, and reads it only
 
     def __init__(
-        self, policy: KVPolicy, storage: Plain, windows: list[int], n_heads: int, pads: np.ndarray, x_width: int, takes_back: bool
+        self,
+        policy: KVPolicy,
+        storage: Plain,
+        windows: list[int],
+        n_heads: int,
+        pads: np.ndarray,
+        recomputing: Mapping[int, nn.Module],
+        takes_back: bool,
     ) -> None:
+        """recomputing: the attention module of every layer, where the policy stores layer inputs."""
         super().__init__(layers=[KVLayer(i, policy, storage, w, n_heads, pads, takes_back) for i, w in enumerate(windows)])
-        for layer in self.layers:
-            layer.x_width = x_width
+        for layer, module in recomputing.items():
+            self.layers[layer].inputs = Inputs(module)
         self.visible = np.zeros((0, 0), np.bool_)  # (n, m) which of the tentative tokens those of the pass under way see
 
     @property
@@ -308,3 +385,7 @@ class KVCache(Cache):
     def stored_bytes(self) -> np.ndarray:
         """(batch,) over all layers."""
         return np.asarray(sum(layer.stored_bytes() for layer in self.layers))
+
+    def n_recomputed(self) -> np.ndarray:
+        """(batch,) tokens whose keys and values the last step computed anew, over all layers."""
+        return np.asarray(sum(layer.n_recomputed for layer in self.layers))

@@ -35,7 +35,7 @@ class Plain:
         return float(BITS)
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
-        """Planes of x (batch, heads, n, width); place: layer and `keys` or `values`."""
+        """Planes of x (batch, heads, n, width); place: layer and `keys`, `values` or, of one head, `inputs`."""
         return (x,)
 
     def read(self, planes: Planes, is_hst: torch.Tensor | None, place: tuple[int, str]) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Rotated(Plain):
         return self.method.bits_per_value(width)
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
-        return (self.method.stored(x).to(x),)
+        return (self.method.stored(x).to(x) if place[1] != "inputs" else x,)  # layer inputs stay in 16 bits
 
 
 @dataclass

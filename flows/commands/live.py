@@ -279,7 +279,7 @@ def _measure_system(
 
 MEASURED = (
     *("bits_per_byte", "perplexity", "kl", "acceptance", "agreement_frac", "accuracy", "miss_frac", "flash_bytes_per_token"),
-    *("kv_bytes", "hot_frac", "table_loss"),
+    *("kv_bytes", "recompute_ops", "hot_frac", "table_loss"),
 )
 
 

@@ -10,10 +10,12 @@ from tiny_families import CONFIGS, VOCAB, build
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.storage import Leaking, Plain
 from tokentape.capture.live.texts import CACHE
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
+from tokentape.policies.kv.refresh import BitRates
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
@@ -171,15 +173,47 @@ def test_bytes_are_those_of_the_tokens_kept(tiny):
 
 
 def test_recomputed_tokens_count_as_layer_inputs(tiny):
-    """OPT: four heads of 8, hidden 32. All heads keep the prompt: 64 B a token in place of 4 x 32 B."""
+    """OPT: four heads of 8, hidden 32. All heads keep all: 64 B a token in place of 4 x 32 B, and two products for 64 values."""
     model, batch = tiny["OPT"], requests((6,), 3)
     loop = KV(model, AERP(16, sink=1))
     generate(model, batch, loop)
-    assert loop.measured["kv_bytes"] == 3 * (6 * 64 + 1.5 * 4 * 32)
+    assert loop.measured == {"kv_bytes": 3 * 7.5 * 64, "recompute_ops": 3 * 7.5 * 2 * 32 * 64}
     with pytest.warns(UserWarning, match="recompute is off"):
         physical = KV(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
     generate(tiny["Qwen3Moe"], batch, physical)
     assert physical.measured["kv_bytes"] == 3 * 7.5 * 64
+
+
+@pytest.mark.parametrize("name", ["OPT", "Qwen3Moe", "DeepseekV3", "Gemma2"])
+def test_what_is_attended_to_comes_from_the_stored_input(tiny, name):
+    """AERP keeps what AEP does and computes the same; what is lost of the stored inputs is lost of all computed from them."""
+    batch = requests((12, 7), 9, forced=True)
+    _, plain = generate(tiny[name], batch, KV(tiny[name], AEP(8, sink=1)))
+    _, anew = generate(tiny[name], batch, KV(tiny[name], AERP(8, sink=1)))
+    assert torch.allclose(plain, anew, atol=2e-5)
+
+    class Blank(Plain):
+        def read(self, planes, is_hst, place):
+            return planes[0] * 0 if place[1] == "inputs" else planes[0]
+
+    _, lost = generate(tiny[name], batch, KV(tiny[name], AERP(8, sink=1), Blank()))
+    assert torch.equal(lost[0], plain[0]), "the prompt has seen itself as it was"
+    assert not torch.allclose(lost[1:], plain[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("resample", [False, True])
+def test_bits_are_lost_of_what_is_stored(tiny, resample):
+    """No rate is the words alone, whatever is drawn; a rate costs inputs too; so does one group's."""
+    batch, policy = requests((12, 7), 9, forced=True), AERP(8, sink=1, importance="mean")
+
+    def logits(rates, seed=0):
+        return generate(tiny["Llama"], batch, KV(tiny["Llama"], policy, Leaking(rates, "int16", resample, seed)))[1]
+
+    none, some, grouped = map(logits, (BitRates(), BitRates.uniform(0.02), BitRates(hst_msb=0.02)))
+    assert torch.equal(none, logits(BitRates(), seed=1))
+    assert torch.equal(some, logits(BitRates.uniform(0.02)))
+    for one, other in ((some, none), (grouped, none), (grouped, some)):
+        assert not torch.allclose(one, other, atol=1e-3)
 
 
 def test_what_cannot_run_is_refused(tiny):

@@ -29,7 +29,8 @@ from tokentape.replay.kv.replay import replay_kv
 from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
-UNITS = {"perplexity": "1", "perplexity_ratio": "1", "kl": "nats", "acceptance": "1", "accuracy": "1", "kv_bytes": "B"}
+UNITS = dict.fromkeys(("perplexity", "perplexity_ratio", "acceptance", "accuracy", "recompute_ops"), "1")
+UNITS |= {"kl": "nats", "kv_bytes": "B"}
 ENGINES = {  # by the table that they fill
     "quality": ("tokentape.capture.live.system",),
     "orderings": ("tokentape.capture.live.kv_orderings",),
