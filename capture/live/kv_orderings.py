@@ -24,7 +24,7 @@ from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import NONE, storage_of
 from tokentape.capture.orderings import Ordering, measured, over
 from tokentape.policies.kv import KVPolicy
-from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Streaming
@@ -118,6 +118,31 @@ WORD_ORDERINGS = (
     Ordering("perplexity int16 losses 1e-3 / none", True, 1.03, lambda lab: lab.flipped(BitRates.uniform(1e-3))),
     Ordering("perplexity int16 losses 2e-3 / none", True, 1.05, lambda lab: lab.flipped(BitRates.uniform(2e-3))),
     Ordering("perplexity fp16 losses 1e-4 / none", False, 2.0, lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16")),
+)
+# What Tables 2 to 4 of Kelle say of large models, of this one: a policy, its words and what they lose. Table 2's caches are
+# of 64 tokens, Table 3 goes from budget to budget, Table 4 is under eviction.
+_KELLE = {n: (AERP(n, sink=SINK), "int16", BitRates.of(Intervals())) for n in (16, 32, 64, 128)}
+_TABLE_2 = {"Kelle": _KELLE[64], "H2O": (H2O(64),), "StreamingLLM": (Streaming(64, sink=SINK),), "4-bit": (EVERYTHING, "quarot")}
+
+
+def _paper(table: int, ours: str, over_what: str, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> Ordering:
+    return Ordering(f"perplexity, Table {table}: {ours} / {over_what}", True, 1.0, over("perplexity", mine, theirs))
+
+
+PAPER_ORDERINGS = (
+    *(_paper(2, "whole cache", name, (EVERYTHING,), of) for name, of in _TABLE_2.items()),
+    *(_paper(2, name, "StreamingLLM", _TABLE_2[name], _TABLE_2["StreamingLLM"]) for name in ("H2O", "Kelle")),
+    *(_paper(3, f"Kelle {n}", str(n // 2), _KELLE[n], _KELLE[n // 2]) for n in (128, 64, 32)),
+    *(
+        _paper(
+            4,
+            f"2DRP, 128, {mean_us} us",
+            "uniform",
+            (_KELLE[128][0], "int16", BitRates.of(of)),
+            (_KELLE[128][0], "int16", BitRates.of(Intervals.uniform(of.harmonic_mean_us))),
+        )
+        for mean_us, of in REFRESH_SETS.items()
+    ),
 )
 _OF_HST, _OF_LST = BitRates(hst_msb=1e-3, hst_lsb=1e-3), BitRates(lst_msb=1e-3, lst_lsb=1e-3)
 ORDERINGS = (

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tokentape.capture import models
-from tokentape.capture.live.kv_orderings import REFRESH_SETS, WORD_ORDERINGS
+from tokentape.capture.live.kv_orderings import PAPER_ORDERINGS, REFRESH_SETS, WORD_ORDERINGS
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
@@ -60,6 +60,7 @@ def run(store: Store) -> None:
     """Of the orderings only the words' are asked: windows are too short for the others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "ORDERINGS", WORD_ORDERINGS)
+        patch.setattr(live, "PAPER_ORDERINGS", PAPER_ORDERINGS[:1])
         study_run(SMALL, store, runner="threads", workers=1, say=lambda line: None)
 
 

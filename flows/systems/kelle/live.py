@@ -13,7 +13,7 @@ from typing import Any
 
 from tokentape.capture import models
 from tokentape.capture.live.divergence import divergence
-from tokentape.capture.live.kv_orderings import ORDERINGS, WORD_ORDERINGS, orderings
+from tokentape.capture.live.kv_orderings import ORDERINGS, PAPER_ORDERINGS, WORD_ORDERINGS, orderings
 from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.live.system import SystemTried
 from tokentape.capture.plan import CaptureSettings
@@ -108,7 +108,7 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
 def _measured(live: Live, job: Job) -> list[Row]:
     loaded = models.load(models.find(live.model))
     if job.table == "orderings":
-        asked = ORDERINGS if job.dataset == live.dataset else WORD_ORDERINGS
+        asked = (*ORDERINGS, *PAPER_ORDERINGS) if job.dataset == live.dataset else WORD_ORDERINGS
         cut = Cut(n_items=job.items, prompt_tokens=job.prompt, decode_tokens=job.output)
         return list(orderings(loaded, live.seeds, cut, dataset=job.dataset, of=asked))
     run = job.run
