@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.kv.rule import Floats, KVPolicy
 
-PAGE_TOKENS = 16  # as published, section 4.1
+PAGE_TOKENS = 16  # as published
 
 
 @dataclass(frozen=True)

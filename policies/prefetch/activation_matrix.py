@@ -35,7 +35,7 @@ def _by_nearest(layer, target, tokens, weights, memory, params, scores):  # type
 @dataclass(frozen=True)
 class ActivationMatrix(Transitions):
     """Experts by the tokens that went to them in the recorded stretch whose counts by layer and expert are most like those of the
-    run (by cosine), as MoE-Infinity (L. Xue et al., arXiv:2401.14361, section 4), whose matrices are of sequences and chosen by
+    run (by cosine), as MoE-Infinity (L. Xue et al., arXiv:2401.14361), whose matrices are of sequences and chosen by
     clustering.
 
     n_matrices: stretches that the first `profile_frac` of the tape's tokens are cut into. keep_frac: of what the run has counted,
