@@ -1,8 +1,8 @@
 """What a study's runs cost beside their kernels, and what two workers gain on one: `python -m bench.runners [RUNNER...]`.
 
-CPU seconds are of this process and its workers, once these have begun; those of kernels are counted where they run.
-Two workers and one take turns, since others may use the machine: the median of their ratios. Ray has one pool in a process, and
-only the long check.
+CPU seconds are of this process and those that it started, and of N and 3 N runs, so that what a worker or a tape costs once falls
+away; those of kernels are counted where they run. Two workers and one take turns, since others may use the machine: the median of
+their ratios.
 
 `python -m bench.runners --runs 10000 dask` is the long check: so many runs, of some milliseconds each, on two workers, one of
 which is killed after a third and one after two thirds of them, against the same on threads, byte by byte. `--s3` has stores on a
@@ -36,7 +36,7 @@ from tokentape.replay import experts
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
 
-N, TURNS = 96, 3  # runs of about 0.1 s
+N, MORE = 48, 3  # runs of about 0.1 s
 FIELDS: dict[str, Any] = {"question": "?", "scopes": ("global",), "hardware": ("phone-lpddr5x-ufs4",)}
 
 
@@ -104,22 +104,19 @@ class Timed(Executor):
 
 def bench(store: Store, runner: str) -> dict[str, Any]:
     """Of one runner: CPU outside the kernels as a share of theirs on one worker, and the wall time of one over that of two."""
-    pools, first = {workers: Timed(runner, workers) for workers in (1, 2)}, 0
-    took: dict[int, list[tuple[float, float, float]]] = {workers: [] for workers in pools}
-    for turn in range(TURNS + 1):
-        for workers, pool in pools.items():
-            began, used, kernels_s = time.perf_counter(), cpu_s(), pool.kernels_s
-            assert grid.run(sized(runner, N, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == N
-            spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
-            if turn:  # the first one starts workers
-                took[workers].append((time.perf_counter() - began, spent, pool.kernels_s - kernels_s))
-            first += N
-    for pool in pools.values():
+    first, took = 0, list[tuple[float, float, float]]()
+    for workers, n in ((1, N), (1, MORE * N), (2, N), (1, MORE * N), (2, MORE * N), (1, MORE * N), (2, MORE * N)):
+        pool, began, used = Timed(runner, workers), time.perf_counter(), cpu_s()
+        assert grid.run(sized(runner, n, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == n
+        spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
+        took.append((time.perf_counter() - began, spent, pool.kernels_s))
         pool.pool.shutdown()
-    _, spent, kernels_s = (sum(column) for column in zip(*took[1], strict=True))
-    ratios = [one[0] / two[0] for one, two in zip(took[1], took[2], strict=True)]
+        first += n
+    (one_s, *once), (_, *more), (two_s, *_), *turns = took
+    spent, kernels_s = (b - a for a, b in zip(once, more, strict=True))
+    ratios = [(one[0] - one_s) / (two[0] - two_s) for one, two in zip(turns[::2], turns[1::2], strict=True)]
     return {
-        f"{runner}_kernel_s": round(kernels_s / TURNS / N, 4),
+        f"{runner}_kernel_s": round(kernels_s / (MORE - 1) / N, 4),
         f"{runner}_overhead_frac": round(spent / kernels_s - 1.0, 3),
         f"{runner}_speedup_2": round(statistics.median(ratios), 2),
     }
