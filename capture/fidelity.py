@@ -18,7 +18,7 @@ from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.scoring import gates, ranking
 from tokentape.policies.sliced import Controller
 
-Totals = dict[str, int]
+Totals = dict[str, float]
 
 
 def both_loops(
@@ -31,7 +31,7 @@ def both_loops(
     inside = run.inside(loaded, seed)
     (slot,) = inside.slots
     assert isinstance(slot, Sliced)
-    replayed = dict.fromkeys(FIELDS, 0)
+    replayed: Totals = dict.fromkeys(FIELDS, 0)
     chosen = windows(loaded, dataset, run, seed)
     with models.suitable_threads(loaded.model):
         for i, ids in enumerate(chosen):
@@ -66,13 +66,13 @@ def _open_loop(loaded: models.Loaded, ids: list[int], run: SystemTried, slot: Sl
     controller.prefill(np.repeat(layers, n_prompt), rows(values, 0, n_prompt, True), rows(dense, 0, n_prompt, True))
     controller.end_prefill()
     free = n_prompt + slot.system.free_steps
-    totals = dict.fromkeys(FIELDS, 0)
+    totals: Totals = dict.fromkeys(FIELDS, 0)
     for first, last, is_counted in ((n_prompt, min(free, n_tokens), False), (free, n_tokens, True)):
         if last <= first:
             continue
         of_layer = np.tile(layers, last - first)
         events = controller.decode(of_layer, rows(values, first, last, False), rows(dense, first, last, False))
         if is_counted:
-            made = counted(events, rows(natural, first, last, False))
-            totals |= {"tokens": last - first} | {name: int(counts.sum()) for name, counts in made.items()}
+            made = counted(events, rows(natural, first, last, False), rows(dense, first, last, False), slot.low_error)
+            totals |= {"tokens": last - first} | {name: counts.sum().item() for name, counts in made.items()}
     return totals

@@ -142,8 +142,17 @@ def _against_high_bit(pair: str, target_frac: float) -> Ordering:
 ORDERINGS = (
     Ordering("perplexity AMAT / base, 4 to 2 bits", True, 1.15, over("whole", ("MAT42",), ("MAT42", "base_asym"))),
     Ordering("perplexity AMAT / base, 8 to 4 bits", True, 1.02, over("whole", ("MAT84",), ("MAT84", "base_asym"))),
-    Ordering("perplexity unshifted zero point / full, 4 to 2", False, 20, over("whole", ("MAT42", "trunc_asym"), ())),
-    Ordering("perplexity unshifted zero point / full, 8 to 4", False, 20, over("whole", ("MAT84", "trunc_asym"), ())),
+    *(
+        Ordering(f"perplexity unshifted {what} / full, {bits}", False, 20, over("whole", (pair, scheme), ()))
+        for what, scheme in (("zero point", "trunc_asym"), ("midpoint", "trunc_sym_unshifted"))
+        for pair, bits in (("MAT42", "4 to 2"), ("MAT84", "8 to 4"))
+    ),
+    Ordering(
+        "perplexity cut without / with the midpoint, symmetric, 4 to 2",
+        False,
+        20,
+        over("whole", ("MAT42", "trunc_sym"), ("MAT42", "lsb_aug")),
+    ),
     Ordering(
         "perplexity symmetric / asymmetric base, 2 bits", False, 1.1, over("whole", ("MAT42", "base_sym"), ("MAT42", "base_asym"))
     ),

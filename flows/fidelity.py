@@ -8,12 +8,16 @@ from typing import Any
 
 from tokentape.capture import measure, models
 from tokentape.capture.fidelity import Totals, both_loops
+from tokentape.capture.live.routers import seen_by_replay
 from tokentape.capture.live.system import SystemTried
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.slicemoe.cost import decode_cost
 from tokentape.warehouse.geometry import Geometry
 
-UNITS = {"miss_frac": "1", "flash_bytes_per_token": "B", "dram_bytes_per_token": "B", "step_s": "s", "step_j": "J"}
+UNITS = {
+    "miss_frac": "1", "kept_gate_mass_frac": "1", "strayed_frac": "1", "flash_bytes_per_token": "B",
+    "dram_bytes_per_token": "B", "step_s": "s", "step_j": "J",
+}  # fmt: skip
 
 
 def compare(
@@ -49,6 +53,7 @@ def _quantities(totals: Totals, expert_bytes: int, geometry: Geometry, machine: 
     cost = decode_cost(geometry, machine, dram, flash, 0.0)
     return {
         "miss_frac": totals["flash_bytes"] / max(1, totals["accesses"] * expert_bytes),
+        **seen_by_replay(totals),
         "flash_bytes_per_token": flash,
         "dram_bytes_per_token": dram,
         "step_s": float(cost.seconds.value[0]),

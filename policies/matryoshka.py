@@ -121,6 +121,11 @@ SCHEMES: dict[str, Scheme] = {
     # Lower bits set to zero on the high grid.
     "trunc_asym_floor": Scheme("asymmetric", lambda q, k: scaled(q, (q.codes >> k) << k, q.zero_point)),
     "trunc_sym": Scheme("symmetric", lambda q, k: scaled(q, q.codes >> k, None, 2**k)),
+    # A symmetric grid stored from zero up, b bits, cut without its midpoint: 2^(b-1) stays where 2^(b-1-k) is meant. Diverges.
+    "trunc_sym_unshifted": Scheme(
+        "symmetric",
+        lambda q, k: scaled(q, cast(q.codes >> k, "float32") + ((1 << q.bits - 1 - k) - (1 << q.bits - 1)), None, 2**k),
+    ),
     # Truncated codes under the scale of the whole ones. Diverges.
     "trunc_sym_unscaled": Scheme("symmetric", lambda q, k: scaled(q, q.codes >> k, None)),
     # Codes beyond the low width saturate under the scale of the whole ones. Diverges.

@@ -6,9 +6,9 @@ They see what every router chose (capture/live/slots.py) and decide by the funct
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 
 from tokentape.capture.live.copies import SlicedExperts, experts_of, n_experts_of
 from tokentape.capture.live.slots import Choice, Pass, Rerouting, RouterSlot, Step
+from tokentape.capture.measure import geometry
 from tokentape.policies.bits import table_loss
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.kernels import dispatcher_of
@@ -25,16 +26,22 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import WHERE_SIGNATURE, EventPlacement, Seen
 from tokentape.policies.scoring import gates, ranking
 from tokentape.policies.sliced import Controller, Events, SlicedCache, SliceMoE
+from tokentape.policies.sliced.strayed import low_error_frac, strayed
 from tokentape.policies.speculation.pools import restricted_topk, selections
 from tokentape.warehouse.formats import slice_bytes
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
     from tokentape.capture.live.loop import Request
 
 OUTSIDE_GROUPS = 1e6  # below every score: experts of groups that do not compete fill a pool that has too few others
 # Counted over decoded tokens after the free steps.
-FIELDS = ("tokens", "flash_bytes", "dram_bytes", "accesses", "misses", "degraded", "high", "rerouted")
+FIELDS = (
+    "tokens", "flash_bytes", "dram_bytes", "accesses", "misses", "degraded", "high", "rerouted", "ideal_mass", "kept_mass",
+    "strayed",
+)  # fmt: skip
 _EVENTS = tuple(field.name for field in dataclasses.fields(Events))
 
 
@@ -101,8 +108,10 @@ class Sliced(Rerouting):
         super().__init__(model, system.needs_scores, "use router lru without a budget")
         self.system, self.capacity_bytes, self.seed = system, capacity_bytes, seed
         self.slices, self.n_experts = slices_of(model, system.cache)
-        self.experts = SlicedExperts(model, MAT(system.cache.bits_high, system.cache.bits_low), scheme) if scheme else None
-        self.totals = dict.fromkeys(FIELDS, 0)
+        pair = MAT(system.cache.bits_high, system.cache.bits_low)
+        self.experts = SlicedExperts(model, pair, scheme) if scheme else None
+        self.low_error = low_error_frac(pair, geometry(cast("PreTrainedModel", model)).is_glu, scheme) if scheme else 0.0
+        self.totals: dict[str, float] = dict.fromkeys(FIELDS, 0)
         self.of: dict[int, Controller] = {}  # by request
         self._n_steps: dict[int, int] = {}
         self._counted: dict[str, np.ndarray] = {}  # of the pass under way, by its members
@@ -123,7 +132,7 @@ class Sliced(Rerouting):
         """What was counted, as columns of table `quality`."""
         n = max(1, self.totals["tokens"])
         of_token = {f"{name}_per_token": self.totals[name] / n for name in ("flash_bytes", "dram_bytes")}
-        return {"miss_frac": self.miss_frac} | of_token
+        return {"miss_frac": self.miss_frac} | of_token | seen_by_replay(self.totals)
 
     def begin(self, requests: Sequence[Request]) -> None:
         size = (len(self.blocks), self.n_experts, self.top_k, *self.slices, self.capacity_bytes)
@@ -151,7 +160,7 @@ class Sliced(Rerouting):
         chosen[rows], is_low[rows] = _aligned(natural[rows], values[rows], events)
         if coming.kind != "prefill":
             starts = np.cumsum([0, *(part.size for part in places[:-1])])
-            for what, n in counted(events, natural[rows]).items():
+            for what, n in counted(events, natural[rows], dense[rows], self.low_error).items():
                 self._counted[what] = self._counted.get(what, 0) + np.add.reduceat(n, starts)
         if self.experts is not None and is_low.any():
             self.experts.copy_of[choice.layer] = torch.from_numpy(is_low).to(choice.ids.device)
@@ -172,19 +181,32 @@ class Sliced(Rerouting):
         if self._n_steps[request_id] > self.system.free_steps:
             self.totals["tokens"] += len(kept)
             for name, counts in self._counted.items():
-                self.totals[name] += int(counts[self._place[request_id]])
+                self.totals[name] += counts[self._place[request_id]].item()
 
 
-def counted(events: Events, natural: np.ndarray) -> dict[str, np.ndarray]:
-    """FIELDS but tokens, (n,) each: what each event did; natural (n, k): what the router itself chose."""
+def seen_by_replay(totals: Mapping[str, float]) -> dict[str, float]:
+    """What stands for quality in a replay, of what was counted: gate mass kept, and how far a layer's output strays."""
+    kept = totals["kept_mass"] / (totals["ideal_mass"] or 1.0)
+    rows = totals["accesses"] or 1.0
+    return {"kept_gate_mass_frac": kept, "strayed_frac": totals["strayed"] / rows}
+
+
+def counted(events: Events, natural: np.ndarray, dense: np.ndarray, low_error: float) -> dict[str, np.ndarray]:
+    """FIELDS but tokens, (n,) each: what each event did; natural (n, k): what the router itself chose; dense (n, E): gates."""
+    k = natural.shape[1]
+    is_natural = np.zeros(dense.shape, np.bool_)
+    np.put_along_axis(is_natural, natural.astype(np.int64), True, axis=1)
     return {
         "flash_bytes": events.flash_bytes,
         "dram_bytes": events.dram_bytes,
-        "accesses": np.full(len(natural), natural.shape[1]),
+        "accesses": np.full(len(natural), k),
         "misses": (events.msb_hit == 0).sum(axis=1),
         "degraded": (events.degraded == 1).sum(axis=1),
         "high": (events.is_high == 1).sum(axis=1),
         "rerouted": (events.ids[:, :, None] != natural[:, None, :]).all(axis=2).sum(axis=1),
+        "ideal_mass": (dense * is_natural).sum(axis=1, dtype=np.float64),
+        "kept_mass": np.take_along_axis(dense, events.ids.astype(np.int64), axis=1).sum(axis=1, dtype=np.float64),
+        "strayed": k * strayed(dense, is_natural, events.ids, events.is_high == 0, low_error),
     }
 
 

@@ -33,6 +33,12 @@ def sparing(ask: Ask) -> Drawn:
     return Drawn({"sparing": words.sparing(ask.made(rows.live))})
 
 
+def proxies(ask: Ask) -> Drawn:
+    """What replay sees of quality beside what the model lost."""
+    found = some(words.proxies(ask("proxies")))
+    return Drawn({"proxies": found}, facts=looks(found["configuration"]))
+
+
 def schemes(ask: Ask) -> Drawn:
     """The paper's Table 1."""
     found = words.schemes(ask("schemes"))

@@ -7,7 +7,7 @@ import json
 import polars as pl
 
 from tokentape.dashboards.engine import turn_of
-from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, ROUTERS, configured, rounded
+from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, rounded
 from tokentape.dashboards.units import percent, quantity, significant
 
 SCHEMES = {
@@ -15,12 +15,17 @@ SCHEMES = {
     "amat": "AMAT",
     "amat_mid": "AMAT,|mid-point",
     "base_sym": "symmetric,|at the low width",
-    "trunc_sym": "symmetric,|truncated",
+    "lsb_aug": "symmetric, cut|to the middle",
     "trunc_asym_floor": "low bits zeroed,|high grid",
+    "trunc_sym": "symmetric,|truncated",
+    "trunc_sym_unscaled": "symmetric,|scale not shifted",
     "trunc_asym": "zero point|not shifted",
+    "trunc_sym_unshifted": "symmetric, mid-|point not shifted",
 }
 QUANTITIES = {
     "miss_frac": "miss rate",
+    "kept_gate_mass_frac": "kept gate mass",
+    "strayed_frac": "output error",
     "flash_bytes_per_token": "Flash bytes per token",
     "dram_bytes_per_token": "DRAM bytes per token",
     "step_s": "time per token",
@@ -89,6 +94,13 @@ def schemes(found: pl.DataFrame) -> pl.DataFrame:
 def _of_scheme(pair: str, value: float) -> str:
     said = significant(value) if value < 1e3 else f"{value / 1e3:.1f}k"
     return said if pair else f"- - - as loaded: {said}"
+
+
+def proxies(found: pl.DataFrame) -> pl.DataFrame:
+    """Points of the model, text and pairs that most were measured of, by configuration."""
+    tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
+    named = configured(found).with_columns(pl.concat_str("configuration", tau), proxy_name=pl.col("proxy").replace(PROXIES))
+    return rounded(_largest(_with_setup(named.with_columns(rest=pl.lit("{}")), ("model", "dataset", "rest")), 1).drop("rest"))
 
 
 def fidelity(found: pl.DataFrame, size: int) -> pl.DataFrame:

@@ -9,7 +9,6 @@ import polars as pl
 
 from tokentape.dashboards.engine import Ask, Control, Page, options, with_figures
 from tokentape.dashboards.slicemoe import rows
-from tokentape.dashboards.slicemoe.words import MATCHED_FRAC
 
 FILE, TITLE = "slicemoe.html", "SliceMoE"
 LEAD = (
@@ -17,13 +16,13 @@ LEAD = (
     "only for the experts that matter most to a token. What it gains, beside the paper's numbers, and where it loses."
 )
 FIGURES = (
-    "claims", "flash", "budgets", "live", "sparing", "gains", "sweeps", "warmups", "schemes", "orderings", "fidelity",
+    "claims", "flash", "budgets", "live", "sparing", "gains", "proxies", "sweeps", "warmups", "schemes", "orderings", "fidelity",
     "operating", "early", "critical",
 )  # fmt: skip
 
 
 def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"study": "slicemoe", "quality": MATCHED_FRAC, "size": size})
+    return Ask(connection, Path(__file__).parent, size, {"study": "slicemoe", "size": size})
 
 
 def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:

@@ -10,51 +10,47 @@ swept as (
         (select (model_id, capacity_bytes) from slicemoe_points where configuration = 'dbsc' and budget = 'none')
 )
 
--- gains: How many times less energy and time than the high-bit cache, at equal kept gate mass, per place and series.
--- Where a sweep first falls to the quality, linear between two strengths; a sweep that starts below it is read at its first point,
--- one that stays above at its last: such a reading is not `matched`.
+-- gains: How many times less energy and time than a high-bit cache whose output strays as far, per place and series, at the strength that gains most.
+-- Every point of a sweep against the high-bit cache pulled until it strays as far, linear between two strengths, the first that do;
+-- a point that no pull of the high-bit cache reaches on every seed is left out.
 with {swept},
-stepped as (
-    select *, quality_frac < $quality as is_below, row_number() over w as place, count(*) over s as n,
-        count(*) filter (quality_frac < $quality) over w as n_below,
-        (lag(quality_frac) over w - $quality) / (lag(quality_frac) over w - quality_frac) as share,
-        lag(decode_energy_j_per_token) over w as energy_before, lag(decode_step_s) over w as step_before,
-        lag(high_bit_miss_frac) over w as miss_before
-    from swept
-    window s as (partition by trace_id, hardware, capacity_bytes, pair, configuration, tau, warmup),
-        w as (s order by strength)
-),
-read_off as (
-    select model_id as model, seed, hardware, gb, cache, is_captured, pair, tau, is_below and place > 1 as matched,
-        configuration || if(warmup = 'last_layer', '', ' + ' || warmup) as series,
-        case when matched then energy_before + (decode_energy_j_per_token - energy_before) * share
-            else decode_energy_j_per_token end as energy,
-        case when matched then step_before + (decode_step_s - step_before) * share else decode_step_s end as step,
-        case when matched then miss_before + (high_bit_miss_frac - miss_before) * share else high_bit_miss_frac end as miss
-    from stepped where (is_below and n_below = 1) or (n_below = 0 and place = n)
+high as (
+    select *, lag(strayed_frac) over w as strayed_before, lag(decode_energy_j_per_token) over w as energy_before,
+        lag(decode_step_s) over w as step_before, lag(high_bit_miss_frac) over w as miss_before
+    from swept where configuration = 'high-bit' and warmup = 'last_layer'
+    window w as (partition by trace_id, hardware, capacity_bytes, pair order by strength)
 ),
 compared as (
-    select o.* exclude (step, matched), o.matched, b.matched as matched_high_bit, b.energy as energy_high_bit,
-        b.miss as miss_high_bit, b.energy / o.energy as energy_gain, b.step / o.step as speedup
-    from read_off o join read_off b using (model, seed, hardware, gb, pair)
-    where b.series = 'high-bit' and o.series <> 'high-bit'
+    select o.model_id as model, o.seed, o.gb, o.cache, o.is_captured, pair, o.tau, o.strength, o.strayed_frac as strayed,
+        o.configuration || if(o.warmup = 'last_layer', '', ' + ' || o.warmup) as series, o.high_bit_miss_frac as miss,
+        o.decode_energy_j_per_token as energy, (o.strayed_frac - strayed_before) / (b.strayed_frac - strayed_before) as share,
+        energy_before + (b.decode_energy_j_per_token - energy_before) * share as energy_high_bit,
+        miss_before + (b.high_bit_miss_frac - miss_before) * share as miss_high_bit, energy_high_bit / energy as energy_gain,
+        (step_before + (b.decode_step_s - step_before) * share) / o.decode_step_s as speedup
+    from swept o join high b using (trace_id, hardware, capacity_bytes, pair)
+    where o.configuration <> 'high-bit' and strayed_before < o.strayed_frac and o.strayed_frac <= b.strayed_frac
+    qualify row_number() over (partition by trace_id, hardware, capacity_bytes, pair, series, o.tau, o.strength order by b.strength) = 1
+),
+means as (
+    select model, gb, cache, is_captured, pair, tau, series, metric, strength, count(*) as seeds, avg(gain order by seed) as gain,
+        min(gain) as low, max(gain) as high, avg(strayed order by seed) as strayed, avg(miss order by seed) as miss,
+        avg(miss_high_bit order by seed) as miss_high_bit, avg(energy order by seed) as energy,
+        avg(energy_high_bit order by seed) as energy_high_bit
+    from (unpivot compared on energy_gain, speedup into name metric value gain) group by all
 )
-select model, gb, cache, is_captured, pair, tau, series, metric, bool_and(matched) as matched,
-    bool_and(matched_high_bit) as matched_high_bit, count(*) as seeds, avg(gain order by seed) as gain, min(gain) as low,
-    max(gain) as high, avg(miss order by seed) as miss, avg(miss_high_bit order by seed) as miss_high_bit,
-    avg(energy order by seed) as energy, avg(energy_high_bit order by seed) as energy_high_bit
-from (unpivot compared on energy_gain, speedup into name metric value gain)
-group by all order by all
+from means qualify seeds = max(seeds) over (partition by model)
+    and row_number() over (partition by model, cache, pair, tau, series, metric order by seeds desc, gain desc, strength) = 1
+order by all
 
 -- paper_gains: The paper's largest gains per model and metric.
 select lower(model) as model, model as name, replace(metric, 'decode_', '') as metric, max(value) as paper from claims
 where paper = 'slicemoe' and location like '%Fig 9%' and metric in ('decode_energy_gain', 'decode_speedup') and value is not null
 group by all order by all
 
--- sweeps: Kept gate mass, misses and joules per token of every configuration at every strength, over seeds.
+-- sweeps: Output error, misses and joules per token of every configuration at every strength, over seeds.
 with {swept}
 select model_id as model, gb, cache, is_captured, pair, tau, configuration, strength, count(*) as seeds,
-    avg(quality_frac order by seed) as kept, min(quality_frac) as kept_low, max(quality_frac) as kept_high,
+    avg(strayed_frac order by seed) as strayed, min(strayed_frac) as strayed_low, max(strayed_frac) as strayed_high,
     avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high,
     avg(decode_energy_j_per_token order by seed) as energy, min(decode_energy_j_per_token) as energy_low,
     max(decode_energy_j_per_token) as energy_high
@@ -105,6 +101,22 @@ select model_id as model, dataset, rest, pair, cache, configuration, tau, budget
     min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
     max(worse) as worse_high
 from told group by all order by all
+
+-- proxies: What two proxies of a replay, and the model itself, lost at every strength of the router, over seeds; r: of a proxy with KL, of each seed's own text.
+with pulled as (
+    select model_id as model, dataset, seed, coalesce(parameters ->> '$.pair', 'MAT84') as pair, parameters ->> '$.precision' as configuration,
+        coalesce(parameters ->> '$."precision.tau"', '') as tau, (parameters ->> '$."router.strength"')::double as strength, kl,
+        strayed_frac as strayed, 1 - kept_gate_mass_frac as lost
+    from quality where parameters ->> '$.router' = 'cache_prior' and kl is not null and strayed_frac is not null
+),
+points as (unpivot pulled on strayed, lost into name proxy value deviation),
+correlated as (
+    select model, dataset, proxy, avg(r) as r, min(r) as r_low, max(r) as r_high
+    from (select model, dataset, proxy, seed, corr(deviation, kl) as r from points group by all) group by all
+)
+select model, dataset, proxy, pair, configuration, tau, strength, count(*) as seeds, avg(deviation order by seed) as deviation,
+    avg(kl order by seed) as kl, min(kl) as kl_low, max(kl) as kl_high, max(r) as r, max(r_low) as r_low, max(r_high) as r_high
+from points join correlated using (model, dataset, proxy) where isfinite(r) group by all order by all
 
 -- fidelity: Open loop over closed loop - 1, per setup and quantity, over seeds.
 select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds,
@@ -230,7 +242,7 @@ pairs as (
     from operating_points where study = 'slicemoe' group by all
 )
 select *, row_number() over (order by origin, claim, model, hardware) - 1 as "order", 150 / (dense_rank() over (order by model) - 0.5e0) as area,
-    format('{}, {}|{}: energy {:.2f} ×, speed {:.2f} ×', model, origin, regexp_replace(claim, ' at matched.*', ''), energy_gain, speed_gain) as label
+    format('{}, {}|{}: energy {:.2f} ×, speed {:.2f} ×', model, origin, regexp_replace(claim, ' at (matched|equal).*', ''), energy_gain, speed_gain) as label
 from (select pairs.* replace (coalesce(name, model) as model) from pairs left join names using (model)) order by "order"
 
 -- operating_end: part of others: end of the axis: past 1, so that the impossible is seen to be

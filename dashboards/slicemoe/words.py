@@ -10,11 +10,12 @@ from polars import selectors
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import known, turn_of
-from tokentape.dashboards.units import percent
 
 STUDY = "Run: tokentape study slicemoe, then tokentape load and tokentape site."
 SEEDS = "Bands: least to most of the seeds."
-PROXY = "Kept gate mass is a proxy that a replay can see, less a charge for low precision; it says nothing certain of answers."
+PROXY = (
+    "Output error, of outputs taken as unrelated, is a proxy that a replay can see; the figure of proxies has what it is worth."
+)
 LOADED = "then tokentape load and tokentape site."
 RECORD = "tokentape capture --model embedded --dataset math, then tokentape load and tokentape site."
 EVALUATE = (
@@ -22,8 +23,6 @@ EVALUATE = (
     "budget=hard --param budget.target_frac=0.05 --seeds 4 (again with precision=high-bit and low-bit, and with other targets)"
 )
 TEXTS = "Seeds read different texts, so their bands are wide; configurations of one seed read the same."
-MATCHED_FRAC = 0.95  # kept gate mass at which the study reads its sweeps (flows/systems/slicemoe/study.toml)
-MATCHED = percent(MATCHED_FRAC, 0)
 # Configurations in drawing order. AMAT differs from low-bit in its weights alone: where only costs count, the lines coincide.
 LOOKS = {
     "high-bit": (theme.BLUE, "circle", [1, 0]),
@@ -50,6 +49,7 @@ DECADES = [m * 10**n for n in range(13) for m in (1, 2, 5)]
 CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC", "dbsc + pcw": "DBSC + PCW", "cumsum": "Cumsum", "cache_prior": "Cache-Prior"}
 ROUTERS = {"cache_prior": "Cache-Prior", "max_rank": "Max-Rank", "cumsum": "Cumsum", "buddy": "BuddyMoE", "lru": "LRU"}
 METRICS = {"energy_gain": "energy", "speedup": "speed"}
+PROXIES = {"strayed": "output error", "lost": "gate mass lost"}
 SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line
 BOTH = "low-bit and AMAT"
 DIGITS = 5  # of a drawn number

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies.matryoshka import MAT
 from tokentape.policies.resolve import told
 from tokentape.policies.serving import Continuous
 from tokentape.policies.sliced import Events, SliceMoE
+from tokentape.policies.sliced.strayed import low_error_frac, strayed
 from tokentape.policies.slots import System
 from tokentape.replay.pass_metrics import over, priced
 from tokentape.replay.passes import PassCosts, costs_of
@@ -35,10 +37,6 @@ from tokentape.replay.trace import DECODE, PREFILL, Trace
 
 Ints = NDArray[np.int64]
 EARLY_STEPS = 10  # the window in which a warm-up shows (SliceMoE Fig. 10)
-SWEPT = (  # metrics of a point of a sweep
-    "high_bit_miss_frac", "critical_per_layer", "decode_step_s", "decode_energy_j_per_token", "flash_energy_frac", "early_step_s",
-    "early_energy_j_per_token",
-)  # fmt: skip
 
 
 def describe(system: SliceMoE) -> str:
@@ -74,7 +72,7 @@ def replay_sliced(
     found = found_in(trace, events)
     by_part = ((at, part, found[:, at]) for at, part in trace.parts)
     per_pass, cost = costs_of(trace, by_part, hardware, semantics, OTHER_FORMAT, profile)
-    metrics = _miss_metrics(trace, scores, events, row_step, expert_bytes, system.free_steps)
+    metrics = _miss_metrics(trace, scores, events, row_step, expert_bytes, system)
     metrics |= _early_metrics(trace, cost, row_step) if cost else {}
     settings = {
         "policy": "slicemoe",
@@ -97,14 +95,6 @@ def replay_sliced(
         profile,
         ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else [],
     )
-
-
-def swept(result: ReplayResult, strength: float, low_bit_cost: float) -> dict[str, float]:
-    """One replay of a sweep over the router's strength, for systems that are compared where they keep the same quality: kept gate
-    mass less the cost of low-precision mass. A proxy, no accuracy, and never shown as one (SliceMoE section 6)."""
-    metrics = {name: metric.value for name, metric in result.metrics.items()}
-    quality = metrics["kept_gate_mass_frac"] - low_bit_cost * metrics["low_bit_mass_frac"]
-    return {"strength": strength, "quality_frac": quality, **{name: metrics[name] for name in SWEPT}}
 
 
 def found_in(trace: Trace, events: Events) -> Ints:
@@ -142,17 +132,18 @@ def serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, i
 
 
 def _miss_metrics(
-    trace: Trace, scores: Scores, events: Events, row_step: Ints, high_bytes: int, free_steps: int
+    trace: Trace, scores: Scores, events: Events, row_step: Ints, high_bytes: int, system: SliceMoE
 ) -> dict[str, Metric]:
     """What was hit, missed, computed low and rerouted; in decode, after the free steps where misses are meant."""
-    k, decode, counted = events.ids.shape[1], row_step >= 0, row_step >= free_steps
+    k, decode, counted = events.ids.shape[1], row_step >= 0, row_step >= system.free_steps
     gates = np.take_along_axis(scores.gates, events.ids.astype(np.int64), axis=1)
     row = np.repeat(np.arange(decode.size), np.diff(trace.offsets))
     ideal = np.bincount(row, scores.gates[row, trace.ids], decode.size)[decode].sum()
     natural = np.zeros(scores.gates.shape, np.bool_)
     natural[row, trace.ids] = True
     stayed = np.take_along_axis(natural, events.ids.astype(np.int64), axis=1)[decode]
-    low_mass = (gates * (1 - events.is_high))[decode].sum()
+    low_error = low_error_frac(MAT(system.cache.bits_high, system.cache.bits_low), trace.geometry.is_glu)
+    error = strayed(scores.gates[decode], natural[decode], events.ids[decode], events.is_high[decode] == 0, low_error)
 
     def share(part: Any, whole: Any, of: str) -> Metric:
         return Metric(float(part) / float(whole) if whole else float("nan"), "1", denominator=of)
@@ -172,7 +163,7 @@ def _miss_metrics(
         "critical_per_layer": share(n_needed, decode.sum(), "decoded tokens x layers"),
         "degraded_frac": share(events.degraded[decode].sum(), n_needed, "critical accesses"),
         "kept_gate_mass_frac": share(gates[decode].sum(), ideal, "gate mass of the natural route"),
-        "low_bit_mass_frac": share(low_mass, ideal, "gate mass of the natural route"),
+        "strayed_frac": share(error.sum(), error.size, "decoded tokens x layers, each by its squared output"),
         "rerouted_frac": share((~stayed).sum(), stayed.size, "accesses"),
     }
 

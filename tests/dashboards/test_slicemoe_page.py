@@ -1,8 +1,7 @@
 """The SliceMoE page against made-up rows whose answers can be told by hand, and its matched points against the study's own."""
 
-import dataclasses
 import json
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,6 @@ from tokentape.dashboards import shell
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import PAGE_BYTES
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.slicemoe import words as slicemoe_words
-from tokentape.flows.systems.slicemoe.settings import Settings
 
 PAGE, MADE = slicemoe, EVERYTHING  # of the fixtures connection, page and said
 LIVE = "embedded, code"
@@ -32,14 +29,17 @@ SAID = told("""
 claims: Within 10 % of the paper: 1 of 1 fitted (worst: +5.0 %, energy gain, Big-Model), 0 of 1 predicted (worst: -50.0 %, energy
     gain, Other-Model) and 0 of 2 reported only (worst: -20.0 %, speed-up, somewhere). 1 of 2 bounds hold. 3 of 9 numbers have no
     answer: perplexity (3); for 1 of them the paper prints no value.
-# High-bit .9 J; DBSC .4 and .54 J: 2.25 and 1.67 times; .9 s against .5 s. Low-bit .3 J: 3 times. Cumsum 1 J.
-gains[MAT84|0.35]: With MAT84 and tau 0.35, DBSC reaches at most 1.96 × less energy and 1.80 × the speed on Big-Model (at 2.0 GB;
-    paper 2.00) and 1.96 × less energy and 1.80 × the speed on Other-Model (at 2.0 GB; paper 4.00). Cumsum in place of Cache-Prior
-    takes 1.11 to 1.11 × the energy. Low precision everywhere gains more in 4 of 4 caches: the proxy charges it little, and only a
+# All are best at strength 1. Strayed by .17, high-bit takes .66 J and s, DBSC .1 and .24 J and .2 s, low-bit .1 J; by .1 it takes
+# .8 J and Cumsum .9.
+gains[MAT84|0.35]: With MAT84 and tau 0.35, DBSC reaches at most 4.67 × less energy and 3.30 × the speed on Big-Model (at 2.0 GB;
+    paper 2.00) and 4.67 × less energy and 3.30 × the speed on Other-Model (at 2.0 GB; paper 4.00). Cumsum in place of Cache-Prior
+    takes 1.12 to 1.12 × the energy. Low precision everywhere gains more in 4 of 4 caches: the proxy charges it little, and only a
     live model can say what it costs.
-gains[MAT42|0.35]: With MAT42 and tau 0.35, DBSC reaches at most 2.52 × less energy...
-sweeps[big-model|2.0 GB|MAT84|0.5]: Keeping 95 % of the gate mass, the high-bit cache misses 45.0 % and takes 900 mJ per token,
-    Cumsum 50.0 % and 1 J, low-bit and AMAT 15.0 % and 300 mJ, DBSC 23.5 % and 470 mJ, DBSC + PCW 23.5 % and 470 mJ.
+gains[MAT42|0.35]: With MAT42 and tau 0.35, DBSC reaches at most 8.34 × less energy...
+proxies: In embedded, code, the KL from the unmodified model goes with the gate mass lost to a correlation of 0.87 (0.87 to 0.87)
+    and output error to a correlation of 1.00 (1.00 to 1.00).
+sweeps[big-model|2.0 GB|MAT84|0.5]: Where it gains most, Cumsum misses 45.0 % and takes 900 mJ per token (strayed by 10.0 %; a
+    high-bit cache that strays as far: 40.0 %, 800 mJ), low-bit and AMAT misses 5.0 % and takes 100 mJ per token...
 flash: Flash's share of a decoded token's energy: with 1 % of misses allowed 41 % (low-bit) to 71 % (high-bit) and 51 % (DBSC) on
     Big-Model, 41 % (low-bit) to 71 % (high-bit) and 51 % (DBSC) on Other-Model; with 20 % of misses allowed 60 % (low-bit) to 90
     % (high-bit) and 70 % (DBSC) on Big-Model, 60 % (low-bit) to 90 % (high-bit) and 70 % (DBSC) on Other-Model.
@@ -102,8 +102,8 @@ def test_a_captured_model_has_its_own_caches_and_no_published_gains(page: Page) 
     assert page.opening["model"] != CAPTURED
     sweeps = next(figure for figure in page.figures if figure.name == "sweeps")
     assert sweeps.answers[f"{CAPTURED}|3.2 MB|MAT84|0.5"] == (
-        "Keeping 95 % of the gate mass, the high-bit cache misses 0.0 % and takes 900 µJ per token, DBSC 0.0 %* and 100 µJ. "
-        "*: a sweep does not cross it, and its end is read."
+        "Where it gains most, DBSC misses 0.0 % and takes 100 µJ per token (strayed by 3.0 %; a high-bit cache that strays "
+        "as far: 0.0 %, 940 µJ)."
     )
 
 
@@ -220,52 +220,46 @@ def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
     assert page.choices[0]["tau"] == "0.5"
 
 
-def test_the_matched_level_is_the_studys() -> None:
-    assert Settings.shipped().quality_frac == slicemoe_words.MATCHED_FRAC
-
-
-@pytest.mark.parametrize("level", [0.6, 0.75, 0.95])
-def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path, level: float) -> None:
-    """Oracle: random sweeps, some that start below the level, some that never fall to it, some that come back; none mixed."""
+def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path) -> None:
+    """Oracle: random sweeps, some of which the high-bit cache never strays as far as, some that come back; none mixed."""
     rng = np.random.default_rng(7)
     systems = [("high-bit", "cache_prior"), ("high-bit", "cumsum"), ("dbsc", "cache_prior")]
     sweeps = {
         (seed, name, router, pair): [
             point("m", seed, 2.0, name, None if name == "high-bit" else 0.35, "last_layer", "none", strength, *values)
             | {"router": router, "pair": pair}
-            for strength, values in zip(np.arange(6) / 5, rng.uniform(0.5, 1.0, (6, 3)).tolist(), strict=True)
+            for strength, values in zip(np.arange(6) / 5, rng.uniform(0.1, 1.0, (6, 3)).tolist(), strict=True)
         ]
-        for seed in range(12)
+        for seed in range(2)
         for name, router in systems
         for pair in ("MAT84", "MAT42")
     }
+    for (_, name, router, _), points in sweeps.items():
+        points[0]["strayed_frac"] = 0.0 if (name, router) == systems[0] else 0.1
     with opened(
         tmp_path / "random.duckdb", lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)
     ) as c:
-        found = dataclasses.replace(slicemoe.asked(c), params={"quality": level})("gains")
+        found = slicemoe.asked(c)("gains")
 
-    def at_level(points: list[dict]) -> tuple[bool, np.ndarray]:
-        """Whether a sweep falls to the level, and joules and seconds there."""
-        values = np.array([[p[f] for f in ("quality_frac", "decode_energy_j_per_token", "decode_step_s")] for p in points])
-        first = int(np.argmax(values[:, 0] < level)) if (values[:, 0] < level).any() else -1
-        if first < 1:
-            return False, values[first, 1:]
-        before, after = values[first - 1 : first + 1]
-        return True, (before + (after - before) * (before[0] - level) / (before[0] - after[0]))[1:]
-
-    read = {key: at_level(points) for key, points in sweeps.items()}
-
-    def crosses(name: str, router: str, pair: str) -> bool:
-        return all(read[seed, name, router, pair][0] for seed in range(12))
+    def gain(of: dict, high: list[dict], cost: str) -> float | None:
+        """Over the high-bit cache, between the first two of its strengths that the point's error lies between."""
+        far = of["strayed_frac"]
+        for before, after in pairwise(high):
+            if before["strayed_frac"] < far <= after["strayed_frac"]:
+                share = (far - before["strayed_frac"]) / (after["strayed_frac"] - before["strayed_frac"])
+                return (before[cost] + (after[cost] - before[cost]) * share) / of[cost]
+        return None
 
     for (name, router), pair in product(systems[1:], ("MAT84", "MAT42")):
-        wanted = np.array([read[seed, *systems[0], pair][1] / read[seed, name, router, pair][1] for seed in range(12)])
         of = found.filter((pl.col("series") == ("cumsum" if router == "cumsum" else name)) & (pl.col("pair") == pair))
-        for metric, values in zip(("energy_gain", "speedup"), wanted.T, strict=True):
+        for metric, cost in (("energy_gain", "decode_energy_j_per_token"), ("speedup", "decode_step_s")):
+            wanted = [
+                [gain(sweeps[seed, name, router, pair][i], sweeps[seed, *systems[0], pair], cost) for seed in range(2)]
+                for i in range(6)
+            ]
+            best = max((gains for gains in wanted if None not in gains), key=sum)
             row = of.filter(pl.col("metric") == metric).row(0, named=True)
-            assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(values), min(values), max(values)))
-            assert row["matched"] == crosses(name, router, pair)
-            assert row["matched_high_bit"] == crosses(*systems[0], pair)
+            assert (row["gain"], row["low"], row["high"]) == pytest.approx((np.mean(best), min(best), max(best)))
 
 
 def test_the_proxy_is_never_called_accuracy(page: Page) -> None:

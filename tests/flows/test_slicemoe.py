@@ -29,6 +29,8 @@ def _few(grid: Inside) -> Inside:
     """Of one pair of widths and one target; the first of those whose replay is compared."""
     if grid.series != "policy":
         return grid.model_copy(update={"each": grid.each[:1]})
+    if (grid.model_extra or {}).get("router"):
+        return grid.model_copy(update={"pair": "MAT84", "router.strength": (0.0, 0.5)})
     fewer = {"pair": "MAT42", "each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
     return grid.model_copy(update=fewer | ({"items": 1} if "items" in (grid.model_extra or {}) else {}))
 
@@ -41,10 +43,14 @@ SWEPT = {
         {"configuration": "high-bit", "router": "cumsum", "strength": (0.0, 0.7)},
     ),
 }  # fmt: skip
-FEW = {"equal quality": SWEPT | {"capacity_gb": 3.6}, "captured": SWEPT | {"capacity_frac": 0.375}, "held": {"target_frac": 0.05}}
+LONGER = {"output": 65}
+FEW = {
+    "equal quality": SWEPT | {"capacity_gb": 3.6}, "captured": SWEPT | {"capacity_frac": 0.375},
+    "held": LONGER | {"target_frac": 0.05}, "warm-ups": LONGER,
+}  # fmt: skip
 SMALL = SHIPPED.model_copy(
     update={
-        "seeds": (0, 1), "requests": 1, "prompt": 48, "output": 33, "windows": (10, 32),
+        "seeds": (0, 1), "requests": 1, "prompt": 48, "output": 33, "windows": (10, 32, 64),
         "grid": tuple(grid.model_copy(update=FEW.get(grid.series, {})) for grid in SHIPPED.grid),
         "captured": SHIPPED.captured.model_copy(update={"requests": 1, "prompt": 24, "output": 17}),
         "live": SHIPPED.live.model_copy(
@@ -66,7 +72,7 @@ def test_settings_ship_and_name_what_is_assumed():
     assert shipped.values("equal quality", "capacity_gb") == [1.8, 2.4, 3.6]
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
-    assert Settings.SHIPPED.read_text().count("assumed") >= 4
+    assert Settings.SHIPPED.read_text().count("assumed") >= 3
 
 
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
@@ -145,27 +151,27 @@ def test_points_are_ordered_as_precision_says(place, answers):
         name: plain.filter((pl.col("configuration") == name) & (pl.col("warmup") == "last_layer"))
         for name in ("high-bit", "dbsc", "low-bit")
     }
-    quality, missed = ([by[name][column].mean() for name in by] for column in ("quality_frac", "high_bit_miss_frac"))
-    assert quality[0] == pytest.approx(1.0)
-    assert quality == sorted(quality, reverse=True)
+    error, missed = ([by[name][column].mean() for name in by] for column in ("strayed_frac", "high_bit_miss_frac"))
+    assert error[0] == pytest.approx(0.0)
+    assert error == sorted(error)
     assert missed == sorted(missed, reverse=True)
 
 
 @pytest.mark.parametrize(
-    ("energies", "kept", "gain"),
-    [((4.0, 3.0, 1.0), (1.0, 0.97, 0.93), 2.0), ((4.0, 3.0), (1.0, 0.96), 4 / 3), ((4.0, 3.0), (0.9, 0.8), 1.0)],
+    ("energies", "strayed", "gain"),
+    [((2.0, 1.0), (0.05, 0.1), 3.0), ((1.0, 1.0), (0.05, 0.1), 3.5), ((2.0, 0.1), (0.05, 0.3), 1.75)],
 )
-def test_sweeps_are_read_at_equal_quality(energies, kept, gain):
-    """Where they first fall to .95 of the gate mass, between two strengths; at their last point, and at their first."""
-    sweeps = {"high-bit": ((4.0, 4.0), (1.0, 0.9)), "dbsc": (energies, kept)}
+def test_points_are_held_against_a_high_bit_cache_that_strays_as_far(energies, strayed, gain):
+    """High-bit takes 4 J where it strays by nothing and 2 J by .2: between two strengths; a point beyond it is left out."""
+    sweeps = {"high-bit": ((4.0, 2.0), (0.0, 0.2)), "dbsc": (energies, strayed)}
     points = [
         {"model_id": "deepseek-v2-lite", "seed": 0, "capacity_bytes": 3_600_000_000, "pair": "MAT84", "budget": "none",
          "router": "cache_prior", "warmup": "last_layer", "configuration": name, "tau": None if name == "high-bit" else 0.5,
-         "target_frac": None, "strength": float(i), "quality_frac": quality, "early_energy_j_per_token": 1.0, "early_step_s": 1.0,
+         "target_frac": None, "strength": float(i), "strayed_frac": far, "early_energy_j_per_token": 1.0, "early_step_s": 1.0,
          "decode_energy_j_per_token": energy, "decode_step_s": energy}
-        for name, sweep in sweeps.items() for i, (energy, quality) in enumerate(zip(*sweep, strict=True))
+        for name, sweep in sweeps.items() for i, (energy, far) in enumerate(zip(*sweep, strict=True))
     ]  # fmt: skip
-    assert [row["gain"] for row in slicemoe.asked_of(SHIPPED, points)["gains"]] == pytest.approx([gain, gain])
+    assert [row["gain"] for row in slicemoe.asked_of(SHIPPED, points)["gains"] if row["is_best"]] == pytest.approx([gain, gain])
 
 
 def test_claims_are_listed_with_their_errors(tokentape: Cli, tmp_path, place, answers):

@@ -68,7 +68,7 @@ COPIES = {
         (r"^output = \d+", "output = 13"),
         (r"^strength = .*?$", "strength = 0.1"),
         (r"strength = \[0.0, 0.4.*?\]", "strength = 0.5"),
-        models('name = "olmoe-1b-7b"\nlow_bit_cost = 0.01\ncalibrates = true', r"^\[captured\]"),
+        models('name = "olmoe-1b-7b"\ncalibrates = true', r"^\[captured\]"),
     ),
     "layered_prefill": (
         "h100x2",

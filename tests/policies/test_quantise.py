@@ -117,6 +117,8 @@ def test_errors_of_every_code_once_are_the_closed_forms(bits_low: int) -> None:
     truncated = low(q, bits_low, "trunc_sym") - codes
     assert (truncated.min(), truncated.max()) == (-(2**k - 1), 0)
     assert np.mean(truncated**2) == (2**k - 1) * (2 ** (k + 1) - 1) / 6
+    unshifted = low(q, bits_low, "trunc_sym_unshifted") - codes  # every weight moves by as much as the midpoint stayed behind
+    assert np.array_equal(unshifted - truncated, np.full(256, (2 ** (bits_low - 1) - 128) * 2.0**k))
     augmented = low(q, bits_low, "lsb_aug") - codes
     assert (augmented.min(), augmented.max()) == (-(2 ** (k - 1) - 1), 2 ** (k - 1))
     assert np.mean(augmented**2) == (2 ** (2 * k) + 2) / 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from tokentape.capture import models
+from tokentape.capture import measure, models
 from tokentape.capture.evaluate import NOT_MEASURED
 from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.orderings import Effort, Lab, orderings
@@ -19,6 +19,7 @@ from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import Inside, Settings
+from tokentape.replay.slicemoe.cost import decode_cost
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
@@ -80,6 +81,19 @@ def compared(study: Settings) -> list[dict[str, Any]]:
         for job in jobs(study)
         if job.what == "fidelity"
     ]
+
+
+def price(study: Settings) -> dict[str, float]:
+    """What a step of the live model takes on the study's machine, straight lines in the bytes that it moves: energy_j and step_s
+    without any, and each per_dram_byte and per_flash_byte."""
+    geometry = measure.geometry(models.load(models.find(study.live.name)).model)
+    machine, many = load_hardware(study.hardware), 1e6
+    none, read, missed = (decode_cost(geometry, machine, *moved, 0.0) for moved in ((0.0, 0.0), (many, 0.0), (0.0, many)))
+    found: dict[str, float] = {}
+    for name, of in (("energy_j", "joules"), ("step_s", "seconds")):
+        base, dram, flash = (float(getattr(cost, of).value[0]) for cost in (none, read, missed))
+        found |= {name: base, f"{name}_per_dram_byte": (dram - base) / many, f"{name}_per_flash_byte": (flash - base) / many}
+    return found
 
 
 def run_job(store: Store, study: Settings, job: Job) -> None:

@@ -13,10 +13,9 @@ EQUAL_QUALITY, WARM_UPS = "equal quality", "warm-ups"  # series that answer clai
 
 
 class Model(Part):
-    """A model whose tapes are drawn. low_bit_cost: quality lost where all mass is at the low width."""
+    """A model whose tapes are drawn."""
 
     name: str
-    low_bit_cost: float
     calibrates: bool
 
 
@@ -25,7 +24,6 @@ class Captured(Part):
 
     name: str
     dataset: str
-    low_bit_cost: float
     requests: int
     prompt: int
     output: int
@@ -53,13 +51,15 @@ class Live(Part):
 
 
 class Sweep(Grid):
-    """Replays of a tape: a cache, in GB or as a share of all experts at the first pair; a system; the strength of its router."""
+    """Replays of a tape: a cache, in GB or as a share of all experts at the first pair; a system; the strength of its router.
+    output: tokens of longer generations than the study's, on a drawn tape of their own."""
 
     FIELDS = frozenset(
         ("capacity_gb", "capacity_frac", "pair", "configuration", "tau", "warmup", "router", "strength", "target_frac")
     )
 
     is_captured: bool = False
+    output: int = 0
 
 
 class Settings(StudyFile):
@@ -72,7 +72,6 @@ class Settings(StudyFile):
     requests: int
     prompt: int
     output: int
-    quality_frac: float
     windows: tuple[int, ...]
     grid: tuple[Sweep, ...]
     models: tuple[Model, ...]

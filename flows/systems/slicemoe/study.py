@@ -12,10 +12,9 @@ from typing import Any
 from tokentape.flows.answers import Row, answered, numbers, queried
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
+from tokentape.flows.scored import composed
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, PAPER, Model, Settings
-from tokentape.policies.matryoshka import MAT
-from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.slicemoe.operating_point import operating_points
 from tokentape.warehouse import models
 from tokentape.warehouse.formats import slice_bytes
@@ -26,7 +25,8 @@ __all__ = ["Settings", "run"]
 def run(at: Running) -> list[Row]:
     """The answers; without the live model, by what was measured in it before."""
     study = at.study
-    drawn = [sweeps.Job(*job) for job in product(study.models, study.seeds)]
+    outputs = dict.fromkeys(grid.output for grid in study.grid if not grid.is_captured)
+    drawn = [sweeps.Job(*job) for job in product(study.models, study.seeds, outputs)]
     recorded = [sweeps.Job(study.captured, seed) for seed in study.seeds] if at.in_model else []
     inside = live.jobs(study) if at.in_model else []
     at.expect(drawn, recorded, inside)
@@ -38,10 +38,9 @@ def run(at: Running) -> list[Row]:
     machine, asked = load_hardware(study.hardware), asked_of(study, points)
     pairs = queried([study.pairs], PAPER, asked)
     geometries = {model.name: models.load(model.name).geometry for model in study.models}
-    widths = MAT.parse(study.pair)
-    cache = SlicedCache(bits_high=widths.high, bits_low=widths.low)
-    operating = operating_points(pairs, geometries, machine, cache)
+    operating = operating_points(pairs, geometries, machine, composed({"pair": study.pair}).cache)
     asked |= {"machines": numbers([machine]), "inside": live.compared(study), "fidelity": study.rows(at.store, "fidelity")}
+    asked |= {"quality": study.rows(at.store, "quality"), "price": [live.price(study)]}
     made = answered(study.answers, PAPER, asked)
     at.write({"answers": made, "operating_points": operating})
     return made
@@ -52,7 +51,6 @@ def asked_of(study: Settings, points: list[Row]) -> dict[str, list[Row]]:
     warm = study.warmed
     setting: dict[str, Any] = {
         "pair": study.pair,
-        "quality_frac": study.quality_frac,
         "capacities_bytes": [round(gb * 1e9) for gb in study.values(EQUAL_QUALITY, "capacity_gb")],
         **{f"warm_{name}": warm[of] for name, of in (("gb", "capacity_gb"), ("frac", "target_frac"), ("strength", "strength"))},
     }

@@ -20,24 +20,29 @@ from tokentape.policies.resolve import Value
 from tokentape.policies.sliced import SliceMoE
 from tokentape.replay.slicemoe.cost import PROFILE
 from tokentape.replay.system.routes import slices_of
-from tokentape.replay.system.slicemoe import replay_sliced, swept
+from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.replay.windows import window_costs
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store, Tape
 
 ENGINE = ("tokentape.replay.system.slicemoe", "tokentape.replay.windows")
 PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}  # of a router: 0 is stock
-NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac")
+NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac", "strength")
+MEASURED = (  # metrics of a point
+    "kept_gate_mass_frac", "strayed_frac", "high_bit_miss_frac", "critical_per_layer", "decode_step_s",
+    "decode_energy_j_per_token", "flash_energy_frac", "early_step_s", "early_energy_j_per_token",
+)  # fmt: skip
 
 
 class Job(NamedTuple):
-    """A tape: drawn for a model, or recorded, with a seed."""
+    """A tape: drawn for a model, or recorded, with a seed. output: tokens of its generations, 0: the study's."""
 
     model: Model | Captured
     seed: int
+    output: int = 0
 
     def __str__(self) -> str:
-        return f"{self.model.name}, seed {self.seed}"
+        return f"{self.model.name}, seed {self.seed}" + (f", {self.output} tokens" if self.output else "")
 
 
 @dataclass(frozen=True)
@@ -66,20 +71,19 @@ class System:
 
 def of_tape(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of one tape's rows, and the tape itself where it is missing; what its points are `of`."""
-    model, seed = job
-    trace_id = _recorded(store, model, seed) if isinstance(model, Captured) else _drawn(store, study, model, seed)
+    trace_id = _recorded(store, job.model, job.seed) if isinstance(job.model, Captured) else _drawn(store, study, job)
     of = _decided_by(study, store.open(trace_id))
     return study.once(store, of, "slicemoe_points", lambda: _swept(store, study, job, trace_id))
 
 
 def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
-    model, seed = job
+    model, seed, output = job
     trace, scores = scored_trace(store, trace_id)
     machine = load_hardware(study.hardware)
     where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
     whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, composed({"pair": study.pair}).cache))
     points = dict[tuple[System, int], bool]()  # each once, and whether it is a warm-up
-    for grid in (grid for grid in study.grid if grid.is_captured == isinstance(model, Captured)):
+    for grid in (grid for grid in study.grid if (grid.is_captured, grid.output) == (isinstance(model, Captured), output)):
         for fields in grid.points():
             share, gb = fields.pop("capacity_frac", 0.0), fields.pop("capacity_gb", 0.0)
             point = System(**fields), round(share * whole_bytes) or round(gb * 1e9)
@@ -87,7 +91,8 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
     rows, warmups = [], []
     for (system, capacity_bytes), is_warmup in points.items():
         result = replay_sliced(trace, scores, system.policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
-        made, of = swept(result, system.strength, model.low_bit_cost), {**where, "capacity_bytes": capacity_bytes}
+        of = {**where, "capacity_bytes": capacity_bytes}
+        made = {name: result.metrics[name].value for name in MEASURED}
         rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **made})
         if is_warmup:
             of |= {name: getattr(system, name) for name in ("warmup", "budget", "strength")}
@@ -97,15 +102,16 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
 
 def _decided_by(study: Settings, tape: Tape) -> str:
     """What a tape's rows are of: the tape, the settings and the code that decide them."""
-    settings = study.model_dump_json(exclude={"question", "models", "seeds", "live"})
+    settings = study.model_dump_json(exclude={"question", "models", "seeds", "live", "gains", "pairs", "answers"})
     machine = load_hardware(study.hardware)
     code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
     return f"{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
-def _drawn(store: Store, study: Settings, model: Model, seed: int) -> str:
-    drawn = SynthesisSettings(requests=study.requests, prompt=study.prompt, output=study.output, seed=seed, scores=True)
-    return synthesize(model.name, models.load(model.name).geometry, drawn, store)
+def _drawn(store: Store, study: Settings, job: Job) -> str:
+    length = {"prompt": study.prompt, "output": job.output or study.output}
+    drawn = SynthesisSettings(requests=study.requests, seed=job.seed, scores=True, **length)
+    return synthesize(job.model.name, models.load(job.model.name).geometry, drawn, store)
 
 
 def _recorded(store: Store, model: Captured, seed: int) -> str:
