@@ -31,7 +31,7 @@ class Model(BaseModel):
     """A named geometry, where its config comes from, and what its publisher counts (None for a config of the user's own).
 
     note: what to know before trusting the counts. kept_16_bit: kinds of weights (hw/work.py) that its quantised checkpoints leave
-    as they are.
+    as they are. tokens_of_text: what its tokenizer makes of scientific text, over what Qwen3's does (docs/serving.md).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +42,7 @@ class Model(BaseModel):
     published: Published | None
     note: str = ""
     kept_16_bit: tuple[str, ...] = ("router", "head")
+    tokens_of_text: float = 1.0
 
     def formats(self, weight_format: str) -> dict[str, str]:
         """Of weights but routed experts by kind (hw/work.py), where the checkpoint is quantised to this format."""

@@ -75,6 +75,26 @@ where o.scheduler = 'layered' and c.scheduler = 'chunked'
     and tbt_limit_s in (of[1], of[1 + round_even((len(of) - 1) / 2, 0)::int], of[len(of)])
 order by tbt_limit_s, rate, ttft_limit_s
 
+-- saturation: part of others: mean TTFT of an engine that takes so much more time for everything (exact: at the rate it takes as much
+-- longer as at a higher rate it waits longer), beside the paper's; and where the paper's comes out
+with stated as (
+    select distinct t.setting, t.model, t.scheduler, t.chunk_tokens, t.rate as stated, c.value as paper_s
+    from told t join claims c on c.paper = $study and c.metric = 'ttft_mean' and c.location in ('Table 8', 'Table 10')
+        and lower(c.model) = t.model and contains(c.setting, t.scheduler)
+        and c.setting in ('disaggregated (rate not stated)', format('arxiv {} rate={}', t.scheduler, t.rate))
+    where t.series like 'table-%' and t.scheduler <> 'layered'
+), slowed as (
+    select format('{}, {} {} at {}/s', t.setting, t.scheduler, chunk_tokens, stated) as label, paper_s, rate / stated - 1 as slower,
+        rate / stated * ttft_mean_s as ttft_s, rate / stated * ttft_mean_s_low as low, rate / stated * ttft_mean_s_high as high
+    from told t join stated using (setting, model, scheduler, chunk_tokens)
+), steps as (
+    select *, lag(slower) over w as before, ln(lag(ttft_s) over w / paper_s) as off_before, ln(ttft_s / paper_s) as off
+    from slowed window w as (partition by label order by slower)
+)
+select label, paper_s, slower, ttft_s, low, high, min(if(off * off_before <= 0, before + (slower - before) * off_before / (off_before - off),
+    null)) over (partition by label) as needed, slower = 0 as is_stated
+from steps order by label, slower
+
 -- placed: part of others: claims with their place in the paper, tables first and by number, rows of one in the order of their settings
 select * exclude ("order", number), row_number() over (
     order by location not like 'Table%', number nulls last, setting, claim_id, "order") - 1 as "order"

@@ -32,7 +32,7 @@ def calibrate_serving(
     ] = None,
     mode: Annotated[
         str,
-        option("chunked, or long-context: also on the chunked run of 30k prompts, which chunked predicts."),
+        option("chunked; long-context: also on the chunked run of 30k prompts, which it predicts; client: of runs through one."),
     ] = "chunked",
     check: Annotated[
         str | None,
@@ -81,7 +81,7 @@ def calibrate_serving(
     from tokentape.warehouse.load import claims
 
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is unknown; choose {' or '.join(MODES)}")
+        raise ValueError(f"mode {mode!r} is unknown; choose {', '.join(MODES)}")
     if cross_validate and check is not None:
         raise ValueError("--check and --cross-validate ask for different things; give one of them")
     rows = claims().to_pylist()

@@ -42,6 +42,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "[default: trace for tapes and files, gamma with --cv, else poisson]",
     ),
     "cv": _of(float, "Coefficient of variation of the gaps between arrivals; 1 is Poisson.", 1.0),
+    "client": _of(
+        bool,
+        "Times of a benchmark client over HTTP: its text is tokenised first, and sharegpt, arxiv and 30k come when it sends.",
+        False,
+        "--client",
+    ),
     "requests": _of(int | None, "Requests of a run. [default: 600 seconds of them]", min=1),
     "seeds": _of(int | None, "Runs that differ in their seed; bands are over them. [default: 40; of a capacity 10]", min=1),
     "slo_ttft": _of(float | None, "Seconds to the first token. [default: the paper's for its models]"),
@@ -168,6 +174,7 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
         "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
         "--requests": (is_one_run and of.requests is not None, "it is one prompt" if is_prompt else as_recorded),
         "--seeds": (is_one_run and of.seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
+        "--client": (is_prompt and of.client, "one prompt is timed in the engine"),
         "--verify-nodes": (is_prompt and of.verify_nodes > 0, "it asks for one token, and nothing decodes"),
         "--prefix-cache": (of.prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
     }

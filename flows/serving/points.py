@@ -22,7 +22,7 @@ ENGINE = (
 )
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
-    "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
+    "client", "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
     "draft_s",
 )  # fmt: skip
 
@@ -30,7 +30,7 @@ CHOSEN = (
 def served(store: Store, point: Point, engine: Engine | None = None) -> Served:
     """The point's load on its engine, or on one that is there already. Raises ValueError for a point that cannot be run."""
     of = engine or engine_of(store, point)
-    return Served(point.scheduled(), of, lambda seed: workload_of(store, point, of.length_scale, seed))
+    return Served(point.scheduled(), of, lambda seed: workload_of(store, point, of.length_scale, seed, of.tokens_of_text))
 
 
 def request_times(load: Served, n_seeds: int) -> pl.DataFrame:

@@ -24,6 +24,7 @@ from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
+from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from tokentape.replay.serving.engine_logs import Engine as EngineSettings
 from tokentape.replay.serving.iteration import iteration_costs
@@ -50,11 +51,12 @@ class Point(BaseModel):
 
     profile: of costs; that of the paper's server takes the numbers of the fit. scheduler: a name with its fields in `params`.
     workload: a data set of replay/serving/workload.py, `prompt-8192`, a CSV of COLUMNS, or a tape. rate_per_s: None where the
-    workload brings its own arrivals, or all arrive at once. windows: of a trace, one per seed. coverage: one of COVERAGES, or a
-    tape whose curves are taken. expert_times: of the paper's server, fitted or those of measured kernels. acceptance: of the
-    verify_nodes drafts of a decode: chances by position, or a tape with rounds. kv_blocks: None for what memory_frac of the
-    machine's memory leaves beside the model. engine: settings of a vLLM engine, which decide all that it has; fits: folder of a
-    user's own constants, or of tables by model.
+    workload brings its own arrivals, or all arrive at once. client: a benchmark client sends them (replay/serving/client.py).
+    windows: of a trace, one per seed. coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: of the
+    paper's server, fitted or those of measured kernels. acceptance: of the verify_nodes drafts of a decode: chances by
+    position, or a tape with rounds. kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
+    engine: settings of a vLLM engine, which decide all that it has; fits: folder of a user's own constants, or of tables by
+    model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +72,7 @@ class Point(BaseModel):
     rate_per_s: float | None = None
     cv: float = 1.0
     n_requests: int | None = None
+    client: bool = False
     windows: int = 1
     prefix_cache: bool = False
     verify_nodes: int = 0
@@ -105,10 +108,12 @@ class Point(BaseModel):
 def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     """Costs and limits of a point, at an end of the machine's ranges. Raises ValueError for names that do not exist or do not fit
     together."""
+    client = Client() if point.client else None
+    tokens_of_text = models.load(point.model).tokens_of_text if point.client and point.workload == "arxiv" else 1.0
     if point.engine is not None:
         settings, own = EngineSettings(**point.engine), None if point.fits is None else Path(point.fits)
         cost, limits = costs_of(settings, point.hardware, point.model, own, end)
-        return Engine(cost, limits, 1.0, None, tuple(filter(None, (cost.outside,))))
+        return Engine(cost, limits, 1.0, None, tuple(filter(None, (cost.outside,))), client, tokens_of_text)
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = models.load(point.model).geometry
     plain = Point(scheduler=point.scheduler)
@@ -138,7 +143,8 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    return Engine(cost, Limits(point.max_seqs, kv_blocks), fit.constants.length_scale, tape, tuple(outside))
+    limits = Limits(point.max_seqs, kv_blocks)
+    return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
@@ -238,8 +244,9 @@ def _curves(uri: str, trace_id: str) -> RecordedCurves:
     return RecordedCurves.of(load_trace(Store(uri), trace_id))
 
 
-def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> Requests:
-    """The requests of a seed. Raises ValueError naming what is wrong with them."""
+def workload_of(store: Store, point: Point, length_scale: float, seed: int, tokens_of_text: float = 1.0) -> Requests:
+    """The requests of a seed. tokens_of_text: of arXiv's, which a client sends as text. Raises ValueError naming what is wrong
+    with them."""
     if point.arrival not in ARRIVALS:
         raise unknown("arrival", point.arrival, ARRIVALS)
     if point.workload.startswith(ONE_PROMPT):
@@ -252,7 +259,8 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int) -> R
             raise ValueError(f"{point.workload}: --rate is missing, or --arrival at_once with a number of requests")
         scale = length_scale if point.workload == "arxiv" else 1.0
         rate = 1.0 if point.arrival == "at_once" or point.rate_per_s is None else point.rate_per_s
-        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=cv, length_scale=scale)
+        lengths = {"length_scale": scale, "tokens_of_text": tokens_of_text}
+        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=cv, of_client=point.client, **lengths)
         return drawn.at_once() if point.arrival == "at_once" else drawn
     read = _own(store.absolute, point.workload, point.prefix_cache)
     if point.arrival == "at_once":

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Scheduler
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.capacity import saturation_rate_per_s
+from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.disaggregated import DisaggregatedRun, serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.memory import BLOCK_TOKENS
@@ -30,18 +31,24 @@ CHANGE = "_change_frac"
 @dataclass(frozen=True, eq=False)
 class Engine:
     """What the runs of a load share. tape: whose experts the requests choose, where the costs are of events. outside: why
-    results are extrapolated."""
+    results are extrapolated. client: where times are those of one; tokens_of_text: as Model has it, of a client's text."""
 
     cost: IterationCosts
     limits: Limits
     length_scale: float
     tape: Recorded | None
     outside: tuple[str, ...]
+    client: Client | None = None
+    tokens_of_text: float = 1.0
 
     def serve(self, requests: Requests, scheduler: Scheduler, record: bool = False, seed: int = 0) -> ServingRun:
         """One run; with a tape all its experts are held."""
         slots = held(self.tape, requests, self.cost) if self.tape else None
-        return serve(requests, scheduler, self.cost, self.limits, record=record, seed=seed, slots=slots)
+
+        def run(given: Requests) -> ServingRun:
+            return serve(given, scheduler, self.cost, self.limits, record=record, seed=seed, slots=slots)
+
+        return self.client.served(requests, run) if self.client else run(requests)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +68,10 @@ class Served:
     def measured(self, seed: int, level: ServiceLevel | None) -> tuple[dict[str, Metric], ServingRun | None, Load | None]:
         """Metrics of one run; the run itself where it is of one engine."""
         if isinstance(self.scheduler, Disaggregated):
-            requests, engine = self.requests(seed), self.engine
-            pair = serve_disaggregated(requests, self.scheduler, engine.cost, engine.cost, engine.limits, seed)
-            return _of_pair(pair, requests), None, load_of(pair.prefill)
+            sent, engine = self.requests(seed), self.engine
+            given = engine.client.handed_over(sent) if engine.client else sent
+            pair = serve_disaggregated(given, self.scheduler, engine.cost, engine.cost, engine.limits, seed)
+            return _of_pair(pair, sent), None, load_of(pair.prefill)
         run = self.run(seed)
         return metrics(run, level), run, load_of(run)
 
@@ -127,11 +135,12 @@ def measure(
 
 
 def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:
-    """What can be said of two engines together; times between tokens are the decode engine's."""
+    """What can be said of two engines together; times between tokens are the decode engine's. requests: as they were sent."""
+    ttft_s = pair.prefill.first_token_s - requests.arrival_s
     found = {
         "n_requests": Metric(float(len(requests)), "1"),
-        "ttft_mean_s": Metric(float(pair.ttft_s.mean()), "s"),
-        "ttft_p99_s": Metric(float(np.percentile(pair.ttft_s, 99)), "s"),
+        "ttft_mean_s": Metric(float(ttft_s.mean()), "s"),
+        "ttft_p99_s": Metric(float(np.percentile(ttft_s, 99)), "s"),
         "e2e_mean_s": Metric(float((pair.finish_s - requests.arrival_s).mean()), "s"),
     }
     if pair.decode is not None:

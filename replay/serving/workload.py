@@ -126,11 +126,20 @@ LENGTHS: dict[str, tuple[LengthFit, LengthFit]] = {
 
 
 def synthetic(
-    dataset: str, rate_per_s: float, seed: int, *, n: int | None = None, cv: float = 1.0, length_scale: float = 1.0
+    dataset: str,
+    rate_per_s: float,
+    seed: int,
+    *,
+    n: int | None = None,
+    cv: float = 1.0,
+    length_scale: float = 1.0,
+    tokens_of_text: float = 1.0,
+    of_client: bool = False,
 ) -> Requests:
     """Requests of a data set's lengths; n: floor(600 s x rate) unless given. cv: of the gaps, 1 is Poisson, above it bursty.
 
-    length_scale: multiplies the prompts. Raises ValueError for an unknown data set, or a rate or a cv that is not positive.
+    length_scale: multiplies the prompts; tokens_of_text: both lengths. of_client: arrivals are the client's, lengths the seed's.
+    Raises ValueError for an unknown data set, or a rate or a cv that is not positive.
     """
     if dataset not in LENGTHS:
         raise ValueError(f"data set {dataset!r} is unknown; choose {', '.join(LENGTHS)}, or give a tape")
@@ -140,8 +149,9 @@ def synthetic(
         raise ValueError(f"{rate_per_s:g} requests/s bring none in {RUN_S:g} s; give a number of requests")
     rng = np.random.default_rng(seed)
     arrival = arrivals(count, rate_per_s, rng, cv)
-    prompt, output = (fit.draw(count, rng) for fit in LENGTHS[dataset])
+    prompt, output = (tokens_of_text * fit.draw(count, rng) for fit in LENGTHS[dataset])
     n_prompt, n_output = (np.maximum(1, np.rint(drawn)).astype(np.int64) for drawn in (prompt * length_scale, output))
+    arrival = client_arrivals(count, rate_per_s, cv) if of_client else arrival
     return Requests(arrival, n_prompt, n_output, origin=f"synthetic {dataset}")
 
 
@@ -154,6 +164,13 @@ def arrivals(n: int, rate_per_s: float, rng: np.random.Generator, cv: float = 1.
     if not 1e-3 <= cv <= 100:  # beyond, gamma gaps are equal, or all but a few of them zero, to the last digit
         raise ValueError(f"cv {cv:g} must lie in 0.001..100; 1 is Poisson")
     return np.cumsum(rng.gamma(1.0 / cv**2, cv**2 / rate_per_s, n))
+
+
+def client_arrivals(n: int, rate_per_s: float, cv: float = 1.0) -> Floats:
+    """(n,) when vLLM's benchmark client sends: at once, then after gaps of numpy's legacy generator, which it seeds with 0 unless
+    told otherwise, so that all runs at a rate have the same."""
+    gaps = np.random.RandomState(0).gamma(1.0 / cv**2, cv**2 / rate_per_s, n)
+    return np.asarray(np.cumsum(gaps) - gaps, np.float64)
 
 
 def _refuse_rate(rate_per_s: float) -> None:
