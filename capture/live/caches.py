@@ -76,6 +76,7 @@ class KVLayer(CacheLayerMixin):
                 given = {name: torch.cat([self._prompt[name], x], dim=-2) for name, x in given.items()}
             self._prompt = given
             return given["keys"], given["values"]
+        self.n_recomputed = self.is_x.sum(axis=1)  # the new tokens' own come from the pass itself
         if self.takes_back:
             n_held = self.n_tentative
             self.tentative = np.concatenate([self.tentative, self.coming[-n:]])
@@ -139,8 +140,7 @@ class KVLayer(CacheLayerMixin):
 
     def _with_recomputed(self, read: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         """What is read, with keys and values computed anew where a slot's token is stored as its layer input."""
-        self.n_recomputed = self.is_x.sum(axis=1)
-        order = np.argsort(~self.is_x, axis=1, kind="stable")[:, : int(self.n_recomputed.max())]  # those tokens first
+        order = np.argsort(~self.is_x, axis=1, kind="stable")[:, : int(self.is_x.sum(axis=1).max())]  # those tokens first
         place = np.zeros(self.is_x.shape, np.int64)
         np.put_along_axis(place, order, np.arange(order.shape[1])[None, :], axis=1)
         positions = self.positions()[:, :, : self.width]

@@ -177,7 +177,7 @@ def test_recomputed_tokens_count_as_layer_inputs(tiny):
     model, batch = tiny["OPT"], requests((6,), 3)
     loop = KV(model, AERP(16, sink=1))
     generate(model, batch, loop)
-    assert loop.measured == {"kv_bytes": 3 * 7.5 * 64, "recompute_ops": 3 * 7.5 * 2 * 32 * 64}
+    assert loop.measured == {"kv_bytes": 3 * 7.5 * 64, "recompute_ops": 3 * 6.5 * 2 * 32 * 64}  # the newest from the pass
     with pytest.warns(UserWarning, match="recompute is off"):
         physical = KV(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
     generate(tiny["Qwen3Moe"], batch, physical)

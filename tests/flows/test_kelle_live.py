@@ -225,6 +225,7 @@ def test_what_is_measured_loads_and_a_second_run_measures_nothing(place, quality
 def test_perplexities_are_compared_seed_by_seed():
     def rows(*perplexities: float) -> list[dict]:
         of = {"model_id": "m", "dataset": "code", "policy": "full", "parameters": json.dumps({}), "kv_bytes": 1.0}
+        of |= {"recompute_ops": 0.0}
         measured = {"kl": None, "acceptance": None, "accuracy": None}
         return [of | measured | {"seed": seed, "perplexity": p} for seed, p in enumerate(perplexities)]
 
