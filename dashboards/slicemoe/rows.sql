@@ -111,7 +111,7 @@ with pulled as (
 ),
 points as (unpivot pulled on strayed, lost into name proxy value deviation),
 correlated as (
-    select model, dataset, proxy, avg(r) as r, min(r) as r_low, max(r) as r_high
+    select model, dataset, proxy, avg(r order by seed) as r, min(r) as r_low, max(r) as r_high
     from (select model, dataset, proxy, seed, corr(deviation, kl) as r from points group by all) group by all
 )
 select model, dataset, proxy, pair, configuration, tau, strength, count(*) as seeds, avg(deviation order by seed) as deviation,

@@ -45,7 +45,7 @@ COPIES = {
         "kelle-edram",
         (r'^models = \[.*?\]', 'models = ["qwen2-7b"]'),
         (r"^\[workloads\]", '[machines]\nkelle-edram = "my-machine.toml"\n\n[workloads]'),
-        (r"^\[\[grid\]\].*?(?=^# How claims)", '[[grid]]\nseries = "mine"\n\n'),
+        (r"^\[\[grid\]\].*?(?=^# Numbers derived)", '[[grid]]\nseries = "mine"\n\n'),
     ),
     "elmoe3d": (
         "elmoe3d-8gb",

@@ -247,11 +247,11 @@ def test_refresh_follows_what_is_held_and_power_is_the_profiles():
     tier = replace(PHONE.tiers["dram"], refresh_j=PHONE.static_w, refresh_interval_s=PHONE.static_w)
     machine = replace(PHONE, tiers={**PHONE.tiers, "dram": tier})
     half = tier.capacity_bytes.value / 2
-    energy = {"static_w": 2.0, "refresh": {"kv_home": {"share": 0.5}}}
+    energy = {"static_w": 2.0, "refresh": {"kv_home": {}}}
     work = Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes={"kv_home": half})
     found = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
     watts = found.joules_of["background"].value[0] / found.seconds.value[0]
-    assert watts == pytest.approx(2.0 + 0.5 * 0.5 * 1.0)
+    assert watts == pytest.approx(2.0 + 0.5 * 1.0)
     nothing = clock(replace(work, held_bytes={}), machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
     assert nothing.joules_of["background"].value[0] / nothing.seconds.value[0] == pytest.approx(2.0)
 
