@@ -226,14 +226,12 @@ def idle(system: str, every: Sequence[Constant], store: Store, stock: Mapping[st
 
 def page(text: str, asked: Sequence[str] = ()) -> str:
     """The document anew, with numbers computed for the systems that are asked and those of `text` for the others."""
-    kept = {}
-    for line in text.splitlines():
-        cells = tuple(cell.strip() for cell in line.strip("|").split(" | "))
-        kept[cells[:-2]] = cells[-2:]
     lines = [HEAD]
     for system in TOLD:
-        every, known, is_asked = constants(system), kept, system in asked
-        said = next(iter(text.partition(f"## {system}\n\n")[2].splitlines()), "")
+        every, is_asked = constants(system), system in asked
+        section = text.partition(f"## {system}\n\n")[2].partition("\n## ")[0].splitlines()
+        rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in section]
+        said, known = next(iter(section), ""), {cells[:-2]: cells[-2:] for cells in rows}
         if is_asked:
             with tempfile.TemporaryDirectory() as folder:
                 stock, error = answered(system, Store(folder))
