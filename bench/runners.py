@@ -148,7 +148,7 @@ def check(root: str, runner: str, n: int) -> dict[str, Any]:
     return told | {"is_same_bytes": digests[0] == digests[1]}
 
 
-def drawn(uri: str, requests: int = 40, tokens: int = 256) -> Store:
+def drawn(uri: str, requests: int = 40, tokens: int = 400) -> Store:
     """A store with a tape of so many requests, each of so many tokens twice; a replay of it takes about 0.1 s unless told."""
     store, model = Store(uri), models.load("OLMoE-1B-7B")
     asked = SynthesisSettings(requests=requests, prompt=tokens, output=tokens, scores=False)

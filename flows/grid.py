@@ -186,6 +186,8 @@ def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
     key, result = compute(store, cell, study)
+    if cell.hardware:
+        record_machine(store.absolute, cell.hardware)
     if key not in results.run_ids(store):
         write(store, study, {key: (cell, result)})
     return key, result
@@ -373,7 +375,9 @@ def run(
     is_apart = not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
     with ending(pool):
         for trace_id, of_trace, n_jobs in jobs:
-            wanted, missing, reasons = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
+            wanted, missing, reasons, ran_on = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
+            for machine in sorted(ran_on):  # which `check --repair` may have dropped
+                record_machine(store.absolute, machine)
             impossible += reasons
             n_found += n_jobs - len(missing) - len(reasons)
             if missing:
@@ -448,10 +452,10 @@ def _damaged(study: Study, store: Store) -> list[str]:
 
 def missing_of(
     store: Store, study: str, jobs: Iterable[Job], finished: set[str], is_telling: bool
-) -> tuple[dict[str, Job], dict[str, Job], list[Refused]]:
+) -> tuple[dict[str, Job], dict[str, Job], list[Refused], set[str]]:
     """By their ids: jobs that a batch may be of, all where the pool tells of them, and those that have no whole result yet; the
-    reasons of those that can have none."""
-    wanted, missing, reasons = dict[str, Job](), dict[str, Job](), []
+    reasons of those that can have none; the machines of those that have one."""
+    wanted, missing, reasons, ran_on = dict[str, Job](), dict[str, Job](), list[Refused](), set[str]()
     for job in jobs:
         try:
             key = job.key(store, study)
@@ -462,7 +466,9 @@ def missing_of(
             wanted[key] = job
         if key not in finished:
             missing[key] = job
-    return wanted if is_telling else missing, missing, reasons
+        elif job.told[1]:
+            ran_on.add(job.told[1])
+    return wanted if is_telling else missing, missing, reasons, ran_on
 
 
 def _run_batch(uri: str, study: str, batch: Batch) -> Ran:

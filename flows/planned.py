@@ -39,7 +39,7 @@ def planned(study: Study, store: Store) -> Planned:
     jobs, _, impossible, finished = asked(study, store)
     n_found, left = 0, Counter[tuple[str, str, str]]()
     for trace_id, of_trace, n_jobs in jobs:
-        _, missing, reasons = missing_of(store, study.name, of_trace, finished, is_telling=False)
+        _, missing, reasons, _ = missing_of(store, study.name, of_trace, finished, is_telling=False)
         impossible += reasons
         n_found += n_jobs - len(missing) - len(reasons)
         left.update(("replays" if isinstance(job, Cell) else "system_runs", trace_id, job.told[0]) for job in missing.values())

@@ -40,8 +40,10 @@ from tokentape.replay.system.run import Setting, run
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.losses import loss_table
+from tokentape.warehouse.manifest import BadTape
 from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
+from tokentape.warehouse.tables import BadTable
 from tokentape.warehouse.tape import Store
 
 ALWAYS = ("no_offload", "lru_offload")
@@ -180,6 +182,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     setting = setting_of(store, asked, chosen)
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)
     if there := results.stored_run(store, VIEW, key):
+        record_machine(store.absolute, asked.machine)
         return key, _read(*there)
     made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
     told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
@@ -344,6 +347,8 @@ def compare(
                 try:
                     key, result = run_asked(store, replace(one, machine=machine, budget=budget, workload=workload))
                     made[key] = result
+                except (BadTable, BadTape):
+                    raise  # says nothing about the system
                 except ValueError as error:
                     made, reason = {}, str(error)
                     break

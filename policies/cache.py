@@ -21,7 +21,7 @@ from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
-from tokentape.policies.ranked import look_up_ranked, shrink_ranked
+from tokentape.policies.ranked import SPARE, look_up_ranked, settle_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
@@ -137,7 +137,7 @@ class ExpertCache:
         self.n_events = self.n_lookups = 0
         self.used = np.zeros(n_caches, np.int64)
         n_lists, kind = _LINKED.get(policy.kind, 0), policy.kind
-        n_links, n_ranked = 2 * (n_keys + n_caches * n_lists) if n_lists else n_keys, 0 if n_lists else n_keys
+        n_links, n_ranked = 2 * n_keys + n_caches * (2 * n_lists or SPARE), 0 if n_lists else n_keys
         flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
         self.state = CacheState(
             how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers], np.int64),
@@ -156,12 +156,11 @@ class ExpertCache:
             marks=np.zeros(2 * n_keys if kind == "lists" else 0, np.uint8),
             slot_of=np.zeros(n_ranked, np.uint32),
             n_resident=np.zeros(n_caches, np.int64),
-            ranks=np.zeros(n_caches * N_NUMBERS if kind == "lists" else n_ranked),
-            lasts=np.zeros(n_ranked, np.int64),
-            rank=np.zeros(n_ranked),
+            ranks=np.zeros(n_caches * N_NUMBERS if kind == "lists" else 0),
+            rank=np.full(n_ranked + 1, np.iinfo(np.int64).max),
             n_cached=np.zeros(n_ranked, np.int64),
             n_total=np.zeros(n_ranked, np.int64),
-            last=np.full(n_ranked, -1, np.int64),
+            last=np.full(n_ranked + 1, -1, np.int64),
             floor=np.zeros(n_caches),
             memory=np.zeros(2 * n_ranked),
         )
@@ -172,6 +171,8 @@ class ExpertCache:
         self._has_run, state = False, self.state
         for cleared in (state.used, state.resident, state.n_resident, state.marks, state.floor):
             cleared[:] = 0
+        if self.policy.kind == "ranked":
+            state.link[:] = self.sizes.size
         if self.policy.kind in _LINKED:
             sentinels = np.arange(self.sizes.size, state.link.size // 2)
             state.link[2 * sentinels] = state.link[2 * sentinels + 1] = sentinels
@@ -241,22 +242,19 @@ class ExpertCache:
         return min(int(self.capacity[c] // self.sizes[0]), self.sizes.size)
 
     def _advance_counted(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
-        """One cache after the other: the heap of each, sorted, is where the kernel begins, and what it leaves is a heap again."""
+        """One cache after the other; then the trees, as of any ranked policy."""
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
-            state, base = self.state, self.state.base_of[c]
-            heap = slice(base, base + state.n_resident[c])
-            here = state.link[heap]
+            state, n = self.state, int(self.used[c] // self.sizes[0])
+            here = np.flatnonzero(self.resident & (self.cache_of == c))
             residents = np.zeros(self.sizes.size, np.uint32)
-            residents[: here.size] = here[np.lexsort((state.last[here], state.rank[here]))]
+            residents[:n] = here[np.lexsort((state.last[here], state.rank[here]))]
             hits[mine], n = run_counted(
-                keys[mine], own_events, self._places(c), residents, here.size, state.n_cached, state.last, self.n_lookups
+                keys[mine], own_events, self._places(c), residents, n, state.n_cached, state.last, self.n_lookups
             )
-            state.resident[self.cache_of == c] = 0
-            state.n_resident[c], self.used[c], kept = n, n * self.sizes[0], residents[:n]
-            heap = slice(base, base + n)
-            state.link[heap], state.lasts[heap], state.slot_of[kept] = kept, state.last[kept], np.arange(n)
-            state.resident[kept] = 1
-            state.ranks[heap] = state.rank[kept] = state.n_cached[kept]
+            self.used[c], kept = n * self.sizes[0], residents[:n]
+            state.resident[here], state.resident[kept] = 0, 1
+            state.rank[kept] = state.n_cached[kept].astype(float).view(np.int64)
+        settle_ranked(self.state)
 
     def _advance_future(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
         """One cache after the other, each over its own lookups: their futures do not touch."""

@@ -1,7 +1,7 @@
 """The counted kernel: LFU over experts of one size, a list of counts with a list of experts for each, O(1) per lookup.
 
 Source: K. Shah, A. Mitra, D. Matani, An O(1) algorithm for implementing the LFU cache eviction scheme, 2010. Equal to ranked.py
-under LFU's rank, lookup by lookup (tests); the residents go in and come out as that kernel's heap.
+under LFU's rank, lookup by lookup (tests); the residents go in and come out as that kernel's.
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ take at most four steps however many experts are resident. Experts that are neve
 
 import numpy as np
 
-from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint64, void
+from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
 
 _I32, _I64, _U8, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint64))
+RING = 1 << 14  # events, doubled as often as it must be
 
 
 @kernel(_I32(_I32, int64))
@@ -34,45 +35,67 @@ def run_even(keys, offsets, n_keys, capacity, bypass, hits):  # type: ignore[no-
 
     An event with no less room than a later one is never asked: what ends now passes the later one too, which is full first. The
     others are a list with rising room, `gap` what each has more than the one `before` it; `after` leads from any event to the
-    first of the list from it on.
+    first of the list from it on. All of it is told only of events since the latest one without room: they lie in a ring.
     """
-    one_by_one = offsets.shape[0] == 0
-    n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
+    n_events = keys.shape[0] if offsets.shape[0] == 0 else offsets.shape[0] - 1
     last = np.full(n_keys, -1, np.int32)
-    after, before, gap = np.empty(n_events, np.int32), np.empty(n_events, np.int32), np.empty(n_events, np.int32)
-    full, newest, room = int32(-1), int32(-1), int32(0)  # the latest event without room; the newest of the list and its room
-    for e in range(uint64(n_events)):
+    state = np.array([0, -1, -1, 0], np.int32)  # the next event; the latest one without room; the newest of the list, its room
+    after, before, gap = np.empty(RING, np.int32), np.empty(RING, np.int32), np.empty(RING, np.int32)
+    while _advance_even(keys, offsets, capacity, bypass, hits, last, after, before, gap, state) < n_events:
+        old, new = uint64(after.shape[0] - 1), uint64(2 * after.shape[0] - 1)
+        longer = np.empty(new + 1, np.int32), np.empty(new + 1, np.int32), np.empty(new + 1, np.int32)
+        for e in range(uint64(state[1] + 1), uint64(state[0])):
+            longer[0][e & new], longer[1][e & new], longer[2][e & new] = after[e & old], before[e & old], gap[e & old]
+        after, before, gap = longer
+
+
+@kernel(int64(_I32, _I64, int64, boolean, _U8, _I32, _I32, _I32, _I32, _I32), allocates=False)
+def _advance_even(keys, offsets, capacity, bypass, hits, last, after, before, gap, state):  # type: ignore[no-untyped-def]
+    """Events from the next one on, until the ring is full; the event that it stops at."""
+    one_by_one = offsets.shape[0] == 0
+    n_events = uint64(keys.shape[0] if one_by_one else offsets.shape[0] - 1)
+    mask, keeps = uint64(after.shape[0] - 1), int32(not bypass)
+    e, full, newest, room = uint64(state[0]), state[1], state[2], state[3]
+    while e < n_events and int64(e) - int64(full) <= int64(mask):
         start = e if one_by_one else uint64(offsets[e])
         end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
         for i in range(start, end):
-            key = uint64(keys[i])
-            since = last[key] + int32(not bypass)
-            is_seen = last[key] >= 0
-            last[key] = e
+            key = uint64(uint32(keys[i]))
+            is_seen, since = last[key] >= 0, last[key] + keeps
+            last[key] = int32(e)
             hits[i] = is_seen and (since > full or since == int32(e))
             if is_seen and since > full and since < int32(e):
-                at = since
-                while after[uint64(at)] != at:
-                    after[uint64(at)] = after[uint64(after[uint64(at)])]
-                    at = after[uint64(at)]
-                gap[uint64(at)] -= 1
-                room -= 1
-                if gap[uint64(at)] == 0:
-                    other = before[uint64(at)]
+                at = uint64(uint32(since))
+                to = uint64(uint32(after[at & mask]))
+                while to != at:
+                    further = after[to & mask]
+                    after[at & mask] = further
+                    at = uint64(uint32(further))
+                    to = uint64(uint32(after[at & mask]))
+                gap[at & mask] -= int32(1)
+                room -= int32(1)
+                if gap[at & mask] == 0:
+                    other = before[at & mask]
                     if other <= full:
-                        full = at
+                        full = int32(at)
                     else:
-                        after[uint64(other)] = at
-                        gap[uint64(at)], before[uint64(at)] = gap[uint64(other)], before[uint64(other)]
+                        of = uint64(uint32(other)) & mask
+                        after[of] = int32(at)
+                        gap[at & mask], before[at & mask] = gap[of], before[of]
         left = int32(capacity) - (int32(0) if bypass else int32(end - start))
         while newest > full and room >= left:
-            after[uint64(newest)] = e
-            room -= gap[uint64(newest)]
-            newest = before[uint64(newest)]
-        after[e], before[e], gap[e] = e, newest, left - (room if newest > full else int32(0))
+            of = uint64(uint32(newest)) & mask
+            after[of] = int32(e)
+            room -= gap[of]
+            newest = before[of]
+        after[e & mask], before[e & mask] = int32(e), newest
+        gap[e & mask] = left - (room if newest > full else int32(0))
         newest, room = int32(e), left
         if left == 0:
             full = newest
+        e += uint64(1)
+    state[0], state[1], state[2], state[3] = int32(e), full, newest, room
+    return int64(e)
 
 
 @kernel(inline="always")

@@ -84,12 +84,11 @@ class CacheState(NamedTuple):
     marks: NDArray[np.uint8]  # (2 K,) see lists.py
     slot_of: NDArray[np.uint32]  # (K,) where a resident stands among its cache's
     n_resident: NDArray[np.int64]  # (C,)
-    ranks: NDArray[np.float64]  # (K,) of the residents; or the numbers of lists.py
-    lasts: NDArray[np.int64]  # (K,) last lookups of the residents
-    rank: NDArray[np.float64]  # (K,) at the last lookup
+    ranks: NDArray[np.float64]  # the numbers of lists.py
+    rank: NDArray[np.int64]  # (K + 1,) at the last lookup; the last one: of nobody
     n_cached: NDArray[np.int64]  # (K,) lookups since it entered
     n_total: NDArray[np.int64]  # (K,) lookups
-    last: NDArray[np.int64]  # (K,) last lookup
+    last: NDArray[np.int64]  # (K + 1,) last lookup, as `rank`
     floor: NDArray[np.float64]  # (C,) and
     memory: NDArray[np.float64]  # (2 K,) as in Candidate
 

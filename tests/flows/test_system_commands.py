@@ -6,10 +6,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 from command import Cli
-from tiny_tape import N_OUTPUT, N_REQUESTS
+from tiny_tape import N_OUTPUT, N_REQUESTS, STUDY
 
 from bench.compare import MACHINES, SYSTEMS
 from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows.grid import record_machine
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
 
@@ -179,3 +180,29 @@ def test_the_qwen_tape_is_compared_on_three_machines(tokentape: Cli, store: Stor
     assert (len(cells), empty) == (21, {("no_offload", "phone-lpddr5x-ufs4")})
     assert [row["tokens_per_s"] for row in best] == ["lru_offload", "no_offload", "near_compute"]
     assert "prefix_split on h100-cxl-ndp: losses of experts at few bits are drawn" in done.err
+
+
+def test_a_damaged_result_is_no_reason_and_a_machine_that_was_dropped_comes_back(
+    tokentape: Cli, store: Store, tape: str, tmp_path: Path
+) -> None:
+    asked = ("compare", tape, "--systems", "layered", "--machine", "phone-lpddr5x-ufs4", "--budget", "60%")
+    tokentape.ok(*asked)
+    (compared,) = Path(store.root).glob("runs/comparisons-*.parquet")
+    before, damaged = compared.read_bytes(), max(Path(store.root).glob("metrics/system_runs-*.parquet"))
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:100] + b"?" + content[101:])
+    done = tokentape(*asked)
+    assert done.code == 2
+    assert f"{damaged.name}: changed since it was written" in done.err
+    assert compared.read_bytes() == before
+    damaged.write_bytes(content)
+    (machine,) = Path(store.root).glob("machines/*.parquet")
+    held = machine.read_bytes()
+    (tmp_path / "one.toml").write_text(STUDY)
+    replay = ("replay", tape, "--policy", "lru", "--capacity", "60%", "--scope", "global", "--hardware", "phone-lpddr5x-ufs4")
+    for again in (asked, replay, ("study", str(tmp_path / "one.toml"))):
+        tokentape.ok(*again)
+        machine.unlink()
+        record_machine.cache_clear()  # as of another process
+        tokentape.ok(*again)
+        assert machine.read_bytes() == held

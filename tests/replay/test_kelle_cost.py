@@ -189,9 +189,7 @@ def test_a_token_that_all_heads_keep_is_read_in_its_smaller_form():
 
 
 def test_recomputation_that_is_charged_does_not_pay():
-    on, off = (
-        decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], shares, PHYSICAL) for shares in (SHIPPED, NOTHING)
-    )
+    on, off = (decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], shares, PHYSICAL) for shares in (SHIPPED, NOTHING))
     assert on.kv_read_bytes < off.kv_read_bytes
     assert on.seconds > off.seconds
 
