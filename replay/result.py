@@ -48,7 +48,7 @@ def tables_of(
     """
     rows = [{BY_RUN[view]: run_id, "study": study, **result.settings} for run_id, result in made.items()]
     tables = at_rest(view, rows)
-    hashes = pa.array([sources[run_id] for run_id in tables["runs"]["run_id"].to_pylist()], pa.string())
+    hashes = pl.Series([sources[run_id] for run_id in tables["runs"]["run_id"].to_pylist()], dtype=pl.String).to_arrow()
     tables["runs"] = tables["runs"].drop_columns("sources_sha256").append_column("sources_sha256", hashes)
     metrics = [
         {"run_id": run_id, "metric": name, **vars(metric)}

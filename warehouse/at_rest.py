@@ -127,7 +127,7 @@ def at_rest(name: str, rows: Sequence[Mapping[str, Any]], maker: Maker = SHIPPED
             raise BadTable(f"table {name}: rows of one run, {row}, say different facts of it")
         runs[ids[-1]] = row
     made = [_run(name, run_id, row, maker) for run_id, row in runs.items()]
-    found = {} if view.of else {"runs": pa.Table.from_pylist(made, schema=schema("runs"))}
+    found = {} if view.of else {"runs": _table_of("runs", made)}
     if view.values:
         values = _values(name, frame.with_columns(run_id=pl.Series(ids, dtype=pl.String)))
         found[view.values] = conform(view.values, filled(view.values, values.to_arrow()))
@@ -142,9 +142,17 @@ def declared(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     if undeclared:
         raise BadTable(f"table {name}: column {undeclared[0]} is not declared in warehouse/columns.toml; remove or declare it")
     try:
-        return conform(name, pa.Table.from_pylist([dict(row) for row in rows], schema=schema(name)))
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        return _table_of(name, rows)
+    except (pl.exceptions.PolarsError, TypeError) as error:
         raise BadTable(f"table {name}: {str(error).splitlines()[0]}") from error
+
+
+def _table_of(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Nulls where a row lacks a column. By way of a frame: pyarrow imports pandas, where that is installed, for half a second."""
+    names = schema(name).names
+    columns = {column: [row.get(column) for row in rows] for column in names}
+    frame = pl.DataFrame([pl.Series(column, values, strict=True) for column, values in columns.items()])
+    return conform(name, frame.to_arrow())
 
 
 def filled(name: str, rows: pa.Table) -> pa.Table:
@@ -173,7 +181,7 @@ def runs_at_rest(engine: str, points: Sequence[Point], maker: Maker = SHIPPED) -
         runs[run_id] = _told(named, point.facts, point.decisions, maker)
         metrics += [{"run_id": run_id, "metric": metric, "value": value} for metric, value in point.metrics.items()]
     tables = {"runs": list(runs.values()), "metrics": metrics}
-    return {name: conform(name, filled(name, pa.Table.from_pylist(rows, schema=schema(name)))) for name, rows in tables.items()}
+    return {name: _table_of(name, rows) for name, rows in tables.items()}
 
 
 def run_id_of(name: str, row: Mapping[str, Any], maker: Maker = SHIPPED) -> str:
