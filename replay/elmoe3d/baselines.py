@@ -47,7 +47,6 @@ class Assumed:
     headline_near_ext_ratio: float
     holds: tuple[Holds, ...]
     headline_holds: Holds
-    pool_write_frac: Sourced
 
 
 def platforms(
@@ -58,12 +57,13 @@ def platforms(
     fit: ELMoE3DConstants,
     hit_models: Sequence[str],
     profile: Profile,
+    pool_write_frac: Sourced,
 ) -> pl.DataFrame:
     """Ours, HB-xPU, then every baseline in either mode, over models and batches, by hit model and number of verified nodes;
     near-memory compute once per ratio and holding. token_s; joules per token in columns `PART END` and `END` in all; speedup:
     over the xPU's AR with as many nodes; is_best: the faster mode.
 
-    specs: the baselines' machines by name, and ours.
+    specs: the baselines' machines by name, and ours. pool_write_frac: of `ours`.
     """
     settings = pl.DataFrame(list(product(hit_models, map(float, of.verify_nodes))), schema=ASSUMED, orient="row")
 
@@ -83,7 +83,7 @@ def platforms(
 
     def ours_of(points: Points) -> dict[Mode, Run]:
         found = evaluate(points, profile, with_joules=True)
-        return {mode: ours(points, found, mode, profile, of.pool_write_frac) for mode in MODES}
+        return {mode: ours(points, found, mode, profile, pool_write_frac) for mode in MODES}
 
     made = [*ran(OURS, ELASTIC, specs[OURS], ours_of), *ran(HB_XPU, of.drafted_by, specs[OURS], ours_of)]
     for name in of.baselines:

@@ -34,6 +34,7 @@ from tokentape.replay.elmoe3d.work import (
 from tokentape.warehouse.geometry import Geometry
 
 LSB_BYTES_PER_PARAM = 0.5  # without scales
+ALL_THAT_MAY = Sourced(value=1.0, low=0.0, high=1.0, source="derived: bounds, where no tape says what enters the pool")
 Mode = Literal["ar", "sd"]
 Holds = Literal["dense", "experts"]
 HOME, NEAR = "expert_home", "weights_home"  # roles of EXT and, where channels have compute of their own, of those channels

@@ -17,7 +17,7 @@ from tokentape.flows.running import run
 from tokentape.flows.study_file import Grid
 from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d.settings import PAPER, Settings, setup_of
-from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows
+from tokentape.flows.systems.elmoe3d.study import closed_forms, measured_rows, written
 from tokentape.hw.elmoe3d_constants import load
 from tokentape.replay.elmoe3d.checks import HONESTY
 from tokentape.replay.elmoe3d.events import EVENTS
@@ -208,6 +208,20 @@ def test_platforms_and_energy(rows):
     assert set(best["is_best"]) == {1}
     assert energy.filter((pl.col("low") > pl.col("j_per_token")) | (pl.col("high") < pl.col("j_per_token"))).is_empty()
     assert set(energy.filter(pl.col("platform") == "xpu-nmp")["part"]) == {"compute", "ext", "hb", "links", "static"}
+
+
+def test_what_enters_the_pool_costs_what_the_rounds_by_events_say(rows, points):
+    drawn = points.filter((pl.col("hit_model") == EVENTS) & (pl.col("series") == "table-3"))
+    entered = drawn.filter((pl.col("sd_scheme") == "Elastic-SD") & (pl.col("hardware") == "elmoe3d-8gb"))["pool_write_frac"]
+    found = written(STUDY, drawn.to_dicts())
+    assert (found.value, found.low, found.high) == pytest.approx((entered.mean(), entered.min(), entered.max()))
+    shares = {"j_per_token": found.value, "low": found.low, "high": found.high}
+    where = ["platform", "model_id", "batch", "hit_model", "step_mode", "part"]
+    whole = pl.DataFrame(closed_forms(STUDY, SETUP, CELLS, list(STUDY.load_fits().values()))["elmoe3d_energy"])
+    both = rows["elmoe3d_energy"].join(whole, on=where, suffix=" of all").sort(where)
+    for end, bound in {"j_per_token": 1.0, "low": 0.0, "high": 1.0}.items():
+        moved = both.filter(pl.col(end) != pl.col(f"{end} of all")).select("platform", "step_mode", "part")
+        assert set(moved.rows()) == ({("elmoe3d", "sd", "hb")} if shares[end] != bound else set())
 
 
 def test_intensity_knees_are_where_rooflines_bend(rows):

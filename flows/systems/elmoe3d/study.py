@@ -7,7 +7,9 @@ store is replayed, and one synthetic tape per model of the paper, since its own 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,15 @@ from tokentape.flows.systems.elmoe3d import live
 from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, changed, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
+from tokentape.hw.sourced import Sourced
 from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
 from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_bits
-from tokentape.replay.elmoe3d.events import EVENTS, of_tape, played, texts_of
+from tokentape.replay.elmoe3d.events import of_tape, played, texts_of
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.laws import touched, weights_of
 from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
-from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, evaluated, intensity_rows, mapping_rows, point_rows
+from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, WRITTEN, evaluated, intensity_rows, mapping_rows, point_rows
+from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY
 from tokentape.replay.elmoe3d.tape import coverage, drafted_point, implied, law_of, misses
 from tokentape.replay.elmoe3d.work import findings
 from tokentape.replay.serving.coverage_points import points as coverage_points
@@ -49,22 +53,22 @@ Rows = dict[str, list[dict[str, Any]]]
 
 
 def run(at: Running) -> list[Row]:
-    """The answers; without the live model, by what was measured in it before. The closed forms are written first.
+    """The answers; without the live model, by what was measured in it before. The closed forms are written first, with what
+    enters the pool by events of the tapes that are drawn.
 
     Says the errors against the paper, and what to know before trusting them.
     """
     study, inside = at.study, live.jobs(at.study) if at.in_model else []
     at.expect(["closed forms"], inside, ["tapes"])
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
-    made = closed_forms(study, setup, table, list(fits.values()))
+    drawn = tapes_drawn(study, at.store, setup, fits[study.headline], ran(setup, table))
+    made = closed_forms(study, setup, table, list(fits.values()), [row for rows in drawn.values() for row in rows])
     at.write(made)
     beside = [said for machine in setup.machines.values() for said in findings(machine)]
     at.tell([*([] if study.is_copy else summary(study, made["elmoe3d_checks"])), *dict.fromkeys(beside)])
     at.did("closed forms")
     dict(at.each(live.run_job, inside))
-    made |= _from_tapes(at, setup, fits[study.headline], made["elmoe3d_points"], ran(setup, table))
-    if by_events := [row for row in made["elmoe3d_points"] if row["hit_model"] == EVENTS and row["series"] == TABLE_SERIES]:
-        made["elmoe3d_checks"] += check_rows(study, by_events)
+    made |= _from_tapes(at, setup, fits[study.headline], made["elmoe3d_points"], ran(setup, table), drawn)
     made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
     at.write(made)
     at.did("tapes")
@@ -109,19 +113,29 @@ def sweep_points(study: Settings, setup: Setup, table: pl.DataFrame, fit: ELMoE3
     return pl.concat(made, how="diagonal_relaxed"), replace(setup, machines=machines)
 
 
-def closed_forms(study: Settings, setup: Setup, table: pl.DataFrame, fits: list[ELMoE3DConstants]) -> Rows:
-    """Rows of every table that needs no tape. fits: the headline's first."""
+def written(study: Settings, drawn: Sequence[Row]) -> Sourced:
+    """Of the missed slices that may enter the pool of the machine that is ours, those that do: mean, least and most of rows of
+    elmoe3d_points by events. Without any: bounds."""
+    hardware = study.machines[study.platforms.ours_gb]
+    found = [row[WRITTEN] for row in drawn if row["hardware"] == hardware and row[WRITTEN] is not None]
+    return Sourced(value=mean(found), low=min(found), high=max(found), source="drawn tapes") if found else ALL_THAT_MAY
+
+
+def closed_forms(
+    study: Settings, setup: Setup, table: pl.DataFrame, fits: list[ELMoE3DConstants], drawn: Sequence[Row] = ()
+) -> Rows:
+    """Rows of every table that needs no tape, and of elmoe3d_points those that are drawn. fits: the headline's first."""
     headline, mine, profile = fits[0], ran(setup, table), profiles.load(study.profile)
     past, machines = sweep_points(study, setup, table, headline)
     laws = pl.DataFrame({"hit_model": study.hit_models}).join(mine, how="cross", maintain_order="left_right")
     every = pl.concat([*(points_of(laws, fit, series=TABLE_SERIES) for fit in fits), past], how="diagonal_relaxed")
     found = evaluated(every, machines, profile)
-    made: Rows = {"elmoe3d_points": point_rows(found, machines), "answers": []}
+    made: Rows = {"elmoe3d_points": [*point_rows(found, machines), *drawn], "answers": []}
     if mine.is_empty():  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return made
     specs = {OURS: load_hardware(study.machines[study.platforms.ours_gb])}
     specs |= {name: load_hardware(name) for name in study.platforms.baselines}
-    ran_on = platforms(study.platforms, specs, setup, mine, headline, HIT_MODELS, profile)
+    ran_on = platforms(study.platforms, specs, setup, mine, headline, HIT_MODELS, profile, written(study, drawn))
     made |= {
         "elmoe3d_mapping": mapping_rows(points_of(mine, headline), setup),
         "elmoe3d_platforms": platform_rows(ran_on).to_dicts(),
@@ -185,19 +199,29 @@ def drawn_rows(trace: Trace, study: Settings, setup: Setup, fit: ELMoE3DConstant
     return rows
 
 
-def _from_tapes(at: Running, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]], table: pl.DataFrame) -> Rows:
-    """Misses and unique experts of every tape that decodes; adds points by events: Table 3 on drawn tapes, and every tape that
-    recorded acceptance."""
-    study, store = at.study, at.store
+def tapes_drawn(study: Settings, store: Store, setup: Setup, fit: ELMoE3DConstants, table: pl.DataFrame) -> Rows:
+    """A tape per model: by its trace id rows of elmoe3d_points by events, of Table 3 where that has the model."""
     if not (of := study.tapes):
         return {}
-    how = SynthesisSettings(requests=of.requests, prompt=of.prompt, output=of.output, seed=of.seed, scores=False)
-    made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
+    how, made = SynthesisSettings(requests=of.requests, prompt=of.prompt, output=of.output, seed=of.seed, scores=False), Rows()
     for model in study.models:
         trace_id = synthesize(model.name, models.load(model.name).geometry, how, store, drawn=_skewed(model.name, fit, of.seed))
         cells = table.filter(pl.col("model") == model.name)
+        made[trace_id] = [] if cells.is_empty() else drawn_rows(load_trace(store, trace_id), study, setup, fit, cells)
+    return made
+
+
+def _from_tapes(
+    at: Running, setup: Setup, fit: ELMoE3DConstants, points: list[dict[str, Any]], table: pl.DataFrame, drawn: Rows
+) -> Rows:
+    """Misses and unique experts of every tape that decodes; adds points by events of every tape that recorded acceptance."""
+    study, store = at.study, at.store
+    if not (of := study.tapes):
+        return {}
+    made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
+    for model, trace_id in zip(study.models, drawn, strict=True):
+        cells = table.filter(pl.col("model") == model.name)
         if not cells.is_empty():
-            points += drawn_rows(load_trace(store, trace_id), study, setup, fit, cells)
             skew = implied(evaluated(points_of(cells, fit), setup, study.profile), setup, profiles.load(study.profile))
             shares = [skew[f"experts_{end}"].to_numpy() / setup.models[model.name][0].n_experts for end in ("mean", "min", "max")]
             of_skew = ("implied", trace_id, model.name, "decode", "all", skew["batch"].to_numpy())
