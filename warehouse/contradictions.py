@@ -7,7 +7,8 @@ of any run. Knows rows, not files; what an import may leave out it has flagged i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -126,26 +127,26 @@ class Rows:
             yield (rows["arrival_s"] < 0).to_numpy(), "its arrival_s is negative"
 
     def _list_rules(self, rows: pl.DataFrame, name: str) -> Iterator[tuple[NDArray[np.bool_], str]]:
-        column, g = rows[name], self.geometry
-        lengths = column.list.len()
+        lists, g = _Lists(rows[name]), self.geometry
+        lengths = lists.lengths
         if name == "request_ids":
             yield (lengths == 0).to_numpy(), "it has no member requests"
-            yield _is_repeating(column), "it names a member twice"
+            yield lists.is_repeating(), "it names a member twice"
             if self._requests is not None:
                 known = self._requests
-                yield _any(column, lambda ids: _not_in(ids, known)), "a member is not in `requests`"
+                yield lists.any(lambda ids: _not_in(ids, known)), "a member is not in `requests`"
         elif name in _EXPERTS:
             if self.table == "routing" and name in _CHOSEN:
                 yield _differ(lengths, g.top_k), f"its {name} are not top-k: the manifest says {g.top_k}"
-            yield _any(column, lambda ids: ids >= g.n_experts), f"its {name} go past the model's {g.n_experts} experts"
+            yield lists.any(lambda ids: ids >= g.n_experts), f"its {name} go past the model's {g.n_experts} experts"
             if name in _CHOSEN:
-                yield _is_repeating(column), f"its {name} name an expert twice"
+                yield lists.is_repeating(), f"its {name} name an expert twice"
         elif name == "residency":
             yield _differ(lengths, rows["expert_ids"].list.len()), "its residency is not one per expert"
-            yield _any(column, lambda flags: flags > 1), "its residency is neither 0 nor 1"
+            yield lists.any(lambda flags: flags > 1), "its residency is neither 0 nor 1"
         elif name == "mass":
             yield _differ(lengths, rows["key_positions"].list.len()), "its mass is not one per key position"
-            yield _any(column, lambda mass: ~(mass >= 0) | np.isinf(mass)), "its mass holds NaN, an infinity or less than 0"
+            yield lists.any(lambda mass: ~(mass >= 0) | np.isinf(mass)), "its mass holds NaN, an infinity or less than 0"
         elif name in _NUMBERS:
             if name == "scores":
                 yield (
@@ -154,7 +155,7 @@ class Rows:
                 )
             if name == "gate_weights":
                 yield _differ(lengths, rows["expert_ids"].list.len()), "its gate_weights are not one per expert"
-            yield _any(column, lambda values: ~np.isfinite(values)), f"its {name} hold NaN or an infinity"
+            yield lists.any(lambda values: ~np.isfinite(values)), f"its {name} hold NaN or an infinity"
 
     def _count(self, rows: pl.DataFrame) -> None:
         """Adds to the rows of each pass, and for routing of each MoE layer in it, up to a number that is too many."""
@@ -226,28 +227,36 @@ def _is_unknown(column: pl.Series, known: NDArray[np.int64]) -> NDArray[np.bool_
     return unknown
 
 
-def _any(column: pl.Series, is_bad: Any) -> NDArray[np.bool_]:
-    """Of a column of lists: which rows hold a value for which `is_bad` (values -> flags)."""
-    values = column.drop_nulls().explode(empty_as_null=False)
-    flags = is_bad(values.fill_null(0).to_numpy())
-    flags |= values.is_null().to_numpy() if values.null_count() else False
-    if not flags.any():
-        return np.zeros(len(column), np.bool_)
-    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
-    return np.bincount(np.repeat(np.arange(len(column)), lengths)[flags], minlength=len(column)) > 0
+class _Lists:
+    """A column of lists."""
 
+    def __init__(self, column: pl.Series) -> None:
+        self.column, self.lengths = column, column.list.len()
 
-def _is_repeating(column: pl.Series) -> NDArray[np.bool_]:
-    """Of a column of lists: which rows hold a value twice."""
-    lengths = column.list.len()
-    widths = lengths.fill_null(_SHORT + 1).to_numpy()
-    if widths.size and widths.min() == widths.max() <= _SHORT:
-        places = np.ascontiguousarray(column.explode(empty_as_null=False).to_numpy().reshape(len(column), -1).T)
-        bad = np.zeros(len(column), np.bool_)
-        for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it
-            bad |= one == other
-        return bad
-    return (column.list.n_unique() != lengths).fill_null(False).to_numpy()
+    @cached_property
+    def values(self) -> pl.Series:
+        """Of all lists, one after the other."""
+        return (self.column.drop_nulls() if self.column.null_count() else self.column).explode(empty_as_null=False)
+
+    def any(self, is_bad: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        """Which rows hold a null, or a value for which `is_bad` (values -> flags)."""
+        flags = is_bad((self.values.fill_null(0) if self.values.null_count() else self.values).to_numpy())
+        flags |= self.values.is_null().to_numpy() if self.values.null_count() else False
+        if not flags.any():
+            return np.zeros(len(self.column), np.bool_)
+        lengths = self.lengths.fill_null(0).to_numpy().astype(np.int64)
+        return np.bincount(np.repeat(np.arange(len(self.column)), lengths)[flags], minlength=len(self.column)) > 0
+
+    def is_repeating(self) -> NDArray[np.bool_]:
+        """Which rows hold a value twice."""
+        widths = self.lengths.fill_null(_SHORT + 1).to_numpy()
+        if widths.size and widths.min() == widths.max() <= _SHORT:
+            places = np.ascontiguousarray(self.values.to_numpy().reshape(len(self.column), -1).T)
+            bad = np.zeros(len(self.column), np.bool_)
+            for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it
+                bad |= one == other
+            return bad
+        return (self.column.list.n_unique() != self.lengths).fill_null(False).to_numpy()
 
 
 def _differ(found: pl.Series, wanted: pl.Series | int) -> NDArray[np.bool_]:
