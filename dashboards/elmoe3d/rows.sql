@@ -145,9 +145,9 @@ from ({modes}) where series = 'measured' order by mode, hardware, model, scheme,
 -- checks: Errors and means of the fit that predicts against the paper's open rows, whether they hold their bars, and their panel.
 select block, level, hit_model as law, fit, value, unit, n, bar_low, bar_high, value between bar_low and bar_high as inside,
     map($LAWS, $LAWS_words)[hit_model] as law_words, map($LAWS, $LAWS_words)[hit_model] || ', ' || level as form,
-    case how when 'relative error' then $ERRORS else $SHARES end as panel,
+    case when how = 'relative error' then $ERRORS when unit = '1' then $SHARES end as panel,
     case panel when $ERRORS then least(value, $MOST_ERROR) else value end as shown
-from elmoe3d_checks where study = $study and fit = 'calibrate' and unit = '1' order by all
+from elmoe3d_checks where study = $study and fit = 'calibrate' and unit in ('1', 'x') order by all
 
 -- intensity: Operations per byte of a pass by part, and the knees of the rooflines.
 {machines}
