@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from small_store import summed_anew
 
+from tokentape.warehouse.at_rest import declared
 from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.reference import refresh
 from tokentape.warehouse.tables import (
@@ -92,6 +93,13 @@ def test_values_that_do_not_fit_are_named() -> None:
         conform("gate_curve", pa.table(fitting | {"layer": [70_000], "gate_frac": [0.5]}))
     with pytest.raises(BadTable, match="column gate_frac is not double"):
         conform("gate_curve", pa.table(fitting | {"layer": [1], "gate_frac": ["high"]}))
+
+
+def test_a_column_of_floats_may_begin_with_a_whole_number() -> None:
+    rows = [{"run_id": "a", "metric": str(value), "value": value} for value in (4, 1.5)]
+    assert declared("metrics", rows)["value"].to_pylist() == [4.0, 1.5]
+    with pytest.raises(BadTable, match="table metrics"):
+        declared("metrics", [*rows, rows[0] | {"value": "four"}])
 
 
 def test_declarations_are_complete() -> None:
