@@ -148,8 +148,11 @@ def declared(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _table_of(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Nulls where a row lacks a column. By way of a frame: pyarrow imports pandas, where that is installed, for half a second."""
-    types = pl.DataFrame(pa.Table.from_batches([], schema(name))).schema.items()  # a column of floats may begin with a whole number
+    """Nulls where a row lacks a column; a column of floats may begin with a whole number.
+
+    By way of a frame: pyarrow imports pandas, where that is installed, for half a second.
+    """
+    types = pl.DataFrame(pa.Table.from_batches([], schema(name))).schema.items()
     frame = pl.DataFrame([pl.Series(column, [row.get(column) for row in rows], of, strict=True) for column, of in types])
     return conform(name, frame.to_arrow())
 
