@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from tokentape.capture import models
+from tokentape.capture.datasets import items
+from tokentape.capture.evaluate import exact_match
 from tokentape.capture.live.attention import KV
+from tokentape.capture.live.copies import LowWeights
 from tokentape.capture.live.loop import Sampling, decode
-from tokentape.capture.live.quality import Cut, requests_of, windows
+from tokentape.capture.live.quality import Cut, requests_of, run_in, windows
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import NONE, storage_of
 from tokentape.capture.orderings import Ordering, measured, over
@@ -28,6 +31,7 @@ from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Streaming
+from tokentape.policies.matryoshka import MAT
 
 DATASET = "code"
 SINK = 4
@@ -53,12 +57,27 @@ class Lab:
     def _nll(self, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> np.ndarray:
         """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
         model, requests = self.loaded.model, requests_of(self.texts.tolist(), self.cut)
-        if isinstance(policy, RandomEviction):
-            policy = replace(policy, seed=self.seed)
-        with Inside(model, KV(model, policy, storage_of(storage, rates, seed=self.seed))) as inside:
+        with self._inside(policy, storage, rates) as inside:
             outcomes = decode(model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
         found = [o.nll for o in outcomes]
         return torch.stack([nll for nll in found if nll is not None])[:, self.cut.prompt_tokens :].double().numpy()
+
+    def _inside(self, policy: KVPolicy, storage: str, rates: BitRates) -> Inside:
+        if isinstance(policy, RandomEviction):
+            policy = replace(policy, seed=self.seed)
+        return Inside(self.loaded.model, KV(self.loaded.model, policy, storage_of(storage, rates, seed=self.seed)))
+
+    def accuracy(self, dataset: str, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> float:
+        """Share of the seed's own items of a data set that are answered right."""
+        found = items(dataset, self.cut.n_items * (self.seed + 1))[-self.cut.n_items :]
+        with self._inside(policy, storage, rates) as inside:
+            run = partial(run_in, inside=inside)
+            return float(exact_match(self.loaded, found, dataset, lambda done, total, name: None, run)["accuracy"])
+
+    def at_width(self, bits: int, policy: KVPolicy, storage: str, rates: BitRates) -> float:
+        """Perplexity with the experts and every linear layer at so many bits, in groups; activations are not rounded."""
+        with LowWeights(self.loaded.model, MAT(bits, bits), "high_asym", static=True).in_place():
+            return math.exp(self._nll(policy, storage, rates).mean())
 
     def perplexity(self, policy: KVPolicy = EVERYTHING, storage: str = "plain", rates: BitRates = NONE) -> float:
         return math.exp(self.nll(policy, storage, rates).mean())
@@ -119,14 +138,15 @@ WORD_ORDERINGS = (
     Ordering("perplexity int16 losses 2e-3 / none", True, 1.05, lambda lab: lab.flipped(BitRates.uniform(2e-3))),
     Ordering("perplexity fp16 losses 1e-4 / none", False, 2.0, lambda lab: lab.flipped(BitRates.uniform(1e-4), "fp16")),
 )
-# What Tables 2 to 4 of Kelle say of large models, of this one: a policy, its words and what they lose. Table 2's caches are
-# of 64 tokens, Table 3 goes from budget to budget, Table 4 is under eviction.
+# What Tables 2 to 6 of Kelle say of large models, of this one: a policy, its words and what they lose. Table 2's caches are
+# of 64 tokens, Table 3 goes from budget to budget, Table 4 is under eviction, Table 5 is of answers, Table 6 of narrow weights.
 _KELLE = {n: (AERP(n, sink=SINK), "int16", BitRates.of(Intervals())) for n in (16, 32, 64, 128)}
 _TABLE_2 = {"Kelle": _KELLE[64], "H2O": (H2O(64),), "StreamingLLM": (Streaming(64, sink=SINK),), "4-bit": (EVERYTHING, "quarot")}
 
 
-def _paper(table: int, ours: str, over_what: str, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> Ordering:
-    return Ordering(f"perplexity, Table {table}: {ours} / {over_what}", True, 1.0, over("perplexity", mine, theirs))
+def _paper(table: int, ours: str, than: str, mine: tuple[Any, ...], theirs: tuple[Any, ...], by: str = "perplexity") -> Ordering:
+    what = "accuracy" if by == "accuracy" else "perplexity"
+    return Ordering(f"{what}, Table {table}: {ours} / {than}", True, 1.0, over(by, mine, theirs))
 
 
 PAPER_ORDERINGS = (
@@ -143,6 +163,11 @@ PAPER_ORDERINGS = (
         )
         for mean_us, of in REFRESH_SETS.items()
     ),
+    *(
+        _paper(5, f"Kelle {n}", f"whole cache, {of}", (of, *_KELLE[n]), (of, EVERYTHING), "accuracy")
+        for of, n in (("recall", 128), ("math", 64))
+    ),
+    _paper(6, "Kelle 128, weights of 8 bits", "4 bits", (8, *_KELLE[128]), (4, *_KELLE[128]), "at_width"),
 )
 _OF_HST, _OF_LST = BitRates(hst_msb=1e-3, hst_lsb=1e-3), BitRates(lst_msb=1e-3, lst_lsb=1e-3)
 ORDERINGS = (

@@ -29,7 +29,7 @@ _FEW = {
     "orderings": {"items": 1},
     "budget": {"items": 1, "budget": 16},
     "recall": {"items": 1, "budget": 64},
-    "refresh": {"items": 1, "intervals_us": _LIVE.grid[4].each[1]["intervals_us"][:2]},
+    "refresh": {"items": 1, "intervals_us": [[360, 5400, 1440, 7200], [180, 3600, 720, 5400]]},
     "errors": {"items": 1, "output": 8, "value": 2e-2},
     "divergence": {"items": 1, "output": 8, "budget": 16},
     "tape": {"items": 1, "output": 8, "prompt": 48, "budget": 24},

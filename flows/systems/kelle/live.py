@@ -108,7 +108,8 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
 def _measured(live: Live, job: Job) -> list[Row]:
     loaded = models.load(models.find(live.model))
     if job.table == "orderings":
-        asked = (*ORDERINGS, *PAPER_ORDERINGS) if job.dataset == live.dataset else WORD_ORDERINGS
+        others = ORDERINGS if job.dataset == live.dataset else WORD_ORDERINGS
+        asked = PAPER_ORDERINGS if job.setting == "paper" else others
         cut = Cut(n_items=job.items, prompt_tokens=job.prompt, decode_tokens=job.output)
         return list(orderings(loaded, live.seeds, cut, dataset=job.dataset, of=asked))
     run = job.run

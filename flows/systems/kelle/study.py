@@ -1,7 +1,7 @@
 """The Kelle study: its cost model swept over systems, models, workloads and what is uncertain, what that says of its numbers, and
 what eviction and lost bits cost a live model.
 
-Only claims of role `calibrate` are fitted, by the knobs in hw/fits/kelle.toml (replay/kelle/ratios.py). The closed forms take
+Nothing is fitted to the paper; what heads have in common was counted on a tape (hw/fits/kelle.toml). The closed forms take
 seconds and are computed anew with every run; the live model takes minutes, and what is measured is kept.
 """
 
