@@ -52,7 +52,7 @@ def stated(ask: Ask, **given: Any) -> pl.DataFrame:
 
 
 def worded(claims: pl.DataFrame, is_placed: bool = True) -> pl.DataFrame:
-    """Claims with their words: fitted ones first."""
+    """Claims with their words: those for calibration first."""
     place = turn_of("role", ROLES)
     quantity_said = pl.col("quantity")
     for pattern, said in SPELLED.items():

@@ -24,7 +24,7 @@ HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark,
 PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
 # What a paper's number is to us -> words, colour, shape.
 ROLES = {
-    "calibrate": ("calibrated: fitted to this number", ORANGE, "diamond"),
+    "calibrate": ("for calibration: a fit may see this number", ORANGE, "diamond"),
     "predict": ("predicted", BLUE, "circle"),
     "report": ("reported only", QUIET, "square"),
 }

@@ -74,7 +74,7 @@ others: qwen3-30b-a3b, 1.3/s: orca waits least for the first token (0.30 s), sta
     1.4/s: layered waits least for the first token (1.00 s), disaggregated has the least TBT p99 (25 ms).
 claims[Table 2]: Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those
     of layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in
-    points). Table 2: Within 10 % of the paper: 1 of 1 fitted (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).
+    points). Table 2: Within 10 % of the paper: 1 of 1 for calibration (worst: 0.0 %, TTFT mean, Qwen3-30B-A3B).
 claims[Table 6]: Predicted numbers are off by 10.2 % in the median and 10.2 % on average, 1 of 2 with a band lie inside it; those
     of layered prefill are off by 20.0 % in the median and 20.0 % on average, 0 of 1 with a band lie inside it (percentages in
     points). Table 6: Within 10 % of the paper (10 points where it is a percentage): 1 of 2 predicted (worst: -20.0 %, TBT p99,
