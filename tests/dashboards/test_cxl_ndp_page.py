@@ -20,8 +20,7 @@ Said = dict[str, dict[str, str]]
 SAID = told("""
 throughput: On mixtral-8x7b at batch 16, OURS-2 decodes 1,000 tokens/s, 8.0 × MoNDE (paper 8, for calibration) and 16.0 × HOBBIT
     (paper 16, for calibration); OURS-3 decodes 625 tokens/s, 5.0 × MoNDE and 10.0 × HOBBIT. With the same constants, × MoNDE
-    (OURS-2 and
-    OURS-3): mixtral-8x22b 8.0 and 5.0; qwen3-30b-a3b 4.0 and 2.5.
+    (OURS-2 and OURS-3): mixtral-8x22b 8.0 and 5.0; qwen3-30b-a3b 4.0 and 2.5.
 requests[mixtral-8x7b|long prompts]: Over 2 pairs of lengths OURS-2 is 8.0 to 8.0 × (paper 4 to 12) and OURS-3 is 6.7 to 6.7 × as
     fast as MoNDE, OURS-2 up to 20.0 × HOBBIT. OURS-2 < OURS-3 < MoNDE < HOBBIT in time at every pair. 128 → 256 takes OURS-2 10
     s: 40 % attention and KV, 30 % experts on the GPU and 20 % waiting for the NDP; its NDP is busy for 5 s.

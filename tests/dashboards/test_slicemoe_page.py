@@ -27,8 +27,8 @@ LIVE = "embedded, code"
 
 SAID = told("""
 claims: Within 10 % of the paper: 1 of 1 for calibration (worst: +5.0 %, energy gain, Big-Model), 0 of 1 predicted (worst:
-    -50.0 %, energy gain, Other-Model) and 0 of 2 reported only (worst: -20.0 %, speed-up, somewhere). 1 of 2 bounds hold. 3 of 9 numbers
-    have no answer: perplexity (3); for 1 of them the paper prints no value.
+    -50.0 %, energy gain, Other-Model) and 0 of 2 reported only (worst: -20.0 %, speed-up, somewhere).
+    1 of 2 bounds hold. 3 of 9 numbers have no answer: perplexity (3); for 1 of them the paper prints no value.
 # All are best at strength 1. Strayed by .17, high-bit takes .66 J and s, DBSC .1 and .24 J and .2 s, low-bit .1 J; by .1 it takes
 # .8 J and Cumsum .9.
 gains[MAT84|0.35]: With MAT84 and tau 0.35, DBSC reaches at most 4.67 × less energy and 3.30 × the speed on Big-Model (at 2.0 GB;
