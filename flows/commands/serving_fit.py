@@ -32,7 +32,7 @@ def calibrate_serving(
     ] = None,
     mode: Annotated[
         str,
-        option("chunked; long-context: also on the chunked run of 30k prompts, which it predicts; client: of runs through one."),
+        option("chunked; long-context: also on the chunked run of 30k prompts, which it predicts."),
     ] = "chunked",
     check: Annotated[
         str | None,

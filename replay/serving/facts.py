@@ -15,7 +15,7 @@ from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 
 PAPER = "layered_prefill"
-MODES = ("chunked", "long-context", "client")
+MODES = ("chunked", "long-context")
 ROWS = {512: 1.3, 1024: 1.7, 2048: 2.6}  # Table 2: chunk, requests/s
 _LONG_RATE = 0.1
 # Sigma of the metrics of a run, as shares.
@@ -45,7 +45,7 @@ class Fact:
 
 def facts(claims: Iterable[Mapping[str, Any]], mode: str = "chunked") -> list[Fact]:
     """What is fitted on, from the rows of table `claims`. mode chunked: claims of role `calibrate` alone; long-context: also the
-    chunked run of 30k prompts, which the headline predicts; client: the first, of runs through the paper's benchmark client.
+    chunked run of 30k prompts, which the headline predicts.
 
     Where the paper gives a bound or a rough value ("above 0.5 s", "near 0.2 s") a point is chosen: point_frac of it (assumed).
     Raises ValueError naming a claim that is missing or not for fitting, and for an unknown mode.
@@ -104,29 +104,23 @@ def simulated(
     for batch, context in ((32, 4096), (1, 8000)):
         found["decode", f"{batch}", f"{context}"] = cost.decode_step_s(batch, context)
     for chunk, rate in ROWS.items():
-        sent = workloads(rate, length_scale, numbers, mode)
-        rows = [_run_metrics(_served(requests, Chunked(chunk), cost, mode)) for requests in sent]
+        rows = [_run_metrics(sent, Chunked(chunk), cost) for sent in workloads(rate, length_scale, numbers)]
         for metric in _RUN_SIGMAS:
             found["run", f"{chunk}", metric] = float(np.median([row[metric] for row in rows]))
     if mode == "long-context":
-        rows = [_run_metrics(serve(synthetic("30k", _LONG_RATE, seed), Chunked(512), cost)) for seed in numbers]
+        rows = [_run_metrics(synthetic("30k", _LONG_RATE, s, of_client=True), Chunked(512), cost) for s in numbers]
         for metric in ("ttft_mean", "tbt_mean"):
             found["long", metric] = float(np.median([row[metric] for row in rows]))
     return found
 
 
-def workloads(rate_per_s: float, length_scale: float, seeds: Iterable[int], mode: str = MODES[0]) -> list[Requests]:
-    """The arXiv requests of a row of Table 2, a set per seed."""
-    return [synthetic("arxiv", rate_per_s, s, length_scale=length_scale, of_client=mode == "client") for s in seeds]
+def workloads(rate_per_s: float, length_scale: float, seeds: Iterable[int]) -> list[Requests]:
+    """The arXiv requests of a row of Table 2 as the paper's benchmark client sends them, a set per seed."""
+    return [synthetic("arxiv", rate_per_s, seed, length_scale=length_scale, of_client=True) for seed in seeds]
 
 
-def _served(sent: Requests, scheduler: Chunked, cost: IterationCosts, mode: str) -> ServingRun:
-    if mode != "client":
-        return serve(sent, scheduler, cost)
-    return Client().served(sent, lambda requests: serve(requests, scheduler, cost))
-
-
-def _run_metrics(run: ServingRun) -> dict[str, float]:
+def _run_metrics(sent: Requests, scheduler: Chunked, cost: IterationCosts) -> dict[str, float]:
+    run = Client().served(sent, lambda requests: serve(requests, scheduler, cost))
     return {
         "ttft_mean": float(run.ttft_s.mean()),
         "ttft_p99": float(np.percentile(run.ttft_s, 99)),

@@ -60,9 +60,8 @@ NUMBERS: dict[str, tuple[tuple[str, str], ...]] = {
     "j_per_byte": (("energy", "j_per_byte"),),
     "static_w": (("energy", "static_w"),),
 }
-# Seeds per run in the steps of the search: near saturation the median of 40 runs is itself off by several percent.
-SEEDS = (16, 160)
-SEEDS_OF_CLIENT = (16, 64)  # whose arrivals are one draw
+# Seeds per run in the steps of the search: of the lengths, the client's arrivals are one draw.
+SEEDS = (16, 64)
 N_STEPS = 12  # of a search at most
 WIDTH = 0.02  # of the derivatives' differences, on logarithms: medians over seeds are not smooth
 
@@ -138,21 +137,19 @@ def calibrate(
 ) -> Fit[ServingFitted]:
     """The constants that come closest to the published facts. Deterministic; minutes on one core. Needs scipy.
 
-    mode: long-context fits the limit of the KV bandwidth at small batches too, on one run more (see facts), client on
-    runs through the benchmark client; neither is the headline. say: told of the progress. Raises ValueError for claims that may
-    not be fitted on, ImportError without scipy.
+    mode: long-context fits the limit of the KV bandwidth at small batches too, on one run more (see facts), and is not the
+    headline. say: told of the progress. Raises ValueError for claims that may not be fitted on, ImportError without scipy.
     """
     rows = list(claims)
     wanted = facts(rows, mode)
-    seeds = SEEDS_OF_CLIENT if mode == "client" else SEEDS
-    search = Search(rows, geometry, machine, mode, PULL, seeds)
+    search = Search(rows, geometry, machine, mode, PULL, SEEDS)
     values = search.best(wanted, say)
     cost, constants = search.cost(values)
-    energy, energy_claims = fit_energy(rows, cost, constants.length_scale, range(seeds[-1]), mode)
+    energy, energy_claims = fit_energy(rows, cost, constants.length_scale, range(SEEDS[-1]))
     constants = dataclasses.replace(constants, numbers=constants.numbers | {"energy": energy})
     ids = {claim for fact in wanted for claim in fact.claims} | set(energy_claims)
     ids |= {row["claim_id"] for row in rows if row["paper"] == PAPER and row["metric"] == "expert_coverage"}
-    loss = float((search.misses(values, seeds[-1], wanted) ** 2).sum())
+    loss = float((search.misses(values, SEEDS[-1], wanted) ** 2).sum())
     return Fit(constants, tuple(sorted(ids)), loss, machine.name, model, mode)
 
 
@@ -170,7 +167,7 @@ def left_out(search: Search, say: Callable[[str], None] = lambda line: None) -> 
 
 
 def fit_energy(
-    claims: Iterable[Mapping[str, Any]], cost: IterationCosts, length_scale: float, seeds: Iterable[int], mode: str = MODES[0]
+    claims: Iterable[Mapping[str, Any]], cost: IterationCosts, length_scale: float, seeds: Iterable[int]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Static power and energy per byte by least squares on relative errors of the chunked rows' energy per token; the energy per
     operation stays as assumed, since three rows cannot tell the three apart. Returns the ids of the claims used."""
@@ -181,7 +178,7 @@ def fit_energy(
         rate = float(row["setting"].split("rate=")[1])
         chunk = next(c for c, r in ROWS.items() if r == rate)
         target_j = float(row["value"]) * SI[row["unit"]]
-        runs = [serve(requests, Chunked(chunk), cost) for requests in workloads(rate, length_scale, numbers, mode)]
+        runs = [serve(requests, Chunked(chunk), cost) for requests in workloads(rate, length_scale, numbers)]
         tokens = np.array([(run.requests.n_prompt_tokens + run.requests.n_output_tokens).sum() for run in runs], np.float64)
         per_run = np.array([(run.wall_s, run.j_of_bytes, run.j_of_ops) for run in runs])
         wall, of_bytes, of_ops = np.median(per_run / tokens[:, None], axis=0) / target_j

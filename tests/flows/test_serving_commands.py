@@ -182,7 +182,7 @@ def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
 def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkeypatch):
     pytest.importorskip("scipy")
     monkeypatch.setattr(serving_fit, "SEEDS", (1,))
-    monkeypatch.setattr(serving_fit, "N_STEPS", 1)
+    monkeypatch.setattr(serving_fit, "N_STEPS", 2)
     tokentape.ok("calibrate", "serving", "--out", "my.toml")
     found = serving_fits.load(str(tmp_path / "my.toml"))
     assert found.machine == "h100x2"

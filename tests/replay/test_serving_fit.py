@@ -2,13 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tokentape.hw.spec import load
 from tokentape.replay.serving import fit as serving_fit
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.facts import facts, simulated
-from tokentape.replay.serving.fit import NUMBERS, PARAMETERS, calibrate, fitted
+from tokentape.replay.serving.fit import NUMBERS, PARAMETERS, Search, calibrate, fitted
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -56,8 +57,8 @@ def test_a_stronger_pull_stays_nearer_to_the_starts(made, monkeypatch):
     monkeypatch.setattr(serving_fit, "N_STEPS", 4)
 
     def scale(pull: float) -> float:
-        monkeypatch.setattr(serving_fit, "PULL", pull)
-        return calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b").constants.length_scale
+        found = Search(CLAIMS, GEOMETRY, MACHINE, "chunked", pull, (1,)).best(made)
+        return float(np.exp(found[list(PARAMETERS).index("length_scale")]))
 
     assert abs(scale(0.01) - 1.0) < 0.005 < 1.0 - scale(1.0)
 

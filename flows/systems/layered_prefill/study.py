@@ -75,11 +75,12 @@ class Trace(Grid):
 
 
 class Settings(StudyFile):
-    """study.toml. profile: cost profile of every point. n_claim_seeds: of points that answer claims; n_seeds: of the others."""
+    """study.toml. served: fields of every point that its grid leaves out. n_claim_seeds: of points that answer claims; n_seeds:
+    of the others."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
-    profile: str
+    served: dict[str, Any]
     n_seeds: int
     n_claim_seeds: int
     ttft_factors: tuple[float, ...]
@@ -126,7 +127,7 @@ def jobs(study: Settings) -> list[Job]:
 
 def _of_group(study: Settings, group: Group) -> Iterator[Job]:
     for fields in group.points():
-        given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds, "profile": study.profile} | fields
+        given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds, **study.served} | fields
         point = point_of(given)
         engine = {name: value for name, value in given.items() if name in Point.model_fields}
         against = None if group.against is None else point_of(engine | group.against)
@@ -159,8 +160,8 @@ def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
             missing.append(f"{trace.series}: {path} is not there, its points are left out; set {ARRIVALS} to its folder")
             continue
         served: dict[str, Any] = {"workload": import_requests(path, store, trace.importer), "arrival": "trace"}
-        served |= {"windows": trace.windows, "n_seeds": trace.windows}
-        served |= {"profile": study.profile}
+        served |= {"windows": trace.windows, "n_seeds": trace.windows, "client": False}
+        served = study.served | served
         found += [Job(trace.series, point_of(fields | served)) for fields in trace.points()]
     return found, missing
 
@@ -206,10 +207,10 @@ def answers(store: Store, study: Settings, points: Mapping[Job, list[Row]]) -> l
                 raise ValueError(f"study {study.name}, series {job.series}: no claim is named {PAPER}/{pattern}")
             asked += [{"job": i, "claim_id": claim_id} for claim_id in ids]
     for name, (batch, context) in study.decode_steps.items():
-        cost = engine_of(store, Point(scheduler="chunked", model=name.split("/")[2], profile=study.profile)).cost
+        cost = engine_of(store, Point(scheduler="chunked", model=name.split("/")[2], profile=study.served["profile"])).cost
         step = {"batch": batch, "context": context, "seconds": cost.decode_step_s(batch, context)}
         steps.append({"claim_id": f"{PAPER}/{name}", **step})
-    covered = engine_of(store, Point(scheduler="chunked", profile=study.profile)).cost.cov_decode[:, 0]
+    covered = engine_of(store, Point(scheduler="chunked", profile=study.served["profile"])).cost.cov_decode[:, 0]
     shares = [{"n": n, "share": share} for n, share in enumerate(covered.tolist())]
     asked = asked or [{"job": -1, "claim_id": ""}]
     made = {"served": served, "asked": asked, "metrics": metrics, "falls": [*falls, lead], "steps": steps, "coverage": shares}
