@@ -12,7 +12,7 @@ SYSTEMS = {
     "OURS-3": theme.ORANGE,
     MONDE: theme.BLUE,
     "MoNDE never": theme.SKY,
-    "MoNDE balance": theme.GREEN,
+    "MoNDE ema": theme.GREEN,
     "MoNDE always": theme.PURPLE,
     HOBBIT: theme.QUIET,
 }

@@ -19,7 +19,7 @@ def calibrate_cxl_ndp(
         option("Fit nothing: print how these constants do, cxl_ndp or a file."),
     ] = None,
 ) -> None:
-    """Fit three constants of the GPU-NDP systems to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
+    """Fit the one constant of the GPU-NDP systems to the decode ratios of Mixtral-8x7B, and print each beside the paper's.
 
     Only claims of role `calibrate` are fitted on. Under a minute.
 

@@ -24,7 +24,7 @@ from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
-KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-balance", "hobbit")
+KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-ema", "hobbit")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Options:
             name=name,
             geometry=geometry,
             context_tokens=self.context,
-            hobbit_bits=fit.hobbit_bits if fit else Settings.shipped().hobbit_bits,
+            hobbit_bits=Settings.shipped().hobbit_bits,
         )
 
     def _source(self) -> tuple[Setup, Callable[[], CXLNDPRouting]]:

@@ -1,6 +1,6 @@
 """Fits the constants of the GPU-NDP systems to the claims of role `calibrate`, all of Mixtral-8x7B.
 
-A layer's fixed time, the link's share and HOBBIT's width, by bounded least squares on ln(ours / published) of decode ratios. How
+A layer's fixed time, by bounded least squares on ln(ours / published) of decode ratios. How
 alike prompts and their answers are was set before, in the routing that is replayed (capture/synthetic/profiles.toml). Pure:
 claims and replays are passed in.
 """
@@ -17,20 +17,16 @@ from tokentape.hw.fit_files import Fit, FitFiles, solver
 from tokentape.hw.profile import Profile, with_values
 
 PAPER = "cxl_ndp"
-# Lowest and highest value that a fit may take; link_frac: the range of hw/specs/h100-cxl-ndp.toml.
-BOUNDS = {"fixed_s": (0.0, 5e-4), "link_frac": (0.7, 1.0), "hobbit_bits": (2.0, 16.0)}
+BOUNDS = {"fixed_s": (0.0, 5e-4)}  # lowest and highest value that a fit may take
 STARTS = (0.2, 0.5, 0.8)  # of the way from each bound to the other
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """fixed_s: of a layer beside its reads; link_frac: of the link's peak; hobbit_bits: mean width that HOBBIT fetches at. In no
-    data sheet, nor in the paper. Raises ValueError outside BOUNDS."""
+    """fixed_s: of a layer beside its reads, in no data sheet, nor in the paper. Raises ValueError outside BOUNDS."""
 
     fixed_s: float
-    link_frac: float
-    hobbit_bits: float
 
     def __post_init__(self) -> None:
         for name, (low, high) in BOUNDS.items():
@@ -39,9 +35,7 @@ class Constants:
 
     def profile(self) -> Profile:
         """The paper's cost profile with these numbers."""
-        crossing = ("moved", "streamed", "ahead", "exchange")
-        shares = {f"lane.{lane}.bytes_frac": self.link_frac for lane in crossing}
-        return with_values(PAPER, {"lane.layer.each_s": self.fixed_s} | shares)
+        return with_values(PAPER, {"lane.layer.each_s": self.fixed_s})
 
 
 FILES = FitFiles(PAPER, Constants, "mean of |ln(ours / published)|")

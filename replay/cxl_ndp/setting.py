@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.profile import ENDS
-from tokentape.policies.bits import assign
+from tokentape.policies.bits import BIT_RULES, BitRule, assign
+from tokentape.policies.names import unknown
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.replicas import WIDTHS, levels
-from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
@@ -44,7 +44,7 @@ class Setting:
     def refuse_what_is_not(self, n_experts: int) -> None:
         """Raises ValueError for a placement, rule or alpha that there is not, and for more hot experts than a layer has."""
         _placement(self)
-        resolve("precision", self.rule or "uniform")
+        _rule(self.rule or "uniform")
         importance(np.ones(n_experts), np.ones(n_experts), self.alpha)
         hot_set(np.ones(n_experts), self.hot_experts)
 
@@ -77,7 +77,14 @@ def widths(
     Raises ValueError for an unknown rule.
     """
     share = shares(routing.prefill_counts[placed.groups].sum(axis=1)) if weighted else None
-    return assign(resolve("precision", rule), losses, placed.scores, placed.hot, mean_bits, share=share)
+    return assign(_rule(rule), losses, placed.scores, placed.hot, mean_bits, share=share)
+
+
+def _rule(name: str) -> BitRule:
+    """Raises ValueError for another name."""
+    if name not in BIT_RULES:
+        raise unknown("bit rule", name, BIT_RULES)
+    return BIT_RULES[name]
 
 
 def placed_by(routing: CXLNDPRouting, setting: Setting) -> Placed:

@@ -25,20 +25,22 @@ from tokentape.warehouse.geometry import Geometry
 FP16_BITS, FP16_BYTES = 16, 2
 REPLICA_BITS = (1, 2, 3, 4)  # held in the NDP's memory beside FP16
 MONDE, HOBBIT, OURS = "MoNDE", "HOBBIT", "OURS"
+BALANCE = "balance"  # MoNDE's own sharing out of hot and cold experts (policies/placement/reactive.py)
 NEAR, IN_PLACE, FETCHED = "near", "in place", "fetched"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What every setting of a model has in common. context_tokens: what a decode attends to; hobbit_bits: mean width that HOBBIT
-    fetches at; ema_beta: of MoNDE's average. Raises ValueError for a dense model and for a tape that records no widths."""
+    """What every setting of a model has in common. context_tokens: what a decode attends to; hobbit_bits: width that HOBBIT
+    fetches misses at, that of its less important experts; ema_beta: of MoNDE ema's average. Raises ValueError for a dense model
+    and for a tape that records no widths."""
 
     machine: HardwareSpec
     profile: Profile
     name: str
     geometry: Geometry
     context_tokens: int = 768
-    hobbit_bits: float = 3.5
+    hobbit_bits: float = 4.0
     ema_beta: float = 0.9
 
     def __post_init__(self) -> None:
@@ -116,7 +118,7 @@ class System:
 
 
 def system_of(name: str, made: Setup, **changed: bool) -> System:
-    """OURS-3, OURS-2.5, OURS-16, MoNDE, MoNDE never (always, balance), HOBBIT; case does not matter. changed: flags of System.
+    """OURS-3, OURS-2.5, OURS-16, MoNDE, MoNDE never (always, ema), HOBBIT; case does not matter. changed: flags of System.
 
     Raises ValueError naming the systems.
     """
@@ -124,10 +126,10 @@ def system_of(name: str, made: Setup, **changed: bool) -> System:
     if kind.lower() == OURS.lower() and rest.replace(".", "", 1).isdigit():
         return ours(float(rest), **changed)
     if kind.lower() == MONDE.lower():
-        return monde(made, rest or "ema", **changed)
+        return monde(made, rest or BALANCE, **changed)
     if name.lower() == HOBBIT.lower():
         return System(name=HOBBIT, fetches=True, moved_bits=made.hobbit_bits, **changed)  # type: ignore[arg-type]
-    raise ValueError(f"unknown system {name!r}; known: OURS-BITS such as OURS-3, MoNDE, MoNDE never, always or balance, HOBBIT")
+    raise ValueError(f"unknown system {name!r}; known: OURS-BITS such as OURS-3, MoNDE, MoNDE never, always or ema, HOBBIT")
 
 
 def decisions(name: str) -> dict[str, str]:
@@ -136,7 +138,7 @@ def decisions(name: str) -> dict[str, str]:
     if kind == OURS:
         width = {} if float(rest) == FP16_BITS else {"precision": f"prefix_split mean_bits={rest}"}
         return {"place": "prefill_guided", **width}
-    return {"residency": "fetch on miss"} if name == HOBBIT else {"place": rest or "ema"}
+    return {"residency": "fetch on miss"} if name == HOBBIT else {"place": rest or BALANCE}
 
 
 def ours(bits: float, **changed: bool) -> System:
@@ -148,14 +150,15 @@ def ours(bits: float, **changed: bool) -> System:
     return System(name=f"{OURS}-{bits:g}", bits=bits, **changed)  # type: ignore[arg-type]
 
 
-def monde(made: Setup, policy: str = "ema", **changed: bool) -> System:
-    """FP16 everywhere; experts migrate by `policy`: ema, never, always or balance, which compares this machine's reads."""
+def monde(made: Setup, policy: str = BALANCE, **changed: bool) -> System:
+    """FP16 everywhere; experts move by `policy`: balance, as published, beside computing; ema, never, always."""
     kinds = {name: kind for name, kind in PLACEMENTS.items() if kind.kind == "reactive"}
     if policy not in kinds:
         raise unknown("migration", policy, kinds)
-    parameters = {"ema": {"beta": made.ema_beta}, "balance": _reads(made) if policy == "balance" else {}}.get(policy, {})
+    parameters = {"ema": {"beta": made.ema_beta}, "balance": _reads(made) if policy == BALANCE else {}}.get(policy, {})
     reactive = kinds[policy](**parameters)
-    name = MONDE if policy == "ema" else f"{MONDE} {policy}"
+    name = MONDE if policy == BALANCE else f"{MONDE} {policy}"
+    changed["overlaps"] = changed.get("overlaps", False) or policy == BALANCE  # what it weighs is link beside memory
     return System(name=name, reactive=reactive, starts_placed=reactive.starts_placed, **changed)  # type: ignore
 
 

@@ -14,7 +14,7 @@ STEP_MS = {
     "OURS-3": 0.8,
     "MoNDE": 4.0,
     "MoNDE never": 3.0,
-    "MoNDE balance": 3.5,
+    "MoNDE ema": 3.5,
     "MoNDE always": 20.0,
     "HOBBIT": 8.0,
 }

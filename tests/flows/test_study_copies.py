@@ -124,4 +124,4 @@ def test_runs_say_what_their_system_decides() -> None:
     assert kelle_decisions("Kelle+eDRAM") == {"kv": "aerp", "refresh": "2drp"}
     assert ndp_decisions("OURS-3") == {"place": "prefill_guided", "precision": "prefix_split mean_bits=3"}
     assert ndp_decisions("OURS-16") == {"place": "prefill_guided"}
-    assert [ndp_decisions(name).get("place") for name in ("MoNDE", "MoNDE never", "HOBBIT")] == ["ema", "never", None]
+    assert [ndp_decisions(name).get("place") for name in ("MoNDE", "MoNDE never", "HOBBIT")] == ["balance", "never", None]

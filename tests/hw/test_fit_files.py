@@ -89,7 +89,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
         "constants: numbers.energy.static_w must be a number, found 'much'",
     ),
     "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "constants: laws.qwen3-30b-a3b: unknown key 'beta_v'"),
-    "a share below its range": ("cxl_ndp", lambda t: t.replace("link_frac = 1", "link_frac = 0.2"), "link_frac is 0.2"),
+    "a constant above its range": ("cxl_ndp", lambda t: t.replace("fixed_s = ", "fixed_s = 1"), "fixed_s is 10.0"),
 }
 
 

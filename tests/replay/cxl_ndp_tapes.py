@@ -1,9 +1,12 @@
 """Small routings and the tables of a tape that holds them."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import tapes
 
+from tokentape.hw.profile import Profile
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting, Reading, routing_of
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.system.recorded import recorded
@@ -69,3 +72,9 @@ def random_routing(seed, n_sequences=6, n_layers=2, n_experts=5, k=2, n_steps=12
         decode_ids=ids,
         n_decode=n_decode,
     )
+
+
+def with_shares(profile: Profile, shares: dict[str, float]) -> Profile:
+    """Lanes that reach these shares of a memory's peak, whatever the machine says."""
+    lanes = (replace(lane, bytes_frac=shares.get(lane.name, lane.bytes_frac)) for lane in profile.lanes)
+    return replace(profile, lanes=tuple(lanes))

@@ -194,7 +194,7 @@ def test_every_ndp_system_runs_on_every_machine(name, profile):
     made = ndp_setup("deepseek-v2-lite", MACHINES[name], profile, 768)
     tape = ndp_routing(made, 4)
     placed = ndp.place(tape, 4, 20)
-    of = ("OURS-3", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE balance", "HOBBIT")
+    of = ("OURS-3", "OURS-16", "MoNDE", "MoNDE never", "MoNDE always", "MoNDE ema", "HOBBIT")
     for system in (system_of(system, made, overlaps=bool((n + len(name)) % 2)) for n, system in enumerate(of)):
         found = ndp.replay(tape, placed, made, system)
         assert (found.seconds.value > 0).all()

@@ -126,7 +126,7 @@ class Settings(StudyFile):
 
 
 def setup(study: Settings, model: str, constants: Constants | None = None) -> Setup:
-    """Of a model that ships or a config.json. constants: in place of the study's profile and of what HOBBIT fetches at."""
+    """Of a model that ships or a config.json. constants: in place of the study's profile."""
     found = models.load(model)
     return Setup(
         machine=load_hardware(study.hardware),
@@ -134,6 +134,6 @@ def setup(study: Settings, model: str, constants: Constants | None = None) -> Se
         name=found.name,
         geometry=found.geometry,
         context_tokens=study.context_tokens,
-        hobbit_bits=constants.hobbit_bits if constants else study.hobbit_bits,
+        hobbit_bits=study.hobbit_bits,
         ema_beta=study.ema_beta,
     )
