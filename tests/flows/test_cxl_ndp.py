@@ -85,7 +85,7 @@ def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):
     footprint = next(row for (claim, _), row in ours.items() if "fp16_footprint" in claim)
     assert footprint["value"] == pytest.approx(280, rel=0.01)
     fixed = [row["value"] for (_, mode), row in ours.items() if mode == "paper, MAC rate fixed"]
-    assert fixed == pytest.approx([1.22, 1.22], abs=0.03), "computing bounds: the gain of bandwidth is lost"
+    assert fixed == pytest.approx([1.28, 1.28], abs=0.03), "computing bounds: the gain of bandwidth is lost"
     speedup = next(claim for claim in STATED if "/speedup/" in claim)
     assert ours[speedup, "paper, end to end"]["value"] < ours[speedup, "paper"]["value"]
 
