@@ -23,6 +23,7 @@ from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
+from tokentape.policies.bits import BitRule
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
@@ -259,7 +260,7 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
-    losses = None if system.precision in (None, UNIFORM) else _losses(store.absolute, asked.trace_id)
+    losses = None if system.precision is UNIFORM or not isinstance(system.precision, BitRule) else _losses(store.absolute, asked.trace_id)
     seed = asked.workload.seed if draws else 0
     expert_format = format_of(store, asked.trace_id, asked.expert_format)
     return Setting(profile=asked.profile, expert_format=expert_format, seed=seed, losses=losses)

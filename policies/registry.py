@@ -52,7 +52,7 @@ KINDS = {
         "placement", "tokentape.policies.placement", "PLACEMENTS", "Placement",
         "is derived from policies.placement.FixedPlacement, ReactivePlacement or EventPlacement",
     ),
-    "precision": Kind("bit rule", "tokentape.policies.bits", "BIT_RULES", "BitRule", "is derived from policies.bits.BitRule"),
+    "precision": Kind("bit rule", "tokentape.policies.bits", "WIDTH_RULES", "WidthRule", "is derived from policies.bits.BitRule"),
     "draft": Kind(
         "pool policy", "tokentape.policies.speculation", "DRAFTS", "DRAFT",
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",

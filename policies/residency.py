@@ -6,6 +6,7 @@ from tokentape.policies.arc import ARC
 from tokentape.policies.belady import Belady, BypassBelady
 from tokentape.policies.gate_weighted import GateWeighted
 from tokentape.policies.gdsf import GDSF
+from tokentape.policies.hobbit import Hobbit
 from tokentape.policies.hysteresis import Hysteresis
 from tokentape.policies.least_stale import LeastStale
 from tokentape.policies.lfru import LFRU
@@ -32,6 +33,7 @@ CACHES: dict[str, type] = {
     "least-stale": LeastStale,
     "gate-weighted": GateWeighted,
     "hysteresis": Hysteresis,
+    "hobbit": Hobbit,
     "static": Static,
     "random": RandomVictim,
     "belady": Belady,

@@ -37,7 +37,7 @@ def replay(
         str | None,
         option(
             "lru, lfu, lfu-lifetime, fifo, sieve, slru, s3-fifo, arc, lfru, gdsf, least-stale, gate-weighted, hysteresis, "
-            "static, random, belady[-bypass], my.py:MyCache or slicemoe."
+            "hobbit, static, random, belady[-bypass], my.py:MyCache or slicemoe."
         ),
     ] = None,
     capacity: Annotated[str | None, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")] = None,

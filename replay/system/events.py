@@ -7,6 +7,7 @@ neither looked up nor admitted. What the iteration's cost is linear in goes to t
 
 import numpy as np
 
+from tokentape.policies.bits.by_gate import ask_by_gate
 from tokentape.policies.bits.rule import RULE_SIGNATURE
 from tokentape.policies.kernels import (
     array,
@@ -77,8 +78,9 @@ PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64,
 _X2 = array(float32, 2)
 ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
 # Of a cache whose policy needs them, else empty: recorded gate weights (rows, MoE layers, k) and scores (rows x MoE layers, E);
-# scratch: largest of both of an event's experts, and of those looked up.
-TOLD = tuple_of(array(float64, 3), _X2, *(array(float32, 1),) * 4)
+# scratch: largest of both of an event's experts, and of those looked up; of widths by gate, else empty: parameters of
+# `ask_by_gate`, and the width at which an expert was fetched last (MoE layers, E).
+TOLD = tuple_of(array(float64, 3), _X2, *(array(float32, 1),) * 4, _F1, _F2)
 SPLIT = function(RULE_SIGNATURE)
 LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
 WHERE = function(WHERE_SIGNATURE)
@@ -121,7 +123,7 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
 @kernel(void(int64, _I1, int64, array(int16, 3), array(uint64, 1), uint64, uint64, TOLD), allocates=False)
 def _tell(m, rows, n_rows, ids, place, begin, end, told):  # type: ignore[no-untyped-def]
     """Largest gate weight and score of every expert of an event, in front of `end`, as `_gather` has them."""
-    gates_of, scores_of, gates, scores, _, _ = told
+    gates_of, scores_of, gates, scores, _, _, _, _ = told
     if gates_of.shape[0] > 0:
         gates[begin:end] = 0.0
     if scores_of.shape[0] > 0:
@@ -133,6 +135,24 @@ def _tell(m, rows, n_rows, ids, place, begin, end, told):  # type: ignore[no-unt
                 gates[place[e]] = max(gates[place[e]], gates_of[rows[i], m, j])
             if e >= 0 and scores_of.shape[0] > 0:
                 scores[place[e]] = max(scores[place[e]], scores_of[rows[i] * ids.shape[1] + m, e])
+
+
+@kernel(uint64(int64, _I1, int64, array(int16, 3), _U1, _I1, _I1, uint64, uint64, _F2, TOLD), allocates=False)
+def _widen(m, rows, n_rows, ids, there, keys, counts, begin, end, widths, told):  # type: ignore[no-untyped-def]
+    """Widths that an event's tokens ask of its experts; those that none asks for drop out. Returns where the others begin."""
+    gates_of, gates, scores, kept = told[0], told[2], told[3], end
+    widths[m] = 0.0
+    for i in range(n_rows):
+        ask_by_gate(ids[rows[i], m], gates_of[rows[i], m], there, told[6], widths[m])
+    for j in range(end - begin):
+        i = end - uint64(1) - uint64(j)
+        if widths[m, keys[i]] > 0.0:
+            kept -= uint64(1)
+            keys[kept], counts[kept] = keys[i], counts[i]
+            gates[kept] = gates[i]
+            if scores.shape[0] > 0:
+                scores[kept] = scores[i]
+    return kept
 
 
 @kernel(inline="always")
@@ -154,7 +174,9 @@ def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache,
 
 
 @kernel(inline="always")
-def _count(at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first, slots):  # type: ignore[no-untyped-def]
+def _count(  # type: ignore[no-untyped-def]
+    at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first, held, slots
+):
     """What the costs of these events follow from, their totals and, while there is room, a log of their lookups. Of event i:
     experts from begins[i] to (i + 1) width, and those that were looked up, bounds[i] to bounds[i + 1]."""
     (how, _, _, of_layer, near_bound, _, widths, _, totals, log_keys, log_hits, log_starts, fetched, _, of_iteration,
@@ -190,6 +212,9 @@ def _count(at, prompt_layers, n_events, layers, width, begins, bounds, keys, cou
             weights += w
             is_hit = hits[at_key] if not near[i] else uint8(0)
             at_key += uint64(not near[i])
+            if held.shape[0] > 0:
+                is_hit = uint8(is_hit and held[m, uint64(keys[i])] >= w)  # a narrower copy is no hit
+                held[m, uint64(keys[i])] = max(w, held[m, uint64(keys[i])] if is_hit else 0.0)
             n_hits += is_hit
             if not is_hit:
                 missed += w
@@ -263,7 +288,8 @@ def serve_experts(  # type: ignore[no-untyped-def]
     keys, counts, near, looked_up, hits, place, layers, begins, bounds = scratch
     # Whose events see what the one before left is served layer by layer, others all layers at once: a call is dear.
     is_routed, is_asked, is_ahead = routed[0].shape[0] > 0, how[PLACE] == BY_FUNCTION, ahead[0].shape[0] > 0
-    is_alone = ((is_routed or is_asked) and cache.capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS]
+    is_wide = told[6].shape[0] > 0
+    is_alone = ((is_routed or is_asked or is_wide) and cache.capacity.shape[0] == 1) or how[PROFILED] >= how[N_EVENTS]
     stretch = uint64(1) if is_alone or is_ahead else n_layers
     for first in range(uint64(0), n_layers, stretch):
         n_events, n_looked_up = uint64(0), uint64(0)
@@ -276,7 +302,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
             if n_rows > 0 and pending[m] > 0.0:
                 entries[MISSED], entries[FETCHES] = pending[m], 1.0
                 pending[m] = 0.0
-            if is_routed or is_asked:
+            if is_routed or is_asked or is_wide:
                 first_key = m * uint64(n_experts)
                 held = hot[m] if how[PLACE] >= FIXED else cache.resident[first_key : first_key + uint64(n_experts)]
             if is_routed:
@@ -287,6 +313,8 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 continue
             if told[0].shape[0] + told[1].shape[0] > 0:
                 _tell(int64(m), rows, n_rows, ids, place, begin, end, told)
+            if is_wide:
+                begin = _widen(int64(m), rows, n_rows, ids, held, keys, counts, begin, end, slots[6], told)
             if how[PLACE] == MOVING and not has_prompt:
                 n_moved = move(int64(m), keys[begin:end], counts[begin:end], hot, migrate, average, tokens, move_params, room)
                 totals[m, MOVED] += n_moved
@@ -332,7 +360,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
             _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots)
         _count(
             at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
-            slots,
+            told[7], slots,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bits import ByGate
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
@@ -82,6 +83,15 @@ class ExpertSlots:
     def mean_bits(self) -> float:
         """Of the experts that a placement leaves where they lie."""
         return _number(self.system, "precision", "mean_bits")
+
+    @property
+    def by_gate(self) -> ByGate | None:
+        """The rule by which gates say how wide a missed expert is fetched."""
+        return self.system.precision if isinstance(self.system.precision, ByGate) else None
+
+    @property
+    def _full_bits(self) -> float:
+        return 8.0 * bytes_per_value(self.recorded.geometry.value_format(self.costs.expert_format))
 
     @property
     def budget_bytes(self) -> int:
@@ -180,7 +190,7 @@ class ExpertSlots:
             self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(where_params, float),
             zeros_of(ev.SCRATCH, *(n_most,) * 5, n_experts, *(n_layers + 1,) * 3),
         )  # fmt: skip
-        split: Any = system.precision.split if system.precision is not None else UNIFORM.split
+        split: Any = system.precision.split if system.precision and not self.by_gate else UNIFORM.split
         self.cache = cache
         memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
         moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
@@ -195,7 +205,9 @@ class ExpertSlots:
     def _told(self, n_most: int) -> Arguments:
         """Gate weights and scores of the tape as far as the cache's policy needs them, and scratch."""
         rec, made = self.recorded, list(zeros_of(ev.TOLD))
-        needs = needs_of(self.system.residency)
+        needs = ("gate", *needs_of(self.system.residency)) if self.by_gate else needs_of(self.system.residency)
+        if self.by_gate:
+            made[6], made[7] = self.by_gate.params(self._full_bits), np.zeros((rec.ids.shape[1], rec.geometry.n_experts))
         for i, (name, of) in enumerate((("gate", rec.gates), ("score", rec.scores and rec.scores.values))):
             if name in needs:
                 made[i], made[2 + i], made[4 + i] = of, np.zeros(n_most, np.float32), np.zeros(n_most, np.float32)
@@ -265,8 +277,7 @@ class ExpertSlots:
         losses = np.zeros(shape if has_bits else (0, 0, 0))
         if has_bits and self.losses is not None:
             losses = checked(self.losses)
-        full = 8.0 * bytes_per_value(self.recorded.geometry.value_format(self.costs.expert_format))
-        numbers = np.array([alpha, per_layer, across, self.mean_bits, full])
+        numbers = np.array([alpha, per_layer, across, self.mean_bits, self._full_bits])
         of = np.ascontiguousarray(of, np.int64)
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
 
@@ -295,7 +306,9 @@ class ExpertSlots:
             raise ValueError(
                 f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
             )
-        if system.precision is not None:
+        if self.by_gate:
+            self._refuse_by_gate()
+        elif system.precision is not None:
             if not isinstance(place, FixedPlacement):
                 raise ValueError(
                     f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
@@ -322,6 +335,22 @@ class ExpertSlots:
                 f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
                 f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
             )
+
+    def _refuse_by_gate(self) -> None:
+        """Raises ValueError where nothing is fetched into a cache by gates that the tape has."""
+        system, rec = self.system, self.recorded
+        if system.residency is None or system.residency.kind == "future":
+            raise ValueError(
+                f"system {system.name}: by_gate says how wide a cache's misses are fetched; add residency = {{ policy = 'lru' }}"
+            )
+        if system.route is not None or system.draft is not None or system.prefetch is not None:
+            raise ValueError(
+                f"system {system.name}: by_gate goes by the gates of the choices recorded; leave route, draft and prefetch out"
+            )
+        if system.options.get("precision", {}).get("mean_bits"):
+            raise ValueError(f"system {system.name}: by_gate has no mean width; give precision.low_bits in place of mean_bits")
+        if not rec.is_weighted:
+            raise ValueError(f"system {system.name}: by_gate reads gate weights, and tape {rec.trace_id} holds none")
 
     def _refuse_untold(self) -> None:
         """Raises ValueError for a cache whose policy needs what its lookups cannot be told."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-WITH_MEMORY = ("lfru", "gdsf", "least-stale", "gate-weighted", "hysteresis")
+WITH_MEMORY = ("lfru", "gdsf", "least-stale", "gate-weighted", "hysteresis", "hobbit")
 
 
 def gate_of(now, key):
@@ -64,6 +64,7 @@ class Remembering:
     def __init__(self, policy, sizes, n_layers):
         self.policy, self.sizes, self.n_layers, self.per_layer = policy, sizes, n_layers, len(sizes) // n_layers
         self.now, self.floor, self.worth, self.cached, self.used, self.mass, self.count, self.end = 0, 0.0, {}, {}, {}, {}, {}, {}
+        self.total, self.high = {}, {}
 
     def begin(self, now, event, missing):
         for key in event:
@@ -71,6 +72,8 @@ class Remembering:
             self.cached[key] = 1 if key in missing else self.cached[key] + 1
             self.used[key] = now
             self.worth[key] = self.floor + self.cached[key] / self.sizes[key]
+            self.total[key] = self.total.get(key, 0) + 1
+            self.high[key] = self.high.get(key, 0) + (gate_of(now, key) >= 0.4)
             self.mass[key] = self.mass.get(key, 0.0) + gate_of(now, key)
             self.count[key] = self.count.get(key, 0.0) * 2.0 ** (-since / (16 * self.n_layers)) + 1
             is_pinned = self.count[key] > 4 or self.end.get(key, 0.0) > now
@@ -96,6 +99,13 @@ class Remembering:
 
     def gate_weighted(self, key):
         return self.mass[key]
+
+    def hobbit(self, key):
+        passes = self.now / self.n_layers + 1
+        lately = passes - (self.now - self.used[key]) / self.n_layers
+        ahead = (key // self.per_layer - self.at_layer) % self.n_layers
+        used = 0.25 * lately + 0.25 * self.total[key] + 0.25 * self.high[key]
+        return used / passes + 0.25 * (1 - ahead / self.n_layers)
 
     def hysteresis(self, key):
         return max(self.end[key], self.used[key])

@@ -46,6 +46,8 @@ CHANGED: dict[tuple[str, str], dict[str, str]] = {
     ("residency", "s3-fifo"): {"small_frac": "0.2", "ghost_frac": "0.5", "promote_at": "1"},
     ("residency", "gdsf"): {"per_fetch": "0", "per_byte": "1"},
     ("residency", "gate-weighted"): {"half_life_passes": "8"},
+    ("residency", "hobbit"): {"recency": "1", "nearness": "0", "high_until": "0.5"},
+    ("precision", "by_gate"): {"high_until": "0", "low_until": "1", "low_bits": "2"},
     ("residency", "hysteresis"): {"upper": "6", "lower": "1", "half_life_passes": "32"},
     ("place", "random"): {"seed": "5"},
     ("place", "near_if_rare"): {"most": "2"},

@@ -8,9 +8,10 @@ import pytest
 from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load, shipped
+from tokentape.policies.bits import ByGate
 from tokentape.policies.cache import needs_of
 from tokentape.policies.protocol import GIVEN, Ranked
-from tokentape.policies.residency import CACHES, GateWeighted
+from tokentape.policies.residency import CACHES, LRU, GateWeighted
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.slots import System
@@ -113,3 +114,52 @@ def test_every_pass_costs_what_its_iteration_does(expert_format) -> None:
         made = simulate(tape, tape.requests(), system(CACHES["lru"](), "global", 50), machine, setting, record=True).serving
         assert made.iterations["seconds"].tolist() == pytest.approx(wanted.timeline["step_s"].tolist(), rel=1e-12), name
         assert sum(made.joules_of.values()) == pytest.approx(wanted.metrics["total_energy_j"].value, rel=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("high_until", "low_until", "low_bits"), [(0.6, 0.9, 4.0), (0.0, 0.0, 4.0), (0.3, 0.5, 2.0), (1.0, 1.0, 4.0)]
+)
+def test_widths_by_gate_are_those_written_out(high_until, low_until, low_bits):
+    """In a room for all experts: a set of copies with their widths, event by event."""
+    rule = ByGate(high_until, low_until, low_bits)
+    trace, _ = told(make_trace(2, n_requests=1, n_prompt=5, n_decode=20))
+    tape = recorded(trace, trace.told["gate"])
+    made = simulate(tape, tape.requests(), by_gate_system(rule), MACHINE, replace(SETTING, expert_format="bf16"))
+    copies, fetched = dict[tuple[int, int], float](), 0.0
+    n_prompt, n_all = int(tape.n_prompt[0]), int(tape.first[1])
+    for rows in [range(n_prompt), *([row] for row in range(n_prompt, n_all))]:
+        for m in range(tape.ids.shape[1]):
+            asked = dict[int, float]()
+            for row in rows:
+                gates, above = tape.gates[row, m], 0.0
+                for e, gate in zip(tape.ids[row, m].tolist(), gates, strict=True):
+                    if e < 0:
+                        continue
+                    is_low = above <= low_until * gates.sum() or (m, e) in copies
+                    w = 1.0 if above <= high_until * gates.sum() else low_bits / 16 if is_low else 0.0
+                    asked[e], above = max(asked.get(e, 0.0), w), above + gate
+            for e, w in asked.items():
+                if w > copies.get((m, e), 0.0):
+                    fetched += w
+                    copies[m, e] = w
+    assert made.slots.fetched == pytest.approx(fetched)
+    lru = simulate(tape, tape.requests(), system(LRU(), "global", 100), MACHINE, replace(SETTING, expert_format="bf16"))
+    assert (made.slots.fetched == lru.slots.fetched) == (high_until == 1.0)
+
+
+def by_gate_system(rule, **policies):
+    plain = system(LRU(), "global", 100)
+    return replace(plain, policies={**plain.policies, "precision": rule, **policies})
+
+
+def test_widths_by_gate_need_gates_and_a_cache_of_recorded_choices():
+    trace, scores = told(make_trace(2, n_requests=1, n_prompt=5, n_decode=3))
+    tape, rule = recorded(trace, trace.told["gate"], scores=scores), ByGate()
+    no_cache = System("test", {"schedule": StaticBatches(1), "precision": rule})
+    averaged = replace(by_gate_system(rule), options={"precision": {"mean_bits": "3"}})
+    for of, at, words in (
+        (by_gate_system(rule), recorded(trace), "holds none"), (no_cache, tape, "add residency"),
+        (by_gate_system(rule, route=CachePrior()), tape, "leave route"), (averaged, tape, "no mean width"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            simulate(at, at.requests(), of, MACHINE, SETTING)
