@@ -260,7 +260,8 @@ def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
     draws = getattr(system.residency, "kind", "") == "uniform"
     profiles.load(asked.profile)
-    losses = None if system.precision is UNIFORM or not isinstance(system.precision, BitRule) else _losses(store.absolute, asked.trace_id)
+    by_losses = isinstance(system.precision, BitRule) and system.precision is not UNIFORM
+    losses = _losses(store.absolute, asked.trace_id) if by_losses else None
     seed = asked.workload.seed if draws else 0
     expert_format = format_of(store, asked.trace_id, asked.expert_format)
     return Setting(profile=asked.profile, expert_format=expert_format, seed=seed, losses=losses)

@@ -127,7 +127,7 @@ def test_placements_go_by_the_machines_times() -> None:
     spec, tape = with_values(load("h100-cxl-ndp"), {"links.pcie.peak_bytes_per_s": 200e9}), recorded(make_trace(3, WIDE))
     host = host_of(iteration_costs(WIDE, spec, FixedCoverage(), expert_format="fp16", events=True), 0.5)
     hbm, size = spec.tiers["hbm"], WIDE.expert_params * 2
-    read_s = size / 512e9
+    read_s = size / (512e9 * spec.tiers["cxl"].efficiency_frac.value)
     assert host.fetch_reads == pytest.approx(size / (200e9 * 0.85) / read_s)
     assert host.token_reads == pytest.approx(2 * WIDE.expert_params / 2.048e12 / read_s)
     assert host.main_reads == pytest.approx(size / (hbm.peak_bytes_per_s.value * hbm.efficiency_frac.value) / read_s)
