@@ -61,13 +61,13 @@ select * from ({swept}) where list_contains($WITHIN, series) and system = (
 -- Where MoNDE itself is another, the ratio of median steps.
 with everything as ({points}), ours as (select * from everything where system in ('OURS-2', 'OURS-3')),
 changed as (
-    select * from ours where series in ('mac rate', 'overlap', 'placement', 'alpha', 'bits rule') order by rank, setup desc
+    select * from ours where series in ('mac rate', 'placement', 'alpha', 'bits rule') order by rank, setup desc
 ), here as (select setup from changed limit 1),
 base as (select system, step_s, decode_gain as as_is from ours semi join here using (setup) where series = 'headline')
 select setup, series, setting, system, c.decode_gain, decode_gain_low, decode_gain_high, as_is, number
 from changed c semi join here using (setup) left join base using (system) where c.decode_gain is not null
 union all by name
-select setup, 'monde' as series, if(m.system = 'MoNDE', 'MoNDE average (ema)', m.system) as setting, base.system,
+select setup, 'monde' as series, if(m.system = 'MoNDE', 'MoNDE as published', m.system) as setting, base.system,
     m.step_s / base.step_s as decode_gain, as_is
 from everything m semi join here using (setup) cross join base
 where series = 'headline' and m.system like 'MoNDE%' and decode_gain is not null

@@ -47,7 +47,6 @@ AXES = {
 SERIES = {
     "mac rate": "NDP multiply-adds",
     "monde": f"{MONDE}'s migration",
-    "overlap": f"{MONDE}'s transfers",
     "placement": "placement",
     "alpha": "alpha (counts against weights)",
     "bits rule": "bit widths",
