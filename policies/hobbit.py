@@ -1,8 +1,9 @@
 """HOBBIT's cache: four measures of an expert, weighted; the lowest leaves (P. Tang et al., HOBBIT: a mixed precision expert
 offloading system for fast MoE inference, arXiv 2411.01433, multidimensional caching).
 
-How lately and how often it was used, how often at high precision, all over the passes so far, and how soon its layer comes. Its
-caches of high and low copies are one here.
+How lately and how often it was used, how often at high precision, all over the passes so far, and how soon its layer comes
+(equation 3). Its caches of high and low copies are one here, and what is counted is not forgotten with a sequence. A use at high
+precision is told by the gate alone: exact for two experts per token, of more it leaves some out.
 """
 
 from __future__ import annotations

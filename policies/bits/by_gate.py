@@ -1,5 +1,5 @@
 """How wide a missed expert is fetched, by the gates of the tokens that ask for it, as in HOBBIT (P. Tang et al., HOBBIT: a mixed
-precision expert offloading system for fast MoE inference, arXiv 2411.01433, token-level dynamic loading).
+precision expert offloading system for fast MoE inference, arXiv 2411.01433, equation 2; thresholds those of Mixtral-8x7B).
 
 The gates above an expert's own, as a share of the token's, say how unimportant it is to the token: its first expert's are 0.
 """
@@ -19,8 +19,8 @@ _F1 = array(float64, 1)
 
 @kernel(void(array(int16, 1), _F1, array(uint8, 1), _F1, _F1), allocates=False)
 def ask_by_gate(ids, gates, there, params, widths):  # type: ignore[no-untyped-def]
-    """Raises `widths` (E,) f64, shares of full width, to what a token asks: ids, gates (k,), -1: none; there (E,): resident, of
-    which none is left out; params: high_until, low_until, the low width."""
+    """Raises `widths` (E,) f64, shares of full width, to what a token asks: ids, gates (k,) by falling gate, -1: none; there (E,)
+    u8: resident, of which none is left out; params: high_until, low_until, the low width."""
     total = above = 0.0
     for j in range(ids.shape[0]):
         total += gates[j] if ids[j] >= 0 else 0.0

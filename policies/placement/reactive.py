@@ -1,7 +1,7 @@
 """Placements that follow the decode: before a layer-step computes, experts move to the GPU (MoNDE-like; specification 4.3).
 
-The paper gives no policy of its baselines: these are the readings of the specification. A kernel has one fixed signature, so that
-a compiled timeline takes any of them.
+The paper gives no policy of its baselines: `Balance` is MoNDE's own, the others are readings of the specification. A kernel has
+one fixed signature, so that a compiled timeline takes any of them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,8 @@ class Always(ReactivePlacement):
 @dataclass(frozen=True)
 class Balance(ReactivePlacement):
     """Fetches as many of the busiest experts as make the longer of link and near compute shortest; fewer on a tie. So MoNDE
-    shares out hot and cold experts (T. Kim et al., MoNDE: mixture of near-data experts, DAC 2024).
+    shares out hot and cold experts by the ratio of bandwidths (T. Kim et al., MoNDE: mixture of near-data experts, DAC 2024);
+    that this is worked out for every layer-step, not as a share beforehand, is assumed.
 
     fetch_reads, token_reads: as of Host; those not given are the machine's.
     """

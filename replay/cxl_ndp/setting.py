@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import ENDS
 from tokentape.policies.bits import BIT_RULES, BitRule, assign
-from tokentape.policies.names import unknown
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.replicas import WIDTHS, levels
+from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
@@ -81,10 +81,11 @@ def widths(
 
 
 def _rule(name: str) -> BitRule:
-    """Raises ValueError for another name."""
-    if name not in BIT_RULES:
-        raise unknown("bit rule", name, BIT_RULES)
-    return BIT_RULES[name]
+    """Raises ValueError for an unknown one, and for one that goes by the gates of a miss."""
+    rule = resolve("precision", name)
+    if not isinstance(rule, BitRule):
+        raise ValueError(f"{name} gives widths to what a cache fetches; of replicas, choose of {', '.join(BIT_RULES)}")
+    return rule
 
 
 def placed_by(routing: CXLNDPRouting, setting: Setting) -> Placed:

@@ -18,7 +18,7 @@ from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import HardwareSpec, load, with_values
 from tokentape.hw.work import Work
-from tokentape.policies.bits import BIT_RULES
+from tokentape.policies.bits import BIT_RULES, WIDTH_RULES
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.capacity import notes, parts
 from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
@@ -276,8 +276,9 @@ def test_bad_systems_tapes_and_machines_are_one_line(tape):
     for name, words in (("OURS-9", "9 bits on average"), ("Mondy", "unknown system"), ("MoNDE often", "unknown migration")):
         with pytest.raises(ValueError, match=words):
             system_of(name, SMALL)
-    with pytest.raises(ValueError, match=f"known: {', '.join(sorted(BIT_RULES))}"):
-        widths(tape, placed, stand_in_losses(32, 8, 0, errors=(4, 3, 2, 1)), 2, "best")
+    for name, words in (("best", f"known: {', '.join(sorted(WIDTH_RULES))}"), ("by_gate", f"choose of {', '.join(BIT_RULES)}")):
+        with pytest.raises(ValueError, match=words):
+            widths(tape, placed, stand_in_losses(32, 8, 0, errors=(4, 3, 2, 1)), 2, name)
     with pytest.raises(ValueError, match="HOBBIT fetches at 0 bits"):
         replace(SMALL, hobbit_bits=0.0)
     with pytest.raises(ValueError, match="needs experts of known width"):

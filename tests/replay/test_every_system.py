@@ -22,6 +22,7 @@ NEEDS = {
     "ranks tokens by attention, and tape": {"h2o", "kelle", "snapkv"},
     "holds neither scores nor gate weights": {"slicemoe"},
     "goes by losses, and the run has none": {"prefix_split"},
+    "by_gate reads gate weights": {"hobbit"},
 }
 NEVER = {"two engines in series": {"distserve"}}
 BY_MACHINE = {"one whose experts are moved": {"monde"}, "never fit": {"shared_room"}}
