@@ -248,11 +248,16 @@ class Store:
         if self.is_local:
             make_folder(Path(folder))
             return
+        if self._is_bucket_there and not self.is_s3:
+            self.fs.makedirs(folder, exist_ok=True)
+
+    @cached_property
+    def _is_bucket_there(self) -> bool:
+        """Looked for once. Raises FileNotFoundError for one that is not there."""
         bucket = next((part for part in self.root.split("/") if part), "")
         if "memory" not in self.fs.protocol and not self.fs.exists(bucket):
             raise FileNotFoundError(errno.ENOENT, f"there is no {bucket}; make it first, or check the name", self.uri)
-        if not self.is_s3:
-            self.fs.makedirs(folder, exist_ok=True)
+        return True
 
     def remove_stale(self) -> None:
         """Removes what killed processes of this machine were writing here when they died."""
