@@ -186,10 +186,10 @@ def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
 def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
     """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
     key, result = compute(store, cell, study)
-    if cell.hardware:
-        record_machine(store.absolute, cell.hardware)
     if key not in results.run_ids(store):
         write(store, study, {key: (cell, result)})
+    elif cell.hardware:
+        record_machine(store.absolute, cell.hardware)  # which `check --repair` may have dropped
     return key, result
 
 

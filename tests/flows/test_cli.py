@@ -88,6 +88,19 @@ def test_replay_names_the_denominator_and_writes_the_result_once(store: Store, t
     assert files(Path(store.root) / "runs") == before
 
 
+def test_a_replay_does_without_pandas(store: Store) -> None:
+    """It takes half a second, and pyarrow imports it for any array of Python's own values."""
+    script = "import atexit, sys; from tokentape.flows.cli import app; atexit.register(lambda: print({} in sys.modules)); app()"
+    done = subprocess.run(
+        [sys.executable, "-c", script.format("'pandas.core'"), *REPLAY, "--store", store.root],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "n_lookups" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_replay_takes_own_policy_and_own_machine(store: Store, tokentape: Cli, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
     shipped = ROOT / "hw" / "specs" / "phone-lpddr5x-ufs4.toml"

@@ -155,6 +155,20 @@ def test_experts_of_one_size_are_looked_up_faster_and_to_the_same_state(policy, 
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", *BOUNDS])
+def test_many_experts_are_looked_up_faster_and_to_the_same_hits(policy):
+    """Trees of several levels, and more events between two uses than Belady's ring holds at first."""
+    rng = np.random.default_rng(0)
+    cache_of, rooms = np.repeat([0, 1], [5000, 77]).astype(np.int32), np.array([4500, 20], np.int64)
+    weights = 1.0 / np.arange(1, cache_of.size + 1) ** 0.5
+    keys = rng.permutation(cache_of.size)[rng.choice(cache_of.size, 60_000, p=weights / weights.sum())].astype(np.int32)
+    fast, general = (ExpertCache(CACHES[policy](), np.ones(cache_of.size, np.int64), cache_of, rooms) for _ in range(2))
+    general.is_even = False
+    hits = fast.advance(keys)
+    assert hits.tolist() == general.advance(keys).tolist()
+    assert 0.5 < hits.mean() < 0.95
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfu", *BOUNDS])
 def test_a_cache_with_room_for_more_than_there_is_misses_each_expert_once(policy):
     cache = ExpertCache(CACHES[policy](), np.ones(4, np.int64), np.zeros(4, np.int32), np.array([2**62]))
     assert cache.advance(np.tile(np.arange(4, dtype=np.int32), 9)).tolist() == [0] * 4 + [1] * 32
