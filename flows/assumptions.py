@@ -106,7 +106,7 @@ def constants(system: str) -> list[Constant]:
     """Of a system, by its entry of assumed.toml. Raises ValueError where a place that it names is gone."""
     told, files, found = TOLD[system], Files(system), list[Constant]()
     alike = {place: (place, *also) for place, also in told["with"].items()}
-    hidden = {place for also in told["with"].values() for place in also}
+    hidden = {place for also in told["with"].values() for place in also} | set(told["others"])
 
     def add(place: str, leaf: Any, source: str) -> None:
         number: dict[str, Any] = leaf if isinstance(leaf, dict) else {"value": leaf}

@@ -85,7 +85,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
     "half a file": ("cxl_ndp", lambda t: t[: t.index("cxl_ndp/") + 9], "Unterminated string"),
     "a nested constant": (
         "serving",
-        lambda t: t.replace("static_w = 317.155", 'static_w = "much"'),
+        lambda t: t.partition("static_w")[0] + 'static_w = "much"\n',
         "constants: numbers.energy.static_w must be a number, found 'much'",
     ),
     "a law": ("elmoe3d", lambda t: t.replace("beta = ", "beta_v = ", 1), "constants: laws.qwen3-30b-a3b: unknown key 'beta_v'"),

@@ -16,6 +16,9 @@ from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse.geometry import Geometry
 
+# What is fitted, and what is measured.
+PLACES = NUMBERS | {"kv_bandwidth_frac": (("lane.context", "bytes_frac"),)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
@@ -40,7 +43,7 @@ class Constants:
 
     def profile(self, **others: float | str | bool) -> Profile:
         numbers: dict[str, dict[str, float]] = {}
-        for name, keys in NUMBERS.items():
+        for name, keys in PLACES.items():
             for table, key in keys:
                 numbers.setdefault(table, {})[key] = getattr(self, name)
         return ServingFitted(1.0, self.prefill_correlation, numbers).profile(**others)

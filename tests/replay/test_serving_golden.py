@@ -32,6 +32,7 @@ from tokentape.warehouse import models
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "serving_iterations.jsonl").read_text().splitlines()]
 PLACES = {
     **NUMBERS,
+    "kv_bandwidth_frac": (("lane.context", "bytes_frac"),),
     "dense_bandwidth_frac": (("lane.dense", "bytes_frac"), ("lane.head", "bytes_frac")),
     "dense_ops_frac": (("lane.dense", "ops_frac"),),
     "link_frac": (("lane.comm", "bytes_frac"),),
