@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values, Work
 
 BACKGROUND = "background"
+NONE = np.zeros((1, 1))
 Demand = dict[str, Floats]  # resource -> seconds
 
 
@@ -104,10 +105,7 @@ def prepare(
 ) -> Prepared:
     """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
-    made = {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends}
-    for parts in (parts for end in made.values() for parts in end.parts.values()):
-        parts.update({name: work.apart(values) for name, values in parts.items()})
-    return Prepared(work, made)
+    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends})
 
 
 def clock(
@@ -164,7 +162,8 @@ class _Tally:
 
 
 class _End:
-    """The lanes of the work at one end of the machine's ranges: (steps, blocks) seconds, and the demand on every resource."""
+    """The lanes of the work at one end of the machine's ranges: their seconds, and the demand on every resource, each worked out
+    when it is first asked for: of (steps, blocks), or of (steps,) all blocks together."""
 
     def __init__(
         self,
@@ -181,42 +180,58 @@ class _End:
         rates = {tally.priced_as: tally for tally in tallies}
         found = {key: rates_of(machine, tally.rows, tally.lane, end) for key, tally in rates.items()}
         self.tallies = [(tally, found[tally.priced_as]) for tally in tallies]
-        self.on, self._demands = on, dict[str, Demand]()
-        # Of pooled lanes bytes, operations and counts, of the others the seconds of their rows.
-        self.parts: dict[str, dict[str, Floats]] = {lane.name: dict(on.parts[lane.name]) if on else {} for lane in profile.lanes}
-        self.of_rows = {id(tally.rows): (tally.lane, self._add(tally, rates)) for tally, rates in self.tallies}
-        self.all_tallies = self.tallies + (on.tallies if on else [])
-        if on:
-            self.of_rows |= on.of_rows
-        self.lanes = {lane.name: lane for lane in profile.lanes}
+        self.on, self.lanes, self.own = on, {lane.name: lane for lane in profile.lanes}, {tally.lane.name for tally in tallies}
+        self.all_tallies: list[tuple[_Tally, Rates]] = self.tallies + (on.all_tallies if on else [])
+        self.there = {tally.lane.name for tally, rates in self.all_tallies if tally.lane.per == "item" or _terms(tally, rates)}
+        self._found, self._parts = dict[int, dict[str, Floats]](), dict[str, dict[str, Floats]]()
+        self._sums = dict[tuple[str, str], Floats]()
 
-    def _add(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
-        """Puts rows into their lane; what of it is theirs."""
-        found: dict[str, Floats] = {}
-        if tally.lane.per == "item":
-            found["item"] = self._items_s(tally, rates)
+    def parts(self, lane: str) -> dict[str, Floats]:
+        """(steps, blocks) of a pooled lane the seconds of its bytes, operations and counts, of others those of its rows."""
+        if lane not in self._parts:
+            found = self.on.apart(self.on.parts(lane)) if self.on else {}
+            for tally, rates in self._of(lane, self.tallies):
+                for part, values in self._parts_of(tally, rates).items():
+                    _plus(found, part, values)
+            self._parts[lane] = found
+        return self._parts[lane]
+
+    def total(self, lane: str, part: str = "") -> Floats:
+        """(steps,) seconds of a lane by itself, or of its bytes, ops or fixed alone. What joins by a sum is summed before it is
+        multiplied."""
+        if (lane, part) in self._sums:
+            return self._sums[lane, part]
+        of, here = self.lanes[lane], self._of(lane, self.all_tallies)
+        sums = dict[str, Floats]()
+        for tally, rates in here if of.per == "pool" else ():
+            for name, values, each_s in _terms(tally, rates):
+                _plus(sums, name, tally.total(values) * each_s)
+        if part:
+            found = sums.get(part, np.zeros(self.work.n_steps))
+        elif of.per == "pool" and (of.join in ("sum", "bytes", "ops") or not {"bytes", "ops"} <= sums.keys()):
+            found = _pooled(of, sums, np.zeros(1))
+        elif self.on and not self._of(lane, self.tallies):
+            found = self.on.total(lane)
         else:
-            if tally.rows.tier:
-                found["bytes"] = tally.cell_bytes * rates.s_per_byte
-            if rates.engine:
-                found["ops"] = tally.cell_ops * rates.s_per_op
-            if tally.cell_count is not None and rates.each_s:
-                found["fixed"] = tally.cell_count * rates.each_s
-        for part, values in found.items():
-            _plus(self.parts[tally.lane.name], part, values)
+            found = self.work.total(_pooled(of, self.parts(lane)))
+        self._sums[lane, part] = found
         return found
 
-    def _demand_of(self, lane: str) -> Demand:
-        """What the lane asks of every resource, summed when it is first asked for; nothing where no lane waits for a resource."""
-        if lane not in self._demands:
-            found = dict(self.on._demand_of(lane)) if self.on else {}
-            for tally, rates in self.tallies if self.profile.arbitrate else ():
-                if tally.lane.name == lane:
-                    for resource, s_per_byte in rates.busy_s_per_byte.items():
-                        _plus(found, resource, tally.cell_bytes * s_per_byte)
-                    _plus(found, rates.engine, tally.cell_ops * rates.s_per_op if rates.engine else None)
-            self._demands[lane] = {resource: self.work.apart(values) for resource, values in found.items()}
-        return self._demands[lane]
+    def apart(self, values: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Those of blocks that are alike, for each of them."""
+        return {name: self.work.apart(of) for name, of in values.items()}
+
+    @staticmethod
+    def _of(lane: str, tallies: Sequence[tuple[_Tally, Rates]]) -> list[tuple[_Tally, Rates]]:
+        return [(tally, rates) for tally, rates in tallies if tally.lane.name == lane]
+
+    def _parts_of(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
+        """What of its lane rows are."""
+        if id(tally) not in self._found and tally.lane.per == "item":
+            self._found[id(tally)] = {"item": self._items_s(tally, rates)}
+        elif id(tally) not in self._found:
+            self._found[id(tally)] = {part: getattr(tally, name) * each_s for part, name, each_s in _terms(tally, rates)}
+        return self._found[id(tally)]
 
     def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
         """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
@@ -233,7 +248,8 @@ class _End:
     @property
     def rows_s(self) -> dict[int, Floats]:
         """Id of rows -> (steps, blocks) seconds by themselves."""
-        return {rows: _pooled(lane, parts) for rows, (lane, parts) in self.of_rows.items()}
+        found = self.on.rows_s if self.on else {}
+        return found | {id(tally.rows): _pooled(tally.lane, self._parts_of(tally, rates)) for tally, rates in self.tallies}
 
     def joules(self) -> dict[str, Floats]:
         """(steps,) joules of what is moved and computed, by tier, link and engine."""
@@ -241,21 +257,13 @@ class _End:
         for tally, rates in self.all_tallies:
             for part, j_per_byte in rates.j_per_byte.items():
                 _plus(found, part, tally.total("moved") * j_per_byte)
-            _plus(
-                found,
-                rates.engine,
-                tally.total("computed") * rates.j_per_op if rates.engine and not tally.lane.no_energy else None,
-            )
+            if rates.engine and not tally.lane.no_energy:
+                _plus(found, rates.engine, tally.total("computed") * rates.j_per_op)
         return found
 
     def busy_s(self) -> Demand:
         """(steps,) seconds that the steps ask of every resource."""
-        found: Demand = {}
-        for tally, rates in self.all_tallies:
-            for resource, s_per_byte in rates.busy_s_per_byte.items():
-                _plus(found, resource, tally.total("cell_bytes") * s_per_byte)
-            _plus(found, rates.engine, tally.total("cell_ops") * rates.s_per_op if rates.engine else None)
-        return found
+        return _demanded(self.all_tallies, _Tally.total)
 
     def background_j(self, seconds: Floats) -> dict[str, Floats]:
         """Power times seconds, by what draws it: the machine and its tiers, or what the profile has in their place."""
@@ -264,66 +272,107 @@ class _End:
 
     def seconds(self) -> Floats:
         """(steps,) seconds of the composed step."""
-        step = self.profile.step_of(self.end, tuple(name for name, parts in self.parts.items() if parts))
-        return np.broadcast_to(self._walk(step, False, False)[0], (self.work.n_steps,))
+        step = self.profile.step_of(self.end, tuple(name for name in self.lanes if name in self.there))
+        return np.broadcast_to(self._walk(step, False), (self.work.n_steps,))
 
-    def _walk(self, node: ast.expr, is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
-        """Seconds of a node, (steps, blocks) inside `layers`, (steps,) outside; and its demand where it runs beside another."""
+    def _walk(self, node: ast.expr, is_inside: bool) -> Floats:
+        """Seconds of a node, (steps, blocks) inside `layers`, (steps,) outside."""
+        node = self._bare(node)
         if isinstance(node, ast.Constant):
-            return np.asarray(float(node.value)), {}  # type: ignore[arg-type]
+            return np.asarray(float(node.value))  # type: ignore[arg-type]
+        if self.on and self._is_prepared(node):  # there blocks that are alike are one
+            seconds = self.on._walk(node, is_inside)
+            return self.on.work.apart(seconds) if is_inside else seconds
         if isinstance(node, ast.Name | ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.value.id  # type: ignore[attr-defined]
-            parts = self.parts[name]
-            found = _pooled(self.lanes[name], parts) if isinstance(node, ast.Name) else parts.get(node.attr, np.zeros((1, 1)))
-            return self._placed(found, self._demand_of(name) if is_shared else {}, is_inside)
+            name, part = (node.id, "") if isinstance(node, ast.Name) else (node.value.id, node.attr)  # type: ignore[attr-defined]
+            if not is_inside:
+                return self.total(name, part)
+            return self.parts(name).get(part, NONE) if part else _pooled(self.lanes[name], self.parts(name))
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.BitOr):
-                beside = [self._walk(of, is_inside, True) for of in _beside(node)]
-                demand = reduce(self._sum, (of for _, of in beside))
-                return self._together(reduce(np.maximum, (of for of, _ in beside)), demand), demand
-            (left, of_left), (right, of_right) = (self._walk(of, is_inside, is_shared) for of in (node.left, node.right))
-            return left + right if isinstance(node.op, ast.Add) else left * right, self._sum(of_left, of_right)
+                beside = self._beside(node)
+                return self._together(reduce(np.maximum, (self._walk(of, is_inside) for of in beside)), beside, is_inside)
+            left, right = self._walk(node.left, is_inside), self._walk(node.right, is_inside)
+            return left + right if isinstance(node.op, ast.Add) else left * right
         assert isinstance(node, ast.Call)
         assert isinstance(node.func, ast.Name)
-        return getattr(self, f"_{node.func.id}")(node.args, is_inside, is_shared)  # type: ignore[no-any-return]
+        return getattr(self, f"_{node.func.id}")(node.args, is_inside)  # type: ignore[no-any-return]
 
-    def _layers(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
-        seconds, demand = self._walk(nodes[0], True, is_shared)
-        return self.work.total(seconds), self._totals(demand)
+    def _layers(self, nodes: list[ast.expr], is_inside: bool) -> Floats:
+        """Sums term by term, so that only what runs side by side is worked out block by block."""
+        node = self._bare(nodes[0])
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            return self._layers([node.left], is_inside) + self._layers([node.right], is_inside)
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self._walk(node, False)
+        if self.on and self._is_prepared(node):
+            return self.on._layers([node], is_inside)
+        return self.work.total(self._walk(node, True))
 
-    def _partial(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
-        serial, parts = self._walk(nodes[0], is_inside, False)[0], [self._walk(node, is_inside, True) for node in nodes[1:]]
-        longest, together = reduce(np.maximum, (s for s, _ in parts)), reduce(np.add, (s for s, _ in parts))
-        demand = reduce(self._sum, (d for _, d in parts))
-        return self._together(longest + serial * (together - longest), demand), demand
+    def _partial(self, nodes: list[ast.expr], is_inside: bool) -> Floats:
+        serial, parts = self._walk(nodes[0], is_inside), [self._walk(node, is_inside) for node in nodes[1:]]
+        longest, together = reduce(np.maximum, parts), reduce(np.add, parts)
+        return self._together(longest + serial * (together - longest), nodes[1:], is_inside)
 
-    def _lookahead(self, nodes: list[ast.expr], is_inside: bool, is_shared: bool) -> tuple[Floats, Demand]:
-        first, of_first = self._walk(nodes[0], True, True)
+    def _lookahead(self, nodes: list[ast.expr], is_inside: bool) -> Floats:
+        first = self._walk(nodes[0], True)
         if not np.any(first):  # nothing is told ahead
-            return self._layers(nodes[1:], is_inside, is_shared)
+            return self._layers(nodes[1:], is_inside)
         assert self.work.is_once, "what is fetched ahead needs every layer as a block of its own"
-        second, of_second = self._walk(nodes[1], True, True)
-        none, whole = np.zeros((self.work.n_steps, 1)), (self.work.n_steps, self.work.n_blocks)
-        first, second = np.broadcast_to(first, whole), np.broadcast_to(second, whole)
-        slots = np.maximum(np.hstack([first, none]), np.hstack([none, second])).sum(axis=1)
-        demand = self._totals(self._sum(of_first, of_second))
-        return self._together(slots, demand), demand
+        whole = (self.work.n_steps, self.work.n_blocks)
+        first, second = np.broadcast_to(first, whole), np.broadcast_to(self._walk(nodes[1], True), whole)
+        slots = np.einsum("ij->i", np.maximum(first[:, 1:], second[:, :-1]))
+        return self._together(first[:, 0] + slots + second[:, -1], nodes, False)
 
-    def _totals(self, demand: Demand) -> Demand:
-        return {resource: self.work.total(values) for resource, values in demand.items()}
+    def _together(self, seconds: Floats, nodes: list[ast.expr], is_inside: bool) -> Floats:
+        """No sooner than any one resource is done with what the nodes ask of it."""
+        if not self.profile.arbitrate:
+            return seconds
+        return reduce(np.maximum, self._demand([name for node in nodes for name in _names_in(node)], is_inside).values(), seconds)
 
-    def _placed(self, values: Floats, demand: Demand, is_inside: bool) -> tuple[Floats, Demand]:
-        return (values, demand) if is_inside else (self.work.total(values), self._totals(demand))
+    def _demand(self, lanes: Sequence[str], is_inside: bool) -> Demand:
+        """What these lanes ask of every resource, (steps, blocks) inside `layers`, (steps,) outside."""
+        if not is_inside:
+            return _demanded([of for name in lanes for of in self._of(name, self.all_tallies)], _Tally.total)
+        found = self.on.apart(self.on._demand(lanes, True)) if self.on else {}
+        return _demanded([of for name in lanes for of in self._of(name, self.tallies)], getattr, found)
 
-    def _together(self, seconds: Floats, demand: Demand) -> Floats:
-        """No sooner than any one resource is done."""
-        return reduce(np.maximum, demand.values(), seconds) if self.profile.arbitrate else seconds
+    def _is_prepared(self, node: ast.expr) -> bool:
+        """It has rows, none of which is put on what was prepared."""
+        return bool(_names_in(node)) and self.own.isdisjoint(_names_in(node))
 
-    def _sum(self, a: Demand, b: Demand) -> Demand:
-        found = dict(a)
-        for resource, values in b.items():
-            _plus(found, resource, values)
-        return found
+    def _beside(self, node: ast.expr) -> list[ast.expr]:
+        """Of a | b | c the three, so that resources are asked once, but for what has no rows; what was prepared as one."""
+        nodes = [of for of in _beside(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)] or [
+            ast.Constant(0)
+        ]
+        prepared = [of for of in nodes if self.on and self._is_prepared(of)]
+        others = [of for of in nodes if of not in prepared]
+        return [reduce(_or, prepared), *others] if len(prepared) > 1 else nodes or [ast.Constant(0.0)]
+
+    def _bare(self, node: ast.expr) -> ast.expr:
+        """A node without the | around it where nothing runs beside it and its rows take as long as they ask of any resource."""
+        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)) or len(nodes := self._beside(node)) > 1:
+            return node
+        is_sum = all(isinstance(of, ast.Name | ast.Add | ast.BinOp | ast.Load) for of in ast.walk(nodes[0]))
+        asked = [of for name in _names_in(nodes[0]) for of in self._of(name, self.all_tallies)]
+        return nodes[0] if not self.profile.arbitrate or (is_sum and all(self._takes_as_asked(*of) for of in asked)) else node
+
+    def _takes_as_asked(self, tally: _Tally, rates: Rates) -> bool:
+        is_fitted = tally.lane.operators and tally.rows.operator in self.fits
+        most = max(rates.busy_s_per_byte.values(), default=0.0)
+        return tally.lane.join in ("max", "sum") and not is_fitted and most <= rates.s_per_byte
+
+
+@lru_cache(maxsize=1024)
+def _names_in(node: ast.expr) -> tuple[str, ...]:
+    """Lanes of a node, and functions, each as often as it is there."""
+    return tuple(of.id for of in ast.walk(node) if isinstance(of, ast.Name))
+
+
+@lru_cache(maxsize=1024)
+def _or(left: ast.expr, right: ast.expr) -> ast.expr:
+    return ast.BinOp(left, ast.BitOr(), right)
 
 
 def _beside(node: ast.expr) -> list[ast.expr]:
@@ -358,9 +407,28 @@ def background_w(
     return watts
 
 
-def _pooled(lane: Lane, parts: Mapping[str, Floats]) -> Floats:
-    """Seconds of a lane by what it sums."""
-    none = np.zeros((1, 1))
+def _terms(tally: _Tally, rates: Rates) -> list[tuple[str, str, float]]:
+    """Parts of the seconds of a pooled lane's rows: each a sum of the tally, by name, times seconds."""
+    found = [("bytes", "cell_bytes", rates.s_per_byte)] if tally.rows.tier else []
+    found += [("ops", "cell_ops", rates.s_per_op)] if rates.engine else []
+    return found + ([("fixed", "cell_count", rates.each_s)] if tally.cell_count is not None and rates.each_s else [])
+
+
+def _demanded(
+    tallies: Sequence[tuple[_Tally, Rates]], values: Callable[[_Tally, str], Floats], before: Demand | None = None
+) -> Demand:
+    """Seconds that rows ask of every resource, beside what was asked before."""
+    found = before or {}
+    for tally, rates in tallies:
+        for resource, s_per_byte in rates.busy_s_per_byte.items():
+            _plus(found, resource, values(tally, "cell_bytes") * s_per_byte)
+        if rates.engine:
+            _plus(found, rates.engine, values(tally, "cell_ops") * rates.s_per_op)
+    return found
+
+
+def _pooled(lane: Lane, parts: Mapping[str, Floats], none: Floats = NONE) -> Floats:
+    """Seconds of a lane by what it sums; none: where it sums nothing."""
     if lane.per == "item":
         return parts.get("item", none)
     if lane.join == "max" and not {"bytes", "ops"} <= parts.keys():
@@ -370,9 +438,8 @@ def _pooled(lane: Lane, parts: Mapping[str, Floats]) -> Floats:
     return joined + parts["fixed"] if "fixed" in parts else joined
 
 
-def _plus(sums: dict[str, Floats], name: str, values: Floats | None) -> None:
-    if values is not None:
-        sums[name] = sums[name] + values if name in sums else values
+def _plus(sums: dict[str, Floats], name: str, values: Floats) -> None:
+    sums[name] = sums[name] + values if name in sums else values
 
 
 def _join(how: str | tuple[str, float], memory: Floats, compute: Floats) -> Floats:

@@ -52,7 +52,7 @@ def costs_of(
         per_pass[:, at] = of_part.sum(axis=2)
         if machine is None:
             continue
-        _, cost = pass_costs(part, machine, semantics, weight_format, profile, of_part, keeps=part is trace)
+        _, cost = pass_costs(part, machine, semantics, weight_format, profile, of_part, keeps=trace.read is None)
         for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, machine)).items():
             if name not in bands:
                 bands[name] = Band(np.zeros(n), np.zeros(n), np.zeros(n))
@@ -79,9 +79,8 @@ def pass_costs(
 ) -> tuple[Work, StepCost]:
     """All of a pass's work, and what it costs. found (5, passes, MoE layers): lookups, hits, bytes looked up and missed, fetches.
 
-    keeps: what does not depend on the cache is priced once per tape, machine, semantics, format and profile; of long tapes that
-    takes longer to keep than to do again. by_layer: so that the work, too, has every layer apart, where else those that are alike
-    are one but for their experts.
+    keeps: what does not depend on the cache is priced once per tape, machine, semantics, format and profile. by_layer: so that
+    the work, too, has every layer apart, where else those that are alike are one but for their experts.
     """
     costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
     is_apart = by_layer or not trace.geometry.hidden or bool(machine.roles.kv_cache)  # which all layers share, in their order

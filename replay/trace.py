@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -75,14 +76,10 @@ class Trace:
     def parts(self) -> Iterator[tuple[slice, Trace]]:
         """Which passes, and the trace of them: all of a tape that is not long at once. Where rows are read part by part, a part's
         arrays hold until the next one is taken. Raises as `trace_from_tables` does, and NotGrowing."""
-        of_cells = np.arange(self.pass_ids.size) // max(1, CELLS // len(self.geometry.moe_layers))
-        of_tokens = (np.cumsum(self.pass_tokens) - self.pass_tokens) // TOKENS
-        starts = 1 + np.flatnonzero((of_cells[1:] != of_cells[:-1]) | (of_tokens[1:] != of_tokens[:-1]))
-        bounds = [*pairwise([0, *starts.tolist(), self.pass_ids.size])]
         if self.read is None:
-            yield from ((slice(*at), self if len(bounds) == 1 else self.between(*at)) for at in bounds)
+            yield from self._held or [(slice(0, self.pass_ids.size), self)]
             return
-        rows = _Rows(replace(self, read=None), 0)
+        rows, bounds = _Rows(replace(self, read=None), 0), self._bounds
         for frame in self.read():
             rows.add(frame)
             while bounds[0][1] <= rows.last[0]:  # later passes have begun
@@ -93,6 +90,19 @@ class Trace:
         if not rows.is_growing:
             raise NotGrowing(f"tape {self.trace_id}: positions of its routing rows go back")
         yield from ((slice(*at), rows.trace.between(*at)) for at in bounds)
+
+    @cached_property
+    def _held(self) -> list[tuple[slice, Trace]]:
+        """The parts of a trace that is held, the same ones each time, for what is kept of them; none where it is one part."""
+        bounds = self._bounds
+        return [(slice(*at), self.between(*at)) for at in bounds] if len(bounds) > 1 else []
+
+    @property
+    def _bounds(self) -> list[tuple[int, int]]:
+        of_cells = np.arange(self.pass_ids.size) // max(1, CELLS // len(self.geometry.moe_layers))
+        of_tokens = (np.cumsum(self.pass_tokens) - self.pass_tokens) // TOKENS
+        starts = 1 + np.flatnonzero((of_cells[1:] != of_cells[:-1]) | (of_tokens[1:] != of_tokens[:-1]))
+        return [*pairwise([0, *starts.tolist(), self.pass_ids.size])]
 
     def ids_of(self, rows: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Experts of these rows one after the other, and how many each row has."""

@@ -156,9 +156,9 @@ def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int)
     Section 6: three projections, by the schedule's order, then K and V of the kept tokens pass. X lives until the last
     projection, Q and K until K has passed, V until V has; Kelle consumes the new token's K and V as they come. A projection takes
     its weights' part of the placed step, a pass half of the keys' and values'."""
-    parts, total = cost.at_end["value"].parts, cost.work.total
+    placed, total = cost.at_end["value"], cost.work.total
     of_weights, of_kv = (
-        sum((total(values) for lane in lanes for values in parts.get(lane, {}).values()), np.zeros(1))
+        sum((total(values) for lane in lanes for values in placed.parts(lane).values()), np.zeros(1))
         for lanes in (("w", "stage"), ("kv", "chip", "through", "beside", "recompute"))
     )
     widths = {
