@@ -155,8 +155,9 @@ def _numbers(of: Any, above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
         yield above, of
 
 
-def answered(system: str, store: Store, to: Mapping[str, float] = MappingProxyType({})) -> tuple[dict[str, float], float]:
-    """What the system's study answers in brief, by claim, and the mean error of predicted rows. to: what constants move to."""
+def answered(system: str, to: Mapping[str, float] = MappingProxyType({})) -> tuple[dict[str, float], float]:
+    """What the system's study answers in brief, by claim, and the mean error of predicted rows. to: what constants move to. Every
+    time in a new store: rows at rest are found by the profiles that ship and the modules' files, which stay as they are."""
     files = Files(system)
     files.table("study.toml")
     for module in (module for name, module in list(sys.modules.items()) if name.startswith("tokentape.")):
@@ -179,7 +180,7 @@ def answered(system: str, store: Store, to: Mapping[str, float] = MappingProxyTy
             Path(folder, written).write_text("\n".join(f"{json.dumps(key)} = {_toml(of)}" for key, of in table.items()))
         moved.enter_context(patch.object(files.settings, "SHIPPED", Path(folder, "study.toml")))
         settings = files.settings.shipped(is_brief=True)
-        made = run(settings, store, runner="threads", workers=1, say=lambda line: None, in_model=False)
+        made = run(settings, Store(f"{folder}/tape"), runner="threads", workers=1, say=lambda line: None, in_model=False)
     counted = [
         row for row in compared(claims(), made)[0] if row["mode"] == AS_THE_PAPER and row["role"] in ("calibrate", "predict")
     ]
@@ -196,12 +197,12 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
-def measured(system: str, constant: Constant, store: Store, stock: Mapping[str, float]) -> tuple[str, str]:
+def measured(system: str, constant: Constant, stock: Mapping[str, float]) -> tuple[str, str]:
     """The computed cells of a row. stock: answers with nothing moved."""
     moves, errors = [], []
     for end in constant.ends:
         try:
-            found, error = answered(system, store, dict.fromkeys(constant.places, end))
+            found, error = answered(system, dict.fromkeys(constant.places, end))
         except ValueError as refusal:
             moves.append(f"refused: {str(refusal).rpartition(': ')[2]}")
             continue
@@ -211,13 +212,13 @@ def measured(system: str, constant: Constant, store: Store, stock: Mapping[str, 
     return " / ".join(moves), " / ".join(errors)
 
 
-def idle(system: str, every: Sequence[Constant], store: Store, stock: Mapping[str, float]) -> set[Constant]:
+def idle(system: str, every: Sequence[Constant], stock: Mapping[str, float]) -> set[Constant]:
     """Of the constants those that, moved together to either end, move no answer: many numbers of a machine are not asked for."""
     found = set[Constant]()
     for at in range(0, len(every), TOGETHER):
         some = [constant for constant in every[at : at + TOGETHER] if constant.ends]
         try:
-            both = [answered(system, store, {p: c.ends[i] for c in some for p in c.places})[0] for i in (0, -1)]
+            both = [answered(system, {p: c.ends[i] for c in some for p in c.places})[0] for i in (0, -1)]
         except ValueError:
             continue
         found |= set(some) if both == [stock, stock] else set()
@@ -233,11 +234,10 @@ def page(text: str, asked: Sequence[str] = ()) -> str:
         rows = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in section]
         said, known = next(iter(section), ""), {cells[:-2]: cells[-2:] for cells in rows}
         if is_asked:
-            with tempfile.TemporaryDirectory() as folder:
-                stock, error = answered(system, Store(folder))
-                said = f"{len(stock)} answers; predicted ones are {100 * error:.1f} % off in the mean."
-                still = idle(system, every, Store(folder), stock)
-                known = {c.told: NOTHING if c in still else measured(system, c, Store(folder), stock) for c in every}
+            stock, error = answered(system)
+            said = f"{len(stock)} answers; predicted ones are {100 * error:.1f} % off in the mean."
+            still = idle(system, every, stock)
+            known = {c.told: NOTHING if c in still else measured(system, c, stock) for c in every}
         lines += [f"## {system}\n", said, "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         lines += [f"| {' | '.join((*constant.told, *known.get(constant.told, ('', ''))))} |" for constant in every]
         lines.append("")
