@@ -1,8 +1,7 @@
 """What a study's runs cost beside their kernels, and what two workers gain on one: `python -m bench.runners [RUNNER...]`.
 
-CPU seconds are of this process and those that it started, and of N and 3 N runs, so that what a worker or a tape costs once falls
-away; those of kernels are counted where they run. Two workers and one take turns, since others may use the machine: the median of
-their ratios.
+CPU seconds are of this process and those that it started, and of N and MORE x N runs, so that what a worker or a tape costs once
+falls away; those of kernels are counted where they run. All take turns, since others may use the machine: medians of ratios.
 
 `python -m bench.runners --runs 10000 dask` is the long check: so many runs, of some milliseconds each, on two workers, one of
 which is killed after a third and one after two thirds of them, against the same on threads, byte by byte. `--s3` has stores on a
@@ -36,7 +35,7 @@ from tokentape.replay import experts
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
 
-N, MORE = 48, 3  # runs of about 0.1 s
+N, MORE, TURNS = 32, 4, 5  # runs of about 0.1 s
 FIELDS: dict[str, Any] = {"question": "?", "scopes": ("global",), "hardware": ("phone-lpddr5x-ufs4",)}
 
 
@@ -104,20 +103,23 @@ class Timed(Executor):
 
 def bench(store: Store, runner: str) -> dict[str, Any]:
     """Of one runner: CPU outside the kernels as a share of theirs on one worker, and the wall time of one over that of two."""
-    first, took = 0, list[tuple[float, float, float]]()
-    for workers, n in ((1, N), (1, MORE * N), (2, N), (1, MORE * N), (2, MORE * N), (1, MORE * N), (2, MORE * N)):
+    turn, first, took = ((1, N), (2, N), (1, MORE * N), (2, MORE * N)), 0, list[tuple[float, float, float]]()
+    for workers, n in turn * TURNS:
         pool, began, used = Timed(runner, workers), time.perf_counter(), cpu_s()
         assert grid.run(sized(runner, n, first), store, runner, workers, pools=lambda *_, pool=pool: pool).n_run == n
         spent = sum(now - used.get(pid, 0.0) for pid, now in cpu_s().items())
-        took.append((time.perf_counter() - began, spent, pool.kernels_s))
+        took.append((time.perf_counter() - began, spent - pool.kernels_s, pool.kernels_s))
         pool.pool.shutdown()
         first += n
-    (one_s, *once), (_, *more), (two_s, *_), *turns = took
-    spent, kernels_s = (b - a for a, b in zip(once, more, strict=True))
-    ratios = [(one[0] - one_s) / (two[0] - two_s) for one, two in zip(turns[::2], turns[1::2], strict=True)]
+    kernels_s, shares, ratios = [], [], []
+    for i in range(0, len(took), len(turn)):
+        one, two = ([b - a for a, b in zip(took[i + at], took[i + at + 2], strict=True)] for at in (0, 1))
+        kernels_s.append(one[2] / (MORE - 1) / N)
+        shares.append(one[1] / one[2])
+        ratios.append(one[0] / two[0])
     return {
-        f"{runner}_kernel_s": round(kernels_s / (MORE - 1) / N, 4),
-        f"{runner}_overhead_frac": round(spent / kernels_s - 1.0, 3),
+        f"{runner}_kernel_s": round(statistics.median(kernels_s), 4),
+        f"{runner}_overhead_frac": round(statistics.median(shares), 3),
         f"{runner}_speedup_2": round(statistics.median(ratios), 2),
     }
 
@@ -148,7 +150,7 @@ def check(root: str, runner: str, n: int) -> dict[str, Any]:
     return told | {"is_same_bytes": digests[0] == digests[1]}
 
 
-def drawn(uri: str, requests: int = 40, tokens: int = 400) -> Store:
+def drawn(uri: str, requests: int = 40, tokens: int = 720) -> Store:
     """A store with a tape of so many requests, each of so many tokens twice; a replay of it takes about 0.1 s unless told."""
     store, model = Store(uri), models.load("OLMoE-1B-7B")
     asked = SynthesisSettings(requests=requests, prompt=tokens, output=tokens, scores=False)

@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from typing import Any
 
 ANSWER_S = 10  # seconds in which a cluster has to answer
-# Of workers: one thread each, and none of what Dask watches a worker with a hundred times a second.
+# Of workers: one thread each, and none of what Dask watches its processes with fifty to a hundred times a second.
 SETTINGS = {
     "distributed.nanny.pre-spawn-environ": dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.interval": "10s",
+    "distributed.admin.tick.interval": "1s",
 }
 TRIES = 3  # of a job whose worker was killed
 

@@ -51,7 +51,7 @@ from tokentape.warehouse.at_rest import hash_of, hash_of_text, text_of
 from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store, Tape
 
 RESIDENCY = "residency"
-BATCH_ROWS = 8_000_000  # of routing, replayed between two files
+BATCH_ROWS = 24_000_000  # of routing, replayed between two files: some seconds
 MOST_SHARED = 1 << 28  # lookups of a tape whose stream is kept for all of its replays, 4 B each
 ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
 LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held

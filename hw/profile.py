@@ -120,6 +120,7 @@ class Profile:
         return {}
 
 
+@lru_cache
 def shipped() -> list[str]:
     """Names of the profiles that come with the project."""
     return sorted(path.stem for path in PROFILES.glob("*.toml"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -75,9 +76,12 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
     raise ValueError(f"{where}={_short(value)} is not {' or '.join(map(_word, kinds))}")
 
 
+_hints = lru_cache(maxsize=256)(get_type_hints)
+
+
 def _plan(kind: type, where: str, left: dict[str, Any], known: list[str], prefix: str = "") -> Callable[[], Any]:
     """What makes an object of a dataclass of the parameters that are its own, which leave `left`; `known`: all that it has."""
-    hints, values, parts, missing = get_type_hints(kind), dict[str, Any](), dict[str, Callable[[], Any]](), list[str]()
+    hints, values, parts, missing = _hints(kind), dict[str, Any](), dict[str, Callable[[], Any]](), list[str]()
     for short, spelt in getattr(kind, "shorthands", {}).items():
         known.append(prefix + short)
         if prefix + short in left:

@@ -75,10 +75,16 @@ def _joined(series: Mapping[str, dict[str, NDArray[Any]]]) -> dict[str, NDArray[
     joined = {name: np.concatenate([of[name] for of in series.values()]) for name in next(iter(series.values()))}
     columns = {name: _texts(values) if values.dtype.kind == "U" else values for name, values in joined.items()}
     lengths = [len(next(iter(of.values()))) for of in series.values()]
-    return {"run_id": pl.Series(list(series)).gather(np.repeat(np.arange(len(lengths)), lengths)), **columns}
+    return {"run_id": _held(list(series), np.arange(len(lengths)), np.array(lengths)), **columns}
 
 
 def _texts(values: NDArray[np.str_]) -> pl.Series:
-    """A column of few texts that hold for long: an array of texts takes five times as long to become one."""
-    names = np.unique(values[np.append(True, values[1:] != values[:-1])[: values.size]])
-    return pl.Series(names.tolist(), dtype=pl.String).gather(np.searchsorted(names, values))
+    """A column of few texts that hold for long: an array of texts takes many times as long to become one, and to be written."""
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: values.size])
+    names, codes = np.unique(values[starts], return_inverse=True)
+    return _held(names.tolist(), codes, np.diff(np.append(starts, values.size)))
+
+
+def _held(names: list[str], codes: NDArray[np.integer], lengths: NDArray[np.integer]) -> pl.Series:
+    """names[codes[i]], each for lengths[i] rows."""
+    return pl.Series(names, dtype=pl.Enum(names)).gather(np.repeat(codes, lengths))

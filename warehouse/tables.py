@@ -59,13 +59,19 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
     for field in wanted:
         column = rows.column(field.name)
         try:
-            column = column if column.type == field.type else column.cast(field.type)  # cast imports pyarrow.compute
+            if not (is_coded(column.type) and field.type == pa.string()):  # which a file says in the same way
+                column = column if column.type == field.type else column.cast(field.type)  # cast imports pyarrow.compute
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadTable(f"table {name}: column {field.name} is not {field.type}: {error}") from error
         if column.null_count and not field.nullable:
             raise BadTable(f"table {name}: column {field.name} has {column.null_count} nulls; every row needs a value")
         arrays.append(column)
-    return pa.Table.from_arrays(arrays, schema=wanted)
+    return pa.Table.from_arrays(arrays, schema=pa.schema([f.with_type(c.type) for f, c in zip(wanted, arrays, strict=True)]))
+
+
+def is_coded(kind: pa.DataType) -> bool:
+    """Texts by their places in a dictionary."""
+    return bool(pa.types.is_dictionary(kind))
 
 
 def as_shard(name: str, rows: pa.Table) -> pa.Table:
