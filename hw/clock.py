@@ -162,8 +162,8 @@ class _Tally:
 
 
 class _End:
-    """The lanes of the work at one end of the machine's ranges: their seconds, and the demand on every resource, each worked out
-    when it is first asked for: of (steps, blocks), or of (steps,) all blocks together."""
+    """The lanes of the work at one end of the machine's ranges: seconds, and the demand on every resource, of (steps, blocks) or,
+    all blocks together, of (steps,)."""
 
     def __init__(
         self,
@@ -183,18 +183,15 @@ class _End:
         self.on, self.lanes, self.own = on, {lane.name: lane for lane in profile.lanes}, {tally.lane.name for tally in tallies}
         self.all_tallies: list[tuple[_Tally, Rates]] = self.tallies + (on.all_tallies if on else [])
         self.there = {tally.lane.name for tally, rates in self.all_tallies if tally.lane.per == "item" or _terms(tally, rates)}
-        self._found, self._parts = dict[int, dict[str, Floats]](), dict[str, dict[str, Floats]]()
         self._sums = dict[tuple[str, str], Floats]()
 
     def parts(self, lane: str) -> dict[str, Floats]:
         """(steps, blocks) of a pooled lane the seconds of its bytes, operations and counts, of others those of its rows."""
-        if lane not in self._parts:
-            found = self.on.apart(self.on.parts(lane)) if self.on else {}
-            for tally, rates in self._of(lane, self.tallies):
-                for part, values in self._parts_of(tally, rates).items():
-                    _plus(found, part, values)
-            self._parts[lane] = found
-        return self._parts[lane]
+        found = self.on.apart(self.on.parts(lane)) if self.on else {}
+        for tally, rates in self._of(lane, self.tallies):
+            for part, values in self._parts_of(tally, rates).items():
+                _plus(found, part, values)
+        return found
 
     def total(self, lane: str, part: str = "") -> Floats:
         """(steps,) seconds of a lane by itself, or of its bytes, ops or fixed alone. What joins by a sum is summed before it is
@@ -227,11 +224,9 @@ class _End:
 
     def _parts_of(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
         """What of its lane rows are."""
-        if id(tally) not in self._found and tally.lane.per == "item":
-            self._found[id(tally)] = {"item": self._items_s(tally, rates)}
-        elif id(tally) not in self._found:
-            self._found[id(tally)] = {part: getattr(tally, name) * each_s for part, name, each_s in _terms(tally, rates)}
-        return self._found[id(tally)]
+        if tally.lane.per == "item":
+            return {"item": self._items_s(tally, rates)}
+        return {part: getattr(tally, name) * each_s for part, name, each_s in _terms(tally, rates)}
 
     def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
         """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
