@@ -14,7 +14,11 @@ from tokentape.warehouse.tape import Store
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 PUBLISHED = ROOT.parents[1] / "shared" / "data" / "traces" / "bigmoeonedge" / "qwen.route.csv"
-RECORDED = {"layered_over_cache": "one prompt again and again", "near_starves_cache": "recorded routing"}
+RECORDED = {
+    "layered_over_cache": "one prompt again and again",
+    "near_starves_cache": "recorded routing",
+    "one_at_a_time": "recorded routing",
+}
 SMALL = """
 question = "which?"
 [[grid]]
