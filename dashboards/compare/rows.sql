@@ -7,7 +7,9 @@ select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_st
         || if(w.batch > 0, ', at most ' || w.batch || ' at once', '') || if(w.rate > 0, ', ' || w.rate || ' arriving per second', ', all there at once')
         || if(w."order" = 'tape', '', ', shuffled') || if(profile = 'physical', '', ', priced by ' || profile)
         || if(asked::json->>'expert_format' = 'auto', '', ', experts ' || (asked::json->>'expert_format')) as terms,
-    capacity_frac as share, is_bound, residency is null and place is null and route is null as holds_all, system = 'lru_offload' as is_lru,
+    capacity_frac as share, is_bound, residency is null and place is null and route is null as holds_all,
+    system = 'lru_offload' and len(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not like '%.budget'
+        and e.key || '=' || e.value not in ('residency=lru', 'residency.scope=global', 'residency.share_kv=false'))) = 0 as is_lru,
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
     concat_ws('; ', 'schedule ' || schedule, 'residency ' || residency, 'place ' || place, 'precision ' || precision, 'route ' || route,
         'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions

@@ -32,8 +32,15 @@ def add_cells(rows: Rows) -> None:
                 _add_run(rows, run_id, machine, system, 1.0 / (scale * TOKENS_PER_S[system] * (1.0 + 0.1 * seed)))
 
 
-def _add_run(rows: Rows, run_id: str, machine: str, system: str, token_s: float) -> None:
-    asked = {"name": "bound" * (system == "bound"), "changes": {}, "numbers": {}, "workload": WORKLOAD, "expert_format": "auto"}
+def add_variants(rows: Rows) -> None:
+    """One system with its own cache as it says itself, and with another."""
+    for token_s, changes in ((0.01, {"residency": "lru", "residency.budget": "25%"}), (0.02, {"residency": "lfu"})):
+        _add_run(rows, f"of-{changes['residency']}", "h100-cxl-ndp", "lru_offload", token_s, changes)
+
+
+def _add_run(rows: Rows, run_id: str, machine: str, system: str, token_s: float, changes: dict | None = None) -> None:
+    named = {"name": "bound" * (system == "bound"), "changes": changes or {}, "numbers": {}}
+    asked = named | {"workload": WORKLOAD, "expert_format": "auto"}
     told = {"run_id": run_id, "trace_id": TRACE, "system": system, "hardware": machine, "profile": "physical", "schedule": "orca"}
     told |= {"capacity_frac": 0.25 if system in DECISIONS else 1.0, "is_bound": system == "bound", "asked": json.dumps(asked)}
     rows["system_runs"].append(told | DECISIONS.get(system, {}))

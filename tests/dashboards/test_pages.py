@@ -137,6 +137,9 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had(tmp_path: Path
         rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
         beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
         assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
+    with opened(tmp_path / "variants.duckdb", for_systems.add_variants, for_systems.add_tape) as connection:
+        roles = {cell["method"]: (cell["role"], cell["gain"]) for cell in compare.asked(connection)("cells").to_dicts()}
+    assert roles == {"lru_offload residency=lru": ("LRU", 1.0), "lru_offload residency=lfu": ("a method", 0.5)}
     with opened(tmp_path / "points.duckdb", for_systems.add_points) as connection:
         (answer,) = compare.page(connection, 16).figures[-1].answers.values()
     assert answer == "one machine: both at 75% is fastest, 9.00 tokens/s."
