@@ -338,9 +338,7 @@ class _End:
 
     def _beside(self, node: ast.expr) -> list[ast.expr]:
         """Of a | b | c the three, so that resources are asked once, but for what has no rows; what was prepared as one."""
-        nodes = [of for of in _beside(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)] or [
-            ast.Constant(0)
-        ]
+        nodes = [of for of in _beside(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)]
         prepared = [of for of in nodes if self.on and self._is_prepared(of)]
         others = [of for of in nodes if of not in prepared]
         return [reduce(_or, prepared), *others] if len(prepared) > 1 else nodes or [ast.Constant(0.0)]
