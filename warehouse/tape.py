@@ -187,10 +187,15 @@ class Store:
     def write_parquet(self, path: str, rows: pa.Table) -> None:
         """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
         with self.replacing(path) as handle:
-            buffer, is_texts = io.BytesIO(), not any(map(is_coded, rows.schema.types))
-            counted = {name: "DELTA_BINARY_PACKED" for name in rows.column_names if name in _COUNTED}
-            others = [name for name in rows.column_names if name not in counted]
-            pq.write_table(rows, buffer, **PARQUET, use_dictionary=others, column_encoding=counted or None, store_schema=is_texts)
+            buffer, names = io.BytesIO(), rows.column_names
+            counted = {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED}
+            how: dict[str, Any] = {
+                "use_dictionary": [name for name in names if name not in counted],
+                "column_encoding": counted or None,
+            }
+            how["write_statistics"] = [name for name in names if name.endswith("_id")]  # by which rows are found
+            how["store_schema"] = not any(map(is_coded, rows.schema.types))  # else texts as such
+            pq.write_table(rows, buffer, **PARQUET, **how)
             handle.write(seals.sealed_parquet(buffer.getvalue()))
 
     def write_shard(self, path: str, rows: pa.Table) -> None:
