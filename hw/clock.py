@@ -155,7 +155,7 @@ class _Tally:
         self.fitted_s: Floats | None = None  # by the fitted operator, which has no ends: (steps, blocks)
 
     def total(self, name: str) -> Floats:
-        """(steps,) sums of moved, computed, cell_bytes or cell_ops, the same at every end."""
+        """(steps,) sums of moved, computed, cell_bytes, cell_ops or cell_count, the same at every end."""
         if name not in self.totals:
             self.totals[name] = self.work.total(getattr(self, name))
         return self.totals[name]

@@ -59,8 +59,8 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
     for field in wanted:
         column = rows.column(field.name)
         try:
-            if not (is_coded(column.type) and field.type == pa.string()):  # which a file says in the same way
-                column = column if column.type == field.type else column.cast(field.type)  # cast imports pyarrow.compute
+            if column.type != field.type and not (field.type == pa.string() and is_coded(column.type)):
+                column = column.cast(field.type)  # imports pyarrow.compute
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadTable(f"table {name}: column {field.name} is not {field.type}: {error}") from error
         if column.null_count and not field.nullable:
@@ -70,8 +70,8 @@ def conform(name: str, rows: pa.Table) -> pa.Table:
 
 
 def is_coded(kind: pa.DataType) -> bool:
-    """Texts by their places in a dictionary."""
-    return bool(pa.types.is_dictionary(kind))
+    """Texts by their places in a dictionary, which a file says as it says texts."""
+    return bool(pa.types.is_dictionary(kind)) and kind.value_type in (pa.string(), pa.large_string())
 
 
 def as_shard(name: str, rows: pa.Table) -> pa.Table:

@@ -188,13 +188,12 @@ class Store:
         """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
         with self.replacing(path) as handle:
             buffer, names = io.BytesIO(), rows.column_names
-            counted = {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED}
             how: dict[str, Any] = {
-                "use_dictionary": [name for name in names if name not in counted],
-                "column_encoding": counted or None,
+                "use_dictionary": [name for name in names if name not in _COUNTED],
+                "column_encoding": {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED} or None,
+                "write_statistics": [name for name in names if name.endswith("_id")],  # by which rows are found
+                "store_schema": not any(map(is_coded, rows.schema.types)),  # without it texts by places are read as texts
             }
-            how["write_statistics"] = [name for name in names if name.endswith("_id")]  # by which rows are found
-            how["store_schema"] = not any(map(is_coded, rows.schema.types))  # else texts as such
             pq.write_table(rows, buffer, **PARQUET, **how)
             handle.write(seals.sealed_parquet(buffer.getvalue()))
 

@@ -8,12 +8,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+from serving_models import PLACES as FITTED_AND_MEASURED
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.fit import NUMBERS
 from tokentape.replay.serving.iteration import (
     DECODES,
     HELD,
@@ -31,8 +31,7 @@ from tokentape.warehouse import models
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "serving_iterations.jsonl").read_text().splitlines()]
 PLACES = {
-    **NUMBERS,
-    "kv_bandwidth_frac": (("lane.context", "bytes_frac"),),
+    **FITTED_AND_MEASURED,
     "dense_bandwidth_frac": (("lane.dense", "bytes_frac"), ("lane.head", "bytes_frac")),
     "dense_ops_frac": (("lane.dense", "ops_frac"),),
     "link_frac": (("lane.comm", "bytes_frac"),),

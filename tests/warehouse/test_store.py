@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any, ClassVar
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +20,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
 
 from tokentape.warehouse import atomic_files
+from tokentape.warehouse.at_rest import filled
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.tables import conform, schema
 from tokentape.warehouse.tape import Store
 
 ROWS = pa.table({"x": range(1000)})
@@ -278,3 +281,17 @@ def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.M
     monkeypatch.setitem(known_implementations, "nowhere", missing)
     with pytest.raises(ValueError, match=r"^nowhere://bucket needs a Python package that is not installed: Install no_"):
         Store("nowhere://bucket")
+
+
+def test_texts_by_places_and_numbers_that_rise_are_read_as_the_table_declares_them(tmp_path: Path) -> None:
+    """steps at rest: what a replay hands over in a smaller form is the declared type in the file."""
+    store, n = Store(str(tmp_path)), 20_000
+    rows = {"run_id": ["a" * 32] * n, "pass_id": range(n), "kind": ["decode"] * n, "start_s": [0.0] * n, "step_s": [0.0] * n}
+    plain = conform("steps", filled("steps", pl.DataFrame(rows).to_arrow()))
+    coded = pl.DataFrame(rows, schema_overrides={"run_id": pl.Enum(["a" * 32]), "kind": pl.Enum(["decode"])}).to_arrow()
+    store.write_parquet(path := store.path("steps.parquet"), conform("steps", filled("steps", coded)))
+    file = store.parquet(path)
+    assert file.schema_arrow.types == schema("steps").types
+    assert file.read().equals(plain)
+    columns = [file.metadata.row_group(0).column(i) for i in range(file.metadata.num_columns)]
+    assert {of.path_in_schema: of.total_compressed_size for of in columns}["pass_id"] < 4 * n / 50
