@@ -261,5 +261,7 @@ def test_bad_files_of_constants_are_named(tmp_path):
         calibrate.load(path)
     with pytest.raises(BadSpec, match="measured_as"):
         calibrate.machine_of("GPU of nobody")
+    for name in ("h200", "b200", "gh200", "rtx5090"):  # tables of GPUs that nobody had: all devices' constants predict them
+        assert calibrate.machine_of(load(name).measured_as).name == name
     with pytest.raises(BadSpec, match="n_units is missing"):
         calibrate.gpu_of(load("phone-lpddr5x-ufs4"))
