@@ -1,7 +1,7 @@
 """How wrong the cost models are: predicted against measured, by operator and regime, on rows fitted, held out and elsewhere.
 
 A frame of comparisons has a row per measurement: `check` (gpu_operator or dram), where it was measured, `operator`, `split`
-(fitted, held_out, other_device, or closed_form where nothing is fitted), regime, measured, predicted, and, of at most MAX_POINTS
+(fitted, held_out, pooled, other_device, or closed_form: nothing fitted), regime, measured, predicted, and, of at most MAX_POINTS
 of an operator and split, evenly spaced, its shape.
 """
 
@@ -46,7 +46,8 @@ def points(found: pl.DataFrame) -> pl.DataFrame:
 def compare(
     tables: Iterable[Measurements], fits: Iterable[dict[str, Fit]], machines: tuple[HardwareSpec, ...] = ()
 ) -> Iterator[pl.DataFrame]:
-    """Every measured table against the constants of its own setup (fitted and held-out rows) and of every other device.
+    """Every measured table against the constants of its own setup (fitted and held-out rows) and of every other device; one of a
+    device that no constants are of against those that engines take for it (pooled).
 
     Rows that the device cannot have reached are left out, as they are of every fit. `machines`: a user's own, for devices that no
     shipped machine is measured as. Raises BadSpec if a device is unknown.
@@ -58,14 +59,18 @@ def compare(
         if not measurements.seconds.size:
             continue
         of_operator = [fits_of[measurements.operator] for fits_of in known if measurements.operator in fits_of]
-        others = []
+        others, is_known = [], measurements.setup.device in {fit.setup.device for fit in of_operator}
         for fit in of_operator:
             if fit.setup == measurements.setup:
                 yield _comparison([fit], measurements, "fitted", gpu)
                 unseen = measurements.take(held_out(measurements))
                 if unseen.seconds.size:
                     yield _comparison([fit], unseen, "held_out", gpu)
-            elif fit.setup.device not in (measurements.setup.device, POOLED) and fit.setup.dtype == measurements.setup.dtype:
+            elif fit.setup.dtype != measurements.setup.dtype:
+                continue
+            elif fit.setup.device == POOLED and not is_known:
+                yield _comparison([fit], measurements, "pooled", gpu)
+            elif fit.setup.device not in (measurements.setup.device, POOLED):
                 others.append(fit)
         if others:
             yield _comparison(others, measurements, "other_device", gpu)

@@ -4,7 +4,10 @@ VALIDATE = (
     "Run: tokentape hardware validate FILES --record, where FILES are measured tables, then tokentape load and tokentape site."
 )
 BARS = "Bar: mean of |predicted / measured - 1|; white tick: median; circle: 95th percentile."
-SPLITS = {"fitted": "rows fitted on", "held_out": "rows never seen", "other_device": "device never seen"}
+SPLITS = {
+    "fitted": "rows fitted on", "held_out": "rows never seen", "pooled": "device never seen, all together",
+    "other_device": "device never seen",
+}  # fmt: skip
 OPERATORS = {"gemm": "GEMM", "moe": "MoE"}
 DECADES = [10.0**n for n in range(-9, 4)]
 CUT = 0.6  # of a bar: larger errors are cut, and told in words

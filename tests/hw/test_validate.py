@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from tokentape.hw import calibrate, measured, validate
+from tokentape.hw.calibrate import POOLED
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.spec import load
 
@@ -51,6 +52,16 @@ def test_several_other_devices_are_one_row():
     assert set(rows) == {"other_device"}
     assert rows["other_device"]["n"] == 50
     assert rows["other_device"]["mape_frac"] == pytest.approx(0.25)
+
+
+def test_a_device_without_constants_is_held_to_those_that_engines_take_for_it():
+    pooled = {"gemm": fit_of(replace(SETUP, device=POOLED), 1.0)}
+    rows, _ = by_split(pooled, {"gemm": fit_of(replace(SETUP, device="B"), 1.25)})
+    assert set(rows) == {"pooled", "other_device"}
+    assert rows["pooled"]["n"] == 25
+    assert rows["pooled"]["mape_frac"] == pytest.approx(0.25)
+    assert rows["other_device"]["mape_frac"] > 0.3
+    assert "pooled" not in by_split(pooled, {"gemm": fit_of(SETUP, 1.0)})[0]
 
 
 def test_no_two_rows_share_a_key_and_points_are_few():
