@@ -69,7 +69,8 @@ def estimated(
     """The step. trace: a tape of this model, or None. coverage: recorded, a form's name, or `form=parameter`; empty: recorded
     where there is a tape, else uniform. fits: constants of the machine's operators; None: those that ship, for bf16 weights;
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
-    geometry, machine = load_model(model).geometry, load_hardware(hardware)
+    found, machine = load_model(model), load_hardware(hardware)
+    geometry = found.geometry
     if fits is None:
         fits = fits_of(machine, weight_format)
     active, sentences = _coverage(store, geometry, load, trace, coverage)
@@ -78,15 +79,15 @@ def estimated(
     carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
     carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
     costing = f"{profiles.load(profile).name}, {'fitted operators' if fits else 'roofline'}"
-    title = f"{load_model(model).name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
+    title = f"{found.name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     title += f", {how} coverage" if how else ""
-    parts = (load_model(model).name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
+    parts = (found.name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
     step_id = "/".join(filter(None, parts))
     cost = made.cost
     energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
     power_w = float(cost.joules.value[0]) / seconds
-    outside = (*made.outside, *power_findings(machine, power_w))
+    outside = (*found.doubts, *made.outside, *power_findings(machine, power_w))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
 
 

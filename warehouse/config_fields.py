@@ -16,6 +16,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": _WIDTH,
     "num_hidden_layers": ("num_layers", "n_layers", "n_layer"),
     "num_attention_heads": ("n_heads", "n_head"),
+    "num_key_value_heads": ("num_kv_heads",),
     "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
@@ -32,6 +33,7 @@ _TEXT_AND_VISION = ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text"
 _KINDS = {"sparse": True, "moe": True, "hash_moe": True} | dict.fromkeys(
     ("dense", "mlp", "full_attention", "linear_attention", "attention", "mamba", "conv", "sliding_attention"), False
 )  # fmt: skip
+_ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "global", "local")
 _TELLING = {"sparse", "moe", "hash_moe", "dense", "mlp"}  # the others say nothing of a layer's FFN
 _COUNTED = re.compile(r"experts?(?!.*(tok|coef|loss|size|dim|interval|period|offset|layer|capacity))", re.IGNORECASE)
 
@@ -63,6 +65,8 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
             found[name] = found[given]
     if found.get("num_hidden_layers") is None and isinstance(found.get("mlp_layer_types"), list):
         found["num_hidden_layers"] = len(found["mlp_layer_types"])
+    if found.get("multi_query") and not found.get("new_decoder_architecture"):  # Falcon, StarCoder
+        found["num_key_value_heads"] = 1
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
@@ -72,6 +76,20 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     elif found["num_experts"] is None:
         _refuse_unknown(config)
     return found
+
+
+def doubts(config: dict[str, Any], is_checked: bool) -> str:
+    """What to know before trusting the counts of a config; empty: nothing. is_checked: those of its family were."""
+    config = canonical(text_config(config))
+    kinds = [kind for kind in config.get("layer_types") or () if isinstance(kind, str) and kind not in _ATTENDING]
+    told = (
+        []
+        if is_checked
+        else [f"counts of model_type {config['model_type'] or ''!r} were not checked: biases, norms or more may be missing"]
+    )
+    if kinds:
+        told.append(f"{len(kinds)} of its layers ({', '.join(sorted(set(kinds)))}) are counted as attention with keys and values")
+    return "; ".join(told)
 
 
 def _one(name: str, config: dict[str, Any]) -> Any:

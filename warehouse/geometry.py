@@ -238,7 +238,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 # Whose experts are not as wide as their dense layers.
 _OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
-_NO_GLU = ("nemotron_h",)
+# Whose dense layers have two matrices, not three.
+_NO_GLU = (
+    "apertus", "arcee", "bloom", "codegen", "falcon", "fuyu", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "jais2", "mpt",
+    "nanochat", "nemotron", "nemotron_h", "persimmon", "phi", "starcoder2",
+)  # fmt: skip
 _SHARED_IN_CODE = ("llama4_text", "hunyuan_v1_moe")  # one shared expert, which no field tells of
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
 _ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, from the first

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tokentape.warehouse.config_fields import doubts
 from tokentape.warehouse.geometry import FAMILIES, Geometry, from_config, text_config
 from tokentape.warehouse.model_sizes import total_params
 
@@ -30,8 +31,9 @@ class Published(BaseModel):
 class Model(BaseModel):
     """A named geometry, where its config comes from, and what its publisher counts (None for a config of the user's own).
 
-    note: what to know before trusting the counts. kept_16_bit: kinds of weights (hw/work.py) that its quantised checkpoints leave
-    as they are. tokens_of_text: what its tokenizer makes of scientific text, over what Qwen3's does (docs/serving.md).
+    note: what to know before trusting the counts; of a user's own config, steps and serving say it too. kept_16_bit: kinds of
+    weights (hw/work.py) that its quantised checkpoints leave as they are. tokens_of_text: what its tokenizer makes of scientific
+    text, over what Qwen3's does (docs/serving.md).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +50,11 @@ class Model(BaseModel):
         """Of weights but routed experts by kind (hw/work.py), where the checkpoint is quantised to this format."""
         kinds = ("proj", "router", "shared", "dense_ffn", "head")
         return {kind: weight_format for kind in kinds if kind not in self.kept_16_bit}
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The note on a config of the user's own, if there is one."""
+        return (self.note,) if self.note and not self.published else ()
 
     @property
     def deviation_frac(self) -> float | None:
@@ -120,7 +127,6 @@ def _read(path: Path) -> Model:
         raise ValueError(f"{path}: {error}") from None
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
-    family = text_config(config)["model_type"] or ""
-    note = "" if family in FAMILIES else f"counts of model_type {family!r} were not checked: biases, norms or more may be missing"
+    note = doubts(config, (text_config(config)["model_type"] or "") in FAMILIES)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return Model(name=name, geometry=geometry, source=str(path), published=None, note=note)

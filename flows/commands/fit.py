@@ -47,7 +47,10 @@ def fit(
     from tokentape.replay.capacity import parse_capacity
     from tokentape.warehouse import models
 
-    geometry, place = models.load(model).geometry, load_hardware(machine)
+    of, place = models.load(model), load_hardware(machine)
+    geometry = of.geometry
+    for doubt in of.doubts:
+        note(doubt)
     if budget and not (place.roles.expert_cache and geometry.moe_layers):
         raise ValueError(f"--budget {budget} has no effect: {place.name} has no tier in front of the experts of this model")
     asked = rooms.Asked(

@@ -109,13 +109,14 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     """Costs and limits of a point, at an end of the machine's ranges. Raises ValueError for names that do not exist or do not fit
     together."""
     client = Client() if point.client else None
-    tokens_of_text = models.load(point.model).tokens_of_text if point.client and point.workload == "arxiv" else 1.0
+    model = models.load(point.model)
+    tokens_of_text = model.tokens_of_text if point.client and point.workload == "arxiv" else 1.0
     if point.engine is not None:
         settings, own = EngineSettings(**point.engine), None if point.fits is None else Path(point.fits)
         cost, limits = costs_of(settings, point.hardware, point.model, own, end)
-        return Engine(cost, limits, 1.0, None, tuple(filter(None, (cost.outside,))), client, tokens_of_text)
+        return Engine(cost, limits, 1.0, None, (*model.doubts, *filter(None, (cost.outside,))), client, tokens_of_text)
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
-    geometry = models.load(point.model).geometry
+    geometry = model.geometry
     plain = Point(scheduler=point.scheduler)
     for option, name in (("--coverage", "coverage"), ("--weights", "expert_format")):
         if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
@@ -133,7 +134,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     how: dict[str, Any] = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
     cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, **how)
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
-    outside = list(filter(None, (cost.outside, tape.gaps if tape else "")))
+    outside = [*model.doubts, *filter(None, (cost.outside, tape.gaps if tape else ""))]
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:

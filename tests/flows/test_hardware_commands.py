@@ -187,6 +187,19 @@ def test_a_closed_form_by_its_parameter_needs_no_tape(tokentape: Cli) -> None:
     assert "experts touched" not in tokentape.ok("step", "gpu", "llama-2-7b").out
 
 
+def test_a_model_whose_counts_nobody_checked_is_said_to_be_one(tokentape: Cli, folder: Path) -> None:
+    config = json.loads((folder / "tiny.json").read_text())
+    (folder / "hybrid.json").write_text(
+        json.dumps(config | {"model_type": "another", "layer_types": ["mamba", "full_attention"]})
+    )
+    told = "counts of model_type 'another' were not checked"
+    for command in (("step", "gpu", "hybrid.json"), ("fit", "hybrid.json", "h100")):
+        done = tokentape.ok(*command)
+        assert told in done.err
+        assert "1 of its layers (mamba) are counted as attention" in done.err
+    assert told not in tokentape.ok("step", "gpu", "tiny.json").err
+
+
 def test_fitted_operators_where_there_are_some_else_the_roofline(tokentape: Cli) -> None:
     step = ("step", "gpu", "llama-3-8b", "--hardware", "h100")
     fitted, roofline = tokentape.ok(*step), tokentape.ok(*step, "--roofline")

@@ -70,6 +70,19 @@ def test_other_families_count_every_parameter(family: str) -> None:
     assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
 
+@pytest.mark.parametrize(
+    "family", ["Apertus", "Arcee", "Falcon", "GPTJ", "GPTBigCode", "Jais2", "Mpt", "Nemotron", "Phi", "Starcoder2"]
+)
+def test_layers_without_a_gate_have_two_matrices_and_one_head_of_keys_where_all_share_it(family: str) -> None:
+    """To the biases and positions that no count of these families was checked for."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_key_value_heads": 8} if family == "Nemotron" else {}
+    config = getattr(transformers, f"{family}Config")(vocab_size=999, **sizes)
+    geometry = from_config(config.to_dict())
+    assert model_sizes.total_params(geometry) == pytest.approx(built_params(config), rel=0.03)
+    assert (geometry.n_kv_heads == 1) == (family in ("Falcon", "GPTBigCode"))
+
+
 def built_params(config) -> int:
     """Parameters of the model that transformers builds, routers' correction biases (buffers there) included."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
@@ -288,6 +301,9 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
     assert load(str(tmp_path)).note == ""
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
     assert "counts of model_type 'another' were not checked" in dict(details(load(str(tmp_path))))["note"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention", "mamba", "conv"]}))
+    told = load(str(tmp_path)).doubts
+    assert told == ("2 of its layers (conv, mamba) are counted as attention with keys and values",)
     assert len(names()) == 24
 
 
