@@ -28,9 +28,10 @@ ANSWER_MARK = "####"  # as in GSM8K: the final answer stands behind it
 def items(name: str, n: int, split: str | None = None, field: str | None = None, subset: str | None = None) -> list[Item]:
     """The first `n` items of a data set.
 
-    name: code | docs | math | recall, a .jsonl, .parquet or .txt file (one document), or a hub id `owner/name`. split, subset: of
-    a hub data set (default: test, else the first). field: the prompt's field. Raises ValueError for an unknown name (with the
-    nearest known one), a missing field, a broken record or an empty data set; OSError where the hub cannot be reached.
+    name: code | docs | math | recall, a .jsonl, .parquet or .txt file (one document), or a hub id `owner/name`; several joined by
+    `+` take turns, until the last has ended. split, subset: of a hub data set (default: test, else the first). field: of the
+    prompt. Raises ValueError for an unknown name (with the nearest known one), a missing field, a broken record or an empty data
+    set; OSError where the hub cannot be reached.
     """
     if n < 1:
         raise ValueError(f"{n} requests asked for; --max-requests must be 1 or more")
@@ -55,6 +56,9 @@ def records(name: str, split: str | None = None, subset: str | None = None) -> I
 def _items(name: str, n: int, split: str | None, field: str | None, subset: str | None) -> Iterator[Item]:
     if name in SHIPPED:
         return iter(SHIPPED[name](n))
+    if "+" in name and not Path(name).exists():
+        each = [_items(part.strip(), n, split, field, subset) for part in name.split("+")]
+        return (item for turn in itertools.zip_longest(*each) for item in turn if item is not None)
     path, is_hub = Path(name), name.count("/") == 1 and not Path(name).exists()
     if path.suffix.lower() == ".txt" and path.is_file():
         text = path.read_text(encoding="utf-8", errors="replace")

@@ -53,7 +53,7 @@ SetOption = Annotated[
 ]
 WorkloadOption = Annotated[
     str | None,
-    option("requests=N, batch=B, rate=R (per second; else all there at 0), seed=S, order=shuffled. [default: the tape's own]"),
+    option("requests=N, output=N (at most), batch=B, rate=R (per second), seed=S, order=shuffled. [default: the tape's own]"),
 ]
 WidthsOption = Annotated[
     str | None, option("Widths and heads of a tape without them: a shipped model or a config.json.", "--model")

@@ -33,7 +33,7 @@ from tokentape.replay.capacity import parse_capacity
 from tokentape.replay.cxl_ndp.setting import stand_in_losses
 from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
-from tokentape.replay.serving.workload import Requests, arrivals
+from tokentape.replay.serving.workload import LONGEST, Requests, arrivals
 from tokentape.replay.system.drafts import TABLES
 from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
@@ -52,7 +52,7 @@ BOUND = "bound"  # of lru_offload: the same schedule and room, with Belady's cho
 BELADY = {"residency.policy": "belady"}
 # What is compared: the metric, and whether more is better.
 METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
-WORDS = ("requests", "repeats", "batch", "rate", "seed", "order")
+WORDS = ("requests", "repeats", "output", "batch", "rate", "seed", "order")
 VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
 STAND_IN = "losses of experts at few bits are drawn: this tape holds none"
 MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
@@ -61,11 +61,12 @@ MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a ro
 @dataclass(frozen=True)
 class Workload:
     """requests: how many of the tape's, in order, all where 0. repeats: how often they come again, after the last of them.
-    batch: requests at once, the system's where 0. rate: arrivals per second, all there at 0 where 0. seed: of arrivals, of a
-    shuffled order, and of caches that draw."""
+    output: tokens of an answer at most, all that the tape has where 0. batch: requests at once, the system's where 0. rate:
+    arrivals per second, all there at 0 where 0. seed: of arrivals, of a shuffled order, and of caches that draw."""
 
     requests: int = 0
     repeats: int = 0
+    output: int = 0
     batch: int = 0
     rate: float = 0.0
     seed: int = 0
@@ -79,7 +80,8 @@ class Workload:
             raise ValueError(f"requests={n}: tape {tape.trace_id} holds {n_held}; record a longer one, or ask for fewer")
         rng = np.random.default_rng(self.seed)
         rows = np.tile(rng.permutation(n_held)[:n] if self.order == "shuffled" else np.arange(n), 1 + self.repeats)
-        return tape.requests(arrivals(rows.size, self.rate, rng) if self.rate else None, rows)
+        made = tape.requests(arrivals(rows.size, self.rate, rng) if self.rate else None, rows)
+        return replace(made, n_output_tokens=np.minimum(made.n_output_tokens, self.output or LONGEST))
 
     @property
     def draws(self) -> bool:
@@ -91,7 +93,8 @@ class Workload:
         seed = f", seed {self.seed}" * self.draws
         requests = "1 request" if self.requests == 1 else f"{self.requests or 'all'} requests"
         again = f", {self.repeats} times again" if self.repeats else ""
-        return f"{requests} of the tape{again}, {at_once}{arriving}, order {self.order}{seed}"
+        cut = f", {self.output} tokens of each at most" if self.output else ""
+        return f"{requests} of the tape{again}{cut}, {at_once}{arriving}, order {self.order}{seed}"
 
 
 def workload_of(text: str | None) -> Workload:

@@ -3,6 +3,7 @@ select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_st
         (asked::json->'numbers')::map(varchar, varchar)), lambda e: e.key || '=' || e.value), ' '), ''), '') as machine, system,
     system || if(asked::json->>'name' <> '', '', coalesce(' ' || nullif(array_to_string(changes, ' '), ''), '')) as method,
     if(w.requests = 0, 'all requests', w.requests || ' requests') || if(w.repeats > 0, ', ' || w.repeats || ' times again', '')
+        || if(w.output > 0, ', ' || w.output || ' tokens of each at most', '')
         || if(w.batch > 0, ', at most ' || w.batch || ' at once', '') || if(w.rate > 0, ', ' || w.rate || ' arriving per second', ', all there at once')
         || if(w."order" = 'tape', '', ', shuffled') || if(profile = 'physical', '', ', priced by ' || profile)
         || if(asked::json->>'expert_format' = 'auto', '', ', experts ' || (asked::json->>'expert_format')) as terms,
@@ -11,7 +12,7 @@ select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_st
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
     concat_ws('; ', 'schedule ' || schedule, 'residency ' || residency, 'place ' || place, 'precision ' || precision, 'route ' || route,
         'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions
-from (select *, (asked::json->'workload')::struct(requests int, repeats int, batch int, rate double, seed int, "order" varchar) as w,
+from (select *, (asked::json->'workload')::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
         list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not like '%.budget'),
             lambda e: e.key || '=' || e.value) as changes from system_runs
     where capacity_frac is not null)

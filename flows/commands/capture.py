@@ -11,7 +11,11 @@ from tokentape.flows.console import capture_bar, mebibytes, note
 from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked, option
 
 DatasetOption = Annotated[
-    str, option("code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file.", "--dataset")
+    str,
+    option(
+        "code, docs, math, recall (made on this machine), a hub id, or a .jsonl, .txt or .parquet file; a+b: by turns.",
+        "--dataset",
+    ),
 ]
 TablesOption = Annotated[
     str,

@@ -271,7 +271,7 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
     """Name: value, unit, of what."""
     serving, lookups, hits = made.serving, made.total(ev.LOOKUPS), made.total(ev.HITS)
     decode, n_out = made.total(ev.LOOKUPS, 0), int(serving.requests.n_output_tokens.sum())
-    away, chosen = made.total(ev.AWAY_TOKENS), made.total(ev.TOKEN_EXPERTS)
+    away, chosen = ([made.total(name, *of) for of in ((), (0,))] for name in (ev.AWAY_TOKENS, ev.TOKEN_EXPERTS))
     joules = sum(made.joules_of.values())
     gaps = serving.n_iterations and serving.gaps.sum()
     found: dict[str, tuple[float, str, str | None]] = {
@@ -288,7 +288,8 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
         "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
         "n_moved": (float(made.total(ev.MOVED)), "experts", None),
-        "away_frac": (away / chosen if chosen else math.nan, "1", "token-experts"),
+        "away_frac": (away[0] / chosen[0] if chosen[0] else math.nan, "1", "token-experts"),
+        "away_frac_decode": (away[1] / chosen[1] if chosen[1] else math.nan, "1", "token-experts"),
         "fetched_bytes_per_token": (made.slots.fetched_bytes / n_out, "B", "output tokens"),
         "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
         "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),

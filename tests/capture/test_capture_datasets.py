@@ -26,6 +26,15 @@ def test_shipped_data_sets(name):
     assert found == datasets.items(name, 3)
 
 
+def test_data_sets_joined_take_turns_until_the_last_has_ended(tmp_path):
+    path = jsonl(tmp_path / "a+b.jsonl", {"prompt": "x"}, {"prompt": "y"})  # a file of that name is one data set
+    (tmp_path / "t.txt").write_text("alone")
+    of = [i.prompt for i in datasets.items("math", 3)]
+    assert [i.prompt for i in datasets.items(path, 9)] == ["x", "y"]
+    assert [i.prompt for i in datasets.items(f"{tmp_path / 't.txt'}+math", 4)] == ["alone", *of]
+    assert [i.prompt for i in datasets.items("math + recall", 2)] == [of[0], datasets.items("recall", 1)[0].prompt]
+
+
 def test_records_give_prompt_continuation_and_answer(tmp_path):
     path = jsonl(
         tmp_path / "a.jsonl",
@@ -68,6 +77,7 @@ def test_bad_data_sets_name_the_remedy(tmp_path):
 
     good = tmp_path / "prompts.jsonl"
     jsonl(good, {"prompt": "x"})
+    refused("math+maths", "unknown data set 'maths'")
     refused("recal", "did you mean 'recall'")
     refused(tmp_path / "prompt.jsonl", "no such file; did you mean '.*prompts.jsonl'")
     refused(tmp_path, "not a data file")

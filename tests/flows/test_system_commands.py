@@ -121,6 +121,22 @@ def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: 
     assert runs.run_asked(store, runs.Asked.from_json(row["asked"]))[1].metrics == made.metrics
 
 
+def test_answers_end_where_the_workload_says_and_what_is_near_while_decoding_is_counted_apart(store: Store, tape: str) -> None:
+    from tokentape.flows import system_runs as runs
+
+    of = {
+        cut: runs.run_asked(
+            store,
+            runs.Asked(tape, "prefill_guided", "h100-cxl-ndp", runs.workload_of(f"batch=1,output={cut}"), {"place.budget": room}),
+        )[1]
+        for cut, room in ((2, "50%"), (N_OUTPUT, "50%"), (99, "50%"), (3, "1 expert"))
+    }
+    decodes = {cut: int(made.timeline["n_decodes"].sum()) for cut, made in of.items()}
+    assert decodes == {2: N_REQUESTS, N_OUTPUT: N_REQUESTS * (N_OUTPUT - 1), 99: N_REQUESTS * N_OUTPUT, 3: 2 * N_REQUESTS}
+    assert of[3].metrics["away_frac_decode"].value == 1.0  # no whole expert in any layer
+    assert 0.0 < of[99].metrics["away_frac_decode"].value < 1.0
+
+
 def test_bands_are_over_seeds_where_something_draws(tokentape: Cli, store: Store, tape: str) -> None:
     given = ("compare", tape, "--systems", "near_compute", "--seeds", "3", "--json", "--machine", "h100-cxl-ndp")
     for workload, n_runs in (("rate=2000,batch=2", 3), ("batch=2", 1)):

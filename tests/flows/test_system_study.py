@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 PUBLISHED = ROOT.parents[1] / "shared" / "data" / "traces" / "bigmoeonedge" / "qwen.route.csv"
 RECORDED = {
+    "context_placement": "recorded routing",
     "layered_over_cache": "one prompt again and again",
     "near_starves_cache": "recorded routing",
     "one_at_a_time": "recorded routing",
@@ -97,7 +98,8 @@ def test_cells_of_a_page_are_what_the_recorded_tape_gives(store: Store, page: Pa
     import_bigmoe(PUBLISHED, store)
     asked = study.load(page.stem)
     (of,) = (of for of in asked.grid if RECORDED[page.stem] in of.series)
-    few = of.model_copy(update={"each": of.each[:2], "residency.budget": ["50%"]})
+    room = "place.budget" if "place.budget" in (of.model_extra or {}) else "residency.budget"
+    few = of.model_copy(update={"each": of.each[:2], room: ["50%"]})
     grid.run(asked.model_copy(update={"grid": (few,)}), store, workers=1)
     found = findings.cells(store, page.stem)
     blocks = list(findings.BLOCK.finditer(page.read_text(encoding="utf-8")))
