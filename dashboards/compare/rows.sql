@@ -12,7 +12,8 @@ select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_st
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
     concat_ws('; ', 'schedule ' || schedule, 'residency ' || residency, 'place ' || place, 'precision ' || precision, 'route ' || route,
         'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions
-from (select *, (asked::json->'workload')::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
+from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- which runs of before it lack
+            ::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
         list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not like '%.budget'),
             lambda e: e.key || '=' || e.value) as changes from system_runs
     where capacity_frac is not null)
