@@ -160,26 +160,27 @@ def played(
     p = as_points(point.with_columns(hit_model=pl.lit(next(iter(HIT_LAWS)))), setup)
     batch, mapped = int(p.batch[0]), map_bytes(p)
     rounds = own or of_text(texts, batch, int(p.n_draft_steps[0]), float(p.accepted_len[0]))
-    steps = np.concatenate(texts.side_by_side(batch)) > 0
+    steps = np.concatenate(texts.side_by_side(batch))
     counted = slice(min(warm_tokens, len(steps) - 1), None)
     whole, copied = (int(share[0] * p.n_experts[0] + 1e-9) for share in (mapped.share, mapped.copy_share))
-    ar = _run(p, profile, np.full(len(steps), float(batch)), {"ar": (steps, lru_hits(steps, whole), 1.0)}, counted)
+    ar = _run(p, profile, np.full(len(steps), float(batch)), {"ar": (steps, lru_hits(steps > 0, whole), 1.0)}, counted)
     touched, drafts = rounds.verify > 0, rounds.drafts > 0
     entered, n, depth = np.zeros(len(touched)), len(touched), drafts.shape[1]
-    told: dict[str, tuple[Bools, Bools, float]] = {}
+    told: dict[str, tuple[Counts | Bools, Bools, float]] = {}
     if p.is_elastic[0]:
         slots = int(min(1.0, (2.0 if p.is_sliced[0] else 1.0) * mapped.share[0]) * p.n_experts[0] + 1e-9)
         hits, entered = pool_hits(rounds, slots) if slots else (np.zeros_like(touched), entered)
         entered /= np.maximum((touched & ~hits).sum(axis=(1, 2)), 1)
         drafts &= np.cumsum(drafts, axis=3) <= slots  # a step reads no more than its tokens choose, nor than the pool holds
-        told = {"draft": (drafts, drafts, SLICE_FRAC if p.is_sliced[0] else 1.0), "verify": (touched, hits, 1.0)}
+        told = {"draft": (drafts, drafts, SLICE_FRAC if p.is_sliced[0] else 1.0), "verify": (rounds.verify, hits, 1.0)}
     elif p.is_self[0] and p.is_sliced[0]:
         of_copy = lru_hits(drafts.reshape(-1, *touched.shape[1:]), copied).reshape(drafts.shape)
-        told = {"draft": (drafts, of_copy, DRAFT_FRAC), "verify": (touched, np.zeros_like(touched), 1.0)}
+        told = {"draft": (rounds.drafts, of_copy, DRAFT_FRAC), "verify": (rounds.verify, np.zeros_like(touched), 1.0)}
     else:  # one cache, which drafts of the whole model read and fill too
         passes = np.concatenate([drafts[:, : depth * int(p.is_self[0])], touched[:, None]], axis=1)
         hits = lru_hits(passes.reshape(-1, *touched.shape[1:]), whole).reshape(passes.shape)
-        told = {"verify": (touched, hits[:, -1], 1.0)} | ({"draft": (drafts, hits[:, :-1], 1.0)} if p.is_self[0] else {})
+        told = {"verify": (rounds.verify, hits[:, -1], 1.0)}
+        told |= {"draft": (rounds.drafts, hits[:, :-1], 1.0)} if p.is_self[0] else {}
     warm = np.searchsorted(np.cumsum(rounds.tokens / rounds.members), warm_tokens) + 1
     counted = slice(min(int(warm), n - 1), None)
     sd = _run(p, profile, rounds.members, told, counted, depth)
@@ -197,21 +198,31 @@ def played(
 
 
 def _run(
-    p: Points, profile: Profile, members: Floats, told: Mapping[str, tuple[Bools, Bools, float]], counted: slice, depth: int = 1
+    p: Points,
+    profile: Profile,
+    members: Floats,
+    told: Mapping[str, tuple[Counts | Bools, Bools, float]],
+    counted: slice,
+    depth: int = 1,
 ) -> Outcome:
     """The one point of p, once for every step of `members` requests, rounds once for each of their draft steps. told: of passes
-    by name, experts touched and hit, and the share of an expert's bytes that is read."""
+    by name, how often each expert is chosen, those hit, and the share of an expert's bytes that is read."""
     times, n = members[counted].repeat(depth), len(members)
     many = _repeated(p, times)
     reads = reads_of(many, map_bytes(many))
-    for name, (touched, hits, frac) in told.items():
-        by_layer = (touched.reshape(n, -1, *touched.shape[-2:])[counted]).sum(axis=3)
-        by_layer = by_layer.repeat(depth // by_layer.shape[1], axis=1).reshape(len(times), -1)
-        hit = hits.reshape(n, -1, *hits.shape[-2:])[counted].sum(axis=(2, 3))
-        hit = hit.repeat(depth // hit.shape[1], axis=1).ravel()
+    for name, (chosen, hits, frac) in told.items():
+        chosen = chosen.reshape(n, -1, *chosen.shape[-2:])[counted]
+        hits = hits.reshape(n, -1, *hits.shape[-2:])[counted]
+        often = depth // chosen.shape[1]
+        by_layer = (chosen > 0).sum(axis=3).repeat(often, axis=1).reshape(len(times), -1)
+        hit, shared, all_chosen = (
+            of.sum(axis=(2, 3)).repeat(often, axis=1).ravel() for of in (hits, np.where(hits, chosen, 0), chosen)
+        )
         n_bytes, of = by_layer.sum(axis=1) * many.expert_bytes * frac, np.maximum(by_layer.sum(axis=1), 1)
         slices = SLICE_FRAC if name == "verify" and p.is_elastic[0] and p.is_sliced[0] else 1.0
-        reads[name] = replace(reads[name], experts=by_layer.mean(axis=1), expert_bytes=n_bytes, hit_frac=slices * hit / of)
+        shares = {"hit_frac": slices * hit / of, "lsb_frac": (1.0 - slices) * hit / of}
+        shares["shared_frac"] = shared / np.maximum(all_chosen, 1)
+        reads[name] = replace(reads[name], experts=by_layer.mean(axis=1), expert_bytes=n_bytes, **shares)
     return evaluate(many, profile, reads=reads)
 
 

@@ -47,6 +47,13 @@ def touched(weights: Floats, n_tokens: Floats) -> Floats:
     return np.asarray(-np.expm1(-n_tokens[:, None] * weights).sum(axis=1))
 
 
+def chosen_frac(weights: Floats, share: Floats) -> Floats:
+    """(n,) share of a token's choices that fall on the most popular experts, `share` (n,) of all; of one in part, so much."""
+    held = share[:, None] * (weights > 0.0).sum(axis=1, keepdims=True)
+    chosen = -np.expm1(-weights)  # most popular first
+    return np.asarray((chosen * np.clip(held - np.arange(weights.shape[1]), 0.0, 1.0)).sum(axis=1) / chosen.sum(axis=1))
+
+
 def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
     """(n,) hit rate of an LRU of n_slots experts per layer, each step referring to those that n_tokens independent tokens touch.
 

@@ -156,13 +156,13 @@ def _options(of: Group, p: Points, holds: Holds) -> list[Places]:
     machine, one = of.machine, np.ones((2 * of.at.size, 1))
     near = machine.engines.get(machine.roles.near_compute)
     if near is None or near.memory == machine.roles.expert_home:
-        brought = Places(experts=((HOME, "main", one),))
-        return [brought, Places(experts=((HOME, "near_compute", one),))] if near else [brought]
+        brought = Places(experts=((HOME, "main", one, ""),))
+        return [brought, Places(experts=((HOME, "near_compute", one, ""),))] if near else [brought]
     channels, ext = (machine.tiers[name] for name in (near.memory, machine.roles.expert_home))
     frac = channels.peak_bytes_per_s.value / (channels.peak_bytes_per_s.value + ext.peak_bytes_per_s.value)
-    brought = Places(experts=((HOME, "main", (1.0 - frac) * one), (NEAR, "main", frac * one)), beside_frac=frac)
+    brought = Places(experts=((HOME, "main", (1.0 - frac) * one, ""), (NEAR, "main", frac * one, "")), beside_frac=frac)
     hit_frac = _hits(p, channels.capacity_bytes.value, holds)[:, of.at].reshape(-1, 1)
-    experts = ((NEAR, "near_compute", hit_frac), (HOME, "main", 1.0 - hit_frac))
+    experts = ((NEAR, "near_compute", hit_frac, ""), (HOME, "main", 1.0 - hit_frac, ""))
     return [brought, Places(experts=experts, static=(NEAR, "near_compute") if holds == "dense" else (HOME, "main"))]
 
 

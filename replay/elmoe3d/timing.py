@@ -16,7 +16,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Prepared, StepCost, clock, prepare
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.elmoe3d.laws import HIT_LAWS, touched
+from tokentape.replay.elmoe3d.laws import HIT_LAWS, chosen_frac, touched
 from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
 from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Floats, Group, Ints, Points
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
@@ -115,7 +115,7 @@ def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends
     passes, drafts = [reads["ar"], reads["verify"]], reads["draft"]
     reference, one = replace(of, machine=alone(of.machine)), np.ones((of.at.size, 1))
     static = static_work(reference, p, passes[:1])
-    xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one)])))
+    xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one, "")])))
     whole: list[Costed] = [(("xpu",), of.at, clock(xpu, reference.machine, profile, ends=NOMINAL))]
     routed: list[Static] = [(("ar", "verify"), of, "decode", prepare(static_work(of, p, passes), of.machine, profile, ends=ends))]
     eagle, small, own = (replace(of, at=of.at[kind[of.at]]) for kind in (p.is_eagle, p.is_slm, p.is_self))
@@ -134,7 +134,7 @@ def _routed(of: Ready, p: Points, reads: dict[str, Reads], profile: Profile, wit
     """AR and verification, and the model's own drafts, with their experts."""
     for names, group, phase, prepared in of.routed:
         chosen = [reads[name] for name in names]
-        rows = (*routed_rows(group, p, chosen, phase), *(partial_sums(group, p, chosen) if with_joules else ()))
+        rows = (*routed_rows(group, p, chosen, phase), *partial_sums(group, p, chosen))
         work, ends = replace(prepared.work, rows=rows), ENDS if with_joules else NOMINAL
         yield names, group.at, clock(work, group.machine, profile, on=prepared, ends=ends)
 
@@ -143,19 +143,25 @@ def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:
     """Of the passes by name."""
     slices = p.is_elastic & p.is_sliced  # each hit brings its MSB half from HB, its LSB half from EXT
     n_verified = p.verify_tokens * p.batch**p.growth
-    verify_hits = hits(p, np.where(slices, mapped.slice_share, mapped.share), faded(p), n_verified)
+    share = np.where(slices, mapped.slice_share, mapped.share)
+    verify_hits = hits(p, share, faded(p), n_verified)
     return {
-        "ar": _pass(p, mapped, p.batch, hits(p, mapped.share, p.beta, p.batch), np.ones(len(p))),
-        "verify": _pass(p, mapped, n_verified, np.where(slices, SLICE_FRAC * verify_hits, verify_hits), p.verify_nodes),
+        "ar": _pass(p, mapped, p.batch, hits(p, mapped.share, p.beta, p.batch), mapped.share, np.ones(len(p))),
+        "verify": _pass(p, mapped, n_verified, verify_hits, share, p.verify_nodes, slices),
         "draft": _draft(p, mapped),
     }
 
 
-def _pass(p: Points, mapped: Mapping, n_tokens: Floats, hit_frac: Floats, nodes: Floats) -> Reads:
-    """A pass of the target, through the experts that n_tokens independent tokens touch."""
+def _pass(
+    p: Points, mapped: Mapping, n_tokens: Floats, found: Floats, share: Floats, nodes: Floats, slices: Flags | bool = False
+) -> Reads:
+    """A pass of the target, through the experts that n_tokens independent tokens touch. share: of the experts that lie in HB;
+    found: of those touched, whole ones or, of `slices`, their MSB half."""
     experts = touched(p.weights, n_tokens)
     expert_bytes = experts * p.expert_bytes * p.n_layers
-    return Reads(experts, expert_bytes, hit_frac, p.static_bytes + p.kv_bytes, mapped.cold_bytes, nodes)
+    low = np.where(slices, (1.0 - SLICE_FRAC) * found, 0.0)
+    shared = chosen_frac(p.weights, share)
+    return Reads(experts, expert_bytes, found - low, low, shared, p.static_bytes + p.kv_bytes, mapped.cold_bytes, nodes)
 
 
 def faded(p: Points) -> Floats:
@@ -173,7 +179,8 @@ def _draft(p: Points, mapped: Mapping) -> Reads:
     # Quant: a 4-bit copy of INT8 experts, or MXFP4 experts as they are.
     has_copy = p.is_quant & p.is_sliced
     copy_frac = np.where(has_copy, DRAFT_FRAC, 1.0)
-    copy_hits = hits(p, np.where(has_copy, mapped.copy_share, mapped.share), faded(p), n_tokens)
+    copy_share = np.where(has_copy, mapped.copy_share, mapped.share)
+    copy_hits = hits(p, copy_share, faded(p), n_tokens)
     experts = np.select([p.is_quant, p.is_elastic], [touches, np.minimum(touches, pool)], 0.0)
     private = np.where(p.is_slm, p.slm_read_bytes + p.slm_kv_bytes, p.head_read_bytes)
     static = np.where(p.is_self, p.static_bytes * DRAFT_FRAC + p.kv_bytes, private)
@@ -181,6 +188,8 @@ def _draft(p: Points, mapped: Mapping) -> Reads:
         experts=experts,
         expert_bytes=experts * p.expert_bytes * p.n_layers * np.where(p.is_quant, copy_frac, frac),
         hit_frac=np.select([p.is_quant, p.is_elastic], [copy_hits, 1.0], 0.0),
+        lsb_frac=np.zeros(len(p)),
+        shared_frac=np.where(p.is_elastic, 1.0, chosen_frac(p.weights, copy_share)),
         static_bytes=static,
         cold_bytes=np.minimum(static, np.where(p.is_self, mapped.cold_bytes, mapped.spill_bytes)),
         nodes=p.draft_nodes,

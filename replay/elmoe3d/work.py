@@ -19,9 +19,8 @@ from tokentape.warehouse.geometry import Geometry
 
 PARTIAL_SUM_BYTES = 4  # FP32
 STATIC_KINDS = ("proj", "router", "shared", "dense_ffn", "head", "kv_read", "draft")  # kinds of what lies beside the experts
-Place = tuple[
-    str, str, Floats
-]  # of experts: role of their tier, role of the engine that computes them, (n,) share of their bytes
+# Of experts: role of their tier, role of the engine that computes them, share of their bytes (n,), and how its units share them.
+Place = tuple[str, str, Floats, str]
 
 blocks = lru_cache(blocks_of)
 
@@ -29,12 +28,15 @@ blocks = lru_cache(blocks_of)
 @dataclass(frozen=True, eq=False)
 class Reads:
     """What a pass of n points reads, (n,) each. experts: expected distinct ones of a layer; expert_bytes: of them all, over all
-    layers; hit_frac: share of those that HB brings; static_bytes: all else; cold_bytes: of that, from EXT; nodes: tokens computed
-    per request."""
+    layers; hit_frac: share of those that HB brings; lsb_frac: that EXT brings of the same experts; shared_frac: share of the
+    tokens' choices that fall on experts in HB; static_bytes: all else; cold_bytes: of that, from EXT; nodes: tokens computed per
+    request."""
 
     experts: Floats
     expert_bytes: Floats
     hit_frac: Floats
+    lsb_frac: Floats
+    shared_frac: Floats
     static_bytes: Floats
     cold_bytes: Floats
     nodes: Floats
@@ -109,19 +111,24 @@ def expert_rows(of: Group, p: Points, passes: Sequence[Reads], places: Sequence[
     n_tokens = np.tile(p.batch[of.at], len(passes))[:, None] * nodes
     chosen = n_tokens * of.geometry.top_k
     (whole,) = experts_of(of.geometry, of.machine, blocks(of.geometry), n_tokens, experts, chosen, weights)
-    for tier, engine, share in places:
+    for tier, engine, share, how in places:
         if share.any():
             part = {name: share * getattr(whole, name) for name in ("bytes", "activation_bytes", "ops")}
-            yield replace(whole, tier=tier, engine=engine, phase=phase, count=1.0 * (share > 0.0), **part)
+            name = f"{whole.name}, {how}" if how else whole.name
+            yield replace(whole, name=name, tier=tier, engine=engine, phase=phase, count=1.0 * (share > 0.0), **part)
 
 
 def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "decode") -> tuple[Rows, ...]:
-    """Experts of the proposed design: hits from the cache; misses in place where the engine reads there, else fetched first."""
-    roles, hits = of.machine.roles, stacked(passes, "hit_frac", of.at)
+    """Experts of the proposed design (paper section 5): what HB holds, each expert by all units, one after the other (tensor
+    parallel); at the same time what EXT brings, LSB slices and missed experts, each by one unit (data parallel). Misses are
+    fetched first where the engine does not read in place."""
+    roles, hits, low = of.machine.roles, *(stacked(passes, name, of.at) for name in ("hit_frac", "lsb_frac"))
     if roles.expert_cache and roles.expert_home in roles.reads:
-        return tuple(expert_rows(of, p, passes, [("expert_cache", "main", hits), ("expert_home", "main", 1.0 - hits)], phase))
+        apart = ((low, "LSB slices, data parallel"), (1.0 - hits - low, "data parallel"))
+        places = [("expert_cache", "main", hits, "tensor parallel"), *(("expert_home", "main", *of_ext) for of_ext in apart)]
+        return tuple(expert_rows(of, p, passes, places, phase))
     tier = "expert_cache" if roles.expert_cache else "expert_home"
-    found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits))], phase))
+    found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits), "")], phase))
     if not roles.expert_cache or np.all(hits == 1.0):
         return found
     n_missed, read = ((1.0 - hits) * stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
@@ -130,9 +137,11 @@ def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "dec
 
 
 def partial_sums(of: Group, p: Points, passes: Sequence[Reads]) -> Iterator[Rows]:
-    """Between the units of an engine that shares every expert: up and gate gathered, down reduced (paper section 5)."""
-    if of.machine.roles.expert_cache:
+    """Between the units that share an expert in HB: up and gate gathered, down reduced (paper section 5)."""
+    cache = of.machine.roles.expert_cache
+    if cache and of.machine.link(cache, cache):
         n_tokens = np.tile(p.batch[of.at], len(passes))[:, None] * stacked(passes, "nodes", of.at)
+        n_tokens = n_tokens * stacked(passes, "shared_frac", of.at)
         yield Rows(
             kind="feed",
             name="partial sums",

@@ -19,11 +19,13 @@ from tokentape.replay.elmoe3d.baselines import near_at
 from tokentape.replay.elmoe3d.checks import held_out
 from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
+from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, baseline, ours, tokens_until_link_binds
 from tokentape.replay.elmoe3d.tape import law_of
-from tokentape.replay.elmoe3d.timing import evaluate
+from tokentape.replay.elmoe3d.timing import evaluate, reads_of
+from tokentape.replay.elmoe3d.work import partial_sums, routed_rows
 
 PROFILE = profiles.load("elmoe3d")
 NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
@@ -33,6 +35,52 @@ NONE = exact(0.0, "left out")
 
 def test_partial_sums_cross_a_link_while_slices_stream_in():
     assert tokens_until_link_binds(SETUP.models[QWEN][0], SETUP.machines["8"], PROFILE) == 51
+
+
+def choices_of(points):
+    """Share of a verification's choices that fall on the experts in HB, counted expert by expert, and the tokens' choices."""
+    p, mapped = points, map_bytes(points)
+    held = float((mapped.slice_share if p.is_sliced[0] else mapped.share)[0] * p.n_experts[0])
+    chances = [1.0 - np.exp(-w) for w in p.weights[0]]
+    inside = sum(chance * min(1.0, max(0.0, held - i)) for i, chance in enumerate(chances))
+    return inside / sum(chances), float(p.batch[0] * p.verify_nodes[0] * round(sum(chances)))
+
+
+def test_verification_shares_what_hb_holds_and_splits_what_ext_brings():
+    p = arrays(point(QWEN, batch=16, **NODES))
+    reads = reads_of(p, map_bytes(p))["verify"]
+    rows = {row.name.partition(", ")[2]: row for row in routed_rows(p.groups[0], p, [reads])}
+    n_bytes = {how: float(row.bytes.item() * p.n_layers[0]) for how, row in rows.items()}
+    msb, lsb, missed = (n_bytes[how] for how in ("tensor parallel", "LSB slices, data parallel", "data parallel"))
+    assert msb == lsb == pytest.approx(reads.hit_frac[0] * reads.expert_bytes[0])
+    assert msb + lsb + missed == pytest.approx(reads.expert_bytes[0])
+    assert [row.tier for row in rows.values()] == ["expert_cache", "expert_home", "expert_home"]
+    (sums,) = partial_sums(p.groups[0], p, [reads])
+    share, choices = choices_of(p)
+    assert 0.5 < share < 1.0  # few experts, and most of what is chosen
+    assert sums.bytes.item() == pytest.approx(choices * share * 4 * (2 * 768 + 2048))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_slow_link_holds_verification_up_where_it_is_counted(model):
+    """As long as the partial sums of all that HB holds; the paper's numbers do not know of it, nor do steps without a cache."""
+    p = arrays(point(model, batch=16, verify_nodes=60.0, draft_nodes=3.0))
+    key = "links.aggregation.peak_bytes_per_s"
+
+    def seconds(profile, gb_per_s, **changed):
+        machine = with_values(SETUP.machines["8"], {key: 1e9 * gb_per_s})
+        found = evaluate(arrays(point(model, batch=16, verify_nodes=60.0, draft_nodes=3.0, **changed), machine=machine), profile)
+        return found.verify.seconds[0], found.ar.seconds[0], found.phi_sd[0]
+
+    share, choices = choices_of(p)
+    g = SETUP.models[model][0]
+    crossing = float(p.n_layers[0]) * choices * share * 4 * (2 * g.expert_intermediate + g.hidden) / 0.9
+    (slow, *_), (slower, *_) = (seconds("physical", of) for of in (4.0, 2.0))
+    assert slower - slow == pytest.approx(crossing / 2e9 - crossing / 4e9)
+    free, real, slowest = (seconds("physical", of) for of in (1e6, 32.0, 4.0))
+    assert free[0] <= real[0] <= slowest[0]
+    assert free[2] > real[2] > slowest[2]  # drafts wait too
+    assert seconds("elmoe3d", 1e6) == seconds("elmoe3d", 4.0)
 
 
 def outcome(fit, **changed):
