@@ -27,6 +27,7 @@ from tokentape.capture.embedded.texts import Item
 from tokentape.capture.live.loop import Request, Sampling
 from tokentape.capture.losses.experts import METHODS
 from tokentape.capture.shard import AttentionKeep
+from tokentape.capture.speculation.eagle import manifest_for
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.names import unknown
 from tokentape.policies.replicas import WIDTHS
@@ -194,17 +195,19 @@ def plan(settings: CaptureSettings) -> Plan:
         raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
     draft = settings.speculation
     small = models.find(draft.model_id) if draft is not None and draft.model_id else None
+    prints = [source.fingerprint] if small is None else [source.fingerprint, small.fingerprint]
+    if draft is not None and draft.draft == "eagle":
+        prints += manifest_for(source)["files"].values()
     is_unpacked = getattr(how.get("quantization_config"), "dequantize", False)
-    return Plan(settings, source, found, geometry, _trace_id(settings, source, found, small), small, is_unpacked)
+    return Plan(settings, source, found, geometry, _trace_id(settings, source, found, prints), small, is_unpacked)
 
 
-def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], small: models.Source | None) -> str:
+def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], prints: list[str]) -> str:
     prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer, *i.turns] for i in found]).encode()).hexdigest()
     # A device map may spread a model over several devices; the machine's accelerator stands for them.
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
     runs_on += [versions("gguf", "torchao")] if source.gguf or settings.quantization else []
-    prints = [source.fingerprint] if small is None else [source.fingerprint, small.fingerprint]
     parts = json.dumps([settings.recorded(), *prints, prompts, runs_on], sort_keys=True)
     return f"{slug(settings.model)}-{slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
 

@@ -33,7 +33,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("pool", "pool_frac"), lambda of: of["draft"] not in (None, "elastic"), "on a drafter other than elastic"),
         Idle(
             ("draft_bits", "draft_scheme", "draft_static"),
-            lambda of: str(of["draft"]).partition(":")[0] in ("model", "ngram"),
+            lambda of: str(of["draft"]).partition(":")[0] in ("model", "ngram", "eagle"),
             "on a drafter that is no narrow copy of the model",
         ),
         Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),

@@ -22,6 +22,7 @@ READS = {
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",
     "tokentape.capture.models": "capture/embedded/model/manifest.json",
+    "tokentape.capture.speculation.eagle": "capture/embedded/eagle/manifest.json",
 }
 
 

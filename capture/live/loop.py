@@ -401,6 +401,8 @@ class _Run:
         text.keep(start, after)
         name = row.request.request_id
         self.inside.commit(name, after)
+        assert self.drafter is not None
+        self.drafter.commit(text, after)
         probs = [float("nan")] * len(draft.tokens)
         for place, node in enumerate(nodes[1:], 1):
             probs[node] = float(chances[parents[place], tokens[place]])

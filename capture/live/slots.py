@@ -243,6 +243,8 @@ class Inside(Hooked):
         if done.is_target:
             for slot in self.slots:
                 slot.after(done)
+            if self.drafter is not None:
+                self.drafter.after(done)
 
     def commit(self, request_id: int, kept: list[int]) -> None:
         for slot in self.slots:

@@ -45,6 +45,12 @@ class Drafter(Hooked):
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, for a pool."""
 
+    def after(self, done: Pass) -> None:
+        """A pass of the target has run."""
+
+    def commit(self, text: Text, kept: list[int]) -> None:
+        """Of the nodes of the verify pass that ran last, those at these places are decided. text: the target's."""
+
     @abstractmethod
     def draft(self, request_id: int, ids: list[int], text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
         """Grows `draft` behind `ids`, whose last is its root. text: the target's, which holds the others; left as found."""
@@ -157,6 +163,10 @@ def drafter_of(target: Loaded, settings: DraftSettings, small: Loaded | None = N
     n_vocabulary = int(target.model.config.get_text_config().vocab_size)
     if settings.draft == "ngram":
         return NgramDrafter(n_vocabulary, settings.shape)
+    if settings.draft == "eagle":
+        from tokentape.capture.speculation.eagle import EagleDrafter  # a Drafter, so it comes after this module
+
+        return EagleDrafter(target, settings.shape)
     if not settings.model_id:
         return SelfDrafter(target.model, settings, seed)
     assert small is not None

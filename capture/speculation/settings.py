@@ -10,7 +10,7 @@ from tokentape.policies.speculation import POOLS
 from tokentape.policies.speculation.pools import pool_size
 from tokentape.policies.speculation.tree import Shape
 
-DRAFTERS = ("elastic", "quant", "ngram", "model:ID")
+DRAFTERS = ("elastic", "quant", "eagle", "ngram", "model:ID")
 STATICS = ("slices", "full")
 BITS_HIGH = 8
 ALL, FULL = "all", "full"

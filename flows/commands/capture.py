@@ -70,8 +70,9 @@ def capture(
     draft: Annotated[
         str | None,
         option(
-            "Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), model:ID (a "
-            "small model), ngram (prompt lookup). The output stays the model's own. [default: decode token by token]"
+            "Draft and verify: elastic (the model at few bits among a pool of experts), quant (a low-bit copy), eagle (the "
+            "embedded model's head), model:ID (a small model), ngram (prompt lookup). The output stays the model's own. "
+            "[default: decode token by token]"
         ),
     ] = None,
     draft_depth: Annotated[int, option("Levels of a draft.")] = 4,

@@ -14,7 +14,7 @@ from tokentape.capture import models
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.sampling import distribution
 from tokentape.capture.live.slots import Inside
-from tokentape.capture.speculation.drafters import drafter_of
+from tokentape.capture.speculation.drafters import Drafter, drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.speculation.tree import Shape
 
@@ -65,6 +65,8 @@ def test_greedy_output_is_that_of_plain_decoding(family, shape):
         DraftSettings(pool="random", pool_frac=0.1),  # one expert, fewer than top-k
         DraftSettings("quant", bits=2),
         DraftSettings("ngram", depth=6),
+        DraftSettings("eagle", depth=5),
+        DraftSettings("eagle", width=3, verify_nodes=7),
     ],
     ids=str,
 )
@@ -148,18 +150,20 @@ def sampled_p_value(embedded, settings, n):
 SAMPLED = [
     DraftSettings(depth=2, pool_frac=0.25, bits=2),
     DraftSettings(depth=2, width=3, pool_frac=0.25, bits=2),
+    DraftSettings("eagle", depth=2, width=2),
     DraftSettings(depth=2, width=3, verify_nodes=4, pool_frac=0.25, bits=2),
+    DraftSettings("eagle", depth=2),
 ]
 
 
-@pytest.mark.parametrize("settings", SAMPLED[:2], ids=["chain", "tree"])
+@pytest.mark.parametrize("settings", SAMPLED[:3], ids=["chain", "tree", "eagle"])
 def test_sampled_output_passes_a_chi_square_test(embedded, settings):
     """Below .001 once in a thousand blocks of seeds; a wrong acceptance is below 1e-6 on as many."""
     assert sampled_p_value(embedded, settings, 120) > 0.001
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", SAMPLED, ids=["chain", "tree", "cut tree"])
+@pytest.mark.parametrize("settings", SAMPLED, ids=["chain", "tree", "eagle tree", "cut tree", "eagle chain"])
 def test_sampled_output_passes_a_chi_square_test_at_length(embedded, settings):
     assert sampled_p_value(embedded, settings, 3000) > 0.01
 
@@ -271,24 +275,17 @@ def test_every_pair_of_schemes_and_statics_leaves_the_model_as_it_was(embedded):
     assert all(torch.equal(tensor, before[name]) for name, tensor in embedded.model.state_dict().items())
 
 
-class Head:
+class Head(Drafter):
     """A drafter of one's own: the target's head on its last pass's last hidden state and on its embeddings."""
 
-    pool = pools = None
-    runs_target, shape = False, Shape(3)
+    shape = Shape(3)
 
     def __init__(self, model):
         self.model, self.seen = model, []
 
-    def __enter__(self):
-        self.hook = self.model.model.norm.register_forward_hook(lambda module, args, out: self.seen.append(out[0, -1]))
-        return self
-
-    def __exit__(self, *failure):
-        self.hook.remove()
-
-    def begin(self, number, prompt):
-        pass
+    def _enter(self, stack):
+        norm = self.model.model.norm
+        stack.enter_context(norm.register_forward_hook(lambda module, args, out: self.seen.append(out[0, -1])))
 
     def draft(self, request_id, ids, text, draft, sampling, coming):
         state = self.seen[-1]

@@ -319,7 +319,7 @@ def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answe
     assert set(accepted["study"]) == {STUDY.name}
     assert {row["assertion"] for row in read_rows(place, "orderings")} == {o.assertion for o in ACCEPTANCE_ORDERINGS}
     ours = points.filter(pl.col("series") == MEASURED)
-    assert set(ours["sd_scheme"]) == {"Elastic-SD", "Quant-SD"}
+    assert set(ours["sd_scheme"]) == {"EAGLE3", "Elastic-SD", "Quant-SD"}
     assert set(ours["model_id"]) == {"embedded"}
     assert set(ours["hit_model"]) == {EVENTS}
     assert ours.filter(pl.col("sd_scheme") == "Elastic-SD")["pool_write_frac"].is_between(0.0, 1.0).all()

@@ -53,6 +53,7 @@ TOUCHED = {
     "capture/live/kv_orderings.py": {"kv: orderings"},
     "capture/embedded/train.py": set(),
     "capture/embedded/model/manifest.json": INSIDE,
+    "capture/embedded/eagle/manifest.json": INSIDE,
     "policies/belady.py": set(),
     "policies/registry.py": set(),
     "hw/fits/kelle.toml": set(),

@@ -53,6 +53,7 @@ DRAFTS = [
     {"temperature": 1.2, "width": 3, "pool": "lru"},
     {"draft": "quant", "depth": 3},
     {"draft": "ngram", "temperature": 0.7},
+    {"draft": "eagle", "temperature": 0.7, "width": 2},
 ]
 
 

@@ -32,7 +32,7 @@ from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_
 from tokentape.replay.elmoe3d.events import of_tape, played, texts_of
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.laws import touched, weights_of
-from tokentape.replay.elmoe3d.points import ELASTIC, QUANT, Setup, points_of
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, Setup, points_of
 from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, WRITTEN, evaluated, intensity_rows, mapping_rows, point_rows
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY
 from tokentape.replay.elmoe3d.tape import coverage, drafted_point, implied, law_of, misses
@@ -48,7 +48,7 @@ __all__ = ["Settings", "run"]
 SKEW_AT = 16  # tokens of different requests: the batch that the exponent of a fit is read off
 EXPONENTS = ("exponent_mean", "exponent_min", "exponent_max")
 HIT_MODELS = ("paper_law", "physical")  # that answer claims
-DRAFTED_BY = {"elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
+DRAFTED_BY = {"eagle": EAGLE, "elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -243,7 +243,7 @@ def _from_tapes(
 
 def measured_rows(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConstants, trace_id: str) -> list[dict[str, Any]]:
     """Rows of elmoe3d_points: a tape's own rounds through the machine, by events, requests side by side in batches; none where
-    nothing was drafted from the model itself."""
+    nothing was drafted by a scheme of the paper."""
     tape = store.open(trace_id)
     drafted = tape.manifest.settings.get("speculation") or {}
     scheme = DRAFTED_BY.get(drafted.get("draft", ""))
