@@ -22,7 +22,9 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
 
 BASE = 1024.0  # at which features are put; rows are linear around it
-RECURRING = frozenset({"tokens", "logits", "share"})  # features of few values in a run: operators of these alone are timed once
+RECURRING = frozenset(
+    {"tokens", "logits", "share", "heavy", "wide"}
+)  # features of few values in a run: operators of these alone are timed once
 N_KEPT = 512  # times that are kept, in columns beside the coefficients: of each feature its value, and the time
 Parts = dict[Hashable, str]  # part -> seconds, an expression; "" for constants of the profile
 
@@ -61,6 +63,7 @@ class _Row:
     lane: Lane
     rates: Rates
     scale: str
+    timed: Rows  # what its seconds are those of, where they wait for more than it reads and computes
 
     def is_as_long_as_asked(self, fits: Mapping[str, Fit]) -> bool:
         """Its seconds are no shorter than what it asks of any resource."""
@@ -87,6 +90,7 @@ class Writer:
     end: str = "value"
     keeps_ledger: bool = False
     told: Mapping[str, str] = field(default_factory=dict)  # rows by name: code of their seconds, "" where another row's has them
+    timed: Mapping[str, Rows] = field(default_factory=dict)  # rows by name: others in place of them, for their seconds alone
 
     def __post_init__(self) -> None:
         head, scales = self.work.n_blocks - 1, self.scales
@@ -96,6 +100,7 @@ class Writer:
                 lane,
                 rates_of(self.machine, rows, lane, self.end),
                 scales.get((rows.kind, rows.tier), ""),
+                replace(self.timed.get(rows.name, rows), times=1.0),
             )
             for rows in self.work.rows
             if (lane := self.profile.lane_of(rows))
@@ -204,6 +209,7 @@ class Writer:
     def _terms(self, rows: Sequence[_Row]) -> dict[str, str]:
         """Seconds of the rows' bytes, operations and counts."""
         memory, per_stream = [], []
+        rows = [replace(row, rows=row.timed) for row in rows]
         for row in (row for row in rows if row.rows.tier):
             lane, seconds = row.lane, self._moved(row) * row.rates.s_per_byte
             if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
@@ -261,7 +267,7 @@ class Writer:
 
     def _operator(self, row: _Row) -> tuple[str, tuple[str, ...]]:
         """A call of the fitted operator that times the row, and by which features its time can be kept."""
-        rows, name = row.rows, row.rows.operator
+        rows, name = row.timed, row.rows.operator
         fit = self.fits[name]
         module = OPERATORS[fit.operator]
         called = "_".join(name.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,19 +49,28 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
 
 def recorded_by_layer(trace: Trace, phase: str, seed: int = 0) -> tuple[Curve, ...]:
     """The same for every MoE layer, as far as all of them reach."""
+    curves = by_layer(trace, phase, lambda _, chosen: chosen.any(axis=1).sum(axis=1).mean(), seed)
+    n_tokens = np.asarray(2.0 ** np.arange(curves.shape[1]), np.float64)
+    return tuple(Curve(phase, n_tokens, curve) for curve in curves)
+
+
+def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.bool_]], Any], seed: int = 0) -> Floats:
+    """(MoE layers, m, ...) what `tell` says of a layer's batches of 1, 2, 4, ... tokens, as far as all layers reach. Batches are
+    chosen (draws, n, E) True where a token chose an expert. Raises ValueError where the tape has no tokens of the phase."""
     of_phase = trace.pass_kind[trace.row_pass] == (DECODE if phase == ONE_REQUEST else PHASES[phase])
     if not of_phase.any():
         raise ValueError(f"tape {trace.trace_id} routes no token in {phase}")
     rng = np.random.default_rng(seed)
-    n_layers = len(trace.geometry.moe_layers)
-    curves = [_of_layer(trace, np.flatnonzero(of_phase & (trace.row_layer == layer)), phase, rng) for layer in range(n_layers)]
+    curves = []
+    for layer in range(len(trace.geometry.moe_layers)):
+        rows = np.flatnonzero(of_phase & (trace.row_layer == layer))
+        curves.append([tell(layer, chosen) for chosen in _of_layer(trace, rows, phase, rng)])
     n_points = min(map(len, curves))
-    n_tokens = np.asarray(2.0 ** np.arange(n_points), np.float64)
-    return tuple(Curve(phase, n_tokens, np.asarray(curve[:n_points], np.float64)) for curve in curves)
+    return np.array([curve[:n_points] for curve in curves], np.float64)
 
 
-def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> list[float]:
-    """Mean distinct experts of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
+def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+    """Batches of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
     rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
     chosen = np.zeros((rows.size, trace.geometry.n_experts), np.bool_)
     ids, widths = trace.ids_of(rows)
@@ -67,11 +78,9 @@ def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.
     starts = np.flatnonzero(np.diff(trace.row_request[rows], prepend=-1))
     lengths = np.diff(starts, append=rows.size)
     longest = rows.size if phase == "decode" else int(lengths.max())
-    curve = []
+    draw = _batches if phase == "decode" else _runs
     for power in range(int(np.log2(longest)) + 1):
-        draw = _batches if phase == "decode" else _runs
-        curve.append(float(chosen[draw(2**power, starts, lengths, rng)].any(axis=1).sum(axis=1).mean()))
-    return curve
+        yield chosen[draw(2**power, starts, lengths, rng)]
 
 
 def _batches(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

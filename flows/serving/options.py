@@ -65,6 +65,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "or a TRACE whose curves are taken.",
         "paper_table",
     ),
+    "expert_placement": _of(
+        str | None,
+        "Devices hold whole experts: linear, round_robin, or a map of `export eplb`. [default: each a part of every expert]",
+    ),
     "expert_format": _of(str, "Of the experts: bf16, fp16, fp8, int8-g32, int4, mxfp4.", "bf16", "--weights"),
     "expert_times": _of(
         str, "With --profile layered_prefill: fitted, or measured, timed kernels of the machine's GPU.", "fitted"
@@ -115,6 +119,7 @@ def serves(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 _OF_ENGINE = (
     *("scheduler", "param", "coverage", "profile", "kv_blocks", "memory_frac", "max_seqs", "expert_format", "expert_times"),
     "verify_nodes",
+    "expert_placement",
 )
 
 

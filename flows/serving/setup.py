@@ -31,6 +31,7 @@ from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
 from tokentape.replay.serving.prefix_cache import cached_tokens
+from tokentape.replay.serving.ranks import Ranks, of_even_draws, of_tape
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.serving.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
 from tokentape.warehouse import models
@@ -54,7 +55,8 @@ class Point(BaseModel):
     workload brings its own arrivals, or all arrive at once. client: a benchmark client sends them (replay/serving/client.py).
     windows: of a trace, one per seed. coverage: one of COVERAGES, or a tape whose curves are taken. expert_times: of the
     paper's server, fitted or those of measured kernels. acceptance: of the verify_nodes drafts of a decode: chances by
-    position, or a tape with rounds. kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
+    position, or a tape with rounds. expert_placement: devices hold whole experts (replay/serving/ranks.py), None: a part of each.
+    kv_blocks: None for what memory_frac of the machine's memory leaves beside the model.
     engine: settings of a vLLM engine, which decide all that it has; fits: folder of a user's own constants, or of tables by
     model.
     """
@@ -75,6 +77,7 @@ class Point(BaseModel):
     client: bool = False
     windows: int = 1
     prefix_cache: bool = False
+    expert_placement: str | None = None
     verify_nodes: int = 0
     acceptance: str | None = None
     draft_s: float = 0.0
@@ -126,12 +129,15 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
     of_tables = (point.model, machine.tensor_parallel, machine.measured_as, point.expert_format)
     tables = by_model.find(Path(point.fits), *of_tables) if point.fits else None
+    ranks = _ranks(store, point, geometry, machine)
+    machine = dataclasses.replace(machine, expert_parallel=True) if ranks else machine
     fits = _fits(machine, geometry, point, tables)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
-    kv_blocks, held_frac = _memory(point, geometry, machine)
+    kv_blocks, held_frac = _memory(point, geometry, machine, ranks)
     if exact:
         _refuse_of_recorded(point, machine, held_frac)
     how: dict[str, Any] = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
+    how["ranks"] = ranks
     cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, **how)
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
     outside = [*model.doubts, *filter(None, (cost.outside, tape.gaps if tape else ""))]
@@ -156,13 +162,44 @@ def fits_of(point: Point) -> tuple[Path, ...]:
     return serving_fits.FILES.path(point.fit), *kernels, *own
 
 
-def _memory(point: Point, geometry: Geometry, machine: HardwareSpec) -> tuple[int | None, float]:
+def _ranks(store: Store, point: Point, geometry: Geometry, machine: HardwareSpec) -> Ranks | None:
+    """Of a point whose experts are placed: by the tape whose curves it takes, else by even draws. Raises ValueError where devices
+    cannot hold whole experts, or how full they are is not known."""
+    if point.expert_placement is None:
+        return None
+    why = {
+        f"{point.model} has no experts": not geometry.moe_layers,
+        f"{machine.name} has one device": machine.n_devices == 1,
+        "--coverage recorded does not tell ranks; take the tape's curves: --coverage TRACE": point.coverage == "recorded",
+        "--coverage full leaves routing out": point.coverage == "full",
+    }
+    if reasons := [reason for reason, is_so in why.items() if is_so]:
+        raise ValueError(f"--expert-placement {point.expert_placement} has no effect: {reasons[0]}; leave it out")
+    if point.coverage in COVERAGES:
+        return of_even_draws(geometry, point.expert_placement, machine.n_devices)
+    trace = load_trace(store, _tape(store, point.coverage))
+    shapes = [(len(of.moe_layers), of.n_experts, of.top_k) for of in (trace.geometry, geometry)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"--expert-placement goes by the experts of tape {trace.trace_id}, which is not of {point.model}'s shape"
+        )
+    return of_tape(trace, point.expert_placement, machine.n_devices)
+
+
+def _memory(point: Point, geometry: Geometry, machine: HardwareSpec, ranks: Ranks | None) -> tuple[int | None, float]:
     """KV blocks of a point, None for unbounded, and the share of the experts that the fast tier holds beside them. Raises
     ValueError with the sizes where the model, or so many blocks, do not fit."""
     scheduler = point.scheduled()
     rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
     held = footprint(
-        point.model, geometry, machine, point.expert_format, rule_of(geometry.n_layers), point.max_seqs, point.verify_nodes
+        point.model,
+        geometry,
+        machine,
+        point.expert_format,
+        rule_of(geometry.n_layers),
+        point.max_seqs,
+        point.verify_nodes,
+        n_replicas=ranks.n_slots - geometry.n_experts if ranks else 0,
     )
     if point.kv_blocks == "unbounded":
         return None, held.held_frac(0, point.memory_frac)

@@ -13,6 +13,8 @@ into the rank that has least and a slot left (deepseek-ai/EPLB, eplb.py: replica
 from __future__ import annotations
 
 import heapq
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,3 +114,25 @@ def content(form: str, mapped: Ints, n_ranks: int, geometry: Geometry, model: st
         "num_redundant_experts": n_slots - geometry.n_experts,
         "physical_to_logical_map": mapped.tolist(),
     }
+
+
+def read_map(path: Path, geometry: Geometry) -> Ints:
+    """(MoE layers, slots) the map in a file of any of FORMS. Raises ValueError naming the file for anything else, for a map of
+    another model and for one that leaves an expert out."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if "layer_list" in found:
+            rows = [[e for of in layer["device_list"] for e in of["device_expert"]] for layer in found["layer_list"]]
+        else:
+            rows = found["physical_to_logical_map"]
+            rows = [rows[i] for i in geometry.moe_layers] if len(rows) == geometry.n_layers else rows
+        mapped = np.array(rows, np.int64)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no map of experts ({error}); write one with `tokentape export eplb`") from None
+    every = set(range(geometry.n_experts))
+    if len(mapped) != len(geometry.moe_layers) or any(set(row) != every for row in mapped.tolist()):
+        raise ValueError(
+            f"{path}: not every one of {geometry.n_experts} experts in {len(geometry.moe_layers)} MoE layers has a slot: "
+            "is it of this model?"
+        )
+    return mapped

@@ -38,6 +38,7 @@ _NOT_MODELLED = {
     "enable_chunked_prefill": True,
     "scheduling_policy": "fcfs",
     "speculative_config": None,
+    "enable_eplb": False,
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default
@@ -56,6 +57,7 @@ class Engine:
     tensor_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: bool = False
+    expert_placement: str = "linear"
     schedules_ahead: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
@@ -178,6 +180,7 @@ def engine_of(path: Path) -> Engine:
         tensor_parallel=kwargs.get("tensor_parallel_size", 1),
         data_parallel=kwargs.get("data_parallel_size", 1),
         expert_parallel=bool(kwargs.get("enable_expert_parallel", False)),
+        expert_placement=kwargs.get("expert_placement_strategy", "linear"),
         schedules_ahead=kwargs.get("async_scheduling", version >= _ASYNC_FROM),
         weight_format=_weights(kwargs.get("quantization"), kwargs.get("dtype"), model),
         kv_format="fp8" if "fp8" in str(kwargs.get("kv_cache_dtype", "auto")) else "bf16",

@@ -30,6 +30,7 @@ from tokentape.policies.kernels import array, float64, int64, kernel, uint64
 from tokentape.policies.placement.host import Host
 from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
+from tokentape.replay.serving.ranks import Ranks, fuller
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
 from tokentape.replay.transformer import (
     ACTIVATION,
@@ -95,6 +96,7 @@ _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
     "busiest", "crowd", "share",
 )  # fmt: skip
+OF_RANKS = ("heavy", "wide")  # tokens and share of experts, were every rank as full as the fullest
 # Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
 EVENT = (
     "active", "chosen", "weights", "missed", "fetches", "in_place", "chosen_in_place", "weights_in_place",
@@ -132,6 +134,7 @@ def cost(t):
             else:
                 count, share = t[k, {OTHERS}], t[k, {SHARE}]
             tokens = verified + prompt
+            {ranks}
             busiest = prompt * crowd / max(prompts, 1.0)
             if count == 0.0 or tokens == 0.0:
                 continue
@@ -280,8 +283,11 @@ def iteration_costs(
     by_model: ByModel | None = None,
     graph_tokens: int = 0,
     is_ahead: bool = False,
+    ranks: Ranks | None = None,
 ) -> IterationCosts:
-    """Of a model whose layers are shared by all devices of the machine (tensor parallelism).
+    """Of a model whose layers are shared by all devices of the machine (tensor parallelism), or, where the machine is
+    expert-parallel, whose experts are: a layer's experts then take as long as those of the fullest rank, as `ranks` tell, while
+    bytes and energy are of all. Without `ranks` every rank has an even share.
 
     fits: the machine's fitted operators. speculation: every decode is a draft-and-verify round. held_frac: of the experts in the
     fast tier; the others are read in place where the engine can, else fetched. events: what a layer's experts cost is what
@@ -293,6 +299,8 @@ def iteration_costs(
     several sizes, and for a profile that would count what is fetched ahead as nothing.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
+    if ranks and (events or held_frac < 1.0):
+        raise ValueError("the fullest rank is known where all experts are in the fast tier and coverage is a curve")
     sizes = {w for w in geometry.sliding_windows if w}
     if len(sizes) > 1:
         raise ValueError(f"{geometry.architecture}: windows of {sorted(sizes)} tokens; one size per model is supported")
@@ -323,10 +331,17 @@ def iteration_costs(
         )
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
-    told = seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, _ranks(machine)) if by_model else {}
-    generated = _generated(how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told)
+    told = (
+        seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, _ranks(machine), bool(ranks)) if by_model else {}
+    )
+    generated = _generated(
+        how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told, bool(ranks)
+    )
     pack = by_model.pack if by_model else np.zeros(0)
+    of_ranks = 1 + pack.size if ranks else 0  # where their curves begin
+    pack = np.concatenate([pack, ranks.crowding.ravel()]) if ranks else pack
     outside = [coverage.outside(geometry)] if geometry.moe_layers else []
+    outside += [ranks.outside] if ranks else []
     if fits and not by_model and any(lane.operators for lane in made.lanes):
         outside.append(_untimed(fits, geometry, expert_format, dense_format, kv_format))
     return IterationCosts(
@@ -335,9 +350,13 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel),
-        {**({"curve": curve, "plane": plane, "attention": attention} if by_model else {}), **generated.operators},
-        _table(generated, blocks, near_tokens, first_column, pack),
+        _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel, of_ranks),
+        {
+            **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
+            **({"fuller": fuller} if ranks else {}),
+            **generated.operators,
+        },
+        _table(generated, blocks, near_tokens, first_column, pack, bool(by_model)),
         before,
         np.array([moe for moe, _, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
@@ -391,7 +410,7 @@ def _ranks(machine: HardwareSpec) -> int:
     return machine.n_devices if machine.expert_parallel else 1
 
 
-def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats) -> Floats:
+def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, has_tables: bool) -> Floats:
     constants = np.concatenate([[near_tokens], pack])
     width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
@@ -401,7 +420,7 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     varying = rows[:, (rows != rows[0]).any(axis=0)]
     table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in varying]
     table[CONSTANTS, : constants.size] = constants
-    table[CARRIED, LONGEST] = 0.0 if pack.size else -1.0
+    table[CARRIED, LONGEST] = 0.0 if has_tables else -1.0
     return table
 
 
@@ -416,10 +435,11 @@ def _generated(
     kv_format: str,
     keeps_ledger: bool,
     told: Mapping[str, str],
+    has_ranks: bool,
 ) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
-    features = ((*_FEATURES[:-1], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ())
+    features = ((*_FEATURES[:-1], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ()) + OF_RANKS * has_ranks
     values = around(len(features))
     at = {name: values[:, [i]] for i, name in enumerate(features)}
     sums = Sums(
@@ -441,7 +461,9 @@ def _generated(
         of_place = OBJECTS.get(f"{rows.kind}.{rows.engine}.{rows.tier}", OBJECTS.get(rows.kind, rows.kind))
         return _PART_OF[rows.kind], of_place if keeps_ledger else ""
 
-    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told)
+    fullest = how.rows({**at, "tokens": at["heavy"], "share": at["wide"]}) if has_ranks else ()
+    timed = {rows.name: rows for rows in fullest}
+    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told, timed)
     return writer.generated()
 
 
@@ -611,8 +633,10 @@ def _apart(lines: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
     return shared, others
 
 
-def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int) -> str:
-    """The source of an iteration's cost."""
+def _source(
+    made: Generated, has_near: bool, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int, of_ranks: int
+) -> str:
+    """The source of an iteration's cost. of_ranks: where among the constants the curves of ranks begin, 0 for none."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
     crowd = f"np.ceil(prompts / {n_replicas})" if n_replicas > 1 else "prompts"
@@ -625,7 +649,7 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
     start = [_NEAR.format(**numbers)] if has_near else []
     start += [f"first = 1\nlongest = t[carried, {LONGEST}]"] if has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
-    shared, layer = _apart(made.layer, {"share", *EVENT, *(("context", *TRACK) if has_tracks else ())})
+    shared, layer = _apart(made.layer, {"share", "wide", *EVENT, *(("context", *TRACK) if has_tracks else ())})
     shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]
     seconds = dict[str, list[str]]()
     for of, name in made.seconds.items():
@@ -634,11 +658,14 @@ def _source(made: Generated, has_near: bool, has_events: bool, has_tracks: bool,
     ends += [f"t[cost, {N_COST + i}] += {text}" for i, (_, _, text) in enumerate(made.ledger)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
         ends.append(f"t[cost, {i}] = {name}")
+    of_phase = f"t, {of_ranks}, 2 if prompt > 0.0 else 0", f"t, {of_ranks}, 3 if prompt > 0.0 else 1"
+    ranks = [f"{name} * fuller({at}, tokens)" for name, at in zip(("share", "tokens"), of_phase, strict=True)] if of_ranks else []
     event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if has_events else []
     written = {
         "start": (start, 4),
         "event": (event, 8),
         "keys": (keys, 8),
+        "ranks": ([f"{name} = {of}" for name, of in zip(("wide", "heavy"), ranks, strict=False)], 12),
         "shared": (shared, 16),
         "layer": (layer, 12),
         "head": (made.head, 4),

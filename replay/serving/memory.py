@@ -93,19 +93,22 @@ def footprint(
     n_nodes: int = 0,
     formats: Mapping[str, str] | None = None,
     kv_format: str = "bf16",
+    n_replicas: int = 0,
 ) -> Footprint:
     """What a model takes of a machine whose devices share every layer (tensor parallelism), under a scheduler's rule.
 
     model: its name in errors. Weights but routed experts are bf16, or of the formats of their kinds. Every device keeps the
     hidden states; KV heads are copied where there are fewer of them than devices, as the one latent of MLA is. n_nodes: drafts
-    that a decode has verified beside its token. Memory is the upper end of the tier's band, as drivers count it: that of the
-    weights' home. Where experts have a home of their own only those that are cached lie in it."""
+    that a decode has verified beside its token; n_replicas: slots of a layer beyond one per expert. Memory is the upper end of
+    the tier's band, as drivers count it: that of the weights' home. Where experts have a home of their own only those that are
+    cached lie in it."""
     n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
     copies = max(1.0, machine.tensor_parallel / n_kv_heads)
     layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * bytes_per_value(kv_format))
     window = max(geometry.sliding_windows, default=0)
     n_windowed = sum(1 for size in geometry.sliding_windows if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
+    weights += n_replicas * sum(geometry.expert_bytes(expert_format)) if n_replicas else 0
     if machine.data_parallel > 1:
         routed = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts if geometry.moe_layers else 0
         weights += (machine.data_parallel - 1) * (weights - routed)

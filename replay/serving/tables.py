@@ -20,9 +20,10 @@ _WITHIN = (
 ATTENTION = "prefill attention"
 
 
-def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_parallel: int) -> dict[str, str]:
+def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_parallel: int, has_ranks: bool) -> dict[str, str]:
     """Seconds of rows by name, as code over what an iteration carries (replay/serving/iteration.py): of the layer's rows and the
-    head's. first: where the pack begins. data: replicas, which wait for the busiest; expert_parallel: ranks of experts."""
+    head's. first: where the pack begins. data: replicas, which wait for the busiest; expert_parallel: ranks of experts, of
+    which the fullest counts where has_ranks."""
     busiest = f"verified / {data} + busiest"
     found = dict.fromkeys(_WITHIN, "")
     found[LAYER] = f"curve(t, {first}, {OF_LAYER}, {busiest})"
@@ -32,7 +33,8 @@ def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_pa
         f" + curve(t, {first}, {OF_ONCE}, verified / {data} + n_prompt * crowd / max(prompts, 1.0))"
     )
     if tables.has_experts:
-        found[EXPERTS] = f"plane(t, {first}, tokens / {expert_parallel}, share * {n_experts / expert_parallel!r})"
+        tokens, share = ("heavy", "wide") if has_ranks else ("tokens", "share")
+        found[EXPERTS] = f"plane(t, {first}, {tokens} / {expert_parallel}, {share} * {n_experts / expert_parallel!r})"
     return found
 
 

@@ -23,6 +23,7 @@ from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.engine_logs import METRICS, STATISTICS, Engine, Served, latencies
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.memory import footprint
+from tokentape.replay.serving.ranks import of_even_draws
 from tokentape.replay.serving.run import Limits, ServingRun
 from tokentape.warehouse.geometry import Geometry
 
@@ -92,6 +93,8 @@ def on_engine(
     tables = (
         by_model.find(fits, engine.model, engine.tensor_parallel, machine.measured_as, engine.weight_format) if fits else None
     )
+    n_ranks = engine.n_devices if engine.expert_parallel and geometry.moe_layers else 1
+    ranks = of_even_draws(geometry, engine.expert_placement, n_ranks) if n_ranks > 1 else None
     cost = iteration_costs(
         geometry,
         shared,
@@ -103,6 +106,7 @@ def on_engine(
         by_model=tables,
         graph_tokens=engine.graph_tokens,
         end=end,
+        ranks=ranks,
     )
     blocks, n_seqs = engine.kv_blocks, engine.max_seqs * engine.data_parallel
     if blocks is None:
