@@ -1,8 +1,7 @@
 """Trains EAGLE's head for the embedded model on what that model says: `python -m tokentape.capture.embedded.train_head FOLDER`.
 
-Rows begin as training text of the model's own recipe and go on as the model does, greedily or drawn. The head foretells the
-model's next distribution from the model's states; in the last batches from its own states too, as deep as a draft goes on
-(training-time test, arXiv 2503.01840). The same weights on the same machine and versions. Ten minutes on one core.
+Rows begin as training text and go on as the model does, greedily or drawn. The head foretells the model's next distribution from
+the model's states, in the last batches from its own too (training-time test, arXiv 2503.01840). Ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -46,11 +45,7 @@ class HeadRecipe:
     steps: int = 3
     decay: float = 0.8
     peak_lr: float = 3e-3
-    warmup_frac: float = 0.05
-
-    def lr(self, done: float) -> float:
-        """After this share of the training: a warm-up, then down to nothing in a line."""
-        return self.peak_lr * min(1.0, done / self.warmup_frac, (1.0 - done) / (1.0 - self.warmup_frac))
+    warmup_frac: float = 0.05  # then down to nothing in a line
 
 
 def continued(model: PreTrainedModel, batches: Batches, recipe: HeadRecipe, number: int) -> torch.Tensor:
@@ -77,19 +72,16 @@ def loss_of(
     with torch.no_grad():
         wanted = model.get_output_embeddings()(states).softmax(-1)
         tokens = model.get_input_embeddings()(ids)
-    n, cache = ids.shape[1], DynamicCache()
-    at, total, worth = torch.arange(n), torch.zeros(()), 0.0
+    at, cache, total = torch.arange(ids.shape[1]), DynamicCache(), torch.zeros(())
     for step in range(steps):
         before = F.pad(states[:, :-1], (0, 0, 1, 0))
         root = at[:, None] - step
         seen = torch.cat([at <= root, *(at == root + later for later in range(1, step + 1))], dim=1)
-        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
-        mask = mask.expand(len(ids), 1, -1, -1)
+        mask = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min).expand(len(ids), 1, -1, -1)
         states = head(tokens, before, use_cache=True, **{CACHE: cache}, attention_mask=mask, position_ids=at[None])
         logs = model.get_output_embeddings()(states[:, step:]).log_softmax(-1)
         total = total - decay**step * (wanted[:, step:] * logs).sum(-1).mean()
-        worth += decay**step
-    return total / worth
+    return total / sum(decay**step for step in range(steps))
 
 
 def train(recipe: HeadRecipe) -> tuple[Head, list[float], str]:
@@ -106,12 +98,13 @@ def train(recipe: HeadRecipe) -> tuple[Head, list[float], str]:
     torch.manual_seed(recipe.seed)
     head = Head(model.config)
     optimizer = torch.optim.AdamW(head.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.98), weight_decay=0.0)
-    epochs = -(-recipe.batches * recipe.batch_rows // len(texts))
+    epochs = recipe.batches * recipe.batch_rows // len(texts) + 1
     order = torch.cat([torch.randperm(len(texts)) for _ in range(epochs)]).split(recipe.batch_rows)[: recipe.batches]
     losses = []
     for number, chosen in enumerate(order):
+        done = (number + 1) / (len(order) + 1)
         for group in optimizer.param_groups:
-            group["lr"] = recipe.lr((number + 1) / (len(order) + 1))
+            group["lr"] = recipe.peak_lr * min(1.0, done / recipe.warmup_frac, (1.0 - done) / (1.0 - recipe.warmup_frac))
         steps = recipe.steps if number >= recipe.batches - recipe.deep_batches else 1
         loss = loss_of(head, model, texts[chosen], states[chosen], steps, recipe.decay)
         optimizer.zero_grad()
@@ -130,13 +123,9 @@ def main(folder: Path, recipe: HeadRecipe) -> None:
     head, losses, target = train(recipe)
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: weights.detach().half().contiguous() for name, weights in head.state_dict().items()}, folder / WEIGHTS)
-    manifest = {
-        "files": {WEIGHTS: hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()},
-        "target": target,
-        "recipe": dataclasses.asdict(recipe),
-        "nats_per_token": losses,
-        "versions": versions("torch", "transformers"),
-    }
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    manifest: dict[str, object] = {"files": {WEIGHTS: digest}, "target": target}
+    manifest |= {"recipe": vars(recipe), "nats_per_token": losses, "versions": versions("torch", "transformers")}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
 
 

@@ -42,7 +42,7 @@ class Head(nn.Module):
         del self.body.embed_tokens  # the target's
 
     def forward(self, tokens: torch.Tensor, before: torch.Tensor, **options: Any) -> torch.Tensor:
-        """(rows, n, hidden) states foretold. tokens: embedded; before: the states one position earlier; both of that shape."""
+        """(rows, n, hidden) states foretold. tokens: embedded, before: the states one position earlier; both of that shape."""
         found = self.body(inputs_embeds=self.join(torch.cat([tokens, before], dim=-1)), **options)
         return found.last_hidden_state  # type: ignore[no-any-return]  # transformers types no output
 
@@ -51,8 +51,7 @@ def manifest_for(source: Source) -> dict[str, Any]:
     """Of the head that ships. Raises ValueError for a model that it was not trained for."""
     manifest: dict[str, Any] = json.loads((FOLDER / MANIFEST).read_text())
     if source.fingerprint != manifest["target"]:
-        others = "give elastic, quant, ngram or model:ID"
-        raise ValueError(f"--draft eagle: the head that ships is the embedded model's, not {source.model_id}'s; {others}")
+        raise ValueError(f"--draft eagle is a head of the embedded model's, not {source.model_id}'s; give elastic or quant")
     return manifest
 
 
@@ -84,8 +83,7 @@ class HeadText(Text):
         before = self.states[self.length :]
         if coming.nodes != [0]:
             before = torch.stack([self._foretold[self.draft.parents[node]] for node in coming.nodes])
-        tokens = self.model.get_input_embeddings()(ids)
-        states = self.head(tokens, before[None], use_cache=True, **{CACHE: self.cache}, **options)
+        states = self.head(self.model.get_input_embeddings()(ids), before[None], use_cache=True, **{CACHE: self.cache}, **options)
         self._foretold |= dict(zip(coming.nodes, states[0, -len(coming.nodes) :], strict=True))
         self.length += ids.shape[1]
         self.watch.after(coming)
@@ -98,18 +96,16 @@ class EagleDrafter(Drafter):
     def __init__(self, target: Loaded, shape: Shape, head: Head | None = None) -> None:
         self.model, self.shape, self.head = target.model, shape, head or shipped(target)
         self._texts: WeakKeyDictionary[Text, HeadText] = WeakKeyDictionary()  # by the target's
-        self._states = torch.zeros(0)  # (n, hidden) of the pass that ran last
 
     def _enter(self, stack: ExitStack) -> None:
         stack.callback(self._texts.clear)
         stack.enter_context(self.model.get_decoder().register_forward_hook(self._see))
 
     def _see(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._states = output.last_hidden_state[0]
+        self._states = output.last_hidden_state[0]  # (n, hidden) of the pass that ran last
 
     def after(self, done: Pass) -> None:
-        assert done.text is not None
-        if done.kind == "prefill":
+        if done.kind == "prefill" and done.text is not None:
             own = self._texts.setdefault(done.text, HeadText(self.model, self.head, done.text.watch))
             own.states = torch.cat([own.states, self._states])
 

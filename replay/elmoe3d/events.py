@@ -32,6 +32,7 @@ from tokentape.replay.trace import DECODE, Trace
 EVENTS = "events"  # among the hit models
 Counts = NDArray[np.uint16]
 Bools = NDArray[np.bool_]
+Told = dict[str, tuple[Counts | Bools, Bools, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +167,7 @@ def played(
     ar = _run(p, profile, np.full(len(steps), float(batch)), {"ar": (steps, lru_hits(steps > 0, whole), 1.0)}, counted)
     touched, drafts = rounds.verify > 0, rounds.drafts > 0
     entered, n, depth = np.zeros(len(touched)), len(touched), drafts.shape[1]
-    told: dict[str, tuple[Counts | Bools, Bools, float]] = {}
+    told: Told = {}
     if p.is_elastic[0]:
         slots = int(min(1.0, (2.0 if p.is_sliced[0] else 1.0) * mapped.share[0]) * p.n_experts[0] + 1e-9)
         hits, entered = pool_hits(rounds, slots) if slots else (np.zeros_like(touched), entered)
@@ -180,7 +181,7 @@ def played(
         passes = np.concatenate([drafts[:, : depth * int(p.is_self[0])], touched[:, None]], axis=1)
         hits = lru_hits(passes.reshape(-1, *touched.shape[1:]), whole).reshape(passes.shape)
         told = {"verify": (rounds.verify, hits[:, -1], 1.0)}
-        told |= {"draft": (rounds.drafts, hits[:, :-1], 1.0)} if p.is_self[0] else {}
+        told = told | ({"draft": (rounds.drafts, hits[:, :-1], 1.0)} if p.is_self[0] else {})
     warm = np.searchsorted(np.cumsum(rounds.tokens / rounds.members), warm_tokens) + 1
     counted = slice(min(int(warm), n - 1), None)
     sd = _run(p, profile, rounds.members, told, counted, depth)
@@ -197,14 +198,7 @@ def played(
     return kept.with_columns(**{name: pl.lit(value) for name, value in made.items()}, best_mode=pl.lit(best))
 
 
-def _run(
-    p: Points,
-    profile: Profile,
-    members: Floats,
-    told: Mapping[str, tuple[Counts | Bools, Bools, float]],
-    counted: slice,
-    depth: int = 1,
-) -> Outcome:
+def _run(p: Points, profile: Profile, members: Floats, told: Told, counted: slice, depth: int = 1) -> Outcome:
     """The one point of p, once for every step of `members` requests, rounds once for each of their draft steps. told: of passes
     by name, how often each expert is chosen, those hit, and the share of an expert's bytes that is read."""
     times, n = members[counted].repeat(depth), len(members)
@@ -215,9 +209,8 @@ def _run(
         hits = hits.reshape(n, -1, *hits.shape[-2:])[counted]
         often = depth // chosen.shape[1]
         by_layer = (chosen > 0).sum(axis=3).repeat(often, axis=1).reshape(len(times), -1)
-        hit, shared, all_chosen = (
-            of.sum(axis=(2, 3)).repeat(often, axis=1).ravel() for of in (hits, np.where(hits, chosen, 0), chosen)
-        )
+        each = (hits, np.where(hits, chosen, 0), chosen)
+        hit, shared, all_chosen = (of.sum(axis=(2, 3)).repeat(often, axis=1).ravel() for of in each)
         n_bytes, of = by_layer.sum(axis=1) * many.expert_bytes * frac, np.maximum(by_layer.sum(axis=1), 1)
         slices = SLICE_FRAC if name == "verify" and p.is_elastic[0] and p.is_sliced[0] else 1.0
         shares = {"hit_frac": slices * hit / of, "lsb_frac": (1.0 - slices) * hit / of}
