@@ -1,6 +1,8 @@
 """ELMoE-3D against its paper, slow and obvious versions, and the paper's baselines: printed numbers, draws, lists, orderings."""
 
+import re
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -61,9 +63,22 @@ def test_verification_shares_what_hb_holds_and_splits_what_ext_brings():
     assert sums.bytes.item() == pytest.approx(choices * share * 4 * (2 * 768 + 2048))
 
 
+@pytest.fixture
+def with_links(tmp_path) -> str:
+    """The profile of docs/elmoe3d.md: physical, and partial sums that cross the link beside the reads of HB."""
+    (lane,) = re.findall(
+        r"```toml\n(\[lane\.partial_sums\].*?)```", (Path(__file__).parents[2] / "docs" / "elmoe3d.md").read_text(), re.S
+    )
+    physical = (profiles.PROFILES / "physical.toml").read_text().replace('name = "physical"', 'name = "with_links"')
+    step = physical.replace("fetch + hot |", "fetch + (hot | partial_sums) |").replace("hot + cold", "hot + partial_sums + cold")
+    path = tmp_path / "with_links.toml"
+    path.write_text(f"{step.replace('fetch | hot |', 'fetch | hot | partial_sums |')}\n{lane}")
+    return str(path)
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_a_slow_link_holds_verification_up_where_it_is_counted(model):
-    """As long as the partial sums of all that HB holds; the paper's numbers do not know of it, nor do steps without a cache."""
+def test_a_slow_link_holds_verification_up_where_it_is_counted(model, with_links):
+    """As long as the partial sums of all that HB holds; the paper's numbers do not know of it, nor does the physical profile."""
     p = arrays(point(model, batch=16, verify_nodes=60.0, draft_nodes=3.0))
     key = "links.aggregation.peak_bytes_per_s"
 
@@ -75,12 +90,13 @@ def test_a_slow_link_holds_verification_up_where_it_is_counted(model):
     share, choices = choices_of(p)
     g = SETUP.models[model][0]
     crossing = float(p.n_layers[0]) * choices * share * 4 * (2 * g.expert_intermediate + g.hidden) / 0.9
-    (slow, *_), (slower, *_) = (seconds("physical", of) for of in (4.0, 2.0))
+    (slow, *_), (slower, *_) = (seconds(with_links, of) for of in (4.0, 2.0))
     assert slower - slow == pytest.approx(crossing / 2e9 - crossing / 4e9)
-    free, real, slowest = (seconds("physical", of) for of in (1e6, 32.0, 4.0))
+    free, real, slowest = (seconds(with_links, of) for of in (1e6, 32.0, 4.0))
     assert free[0] <= real[0] <= slowest[0]
     assert free[2] > real[2] > slowest[2]  # drafts wait too
-    assert seconds("elmoe3d", 1e6) == seconds("elmoe3d", 4.0)
+    for deaf in ("elmoe3d", "physical"):
+        assert seconds(deaf, 1e6) == seconds(deaf, 4.0)
 
 
 def outcome(fit, **changed):
