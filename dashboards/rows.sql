@@ -69,8 +69,11 @@ found as (
     select system, n_claims, p.worst_error, w.unit as worst_unit,
         concat_ws(', ', replace(w.metric, '_', ' '), nullif(w.model, ''), w.setting) as worst_row,
         f.n_values as n_fitted, f.median_error as fitted, p.n_values as n_predicted, p.median_error as predicted,
-        p.n_banded, p.n_inside, coalesce(f.n_answers, 0) + coalesce(p.n_answers, 0) as n_answered
-    from papers left join (from roles where role = 'calibrate') f using (system)
+        p.n_banded, p.n_inside, n_answered
+    from papers left join (
+        select system, count(distinct claim_id) as n_answered from claim_answers
+        where mode = 'paper' and role in ('calibrate', 'predict') and location <> 'project' group by all
+    ) using (system) left join (from roles where role = 'calibrate') f using (system)
     left join (from roles where role = 'predict') p using (system)
     left join (from claim_answers where mode = 'paper') w on w.claim_id = p.worst_claim_id
 )

@@ -4,7 +4,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from made_up import POLICIES, TAPES, catalogue, replay, write
+from made_up import POLICIES, TAPES, add_claim, catalogue, replay, write
 
 from tokentape.dashboards import index
 from tokentape.dashboards.shell import Page
@@ -35,7 +35,7 @@ def page_of(path: Path, rows: Rows) -> Page:
 
 @pytest.fixture
 def rows() -> Rows:
-    return {"traces": [catalogue(tape) for tape in TAPES[:2]], "replays": [], "metrics": []}
+    return {"traces": [catalogue(tape) for tape in TAPES[:2]], "replays": [], "metrics": [], "claims": [], "answers": []}
 
 
 def test_one_off_replays_change_nothing_on_the_front_page(rows: Rows, tmp_path: Path) -> None:
@@ -84,3 +84,14 @@ def test_the_verdict_ranks_by_latency_and_energy_and_says_lru_and_the_bound(
     assert (fastest["method"], fastest["best"], thrifty["method"]) == ("static by frequency (per-layer)", 1.0, "LRU (global)")
     assert fastest["best"] < fastest["bound"] < fastest["lru"]  # streamed past the cache, which Belady cannot
     assert hits["lru"] < hits["bound"]
+
+
+def test_answers_to_our_own_claims_are_not_counted_among_those_to_the_paper_s(tmp_path: Path, rows: Rows) -> None:
+    studied(rows)
+    of = {"paper": "kelle", "metric": "speedup", "unit": "x"}
+    add_claim(rows, 2.0, claim_id="kelle/a", value=2.0, role="predict", location="Table 1", setting="a", **of)
+    add_claim(rows, claim_id="kelle/b", value=3.0, role="predict", location="Table 1", setting="b", **of)
+    add_claim(rows, 4.0, claim_id="kelle/project/c", role="predict", location="project", setting="c", **of)
+    add_claim(rows, 5.0, claim_id="kelle/project/d", role="predict", location="project", setting="d", **of)
+    (row,) = page_of(tmp_path, rows).extra["standings"]
+    assert (row["system"], row["n_answered"], row["n_claims"]) == ("kelle", 1, 2)
