@@ -82,11 +82,9 @@ def doubts(config: dict[str, Any], is_checked: bool) -> str:
     """What to know before trusting the counts of a config; empty: nothing. is_checked: those of its family were."""
     config = canonical(text_config(config))
     kinds = [kind for kind in config.get("layer_types") or () if isinstance(kind, str) and kind not in _ATTENDING]
-    told = (
-        []
-        if is_checked
-        else [f"counts of model_type {config['model_type'] or ''!r} were not checked: biases, norms or more may be missing"]
-    )
+    told = []
+    if not is_checked:
+        told.append(f"counts of model_type {config['model_type'] or ''!r} were not checked: biases, norms or more may be missing")
     if kinds:
         told.append(f"{len(kinds)} of its layers ({', '.join(sorted(set(kinds)))}) are counted as attention with keys and values")
     return "; ".join(told)

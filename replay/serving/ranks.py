@@ -26,13 +26,13 @@ from tokentape.warehouse.geometry import Geometry
 Floats = NDArray[np.float64]
 PLACEMENTS = ("linear", "round_robin")
 N_SIZES = 13  # 1, 2, 4, ... tokens; beyond the last, and beyond what a tape has, the last known stands
-DECODES, PROMPTS = range(2)  # curves of tokens of different requests, and of layers that process a prompt
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """crowding (2, 2, N_SIZES): of DECODES and PROMPTS, what the fullest rank has over an even share, of the active experts and
-    of the tokens. n_slots: experts of a layer on all ranks, replicas with them. outside: what the curves do not know."""
+    """crowding (2, 2, N_SIZES): of tokens of different requests, and of layers that process a prompt, what the fullest rank has
+    over an even share, of the active experts and of the tokens. n_slots: experts of a layer on all ranks, replicas with them.
+    outside: what the curves do not know."""
 
     n_slots: int
     crowding: Floats = field(repr=False)
