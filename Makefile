@@ -38,7 +38,7 @@ demo: $(VENV)/installed-all
 
 # One thread each: as many processes as cores are at work already. Commands that tests start use what the ones before compiled.
 test test-slow screenshots: export OMP_NUM_THREADS = 1
-test test-slow screenshots: export PYTHONDONTWRITEBYTECODE =
+test test-slow screenshots bench: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest $(SPREAD)

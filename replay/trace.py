@@ -16,7 +16,7 @@ from tokentape.policies.kernels import kernel
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
-CELLS = 1 << 16  # passes x MoE layers of a part: what is computed of them stays in a processor's cache
+CELLS = 1 << 19  # passes x MoE layers of a part: some MB an array, so that calls take little beside what they compute
 TOKENS = 1 << 16  # of a part: rows of few long passes
 COLUMNS = ("request_id", "position", "layer", "pass_id", "expert_ids")  # of `routing`: what a trace is made of
 
@@ -180,8 +180,9 @@ class _Rows:
             self._columns, (pass_id, layer, rows["request_id"].to_numpy(), rows["position"].to_numpy()), strict=True
         ):
             column.add(values)
-        self._ends.add(n_ids + np.cumsum(rows["expert_ids"].list.len().to_numpy(), dtype=np.int64))
-        self._ids.add(rows["expert_ids"].explode(empty_as_null=False).to_numpy())
+        experts = rows["expert_ids"].to_arrow()
+        self._ends.add(n_ids + experts.offsets.to_numpy()[1:] - experts.offsets[0].as_py())
+        self._ids.add(experts.flatten().to_numpy())
         row_pass, row_layer, request, position = (column.values[n:] for column in self._columns)
         if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
             request = np.searchsorted(members, request).astype(np.int32)

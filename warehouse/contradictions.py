@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -130,7 +129,7 @@ class Rows:
         lists, g = _Lists(rows[name]), self.geometry
         lengths = lists.lengths
         if name == "request_ids":
-            yield (lengths == 0).to_numpy(), "it has no member requests"
+            yield lengths == 0, "it has no member requests"
             yield lists.is_repeating(), "it names a member twice"
             if self._requests is not None:
                 known = self._requests
@@ -142,19 +141,16 @@ class Rows:
             if name in _CHOSEN:
                 yield lists.is_repeating(), f"its {name} name an expert twice"
         elif name == "residency":
-            yield _differ(lengths, rows["expert_ids"].list.len()), "its residency is not one per expert"
+            yield _differ(lengths, _Lists(rows["expert_ids"]).lengths), "its residency is not one per expert"
             yield lists.any(lambda flags: flags > 1), "its residency is neither 0 nor 1"
         elif name == "mass":
-            yield _differ(lengths, rows["key_positions"].list.len()), "its mass is not one per key position"
+            yield _differ(lengths, _Lists(rows["key_positions"]).lengths), "its mass is not one per key position"
             yield lists.any(lambda mass: ~(mass >= 0) | np.isinf(mass)), "its mass holds NaN, an infinity or less than 0"
         elif name in _NUMBERS:
             if name == "scores":
-                yield (
-                    _differ(lengths, g.n_experts),
-                    f"its scores are not one for each of {g.n_experts} experts",
-                )
+                yield _differ(lengths, g.n_experts), f"its scores are not one for each of {g.n_experts} experts"
             if name == "gate_weights":
-                yield _differ(lengths, rows["expert_ids"].list.len()), "its gate_weights are not one per expert"
+                yield _differ(lengths, _Lists(rows["expert_ids"]).lengths), "its gate_weights are not one per expert"
             yield lists.any(lambda values: ~np.isfinite(values)), f"its {name} hold NaN or an infinity"
 
     def _count(self, rows: pl.DataFrame) -> None:
@@ -228,40 +224,40 @@ def _is_unknown(column: pl.Series, known: NDArray[np.int64]) -> NDArray[np.bool_
 
 
 class _Lists:
-    """A column of lists."""
+    """A column of lists. lengths: -1 of a null; values: of all lists, one after the other."""
 
     def __init__(self, column: pl.Series) -> None:
-        self.column, self.lengths = column, column.list.len()
-
-    @cached_property
-    def values(self) -> pl.Series:
-        """Of all lists, one after the other."""
-        return (self.column.drop_nulls() if self.column.null_count() else self.column).explode(empty_as_null=False)
+        self.column, held = column, column.to_arrow()
+        self.values, ends = held.flatten(), held.offsets.to_numpy()
+        self.lengths: NDArray[np.int64] = ends[1:] - ends[:-1]
+        if column.null_count():
+            self.lengths[column.is_null().to_numpy()] = -1
 
     def any(self, is_bad: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """Which rows hold a null, or a value for which `is_bad` (values -> flags)."""
-        flags = is_bad((self.values.fill_null(0) if self.values.null_count() else self.values).to_numpy())
-        flags |= self.values.is_null().to_numpy() if self.values.null_count() else False
+        flags = is_bad((self.values.fill_null(0) if self.values.null_count else self.values).to_numpy())
+        if self.values.null_count:
+            flags |= self.values.is_null().to_numpy(zero_copy_only=False)
         if not flags.any():
-            return np.zeros(len(self.column), np.bool_)
-        lengths = self.lengths.fill_null(0).to_numpy().astype(np.int64)
-        return np.bincount(np.repeat(np.arange(len(self.column)), lengths)[flags], minlength=len(self.column)) > 0
+            return np.zeros(self.lengths.size, np.bool_)
+        of_row = np.repeat(np.arange(self.lengths.size), np.maximum(self.lengths, 0))
+        return np.bincount(of_row[flags], minlength=self.lengths.size) > 0
 
     def is_repeating(self) -> NDArray[np.bool_]:
         """Which rows hold a value twice."""
-        widths = self.lengths.fill_null(_SHORT + 1).to_numpy()
-        if widths.size and widths.min() == widths.max() <= _SHORT:
-            places = np.ascontiguousarray(self.values.to_numpy().reshape(len(self.column), -1).T)
-            bad = np.zeros(len(self.column), np.bool_)
+        n = self.lengths[0] if self.lengths.size else 0
+        if 0 <= n <= _SHORT and (self.lengths == n).all() and not self.values.null_count:
+            places = np.ascontiguousarray(self.values.to_numpy().reshape(self.lengths.size, -1).T)
+            bad = np.zeros(self.lengths.size, np.bool_)
             for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it
                 bad |= one == other
             return bad
-        return (self.column.list.n_unique() != self.lengths).fill_null(False).to_numpy()
+        return (self.column.list.n_unique() != self.column.list.len()).fill_null(False).to_numpy()
 
 
-def _differ(found: pl.Series, wanted: pl.Series | int) -> NDArray[np.bool_]:
-    """Null differs from nothing."""
-    return (found != wanted).fill_null(False).to_numpy()
+def _differ(found: NDArray[np.int64], wanted: NDArray[np.int64] | int) -> NDArray[np.bool_]:
+    """Lengths that differ; null differs from nothing."""
+    return np.asarray((found != wanted) & (found >= 0) & (np.asarray(wanted) >= 0))
 
 
 def _refuse_gaps(tokens: pl.DataFrame) -> None:
