@@ -17,7 +17,7 @@ from tokentape.policies.own_modules import imported_names
 ROOT = Path(__file__).resolve().parents[1]  # of the rooms, in a checkout as where they are installed
 BY_NAME = "tokentape.policies.registry"
 ROOMS = ("capture", "hw", "policies", "replay")
-MODEL = ("config_fields", "formats", "geometry", "losses", "model_sizes")  # of warehouse/
+MODEL = ("config_fields", "formats", "geometry", "losses", "mixers", "model_sizes")  # of warehouse/
 READS = {
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",

@@ -308,6 +308,8 @@ class _Layers:
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
         self.all = np.arange(blocks.n - 1)
+        self.has_state = blocks.windows == geometry.state_tokens if geometry.state_layers else np.zeros(blocks.n - 1, np.bool_)
+        self.attending = self.all[~self.has_state]
         self.kv_token_bytes = kv_token_bytes(geometry, machine, kv_format)
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
 
@@ -336,26 +338,35 @@ class _Layers:
         g, heads = self.g, self.g.n_heads / self.tp
         value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
         return (
-            *self._projections(heads),
+            *(self._projections(heads) if self.attending.size else ()),
+            *(self._mixers() if self.has_state.any() else ()),
             *(self._decode(heads) if np.any(self.sums.decodes) else ()),
             *(self._prefill(heads, value_dim) if np.any(self.sums.prompt) else ()),
             *self._kv_write(),
-            self.product("proj", "attention output", self.all, self.tokens, g.hidden, heads * value_dim),
+            self.product("proj", "attention output", self.attending, self.tokens, g.hidden, heads * value_dim),
+        )
+
+    def _mixers(self) -> tuple[Rows, ...]:
+        """What layers with a state multiply in place of queries, keys, values and outputs."""
+        g, m, at = self.g, self.tokens, self.all[self.has_state]
+        return (
+            self.product("proj", "mixer input", at, m, g.mixer_in / self.tp, g.hidden),
+            self.product("proj", "mixer output", at, m, g.hidden, g.mixer_out / self.tp),
         )
 
     def _projections(self, heads: float) -> tuple[Rows, ...]:
         """Query, key and value; for MLA through their latents."""
         g, m = self.g, self.tokens
         if not g.kv_lora_rank:
-            width = (heads + 2 * self._kv_heads) * g.head_dim
-            return (self.product("proj", "query, key, value", self.all, m, width, g.hidden),)
+            width = (heads * (1 + g.has_query_gate) + 2 * self._kv_heads) * g.head_dim
+            return (self.product("proj", "query, key, value", self.attending, m, width, g.hidden),)
         down = g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank
         query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim)
         up = heads * (g.qk_nope_head_dim + g.v_head_dim)
         return (
-            self.product("proj", "latents", self.all, m, down, g.hidden),
-            self.product("proj", "query", self.all, m, query, g.q_lora_rank or g.hidden),
-            self.product("proj", "key and value up", self.all, m, up, g.kv_lora_rank),
+            self.product("proj", "latents", self.attending, m, down, g.hidden),
+            self.product("proj", "query", self.attending, m, query, g.q_lora_rank or g.hidden),
+            self.product("proj", "key and value up", self.attending, m, up, g.kv_lora_rank),
         )
 
     @property
@@ -384,7 +395,7 @@ class _Layers:
         shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
-            bytes=self.tp * sums.keys * self._cached_token_bytes,
+            bytes=self.tp * sums.keys * self._cached_token_bytes * (1.0 + self.has_state),  # a state is written anew
             ops=self.tp * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )

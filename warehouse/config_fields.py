@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tokentape.warehouse.mixers import ATTENDING, mixer_of
+
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
 # What a family calls a field, after the name that is used here; the first that is given counts.
@@ -33,7 +35,6 @@ _TEXT_AND_VISION = ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text"
 _KINDS = {"sparse": True, "moe": True, "hash_moe": True} | dict.fromkeys(
     ("dense", "mlp", "full_attention", "linear_attention", "attention", "mamba", "conv", "sliding_attention"), False
 )  # fmt: skip
-_ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "global", "local")
 _TELLING = {"sparse", "moe", "hash_moe", "dense", "mlp"}  # the others say nothing of a layer's FFN
 _COUNTED = re.compile(r"experts?(?!.*(tok|coef|loss|size|dim|interval|period|offset|layer|capacity))", re.IGNORECASE)
 
@@ -67,6 +68,9 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
         found["num_hidden_layers"] = len(found["mlp_layer_types"])
     if found.get("multi_query") and not found.get("new_decoder_architecture"):  # Falcon, StarCoder
         found["num_key_value_heads"] = 1
+    if found.get("block_auto_adjust_ff_dim") and found.get("intermediate_size"):  # LFM2
+        width, whole = int(2 * found["intermediate_size"] / 3), found.get("block_multiple_of") or 1
+        found["intermediate_size"] = -(-int((found.get("block_ffn_dim_multiplier") or 1) * width) // whole) * whole
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
@@ -81,11 +85,11 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
 def doubts(config: dict[str, Any], is_checked: bool) -> str:
     """What to know before trusting the counts of a config; empty: nothing. is_checked: those of its family were."""
     config = canonical(text_config(config))
-    kinds = [kind for kind in config.get("layer_types") or () if isinstance(kind, str) and kind not in _ATTENDING]
+    kinds = [kind for kind in config.get("layer_types") or () if isinstance(kind, str) and kind not in ATTENDING]
     told = []
     if not is_checked:
         told.append(f"counts of model_type {config['model_type'] or ''!r} were not checked: biases, norms or more may be missing")
-    if kinds:
+    if kinds and mixer_of(config) is None:
         told.append(f"{len(kinds)} of its layers ({', '.join(sorted(set(kinds)))}) are counted as attention with keys and values")
     return "; ".join(told)
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from tokentape.warehouse.config_fields import canonical, moe_layers, text_config
 from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
+from tokentape.warehouse.mixers import layers_with_state, mixer_of
 
 MOST_WIDE = 2**24  # of any width
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
@@ -52,10 +53,17 @@ class Geometry(BaseModel):
     is_glu: bool = True
     is_tied: bool = False  # the output head is the input embedding table
     sliding_windows: tuple[int, ...] = ()  # tokens a layer attends to, itself included; 0: all; one per layer, or () for all
+    # Layers with a state in place of keys and values: it is as large as those of `sliding_windows` tokens (a shorter context is
+    # counted as its own tokens). Widths of what its input and its output pass, and its other parameters.
+    state_layers: tuple[int, ...] = ()
+    mixer_in: int = 0
+    mixer_out: int = 0
+    mixer_others: int = 0
     n_positions: int = 0  # rows of a learned position table
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
     has_sinks: bool = False  # a learned attention sink per head
+    has_query_gate: bool = False  # a gate on every head's output, as wide as the query
     has_ffn_bias: bool = False  # in every FFN matrix, experts' included
     has_router_bias: bool = False
     has_shared_gate: bool = False  # a learned scalar gate on the shared experts
@@ -120,7 +128,21 @@ class Geometry(BaseModel):
             kv = h * (self.kv_lora_rank + self.qk_rope_head_dim)
             up = self.kv_lora_rank * self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
             return q + kv + up + self.n_heads * self.v_head_dim * h
-        return 2 * h * self.n_heads * self.head_dim + 2 * h * self.n_kv_heads * self.head_dim
+        return h * self.head_dim * ((2 + self.has_query_gate) * self.n_heads + 2 * self.n_kv_heads)
+
+    def mixing_params(self, layer: int) -> int:
+        """Weights of the attention projections of a layer, or of what it has in their place."""
+        return self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else self.attention_params
+
+    @property
+    def all_mixing_params(self) -> int:
+        """The same of all layers."""
+        return sum(map(self.mixing_params, range(self.n_layers)))
+
+    @property
+    def state_tokens(self) -> int:
+        """Tokens whose keys and values are as large as the state of a layer that keeps one."""
+        return self.sliding_windows[self.state_layers[0]] if self.state_layers else 0
 
     @property
     def non_expert_params(self) -> int:
@@ -128,14 +150,14 @@ class Geometry(BaseModel):
         n_moe, ffn = len(self.moe_layers), self.ffn_matrices * self.hidden
         feeding = n_moe * (ffn * self.shared_intermediate + self.hidden * self.n_experts)
         feeding += (self.n_layers - n_moe) * ffn * self.dense_intermediate
-        return self.n_layers * self.attention_params + feeding + self.vocab * self.hidden
+        return self.all_mixing_params + feeding + self.vocab * self.hidden
 
     def layer_params(self, layer: int) -> int:
         """Weights of one layer besides routed experts: attention, then shared experts and router, or the dense FFN."""
         ffn = self.ffn_matrices * self.hidden
         if layer in self.moe_layers:
-            return self.attention_params + ffn * self.shared_intermediate + self.hidden * self.n_experts
-        return self.attention_params + ffn * self.dense_intermediate
+            return self.mixing_params(layer) + ffn * self.shared_intermediate + self.hidden * self.n_experts
+        return self.mixing_params(layer) + ffn * self.dense_intermediate
 
     @property
     def kv_elements_per_token_layer(self) -> int:
@@ -234,6 +256,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"has_sinks": True, "has_ffn_bias": True, "has_router_bias": True},
     "phimoe": {"has_norm_bias": True},
     "gemma2": {"norms_per_layer": 4, "is_tied": True},
+    "qwen3_next": {"qk_norm": "head", "has_shared_gate": True, "has_query_gate": True},
+    "qwen3_5_text": {"qk_norm": "head", "has_query_gate": True},
+    "qwen3_5_moe_text": {"qk_norm": "head", "has_shared_gate": True, "has_query_gate": True},
+    "olmo_hybrid": {"qk_norm": "width"},
+    "lfm2": {"qk_norm": "head"},
+    "lfm2_moe": {"qk_norm": "head", "has_router_bias": True},
+    "granitemoehybrid": {},
+    "bamba": {},
+    "jamba": {},
+    "minimax": {},
+    "kimi_linear": {"has_router_bias": True},
     "opt": {"attention_bias": "qkvo", "has_ffn_bias": True, "has_norm_bias": True, "is_glu": False, "is_tied": True},
 }
 # Whose experts are not as wide as their dense layers.
@@ -282,6 +315,25 @@ def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
     return {**known, "sliding_windows": _sliding_windows(config, n_layers)}
 
 
+def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
+    """With the layers that keep a state, where it is known what theirs are made of."""
+    layers, mixer = layers_with_state(config), mixer_of(config)
+    if mixer is None or not layers:
+        return geometry
+    of_state = 2 if config.get("mamba_ssm_cache_dtype") == "float32" else 1  # values of 16 bits
+    kept, tokens = of_state * mixer.state + mixer.last_inputs, geometry.kv_elements_per_token_layer
+    windows, size = geometry.sliding_windows or (0,) * geometry.n_layers, max(1, -(-kept // tokens))
+    size += size in windows  # it is by this size that engines know these layers
+    update = {
+        "sliding_windows": tuple(size if i in layers else window for i, window in enumerate(windows)),
+        "state_layers": layers,
+        "mixer_in": mixer.in_width,
+        "mixer_out": mixer.out_width,
+        "mixer_others": mixer.others,
+    }
+    return Geometry(**{**geometry.model_dump(), **update})
+
+
 def from_config(config: dict[str, Any]) -> Geometry:
     """Geometry from a Hugging Face config.json (as a dict), for the MoE and dense families of docs/capture.md.
 
@@ -298,7 +350,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
     one_shared = 1 if config["model_type"] in _SHARED_IN_CODE else 0
     n_shared = _first(config, "n_shared_experts", default=one_shared) if n_experts else 0
     shared = _first(config, "shared_expert_intermediate_size", default=n_shared * expert_intermediate)
-    return Geometry(
+    geometry = Geometry(
         architecture=_first(config, "architectures", default=[config["model_type"] or "unknown"])[0],
         n_layers=n_layers,
         hidden=hidden,
@@ -317,6 +369,7 @@ def from_config(config: dict[str, Any]) -> Geometry:
         **{name: _first(config, name) for name in _OF_LATENTS},
         **_details(config, n_layers),
     )
+    return _with_states(config, geometry)
 
 
 def _experts(config: dict[str, Any], n_experts: int) -> tuple[int, int]:

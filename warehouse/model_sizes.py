@@ -42,7 +42,7 @@ def parameters(g: Geometry) -> Parameters:
         table=table,
         head=0 if g.is_tied else table,
         positions=g.n_positions * g.hidden,
-        attention=g.n_layers * g.attention_params,
+        attention=g.all_mixing_params,
         dense_ffn=(g.n_layers - n_moe) * ffn * g.dense_intermediate,
         shared_ffn=n_moe * ffn * g.shared_intermediate,
         routers=n_moe * g.hidden * g.n_experts,
@@ -70,10 +70,11 @@ def _attention_vectors(g: Geometry) -> int:
 def _vectors(g: Geometry) -> int:
     """Every parameter outside matrices, tables and routed experts."""
     n_moe, norm = len(g.moe_layers), g.hidden * (2 if g.has_norm_bias else 1)
-    of_layer = _attention_vectors(g) + g.norms_per_layer * norm
+    n_attending = g.n_layers - len(g.state_layers)
+    mixing = n_attending * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
     of_dense = _ffn_biases(g, g.dense_intermediate)
     of_moe = (g.n_experts if g.has_router_bias else 0) + (g.hidden if g.has_shared_gate else 0)
-    return g.n_layers * of_layer + (g.n_layers - n_moe) * of_dense + n_moe * of_moe + norm
+    return mixing + g.n_layers * g.norms_per_layer * norm + (g.n_layers - n_moe) * of_dense + n_moe * of_moe + norm
 
 
 def total_params(g: Geometry) -> int:
@@ -133,8 +134,8 @@ def kv_layer_bytes_per_token(g: Geometry, kv_format: str) -> int:
 
 
 def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
-    """Bytes that one token adds to the caches of all layers, as long as no window is full."""
-    return g.n_layers * kv_layer_bytes_per_token(g, kv_format)
+    """Bytes that one token adds to the caches of all layers that have one, as long as no window is full."""
+    return (g.n_layers - len(g.state_layers)) * kv_layer_bytes_per_token(g, kv_format)
 
 
 def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:

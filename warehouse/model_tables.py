@@ -46,7 +46,7 @@ def cells(model: Model) -> list[tuple[str | float | None, str, str]]:
 def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     """(label, value) lines about one model: its shape, parameters by part, bytes by format, cache and operations."""
     g, p, published = model.geometry, model_sizes.parameters(model.geometry), model.published
-    windows = sorted(set(g.sliding_windows) - {0})
+    windows, n_windowed = _windows(g)
     lines = [
         ("architecture", g.architecture),
         ("config", model.source),
@@ -54,8 +54,10 @@ def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
         ("attention", _attention(g)),
     ]
     if windows:
-        n_windowed = sum(window > 0 for window in g.sliding_windows)
         lines += [("sliding window", f"{', '.join(map(str, windows))} tokens in {n_windowed} of {g.n_layers} layers")]
+    if g.state_layers:
+        told = f"in {len(g.state_layers)} of {g.n_layers} layers, as large as the keys and values of {g.state_tokens} tokens"
+        lines += [("state in their place", told)]
     if g.n_experts:
         shared = f", shared width {g.shared_intermediate}" if g.shared_intermediate else ""
         lines += [("experts", f"{g.n_experts} per MoE layer, top-{g.top_k}, width {g.expert_intermediate}{shared}")]
@@ -77,6 +79,12 @@ def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
         (f"operations of a decode token at {context_tokens:,}", f"{model_sizes.ops_per_token(g, context_tokens):,}"),
         (f"operations of a prefill of {context_tokens:,}", f"{model_sizes.prefill_ops(g, context_tokens):,}"),
     ]
+
+
+def _windows(g: Geometry) -> tuple[list[int], int]:
+    """Sizes of the windows of layers that attend, and how many have one."""
+    found = [window for layer, window in enumerate(g.sliding_windows) if window and layer not in g.state_layers]
+    return sorted(set(found)), len(found)
 
 
 def _attention(g: Geometry) -> str:
@@ -108,8 +116,8 @@ def _markdown(headings: Iterable[str], table: Iterable[Iterable[str]]) -> str:
 def _shape(model: Model) -> tuple[Any, ...]:
     g = model.geometry
     experts = (g.n_experts, g.top_k, g.expert_intermediate, g.shared_intermediate or "") if g.n_experts else ("", "", "", "")
-    windows = sorted(set(g.sliding_windows) - {0})
-    in_layers = f"{windows[0]} in {sum(w > 0 for w in g.sliding_windows)} layers" if windows else ""
+    windows, n_windowed = _windows(g)
+    in_layers = f"{windows[0]} in {n_windowed} layers" if windows else ""
     has_dense = len(g.moe_layers) < g.n_layers
     return (model.name, g.hidden, _attention(g), *experts, g.dense_intermediate if has_dense else "", g.vocab, in_layers)
 

@@ -142,7 +142,8 @@ def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_se
     n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)
     n_tokens = max(n_prefill, decodes) if rule.counts_decodes else n_prefill + decodes
     attention = 2 * g.n_heads * g.head_dim + g.kv_elements_per_token_layer  # queries, keys and values, the heads' outputs
-    widths = [attention, g.ffn_matrices * (g.dense_intermediate if len(g.moe_layers) < g.n_layers else g.shared_intermediate)]
+    dense = g.dense_intermediate if len(g.moe_layers) < g.n_layers else g.shared_intermediate
+    widths = [attention, g.mixer_in, g.ffn_matrices * dense]
     if g.moe_layers:  # of every selection: gate and up or, in their place, the down product, and what the activation makes
         gates = (g.ffn_matrices - 1) * g.expert_intermediate
         widths.append(g.top_k * (max(gates, n_devices * g.hidden) + g.expert_intermediate))

@@ -7,7 +7,7 @@ from tokentape.hw import profile
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.replay.passes import fits_of
-from tokentape.replay.transformer import Tokens, blocks_of, staged, steps_of
+from tokentape.replay.transformer import Tokens, blocks_of, staged, steps_of, weight_bytes
 from tokentape.warehouse.models import load as load_model
 
 
@@ -68,3 +68,23 @@ def test_weights_pass_through_a_buffer_where_there_is_one():
         made = staged(steps_of(geometry, machine, Tokens(decodes=1, context=1), (), blocks, "int8"), machine)
         through = [made.total(made.by_cell(row, row.bytes))[0] for row in made.rows if row.kind == "weights"]
         assert through == ([geometry.non_expert_params] if machine.roles.stage else [])
+
+
+@pytest.mark.parametrize("devices", ["h100", "h100x2"])
+def test_layers_with_a_state_read_and_write_it_instead_of_keys_and_values(devices):
+    """Two of three layers: as large as 40 tokens' keys and values, whatever the context."""
+    attending = load_model("qwen3-8b").geometry.model_copy(update={"n_layers": 3, "has_query_gate": True})
+    update = {"state_layers": (0, 2), "sliding_windows": (40, 0, 40), "mixer_in": 6000, "mixer_out": 2000, "mixer_others": 7}
+    geometry, machine = attending.model_copy(update=update), load(devices)
+
+    def rows(of, context):
+        blocks = blocks_of(of)
+        made = steps_of(of, machine, Tokens(decodes=2, context=context), (), blocks)
+        read = sum(made.total(made.by_cell(row, row.bytes))[0] for row in made.rows if row.kind == "kv_read")
+        return made.total(weight_bytes(made))[0], read
+
+    token = 2 * 8 * 128 * 2.0
+    assert rows(geometry, 1000) == pytest.approx((2 * geometry.non_expert_params, 2 * (1000 + 2 * 2 * 40) * token))
+    assert rows(geometry, 9000)[1] - rows(geometry, 1000)[1] == pytest.approx(2 * 8000 * token)
+    assert rows(attending, 1000) == pytest.approx((2 * attending.non_expert_params, 2 * 3 * 1000 * token))
+    assert geometry.non_expert_params - attending.non_expert_params == 2 * (4096 * 8000 - attending.attention_params)

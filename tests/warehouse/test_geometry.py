@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentape.warehouse import model_sizes
+from tokentape.warehouse.config_fields import canonical
 from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
 from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.mixers import mixer_of
 from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
 from tokentape.warehouse.models import FOLDER, load, names, shipped
 
@@ -81,6 +83,69 @@ def test_layers_without_a_gate_have_two_matrices_and_one_head_of_keys_where_all_
     geometry = from_config(config.to_dict())
     assert model_sizes.total_params(geometry) == pytest.approx(built_params(config), rel=0.03)
     assert (geometry.n_kv_heads == 1) == (family in ("Falcon", "GPTBigCode"))
+
+
+WITH_STATES = {
+    "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
+    | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6}
+    | {"head_dim": 8},
+    "Qwen3_5Text": {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "head_dim": 16},
+    "OlmoHybrid": {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6},
+    "GraniteMoeHybrid": {"num_local_experts": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16}
+    | {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "Bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "attn_layer_indices": [1], "mamba_proj_bias": True},
+    "Jamba": {"mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "use_mamba_kernels": False},
+    "MiniMax": {"num_local_experts": 4, "head_dim": 12},
+    "Lfm2": {"layer_types": ["conv", "full_attention"] * 2, "intermediate_size": 700},
+    "Lfm2Moe": {"layer_types": ["conv", "full_attention"] * 2, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1}
+    | {"moe_intermediate_size": 16},
+    "KimiLinear": {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    | {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "linear_num_heads": 4}
+    | {"num_key_value_heads": 4, "linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2},
+}
+
+
+def with_states(family: str):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "num_attention_heads": 4}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_key_value_heads": 2}
+    return getattr(transformers, f"{family}Config")(**sizes | ids | WITH_STATES[family])
+
+
+@pytest.mark.parametrize("family", WITH_STATES)
+def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_keeps(family: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = with_states(family)
+    geometry, mixer = from_config(config.to_dict()), mixer_of(canonical(config.to_dict()))
+    assert model_sizes.total_params(geometry) == built_params(config)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        cache = model(torch.full((1, 60), 5), use_cache=True).past_key_values.layers
+    states = [layer for layer in cache if "Linear" in type(layer).__name__]
+    if family != "MiniMax":  # which keeps its states outside what the cache tells
+        assert len(states) == len(geometry.state_layers) > 0
+        kept, inputs = getattr(states[0].recurrent_states[0], "numel", int)(), states[0].conv_states[0]
+        newest = inputs.numel() // inputs.shape[-1]  # which engines do not keep
+        assert (mixer.state, mixer.last_inputs) == (kept, inputs.numel() - newest)
+    tokens = -(-(mixer.state + mixer.last_inputs) // geometry.kv_elements_per_token_layer)
+    assert geometry.state_tokens == tokens
+    per_token, n = geometry.kv_elements_per_token_layer, geometry.n_layers - len(geometry.state_layers)
+    assert model_sizes.kv_bytes_per_token(geometry, "int8") == n * per_token
+    assert model_sizes.kv_bytes(geometry, 10_000, "int8") == (n * 10_000 + (4 - n) * tokens) * per_token
+
+
+@pytest.mark.parametrize(
+    ("family", "told", "states"),  # as their publishers wrote configs before layers were listed
+    [
+        ("Qwen3Next", {"layer_types": None, "full_attention_interval": 2}, (0, 2)),
+        ("Qwen3Next", {"layer_types": None}, (0, 1, 2)),
+        ("MiniMax", {"layer_types": None, "attn_type_list": [0, 0, 1, 0]}, (0, 1, 3)),
+        ("KimiLinear", {"layer_types": None, "linear_attn_config": {"full_attn_layers": [4]}}, (0, 1, 2)),
+        ("Bamba", {"attn_layer_indices": None, "layer_types": None}, (0, 1, 2, 3)),
+    ],
+)
+def test_layers_with_a_state_are_found_by_every_way_of_telling(family: str, told: dict, states: tuple[int, ...]) -> None:
+    assert from_config(with_states(family).to_dict() | told).state_layers == states
 
 
 def built_params(config) -> int:

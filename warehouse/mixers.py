@@ -1,0 +1,84 @@
+"""Layers that keep a state of fixed size in place of keys and values: linear attention, state spaces, short convolutions.
+
+What one such layer is made of, from the fields of its family's config.json; widths as transformers' modelling code builds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "global", "local")
+_EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # attends, unless full_attention_interval says otherwise
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """Widths of the products that its input (hidden, in_width) and its output (out_width, hidden) pass, and its other parameters.
+    Kept of a request: values of the state, and of the last inputs of its convolution."""
+
+    in_width: int
+    out_width: int
+    others: int
+    state: int
+    last_inputs: int
+
+
+def mixer_of(config: dict[str, Any]) -> Mixer | None:
+    """Of a canonical config; None where its family's layers are not known."""
+    hidden, model_type = config["hidden_size"], config.get("model_type")
+    if config.get("linear_num_value_heads"):  # gated delta net: Qwen3-Next, Qwen3.5, Olmo Hybrid
+        n, width = config["linear_num_value_heads"], config["linear_value_head_dim"]
+        key, value = config["linear_num_key_heads"] * config["linear_key_head_dim"], n * width
+        through, kernel = 2 * key + value, config["linear_conv_kernel_dim"]
+        others = 2 * n + through * kernel + width
+        return Mixer(through + value + 2 * n, value, others, value * config["linear_key_head_dim"], through * (kernel - 1))
+    if model_type == "kimi_linear":
+        told = config.get("linear_attn_config") or {}
+        n, width = (told.get(name) or config[f"linear_{name}"] for name in ("num_heads", "head_dim"))
+        kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
+        others = 2 * width * value + 3 * value * kernel + value + n + width
+        return Mixer(3 * value + n + 2 * width, value, others, value * width, 3 * value * (kernel - 1))
+    if config.get("mamba_d_conv") and config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4
+        n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
+        width = config["mamba_expand"] * hidden
+        through = width + 2 * config["mamba_n_groups"] * state
+        others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width
+        others += (through + width + n + hidden) * _has(config, "proj_bias")
+        return Mixer(through + width + n, width, others, width * state, through * (kernel - 1))
+    if config.get("mamba_d_conv"):  # Mamba: Jamba
+        state, kernel, width = config["mamba_d_state"], config["mamba_d_conv"], config["mamba_expand"] * hidden
+        rank = config["mamba_dt_rank"] if config.get("mamba_dt_rank") not in (None, "auto") else -(-hidden // 16)
+        others = (width + 1) * (rank + 2 * state) + width * (rank + state + kernel + 2 + _has(config, "conv_bias"))
+        others += (2 * width + hidden) * _has(config, "proj_bias")
+        return Mixer(2 * width, width, others, width * state, width * (kernel - 1))
+    if model_type in ("minimax", "minimax_text_01"):  # lightning attention
+        width = config["num_attention_heads"] * (config.get("head_dim") or hidden // config["num_attention_heads"])
+        return Mixer(4 * width, width, width, width * width // config["num_attention_heads"], 0)
+    if config.get("conv_L_cache"):  # LFM2
+        kernel, biases = config["conv_L_cache"], 5 if config.get("conv_bias") else 0
+        return Mixer(3 * hidden, hidden, hidden * (kernel + biases), 0, hidden * (kernel - 1))
+    return None
+
+
+def _has(config: dict[str, Any], name: str) -> int:
+    return 1 if config.get(f"mamba_{name}") else 0
+
+
+def layers_with_state(config: dict[str, Any]) -> tuple[int, ...]:
+    """Layers of a canonical config that do not attend to keys and values."""
+    layers, kinds = range(config["num_hidden_layers"]), config.get("layer_types")
+    if isinstance(kinds, list):
+        return tuple(i for i, kind in zip(layers, kinds, strict=False) if kind not in ATTENDING)
+    if config.get("model_type") in _EVERY_FOURTH or config.get("full_attention_interval"):
+        every = config.get("full_attention_interval") or 4
+        return tuple(i for i in layers if (i + 1) % every)
+    if config.get("attn_layer_period"):  # Jamba
+        return tuple(i for i in layers if i % config["attn_layer_period"] != (config.get("attn_layer_offset") or 0))
+    if isinstance(config.get("attn_type_list"), list):  # MiniMax: 1 attends
+        return tuple(i for i, attends in zip(layers, config["attn_type_list"], strict=False) if not attends)
+    if isinstance(config.get("linear_attn_config"), dict):  # Kimi counts from 1
+        return tuple(i for i in layers if i + 1 not in (config["linear_attn_config"].get("full_attn_layers") or ()))
+    attending = config.get("attn_layer_indices", config.get("full_attn_idxs"))
+    is_listed = "attn_layer_indices" in config or attending is not None  # Bamba's may be null: none attends
+    return tuple(i for i in layers if i not in (attending or ())) if is_listed else ()
