@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--process-per-site",  # what one page compiled of Vega serves the next
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 LAPTOP, WIDE, PHONE = {"width": 1366, "height": 900}, {"width": 1920, "height": 1080}, {"width": 390, "height": 844}
@@ -22,13 +23,13 @@ SCREENSHOTS = os.environ.get("SCREENSHOTS")  # a folder: `make screenshots`
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
-    """One process. While it is open, nothing else of this thread may run an event loop."""
+def browser() -> Iterator[BrowserContext]:
+    """One browser. While it is open, nothing else of this thread may run an event loop."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: the page is not opened in a browser")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
+        yield opened.new_context()
         opened.close()
 
 
@@ -92,8 +93,10 @@ class Opened:
 
 
 @contextmanager
-def open_page(browser: Browser, url: str, window: dict[str, int] = LAPTOP) -> Iterator[Opened]:
-    page = browser.new_page(viewport=window)
+def open_page(browser: BrowserContext, url: str, window: dict[str, int] = LAPTOP) -> Iterator[Opened]:
+    """The one before is closed only now: with the last page of a site its process ends."""
+    before, page = browser.pages, browser.new_page()
+    page.set_viewport_size(window)
     opened = Opened(page, [], set())
     page.on("console", lambda line: opened.console.append(line.text))
     page.on("pageerror", lambda error: opened.console.append(str(error)))
@@ -101,5 +104,6 @@ def open_page(browser: Browser, url: str, window: dict[str, int] = LAPTOP) -> It
     page.goto(url)
     if page.locator("#page-data").count():
         page.locator("body[data-drawn]").wait_for(state="attached")  # a function to wait for is text, which the pages do not run
+    for one in before:
+        one.close()
     yield opened
-    page.close()

@@ -158,14 +158,14 @@ def page_of(url: str) -> str:
     from tests.dashboards.chromium_page import SCREENSHOTS, WIDE, browser
 
     with browser() as opened:
-        page = opened.new_page(viewport=WIDE)
+        page = opened.new_page()
+        page.set_viewport_size(WIDE)
         page.goto(url)
         page.get_by_role("tab", name="Artifacts").or_(page.get_by_text("Artifacts", exact=True)).last.click()
         page.get_by_text("best-policies").first.wait_for()
         if SCREENSHOTS:
             page.screenshot(path=Path(SCREENSHOTS) / "prefect.png", full_page=True)
         text: str = page.locator("body").inner_text()
-        page.close()
     return text
 
 
