@@ -55,10 +55,13 @@ TAPES = {
 
 @pytest.mark.parametrize("of", TAPES)
 def test_a_system_runs_on_every_machine_or_says_what_is_missing(of) -> None:
+    """What reads nothing that the plain tape lacks runs on it on every machine, on the others on every sixth."""
     made, missing = TAPES[of]
     (tape, setting), said = made(), dict[str, dict[str, list[str]]]()
-    for name in shipped():
-        for machine in EVERY:
+    asking = set().union(*NEEDS.values(), *NEVER.values())
+    asked = {name: list(EVERY) if of == "plain" or name in asking else list(EVERY)[n % 6 :: 6] for n, name in enumerate(shipped())}
+    for name, machines_of in asked.items():
+        for machine in machines_of:
             try:
                 run = simulate(tape, tape.requests(), system_of(name), load(machine), setting)
                 assert 0.0 < run.serving.wall_s < np.inf
@@ -67,6 +70,6 @@ def test_a_system_runs_on_every_machine_or_says_what_is_missing(of) -> None:
                 said.setdefault(reason, {}).setdefault(name, []).append(machine)
     wanted = {reason: names for reason, names in NEEDS.items() if of == "plain" or reason in missing} | NEVER
     assert {reason: set(by) for reason, by in said.items() if reason not in BY_MACHINE} == wanted
-    assert all(on == list(EVERY) for reason, by in said.items() if reason not in BY_MACHINE for on in by.values())
-    assert said["one whose experts are moved"] == {"monde": FLAT}
+    assert all(on == asked[name] for reason, by in said.items() if reason not in BY_MACHINE for name, on in by.items())
+    assert said["one whose experts are moved"] == {"monde": [machine for machine in asked["monde"] if machine in FLAT]}
     assert set(said.get("never fit", {})) <= BY_MACHINE["never fit"]

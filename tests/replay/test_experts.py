@@ -2,7 +2,7 @@
 
 import csv
 import itertools
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,10 @@ def test_conservation_and_determinism(name):
     trace, same = make_trace(seed=3), make_trace(seed=3)
     capacity = parse_capacity("60%", trace.geometry, "int8-g32")
     size = trace.geometry.expert_bytes("int8-g32")[0]
+    at = list(CACHES).index(name)
     for n, semantics in enumerate(EVERY_SEMANTICS):
+        if n % 3 != at % 3:  # six policies or more for each; whether it hits is the oracle's question, in tests/policies
+            continue
         result = replay(trace, CACHES[name](), PHONE, semantics, capacity)
         m = {key: metric.value for key, metric in result.metrics.items()}
         assert m["backing_bytes"] == (m["n_lookups"] - m["n_hits"]) * size
@@ -60,7 +63,7 @@ def test_conservation_and_determinism(name):
         for metric in result.metrics.values():
             if metric.low is not None:
                 assert metric.low <= metric.value <= metric.high
-        if n % 4 != list(CACHES).index(name) % 4:
+        if n % 4 != at % 4:
             continue
         again = replay(same, CACHES[name](), PHONE, semantics, capacity)
         for table, rows in tables_of({"id": result}, "test", {"id": None}).items():
@@ -249,11 +252,16 @@ TRACES = {
 }
 
 
+@cache
+def made_once(trace):
+    return TRACES[trace]()
+
+
 @pytest.mark.parametrize("trace", list(TRACES))
 @pytest.mark.parametrize("policy", ["lru", "lfu", "sieve", "slru", "s3-fifo", "arc", "gdsf", "belady"])
 def test_miss_ratios_equal_libcachesim(policy, trace):
     pytest.importorskip("libcachesim")
-    keys = TRACES[trace]()
+    keys = made_once(trace)
     n_keys = int(keys.max()) + 1
     for share in (0.1, 0.4):
         smallest = 20 if policy == "s3-fifo" else 8  # below, libCacheSim's small queue holds nothing and all misses
