@@ -98,12 +98,15 @@ def calibrate(generator: Generator, geometry: Geometry, anchor_lru_miss: float, 
 def spread(generator: Generator, geometry: Geometry, n_tokens: int, distinct: float, seed: int = 0) -> Generator:
     """With the sd_b at which one token each of n_tokens requests touch so many experts of a layer, by bisection over the same
     draws; the end of 0..4 that comes nearest where none does."""
-    low, high, k = 0.0, LARGEST_SD_B, geometry.top_k
+    low, high, k, n_experts = 0.0, LARGEST_SD_B, geometry.top_k, geometry.n_experts
+    parts = []
+    for layer, first in product(geometry.moe_layers[:ENOUGH], range(0, ENOUGH * n_tokens, n_tokens)):
+        noise = zip(*(generator.noise(seed, r, layer, 1, n_experts) for r in range(first, first + n_tokens)), strict=True)
+        parts.append((generator.popularity(seed, layer, n_experts), *map(np.concatenate, noise)))
     while high - low > PRECISION:
         middle, counts = (low + high) / 2, []
-        for layer, first in product(geometry.moe_layers[:ENOUGH], range(0, ENOUGH * n_tokens, n_tokens)):
-            of = replace(generator, sd_b=middle)
-            logits = [of.logits(seed, r, layer, 1, 0, geometry.n_experts)[0] for r in range(first, first + n_tokens)]
+        for of_layer in parts:
+            logits = replace(generator, sd_b=middle).mixed(*of_layer)
             counts.append(np.unique(np.argpartition(logits, -k, axis=1)[:, -k:]).size)
         low, high = (middle, high) if np.mean(counts) > distinct else (low, middle)
     return replace(generator, sd_b=round((low + high) / 2, 3))

@@ -52,11 +52,17 @@ class Generator:
 
     def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
         """As RouterLogits; prompt and decode are drawn alike."""
-        shape = n_prompt + n_decoded, 2, n_experts
-        draws = stream(seed, _REQUEST, request, layer).standard_normal(shape, dtype=np.float32)
-        drift, new = draws[:, 0], draws[:, 1]
-        follow_on(drift, self.rho)
-        return self.beta * (self.sd_b * self.popularity(seed, layer, n_experts) + self.sd_u * drift + new)
+        return self.mixed(self.popularity(seed, layer, n_experts), *self.noise(seed, request, layer, n_prompt + n_decoded, n_experts))
+
+    def noise(self, seed: int, request: int, layer: int, n_tokens: int, n_experts: int) -> tuple[NDArray[np.float32], ...]:
+        """(T, E) f32: what drifts, before sd_u, and what is new with every token."""
+        draws = stream(seed, _REQUEST, request, layer).standard_normal((n_tokens, 2, n_experts), dtype=np.float32)
+        follow_on(draws[:, 0], self.rho)
+        return draws[:, 0], draws[:, 1]
+
+    def mixed(self, popularity: NDArray[np.float32], drift: NDArray[np.float32], new: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits of these parts."""
+        return self.beta * (self.sd_b * popularity + self.sd_u * drift + new)
 
 
 @kernel("void(float32[:, :], float64)")

@@ -71,15 +71,19 @@ def points(rows):
     return rows["elmoe3d_points"]
 
 
-def test_every_table_has_rows_and_keys_are_unique(rows, answers):
-    made = closed_forms(STUDY, SETUP, CELLS, list(STUDY.load_fits().values()))
+@pytest.fixture(scope="module")
+def closed():
+    return closed_forms(STUDY, SETUP, CELLS, list(STUDY.load_fits().values()))
+
+
+def test_every_table_has_rows_and_keys_are_unique(rows, closed):
     for name in TABLES:
         assert rows[name].height
         assert set(rows[name]["study"]) == {STUDY.name}
-        if name in made:
+        if name in closed:
             by_law = pl.col("hit_model") != EVENTS if "hit_model" in rows[name].columns else True
             kept = rows[name].filter(by_law)
-            assert kept.height == len(made[name]), f"{name}: rows of one key replaced each other"
+            assert kept.height == len(closed[name]), f"{name}: rows of one key replaced each other"
 
 
 def test_table_3_is_there_row_by_row_under_every_law_level_and_fit(points):
@@ -210,14 +214,14 @@ def test_platforms_and_energy(rows):
     assert set(energy.filter(pl.col("platform") == "xpu-nmp")["part"]) == {"compute", "ext", "hb", "links", "static"}
 
 
-def test_what_enters_the_pool_costs_what_the_rounds_by_events_say(rows, points):
+def test_what_enters_the_pool_costs_what_the_rounds_by_events_say(rows, points, closed):
     drawn = points.filter((pl.col("hit_model") == EVENTS) & (pl.col("series") == "table-3"))
     entered = drawn.filter((pl.col("sd_scheme") == "Elastic-SD") & (pl.col("hardware") == "elmoe3d-8gb"))["pool_write_frac"]
     found = written(STUDY, drawn.to_dicts())
     assert (found.value, found.low, found.high) == pytest.approx((entered.mean(), entered.min(), entered.max()))
     shares = {"j_per_token": found.value, "low": found.low, "high": found.high}
     where = ["platform", "model_id", "batch", "hit_model", "step_mode", "part"]
-    whole = pl.DataFrame(closed_forms(STUDY, SETUP, CELLS, list(STUDY.load_fits().values()))["elmoe3d_energy"])
+    whole = pl.DataFrame(closed["elmoe3d_energy"])
     both = rows["elmoe3d_energy"].join(whole, on=where, suffix=" of all").sort(where)
     for end, bound in {"j_per_token": 1.0, "low": 0.0, "high": 1.0}.items():
         moved = both.filter(pl.col(end) != pl.col(f"{end} of all")).select("platform", "step_mode", "part")
