@@ -62,6 +62,7 @@ COPIES = {
     "slicemoe": (
         "slicemoe-xpu",
         ('hardware = "slicemoe-xpu"', 'hardware = "my-machine.toml"'),
+        (r"^\[demo\].*?(?=^# Replays)", ""),
         (r"^capacity_gb = .*?$", "capacity_gb = 1.8"),
         (r"^seeds = .*?$", "seeds = [0]"),
         (r"^prompt = \d+", "prompt = 40"),
