@@ -52,7 +52,8 @@ class Generator:
 
     def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
         """As RouterLogits; prompt and decode are drawn alike."""
-        return self.mixed(self.popularity(seed, layer, n_experts), *self.noise(seed, request, layer, n_prompt + n_decoded, n_experts))
+        drawn = self.noise(seed, request, layer, n_prompt + n_decoded, n_experts)
+        return self.mixed(self.popularity(seed, layer, n_experts), *drawn)
 
     def noise(self, seed: int, request: int, layer: int, n_tokens: int, n_experts: int) -> tuple[NDArray[np.float32], ...]:
         """(T, E) f32: what drifts, before sd_u, and what is new with every token."""

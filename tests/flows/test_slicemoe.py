@@ -32,7 +32,8 @@ def _few(grid: Inside) -> Inside:
         return grid.model_copy(update={"each": grid.each[:1]})
     if (grid.model_extra or {}).get("router"):
         return grid.model_copy(update={"pair": "MAT84", "router.strength": (0.0, 0.5)})
-    fewer = {"pair": "MAT42", "precision": ("high-bit", "dbsc"), "each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
+    fewer = {"pair": "MAT42", "precision": ("high-bit", "dbsc")}
+    fewer |= {"each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
     return grid.model_copy(update=fewer | ({"items": 1} if "items" in (grid.model_extra or {}) else {}))
 
 

@@ -58,8 +58,8 @@ def test_a_system_runs_on_every_machine_or_says_what_is_missing(of) -> None:
     """What reads nothing that the plain tape lacks runs on it on every machine, on the others on every sixth."""
     made, missing = TAPES[of]
     (tape, setting), said = made(), dict[str, dict[str, list[str]]]()
-    asking = set().union(*NEEDS.values(), *NEVER.values())
-    asked = {name: list(EVERY) if of == "plain" or name in asking else list(EVERY)[n % 6 :: 6] for n, name in enumerate(shipped())}
+    asking = {*shipped()} if of == "plain" else set().union(*NEEDS.values(), *NEVER.values())
+    asked = {name: list(EVERY) if name in asking else list(EVERY)[n % 6 :: 6] for n, name in enumerate(shipped())}
     for name, machines_of in asked.items():
         for machine in machines_of:
             try:
