@@ -39,7 +39,7 @@ TOLD = tomllib.loads(Path(__file__).with_name("assumed.toml").read_text(encoding
 FOLDERS = {"specs": (spec, "SPECS"), "profiles": (profile, "PROFILES"), "fits": (fit_files, "FITS")}
 HEAD = """# What is fitted and what is assumed
 
-Every constant of the five systems that is fitted, or that no data sheet, standard or paper gives. Written by
+Every constant of the systems with a study that is fitted, or that no data sheet, standard or paper gives. Written by
 `python -m tokentape.flows.assumptions docs/assumptions.md [SYSTEM ...]`; a test holds the lists to the files they are read from.
 
 Each constant moves to the ends of its range, or 20 % down and up where it has none (a share to 1 at most), all else as it is,

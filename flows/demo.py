@@ -1,4 +1,4 @@
-"""The demo: the whole way once, offline, from the embedded model and five papers' closed forms to pages.
+"""The demo: the whole way once, offline, from the embedded model and the papers' closed forms to pages.
 
 What an earlier run finished is not made again.
 """
@@ -31,7 +31,7 @@ from tokentape.warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"
-PAPERS = ("slicemoe", "layered_prefill", "cxl_ndp", "kelle", "elmoe3d")  # the longest first
+PAPERS = ("slicemoe", "offloaders", "layered_prefill", "cxl_ndp", "kelle", "elmoe3d")  # the longest first
 RUNNER = "processes"
 SERVED = "qwen3-30b-a3b"  # of the serving step on the hardware page
 # One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert

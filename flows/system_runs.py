@@ -38,11 +38,12 @@ from tokentape.replay.system.drafts import TABLES
 from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
+from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.manifest import BadTape
-from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
+from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tables import BadTable
 from tokentape.warehouse.tape import Store
@@ -398,7 +399,7 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= static_bytes(geometry, geometry.value_format(expert_format))
+        room -= other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION)
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")

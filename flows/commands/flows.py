@@ -20,7 +20,7 @@ def demo(
     out: SiteOption = "site",
     prefect: Annotated[bool, option("Record the run in a Prefect server that is started for it.", "--prefect")] = False,
 ) -> None:
-    """Everything once, offline: capture from the embedded model, replay the baselines, answer five papers in brief, load, write
+    """Everything once, offline: capture from the embedded model, replay the baselines, answer the papers in brief, load, write
     the pages.
 
     A second run finds the tapes and results of the first and only loads them again.

@@ -12,6 +12,7 @@ SYSTEMS = {
     "elmoe3d": "tokentape.flows.systems.elmoe3d.study",
     "kelle": "tokentape.flows.systems.kelle.study",
     "layered_prefill": "tokentape.flows.systems.layered_prefill.study",
+    "offloaders": "tokentape.flows.systems.offloaders.study",
     "slicemoe": "tokentape.flows.systems.slicemoe.study",
 }
 GRIDS = Path(__file__).parents[1] / "studies"

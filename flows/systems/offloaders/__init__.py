@@ -1,0 +1,1 @@
+"""Systems that people offload experts with, as they ship here, against what their authors measured."""
