@@ -6,8 +6,9 @@ the router's choice, sampling) are rows of kind elementwise: each launches, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,31 +117,46 @@ class Blocks:
     """The blocks of a model's steps: its layers, or one per kind of layer, and the output head last.
 
     moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks). of: the
-    block of each layer and, last, of the head, where they are those of a geometry.
+    block of each layer and, last, of the head, where they are those of a geometry. attending, with_state, dense: blocks with keys
+    and values, with a state, and with a dense FFN.
     """
 
     moe: Ints
     windows: Ints
     times: Floats
-    of: Ints | None = None
+    of: Ints | None
+    attending: Ints
+    with_state: Ints
+    dense: Ints
+
+    @classmethod
+    def of_layers(cls, geometry: Geometry, layers: Sequence[int], times: Floats, of: Ints | None = None) -> Blocks:
+        """Blocks that are like these layers."""
+        g, windows = geometry, geometry.sliding_windows or (0,) * geometry.n_layers
+        has_state = [layer in g.state_layers for layer in layers]
+        attends = [layer not in g.state_layers + g.without_mixing for layer in layers]
+        is_dense = [layer not in g.moe_layers + g.without_ffn for layer in layers]
+        moe, attending, with_state, dense = map(
+            np.flatnonzero, ([layer in g.moe_layers for layer in layers], attends, has_state, is_dense)
+        )
+        return cls(moe, np.array([windows[layer] for layer in layers], np.int64), times, of, attending, with_state, dense)
 
     @property
     def n(self) -> int:
         return self.windows.size + 1
 
+    @property
+    def mixing(self) -> Ints:
+        """Blocks that attend or keep a state."""
+        return np.union1d(self.attending, self.with_state)
+
 
 def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
-    """Its kinds of layers (with experts or without, of each window), or, by_layer, every layer."""
-    windows = geometry.sliding_windows or (0,) * geometry.n_layers
-    keys = [(layer if by_layer else -1, layer in geometry.moe_layers, window) for layer, window in enumerate(windows)]
+    """Its kinds of layers, or, by_layer, every layer."""
+    keys = [(layer if by_layer else -1, geometry.kind_of(layer)) for layer in range(geometry.n_layers)]
     kinds = list(dict.fromkeys(keys))
     times = np.array([[*(keys.count(kind) for kind in kinds), 1]], np.float64)
-    return Blocks(
-        np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
-        np.array([window for *_, window in kinds], np.int64),
-        times,
-        np.array([*map(kinds.index, keys), len(kinds)]),
-    )
+    return Blocks.of_layers(geometry, [*map(keys.index, kinds)], times, np.array([*map(kinds.index, keys), len(kinds)]))
 
 
 def steps_of(
@@ -161,16 +177,16 @@ def steps_of(
     rows = _Layers(geometry, machine, sums, blocks, weight_format, kv_format)
     n_steps = sums.tokens.shape[0]
     router, others = rows.feed_forward()
-    reduce = rows.all_reduce() if machine.tensor_parallel > 1 and machine.roles.peer else ()
+    is_split = machine.tensor_parallel > 1 and bool(machine.roles.peer)
     handed = rows.hand_over() if machine.data_parallel > 1 and machine.roles.peer else ()
     made = (
         *rows.attention(),
-        *reduce,
+        *(rows.all_reduce(rows.mixing) if is_split else ()),
         *router,
         *handed,
         *experts,
         *others,
-        *reduce,
+        *(rows.all_reduce(np.union1d(blocks.moe, blocks.dense)) if is_split else ()),
         rows.head(),
         *rows.elementwise(),
         *rows.marks(),
@@ -308,8 +324,8 @@ class _Layers:
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
         self.all = np.arange(blocks.n - 1)
-        self.has_state = blocks.windows == geometry.state_tokens if geometry.state_layers else np.zeros(blocks.n - 1, np.bool_)
-        self.attending = self.all[~self.has_state]
+        self.mixing = blocks.mixing
+        self.has_state, self.mixed = np.isin(self.mixing, blocks.with_state), _of_blocks(sums, self.mixing, blocks.n - 1)
         self.kv_token_bytes = kv_token_bytes(geometry, machine, kv_format)
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
 
@@ -338,17 +354,17 @@ class _Layers:
         g, heads = self.g, self.g.n_heads / self.tp
         value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
         return (
-            *(self._projections(heads) if self.attending.size else ()),
-            *(self._mixers() if self.has_state.any() else ()),
+            *(self._projections(heads) if self.blocks.attending.size else ()),
+            *(self._mixers() if self.blocks.with_state.size else ()),
             *(self._decode(heads) if np.any(self.sums.decodes) else ()),
             *(self._prefill(heads, value_dim) if np.any(self.sums.prompt) else ()),
             *self._kv_write(),
-            self.product("proj", "attention output", self.attending, self.tokens, g.hidden, heads * value_dim),
+            self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * value_dim),
         )
 
     def _mixers(self) -> tuple[Rows, ...]:
         """What layers with a state multiply in place of queries, keys, values and outputs."""
-        g, m, at = self.g, self.tokens, self.all[self.has_state]
+        g, m, at = self.g, self.tokens, self.blocks.with_state
         return (
             self.product("proj", "mixer input", at, m, g.mixer_in / self.tp, g.hidden),
             self.product("proj", "mixer output", at, m, g.hidden, g.mixer_out / self.tp),
@@ -359,14 +375,14 @@ class _Layers:
         g, m = self.g, self.tokens
         if not g.kv_lora_rank:
             width = (heads * (1 + g.has_query_gate) + 2 * self._kv_heads) * g.head_dim
-            return (self.product("proj", "query, key, value", self.attending, m, width, g.hidden),)
+            return (self.product("proj", "query, key, value", self.blocks.attending, m, width, g.hidden),)
         down = g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank
         query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim)
         up = heads * (g.qk_nope_head_dim + g.v_head_dim)
         return (
-            self.product("proj", "latents", self.attending, m, down, g.hidden),
-            self.product("proj", "query", self.attending, m, query, g.q_lora_rank or g.hidden),
-            self.product("proj", "key and value up", self.attending, m, up, g.kv_lora_rank),
+            self.product("proj", "latents", self.blocks.attending, m, down, g.hidden),
+            self.product("proj", "query", self.blocks.attending, m, query, g.q_lora_rank or g.hidden),
+            self.product("proj", "key and value up", self.blocks.attending, m, up, g.kv_lora_rank),
         )
 
     @property
@@ -385,11 +401,11 @@ class _Layers:
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        held_bytes = self._cached_token_bytes * (self.sums.held * self.blocks.times[:, :-1]).sum(axis=1, keepdims=True)
+        held_bytes = self._cached_token_bytes * (self.mixed.held * self.blocks.times[:, self.mixing]).sum(axis=1, keepdims=True)
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
-        g, sums = self.g, self.sums
+        g, sums = self.g, self.mixed
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
         shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
@@ -399,12 +415,12 @@ class _Layers:
             ops=self.tp * heads * sums.scores * per_pair,
             streams=sums.decodes,
         )
-        rebuilt = (rebuilt_of(g, self.machine, sums.keys * sums.recomputed, self.all),) if np.any(sums.recomputed) else ()
+        rebuilt = (rebuilt_of(g, self.machine, sums.keys * sums.recomputed, self.mixing),) if np.any(sums.recomputed) else ()
         return (*self._placed(row), *rebuilt)
 
     def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
-        g, sums = self.g, self.sums
+        g, sums = self.g, self.mixed
         shapes = self._heads(heads) | {
             "batch_size": sums.prompts if sums.crowd is None else sums.crowd,
             "isl": np.maximum(1.0, sums.length),
@@ -427,7 +443,7 @@ class _Layers:
             tier="kv_home",
             engine="main",
             phase="prefill" if kind == "attend" else "decode",
-            blocks=self.all,
+            blocks=self.mixing,
             count=1.0,
             times=self.turns if is_there.all() else self.turns * is_there,
             operator=operator + self.kv_key if is_fitted else "",
@@ -441,8 +457,8 @@ class _Layers:
             name="write keys and values",
             tier="kv_home",
             engine="main",
-            blocks=self.all,
-            bytes=self.tp * (self.sums.tokens if self.sums.kept is None else self.sums.kept) * self._cached_token_bytes,
+            blocks=self.mixing,
+            bytes=self.tp * (self.mixed.tokens if self.mixed.kept is None else self.mixed.kept) * self._cached_token_bytes,
             times=self.turns,
         )
         return self._placed(row)
@@ -458,16 +474,15 @@ class _Layers:
         )
 
     def _heads(self, heads: float) -> dict[str, Values]:
-        windows = self.blocks.windows[None, :]
+        windows = self.blocks.windows[None, self.mixing]
         return {"num_heads": heads, "num_key_value_heads": self._kv_heads, "head_dim": self.g.head_dim, "window_size": windows}
 
     def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
         g, moe = self.g, self.blocks.moe
-        dense = np.setdiff1d(self.all, moe) if moe.size else self.all
         router = (self.product("router", "router", moe, self.tokens, g.n_experts, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
-        return router, (*shared, *self._ffn("dense_ffn", "dense FFN", dense, g.dense_intermediate))
+        return router, (*shared, *self._ffn("dense_ffn", "dense FFN", self.blocks.dense, g.dense_intermediate))
 
     def _ffn(self, kind: str, name: str, blocks: NDArray[np.int64], width: int) -> tuple[Rows, ...]:
         if not width or not blocks.size:
@@ -487,7 +502,7 @@ class _Layers:
         """Kernels between the products, whose activations every device passes over: of the layers, and of the sampler."""
         g, last = self.g, np.array([self.blocks.n - 1])
         heads = (g.n_heads + 2.0 * max(g.n_kv_heads, 1)) * g.head_dim / self.tp
-        is_dense = np.isin(self.all, self.blocks.moe, invert=True)
+        is_dense = np.isin(self.all, self.blocks.dense)
         values = _NORM_PASSES * g.hidden + _ROPE_PASSES * heads + is_dense * _ACT_PASSES * g.dense_intermediate / self.tp
         between = Rows(
             kind="elementwise",
@@ -513,10 +528,11 @@ class _Layers:
             if np.any(count)
         )
 
-    def all_reduce(self) -> tuple[Rows, ...]:
-        """The devices' parts of the hidden states, summed: a ring sends 2 (d - 1) / d of the bytes over each link (Patarasuk and
-        Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap the hops."""
-        return (self._collective("all_reduce", "all-reduce", self.all, self.tp, 2.0, self.g.hidden),)
+    def all_reduce(self, blocks: Ints) -> tuple[Rows, ...]:
+        """The devices' parts of the hidden states, summed after attention or an FFN: a ring sends 2 (d - 1) / d of the bytes over
+        each link (Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002), one latency per collective, since libraries overlap
+        the hops."""
+        return (self._collective("all_reduce", "all-reduce", blocks, self.tp, 2.0, self.g.hidden),)
 
     def hand_over(self) -> tuple[Rows, ...]:
         """Tokens to their experts' devices and back: all-gathers of hidden states and router scores, a reduce-scatter of sums;
@@ -546,6 +562,13 @@ class _Layers:
                 **({"link_bytes_per_s": link[1].peak_bytes_per_s.value} if link else {}),
             },
         )
+
+
+def _of_blocks(sums: Sums, blocks: Ints, n: int) -> Sums:
+    """What is told block by block, of some of the n."""
+    told = {name: of for name, of in vars(sums).items() if isinstance(of, np.ndarray) and of.ndim == 2 and of.shape[1] == n > 1}
+    update: dict[str, Any] = {name: of[:, blocks] for name, of in told.items()}
+    return replace(sums, **update) if blocks.size < n else sums
 
 
 def _share(row: Rows, frac: Values) -> Rows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tokentape.warehouse.mixers import ATTENDING, mixer_of
+from tokentape.warehouse.mixers import ATTENDING, kinds_alone, mixer_of
 
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
@@ -27,6 +27,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
     "first_k_dense_replace": ("num_dense_layers",),
     "mlp_layer_types": ("layers_block_type",),
+    "mamba_n_heads": ("mamba_num_heads",),
+    "mamba_d_head": ("mamba_head_dim",),
+    "mamba_n_groups": ("n_groups",),
+    "mamba_d_state": ("ssm_state_size",),
+    "mamba_d_conv": ("conv_kernel",),
+    "mamba_conv_bias": ("use_conv_bias",),
     "expert_hidden_size": ("moe_latent_size", "moe_hidden_size"),
 }
 _SWITCHES = ("enable_moe_block", "is_moe")  # false: the fields of experts are there, the experts are not
@@ -116,9 +122,7 @@ def _refuse_unknown(config: dict[str, Any]) -> None:
 def moe_layers(config: dict[str, Any]) -> tuple[int, ...]:
     """Layers with experts, of a canonical config with some; empty where it lists its layers and none has any."""
     n_layers = config["num_hidden_layers"]
-    kinds, pattern = config.get("mlp_layer_types"), config.get("hybrid_override_pattern")
-    if isinstance(pattern, str):  # Nemotron-H: M Mamba, * attention, - MLP, E experts
-        return tuple(i for i, letter in enumerate(pattern) if letter == "E")
+    kinds = kinds_alone(config) or config.get("mlp_layer_types")
     if isinstance(kinds, list) and not _TELLING.isdisjoint(kinds):
         unknown = next((kind for kind in kinds if kind not in _KINDS), None)
         if unknown is not None:

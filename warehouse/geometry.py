@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from tokentape.warehouse.config_fields import canonical, moe_layers, text_config
 from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
-from tokentape.warehouse.mixers import layers_with_state, mixer_of
+from tokentape.warehouse.mixers import layers_alone, layers_with_state, mixer_of
 
 MOST_WIDE = 2**24  # of any width
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
@@ -59,6 +59,8 @@ class Geometry(BaseModel):
     mixer_in: int = 0
     mixer_out: int = 0
     mixer_others: int = 0
+    without_ffn: tuple[int, ...] = ()  # layers of attention, or a state, alone
+    without_mixing: tuple[int, ...] = ()  # layers of an FFN alone
     n_positions: int = 0  # rows of a learned position table
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
@@ -132,12 +134,36 @@ class Geometry(BaseModel):
 
     def mixing_params(self, layer: int) -> int:
         """Weights of the attention projections of a layer, or of what it has in their place."""
+        if layer in self.without_mixing:
+            return 0
         return self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else self.attention_params
 
     @property
     def all_mixing_params(self) -> int:
         """The same of all layers."""
         return sum(map(self.mixing_params, range(self.n_layers)))
+
+    def kind_of(self, layer: int) -> tuple[int, ...]:
+        """What layers that cost alike have in common: experts, window, a state, no FFN, no attention or state."""
+        among = (self.state_layers, self.without_ffn, self.without_mixing)
+        window = self.sliding_windows[layer] if self.sliding_windows else 0
+        return (layer in self.moe_layers, window, *(layer in layers for layers in among))
+
+    @property
+    def n_attending(self) -> int:
+        """Layers with keys and values."""
+        return self.n_layers - len(self.state_layers) - len(self.without_mixing)
+
+    @property
+    def n_dense(self) -> int:
+        """Layers with a dense FFN."""
+        return self.n_layers - len(self.moe_layers) - len(self.without_ffn)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of layers that attend or keep a state; 0: all tokens."""
+        of_layers = self.sliding_windows or (0,) * self.n_layers
+        return tuple(window for layer, window in enumerate(of_layers) if layer not in self.without_mixing)
 
     @property
     def state_tokens(self) -> int:
@@ -149,7 +175,7 @@ class Geometry(BaseModel):
         """Weights a decode token reads besides routed experts: attention, shared and dense FFNs, routers, lm_head."""
         n_moe, ffn = len(self.moe_layers), self.ffn_matrices * self.hidden
         feeding = n_moe * (ffn * self.shared_intermediate + self.hidden * self.n_experts)
-        feeding += (self.n_layers - n_moe) * ffn * self.dense_intermediate
+        feeding += self.n_dense * ffn * self.dense_intermediate
         return self.all_mixing_params + feeding + self.vocab * self.hidden
 
     def layer_params(self, layer: int) -> int:
@@ -157,7 +183,7 @@ class Geometry(BaseModel):
         ffn = self.ffn_matrices * self.hidden
         if layer in self.moe_layers:
             return self.mixing_params(layer) + ffn * self.shared_intermediate + self.hidden * self.n_experts
-        return self.mixing_params(layer) + ffn * self.dense_intermediate
+        return self.mixing_params(layer) + (0 if layer in self.without_ffn else ffn * self.dense_intermediate)
 
     @property
     def kv_elements_per_token_layer(self) -> int:
@@ -262,6 +288,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {"qk_norm": "width"},
     "lfm2": {"qk_norm": "head"},
     "lfm2_moe": {"qk_norm": "head", "has_router_bias": True},
+    "nemotron_h": {"is_glu": False, "has_router_bias": True},
     "granitemoehybrid": {},
     "bamba": {},
     "jamba": {},
@@ -274,7 +301,7 @@ _OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gl
 # Whose dense layers have two matrices, not three.
 _NO_GLU = (
     "apertus", "arcee", "bloom", "codegen", "falcon", "fuyu", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "jais2", "mpt",
-    "nanochat", "nemotron", "nemotron_h", "persimmon", "phi", "starcoder2",
+    "nanochat", "nemotron", "persimmon", "phi", "starcoder2",
 )  # fmt: skip
 _SHARED_IN_CODE = ("llama4_text", "hunyuan_v1_moe")  # one shared expert, which no field tells of
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
@@ -316,8 +343,10 @@ def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
 
 
 def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
-    """With the layers that keep a state, where it is known what theirs are made of."""
-    layers, mixer = layers_with_state(config), mixer_of(config)
+    """With the layers that keep a state, where it is known what theirs are made of, and those of one part alone."""
+    layers, mixer, (mixing, feeding) = layers_with_state(config), mixer_of(config), layers_alone(config)
+    if feeding:
+        geometry = geometry.model_copy(update={"norms_per_layer": 1, "without_ffn": mixing, "without_mixing": feeding})
     if mixer is None or not layers:
         return geometry
     of_state = 2 if config.get("mamba_ssm_cache_dtype") == "float32" else 1  # values of 16 bits

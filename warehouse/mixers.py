@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "global", "local")
+_OF_LETTER = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern of Nemotron-H
 _EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # attends, unless full_attention_interval says otherwise
 
 
@@ -39,9 +40,11 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
         others = 2 * width * value + 3 * value * kernel + value + n + width
         return Mixer(3 * value + n + 2 * width, value, others, value * width, 3 * value * (kernel - 1))
-    if config.get("mamba_d_conv") and config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4
+    if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
-        width = config["mamba_expand"] * hidden
+        width = (
+            n * config["mamba_d_head"] if config.get("mamba_d_head") not in (None, "auto") else config["mamba_expand"] * hidden
+        )
         through = width + 2 * config["mamba_n_groups"] * state
         others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width
         others += (through + width + n + hidden) * _has(config, "proj_bias")
@@ -65,9 +68,25 @@ def _has(config: dict[str, Any], name: str) -> int:
     return 1 if config.get(f"mamba_{name}") else 0
 
 
+def kinds_alone(config: dict[str, Any]) -> list[str]:
+    """What each layer is, of a family where one is attention, a state or an FFN alone; empty of the others."""
+    if isinstance(pattern := config.get("hybrid_override_pattern"), str):
+        return [_OF_LETTER.get(letter, letter) for letter in pattern]
+    kinds = config.get("layers_block_type")
+    return kinds if config.get("model_type") == "nemotron_h" and isinstance(kinds, list) else []
+
+
+def layers_alone(config: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers without an FFN, and those of an FFN alone."""
+    is_ffn = [kind in ("mlp", "moe") for kind in kinds_alone(config)]
+    return tuple(i for i, ffn in enumerate(is_ffn) if not ffn), tuple(i for i, ffn in enumerate(is_ffn) if ffn)
+
+
 def layers_with_state(config: dict[str, Any]) -> tuple[int, ...]:
     """Layers of a canonical config that do not attend to keys and values."""
     layers, kinds = range(config["num_hidden_layers"]), config.get("layer_types")
+    if alone := kinds_alone(config):
+        return tuple(i for i, kind in enumerate(alone) if kind in ("mamba", "linear_attention"))
     if isinstance(kinds, list):
         return tuple(i for i, kind in zip(layers, kinds, strict=False) if kind not in ATTENDING)
     if config.get("model_type") in _EVERY_FOURTH or config.get("full_attention_interval"):

@@ -43,7 +43,7 @@ def parameters(g: Geometry) -> Parameters:
         head=0 if g.is_tied else table,
         positions=g.n_positions * g.hidden,
         attention=g.all_mixing_params,
-        dense_ffn=(g.n_layers - n_moe) * ffn * g.dense_intermediate,
+        dense_ffn=g.n_dense * ffn * g.dense_intermediate,
         shared_ffn=n_moe * ffn * g.shared_intermediate,
         routers=n_moe * g.hidden * g.n_experts,
         vectors=_vectors(g),
@@ -70,11 +70,10 @@ def _attention_vectors(g: Geometry) -> int:
 def _vectors(g: Geometry) -> int:
     """Every parameter outside matrices, tables and routed experts."""
     n_moe, norm = len(g.moe_layers), g.hidden * (2 if g.has_norm_bias else 1)
-    n_attending = g.n_layers - len(g.state_layers)
-    mixing = n_attending * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
+    mixing = g.n_attending * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
     of_dense = _ffn_biases(g, g.dense_intermediate)
     of_moe = (g.n_experts if g.has_router_bias else 0) + (g.hidden if g.has_shared_gate else 0)
-    return mixing + g.n_layers * g.norms_per_layer * norm + (g.n_layers - n_moe) * of_dense + n_moe * of_moe + norm
+    return mixing + g.n_layers * g.norms_per_layer * norm + g.n_dense * of_dense + n_moe * of_moe + norm
 
 
 def total_params(g: Geometry) -> int:
@@ -135,13 +134,13 @@ def kv_layer_bytes_per_token(g: Geometry, kv_format: str) -> int:
 
 def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
     """Bytes that one token adds to the caches of all layers that have one, as long as no window is full."""
-    return (g.n_layers - len(g.state_layers)) * kv_layer_bytes_per_token(g, kv_format)
+    return g.n_attending * kv_layer_bytes_per_token(g, kv_format)
 
 
 def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
     """Bytes cached for a sequence of `context_tokens`; a layer with a window keeps no more than the window."""
     per_token = kv_layer_bytes_per_token(g, kv_format)
-    return per_token * sum(min(context_tokens, window or context_tokens) for window in _windows(g))
+    return per_token * sum(min(context_tokens, window or context_tokens) for window in g.windows)
 
 
 def ops_per_token(g: Geometry, context_tokens: int) -> int:
@@ -152,13 +151,13 @@ def ops_per_token(g: Geometry, context_tokens: int) -> int:
     if context_tokens < 1:
         raise ValueError(f"context_tokens must count the token itself, got {context_tokens}")
     per_pair = 2 * g.n_heads * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else _ops_per_pair(g)
-    return _matrix_ops(g, 1) + per_pair * sum(min(context_tokens, window or context_tokens) for window in _windows(g))
+    return _matrix_ops(g, 1) + per_pair * sum(min(context_tokens, window or context_tokens) for window in g.windows)
 
 
 def prefill_ops(g: Geometry, n_tokens: int) -> int:
     """Operations (2 per multiply-add) of a causal pass over a prompt, whose last token meets the output head. MLA expands keys
     and values."""
-    full = [min(n_tokens, window or n_tokens) for window in _windows(g)]
+    full = [min(n_tokens, window or n_tokens) for window in g.windows]
     return _matrix_ops(g, n_tokens) + _ops_per_pair(g) * sum(n * (n + 1) // 2 + (n_tokens - n) * n for n in full)
 
 
@@ -172,7 +171,3 @@ def _matrix_ops(g: Geometry, n_tokens: int) -> int:
 def _ops_per_pair(g: Geometry) -> int:
     """Operations of one (query, key) pair in one layer, over all heads: the score and the weighted value."""
     return 2 * g.n_heads * (g.head_dim + (g.v_head_dim if g.kv_lora_rank else g.head_dim))
-
-
-def _windows(g: Geometry) -> tuple[int, ...]:
-    return g.sliding_windows or (0,) * g.n_layers

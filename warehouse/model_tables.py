@@ -118,7 +118,7 @@ def _shape(model: Model) -> tuple[Any, ...]:
     experts = (g.n_experts, g.top_k, g.expert_intermediate, g.shared_intermediate or "") if g.n_experts else ("", "", "", "")
     windows, n_windowed = _windows(g)
     in_layers = f"{windows[0]} in {n_windowed} layers" if windows else ""
-    has_dense = len(g.moe_layers) < g.n_layers
+    has_dense = g.n_dense > 0
     return (model.name, g.hidden, _attention(g), *experts, g.dense_intermediate if has_dense else "", g.vocab, in_layers)
 
 

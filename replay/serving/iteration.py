@@ -57,7 +57,8 @@ PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEY
 N_CARRIED = 13
 # The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
 # (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
-# shares of their experts that are touched without and with them; the window, 0 for none; the kinds of equal coefficients.
+# shares of their experts that are touched without and with them; the window, 0 for none, -1
+# for nothing to attend to; the kinds of equal coefficients.
 OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW, ALIKE = range(6)
 N_OF_KIND = 6
 CONSTANTS, CARRIED, COST = -3, -2, -1
@@ -156,6 +157,8 @@ length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if 
 _NEAR = """\
 held = 0.0
 for k in range(n_kinds):
+    if t[k, {WINDOW}] < 0.0:
+        continue
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
     of_decodes = {of_decodes}
     held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
@@ -310,20 +313,15 @@ def iteration_costs(
     decode = decode[_padded(np.arange(len(decode)), graph_tokens, machine.data_parallel)]
     by_layer = events or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
-    windows = geometry.sliding_windows or (0,) * geometry.n_layers
     keys = [
-        (moe_index.get(layer, -1 - layer * tracks) if by_layer else -1, layer in moe_index, windows[layer])
+        (moe_index.get(layer, -1 - layer * tracks) if by_layer else -1, geometry.kind_of(layer))
         for layer in range(geometry.n_layers)
     ]
     kinds = list(dict.fromkeys(keys))
     before = np.zeros((geometry.n_layers + 1, len(kinds)))
     before[1:] = np.cumsum([[key == kind for kind in kinds] for key in keys], axis=0)
-    blocks = Blocks(
-        np.flatnonzero([is_moe for _, is_moe, _ in kinds]),
-        np.array([window for *_, window in kinds], np.int64),
-        np.append(before[-1], 1.0)[None],
-    )
-    columns = [moe % prefill.shape[1] if is_moe else -1 for moe, is_moe, _ in kinds]
+    blocks = Blocks.of_layers(geometry, [*map(keys.index, kinds)], np.append(before[-1], 1.0)[None])
+    columns = [moe % prefill.shape[1] if is_moe else -1 for moe, (is_moe, *_) in kinds]
     near_tokens = 0.0
     if machine.roles.kv_cache:
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (
@@ -358,7 +356,7 @@ def iteration_costs(
         },
         _table(generated, blocks, near_tokens, first_column, pack, bool(by_model)),
         before,
-        np.array([moe for moe, _, _ in kinds], np.int64),
+        np.array([moe for moe, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
         held_frac,
         float(sum(background_w(machine, made, end).values())),
@@ -415,7 +413,7 @@ def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: in
     width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
-    table[: blocks.n - 1, WINDOW] = blocks.windows
+    table[: blocks.n - 1, WINDOW] = np.where(np.isin(np.arange(blocks.n - 1), blocks.mixing), blocks.windows, -1)
     rows, kinds = table[: blocks.n - 1], dict[bytes, int]()
     varying = rows[:, (rows != rows[0]).any(axis=0)]
     table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in varying]

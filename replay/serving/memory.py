@@ -105,8 +105,8 @@ def footprint(
     n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
     copies = max(1.0, machine.tensor_parallel / n_kv_heads)
     layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * bytes_per_value(kv_format))
-    window = max(geometry.sliding_windows, default=0)
-    n_windowed = sum(1 for size in geometry.sliding_windows if size)
+    window, n_caching = max(geometry.windows, default=0), len(geometry.windows)
+    n_windowed = sum(1 for size in geometry.windows if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
     weights += n_replicas * sum(geometry.expert_bytes(expert_format)) if n_replicas else 0
     if machine.data_parallel > 1:
@@ -118,12 +118,12 @@ def footprint(
         movable, weights = (experts, weights) if roles.expert_cache == roles.weights_home else (0, weights - experts)
     activations = activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
-    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, geometry.n_layers * layer_bytes, movable)
-    if not 0 < n_windowed < geometry.n_layers:
+    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, n_caching * layer_bytes, movable)
+    if not 0 < n_windowed < n_caching:
         return all_layers
     # Either layout holds every request: blocks of all layers, or a window's worth for each and blocks of the others.
     kept = max_seqs * n_windowed * (-(-window // BLOCK_TOKENS) + 1) * layer_bytes
-    of_others = (geometry.n_layers - n_windowed) * layer_bytes
+    of_others = (n_caching - n_windowed) * layer_bytes
     apart = Footprint(model, machine.name, memory, weights, activations, kept, of_others, movable)
     free = memory - weights + movable - activations
     return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
@@ -142,7 +142,7 @@ def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_se
     n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)
     n_tokens = max(n_prefill, decodes) if rule.counts_decodes else n_prefill + decodes
     attention = 2 * g.n_heads * g.head_dim + g.kv_elements_per_token_layer  # queries, keys and values, the heads' outputs
-    dense = g.dense_intermediate if len(g.moe_layers) < g.n_layers else g.shared_intermediate
+    dense = g.dense_intermediate if g.n_dense else g.shared_intermediate
     widths = [attention, g.mixer_in, g.ffn_matrices * dense]
     if g.moe_layers:  # of every selection: gate and up or, in their place, the down product, and what the activation makes
         gates = (g.ffn_matrices - 1) * g.expert_intermediate

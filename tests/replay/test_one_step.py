@@ -35,7 +35,7 @@ from tokentape.replay.trace import trace_from_tables
 from tokentape.replay.transformer import Tokens, steps_of
 from tokentape.warehouse.models import load as load_model
 
-MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "qwen1.5-moe-a2.7b")
+MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "nemotron-3-nano-30b-a3b")
 MACHINES = {name: load(name) for name in shipped()}
 KELLE = systems()
 geometry_of = cache(lambda model: load_model(model).geometry)
