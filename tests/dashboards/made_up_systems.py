@@ -32,6 +32,12 @@ def add_cells(rows: Rows) -> None:
                 _add_run(rows, run_id, machine, system, 1.0 / (scale * TOKENS_PER_S[system] * (1.0 + 0.1 * seed)))
 
 
+def add_lone(rows: Rows) -> None:
+    """One system alone on a tape that comes first by name."""
+    _add_run(rows, "alone", "h100-cxl-ndp", "near_compute", 0.01)
+    rows["system_runs"][-1]["trace_id"] = "alone"
+
+
 def add_variants(rows: Rows) -> None:
     """One system with its own cache as it says itself, and with another."""
     for token_s, changes in ((0.01, {"residency": "lru", "residency.budget": "25%"}), (0.02, {"residency": "lfu"})):

@@ -137,6 +137,9 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had(tmp_path: Path
         rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
         beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
         assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
+    with opened(tmp_path / "lone.duckdb", for_systems.add_cells, for_systems.add_tape, for_systems.add_lone) as connection:
+        traces = [row["trace"] for row in compare.page(connection, 16).choices if "trace" in row]
+    assert list(dict.fromkeys(traces)) == [for_systems.TRACE, "alone"], "the tape that most systems ran on comes first"
     with opened(tmp_path / "variants.duckdb", for_systems.add_variants, for_systems.add_tape) as connection:
         roles = {cell["method"]: (cell["role"], cell["gain"]) for cell in compare.asked(connection)("cells").to_dicts()}
     assert roles == {"lru_offload residency=lru": ("LRU", 1.0), "lru_offload residency=lfu": ("a method", 0.5)}
