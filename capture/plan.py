@@ -309,11 +309,18 @@ def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]
     """Prompts as token ids. A prompt with a question keeps its end, a document its beginning.
 
     Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens. For table losses a
-    document is all its pieces of the prompt's length.
+    document is all its pieces of the prompt's length. Raises ValueError for a prompt without tokens, or with one that the model
+    does not have.
     """
     if "losses" in planned.settings.tables:
-        return _calibration(planned, tokenizer)
-    return [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
+        found = _calibration(planned, tokenizer)
+    else:
+        found = [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
+    largest = max((max(request.prompt_ids) for request in found), default=0)
+    if largest >= planned.geometry.vocab:
+        n_rows, remedy = planned.geometry.vocab, "give the model's own tokenizer"
+        raise ValueError(f"{planned.settings.model}: its tokenizer gives token {largest}, the model has {n_rows}; {remedy}")
+    return found
 
 
 def _calibration(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:

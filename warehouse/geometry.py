@@ -150,8 +150,12 @@ class Geometry(BaseModel):
         return (layer in self.moe_layers, window, *(layer in layers for layers in among))
 
     @property
-    def n_attending(self) -> int:
+    def attending(self) -> tuple[int, ...]:
         """Layers with keys and values."""
+        return tuple(layer for layer in range(self.n_layers) if layer not in self.state_layers + self.without_mixing)
+
+    @property
+    def n_attending(self) -> int:
         return self.n_layers - len(self.state_layers) - len(self.without_mixing)
 
     @property

@@ -63,7 +63,7 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
         raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
     told_policy = json.dumps(asdict(policy), sort_keys=True)
     key = {"trace_id": tape.trace_id, "policy": label("kv", policy), "parameters": told_policy, "renorm": False}
-    steps = n / (tape.geometry.n_layers * tape.n_heads)
+    steps = n / (len(tape.layers) * tape.n_heads)
     row = {
         "is_bound": False, "origin": tape.origin, "is_exact": True, "budget_tokens": policy.budget,
         "n_requests": len({request for request, _, _ in bounds}), "n_steps": round(steps), "kept_mass_frac": float(kept / n),

@@ -115,9 +115,10 @@ class _Request:
 class _Engine:
     def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool) -> None:
         self.tape, self.policy, self.renorm = tape, policy, renorm
-        self.n_layers, self.n_heads = tape.geometry.n_layers, tape.n_heads
+        self.n_layers, self.n_heads = len(tape.layers), tape.n_heads
         self.n_sets = self.n_heads if policy.per_head else 1
-        self.windows = np.array(tape.geometry.sliding_windows or (0,) * self.n_layers, np.int64)
+        windows = tape.geometry.sliding_windows or (0,) * tape.geometry.n_layers
+        self.windows = np.array([windows[layer] for layer in tape.layers], np.int64)
         recompute = policy if isinstance(policy, AERP) else None
         self.accounting = recompute.accounting if recompute else "paper"
         self.theta = recompute.theta if recompute else THETA
@@ -226,7 +227,7 @@ class _Engine:
         e, head = divmod(code % ROWS, self.n_heads)
         raise ValueError(
             f"tape {self.tape.trace_id}: {_WRONG[code // ROWS]} at request {events.request_id}, position {events.now[e]}, layer "
-            f"{events.layers[e]}, KV head {head}; record it again"
+            f"{self.tape.layers[events.layers[e]]}, KV head {head}; record it again"
         )
 
     # --------------------------------------------------------------------------------------------------------------- sums
@@ -287,7 +288,7 @@ class _Engine:
                 "layer": layer, "kv_head": head, "n_steps": int(n), "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
                 "n_evicted": int(left),
             }
-            for layer, of_layer in enumerate(self.of_heads)
+            for layer, of_layer in zip(self.tape.layers, self.of_heads, strict=True)
             for head, (n, low, high, left) in enumerate(of_layer.tolist())
             if n
         ]  # fmt: skip
@@ -299,8 +300,8 @@ class _Engine:
             x_bytes, kv_bytes = self.widths.bytes_of(np.array(tally))
             rows.append(
                 key | {
-                    "layer": layer, "first_position": place * self.bin_tokens, "bin_tokens": self.bin_tokens, "n_steps": int(n),
-                    "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
+                    "layer": self.tape.layers[layer], "first_position": place * self.bin_tokens, "bin_tokens": self.bin_tokens,
+                    "n_steps": int(n), "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
                     "retained_tokens": tally[PAIRS] / n / self.n_heads,
                     "distinct_tokens": tally[DISTINCT] / n, "popular_frac": tally[POPULAR] / max(1.0, tally[DISTINCT]),
                     "x_bytes": float(x_bytes) / n, "kv_bytes": float(kv_bytes) / n,

@@ -34,6 +34,11 @@ class AttentionTape:
     pieces: Callable[[], Iterable[pa.RecordBatch]]
 
     @property
+    def layers(self) -> tuple[int, ...]:
+        """Those with keys and values, in whose order the rest of the replay counts."""
+        return self.geometry.attending
+
+    @property
     def n_heads(self) -> int:
         """KV heads whose rows are recorded; 1 with MLA."""
         return int(self.notes["n_kv_heads"])
@@ -47,8 +52,8 @@ class AttentionTape:
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 absolute, now (m,) i64, flat
-    rows (events.py). kind: of KINDS."""
+    """Prompts, or decoded queries, of one request in a piece, n_heads rows each: layers (m,) i32 by their place in the tape's,
+    now (m,) i64, flat rows (events.py). kind: of KINDS."""
 
     request_id: int
     kind: str
@@ -100,6 +105,7 @@ def _grouped(tape: AttentionTape, frame: pl.DataFrame) -> Iterator[Events]:
                 mass, listed = flat(part["mass"], np.float32), flat(part["key_positions"], np.int32)
                 layers, now = (part[name].gather_every(heads).to_numpy() for name in ("layer", "position"))
                 rest = part["rest"].to_numpy().astype(np.float32)
+                layers = np.searchsorted(tape.layers, layers)
                 yield Events(request_id, of, layers.astype(np.int32), now.astype(np.int64), *mass, *listed, rest)
 
 

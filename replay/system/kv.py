@@ -229,8 +229,8 @@ class KVSlots:
 
     def _numbers(self) -> Floats:
         geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)
-        windows = np.array(geometry.sliding_windows or (0,) * geometry.n_layers)
-        made[TOKEN] = geometry.n_layers * self._layer_bytes
+        windows = np.array(geometry.windows)
+        made[TOKEN] = geometry.n_attending * self._layer_bytes
         made[PER_CONTEXT], made[PER_CONTEXT_W] = (n * self._layer_bytes for n in ((windows == 0).sum(), (windows > 0).sum()))
         is_layered = max(groups for _, groups in self.rule.steps) > 1
         made[HIDDEN] = geometry.hidden * bytes_per_value(ACTIVATION) * is_layered
@@ -271,13 +271,18 @@ def _seen(recorded: Recorded) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Tokens (rows,) up to each row's own, those of them (rows, layers) that its layers see, and the layers' windows, 0: none."""
     windows = np.array(recorded.geometry.sliding_windows or (0,) * recorded.geometry.n_layers)
     seen = np.concatenate([np.arange(1.0, n + 1) for n in recorded.n_inputs])
-    return seen, np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf)), windows
+    whole = np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf))
+    whole[:, list(recorded.geometry.without_mixing)] = 0.0
+    return seen, whole, windows
 
 
 def held_of(recorded: Recorded, policy: KVPolicy, track: Floats) -> Floats:
     """(rows, layers) keys and values that lie in memory, of whole tokens: what is read, unless pages of all of them are."""
     whole = _seen(recorded)[1]
-    return whole + np.ceil(whole / PAGE_TOKENS) if policy.reads_pages else track[:, :, 0]
+    if not policy.reads_pages:
+        return np.asarray(track[:, :, 0])
+    whole[:, list(recorded.geometry.attending)] += np.ceil(whole / PAGE_TOKENS)[:, list(recorded.geometry.attending)]
+    return whole
 
 
 def track_of(recorded: Recorded, system: System) -> Floats | None:
@@ -293,11 +298,12 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
     track[:, :, :2] = whole[:, :, None]
     decoded = ~recorded.is_prompt
     if isinstance(policy, Quest):
-        for layer in range(policy.dense_layers, geometry.n_layers):
+        for layer in (layer for layer in geometry.attending if layer >= policy.dense_layers):
             n_read, n_scored = policy.reads(seen[decoded].astype(np.int64), int(windows[layer]))
             track[decoded, layer, :2] = (n_read + n_scored)[:, None]
     elif policy.weigh is weigh_nothing:
-        track[decoded, :, :2] = np.minimum(whole, policy.limits[0] + 1.0)[decoded][:, :, None]
+        for layer in geometry.attending:
+            track[decoded, layer, :2] = np.minimum(whole[decoded, layer], policy.limits[0] + 1.0)[:, None]
     elif recorded.attention is None:
         raise ValueError(
             f"system {system.name}: {type(policy).__name__} ranks tokens by attention, and tape {recorded.trace_id} holds none; "
@@ -309,7 +315,7 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
             recorded.request_ids.tolist(), recorded.n_prompt, recorded.first, recorded.first[1:], strict=False
         ):
             n_steps = last - first - n_prompt
-            kept = logged.get(request, np.full((0, geometry.n_layers, 5), -1))[n_prompt - 1 :][:n_steps]
+            kept = logged.get(request, np.full((0, geometry.n_attending, 5), -1))[n_prompt - 1 :][:n_steps]
             if len(kept) < n_steps or np.any(kept < 0):
                 raise ValueError(
                     f"tape {recorded.trace_id}: request {request} lacks attention of some of its {n_steps} decoded tokens; "
@@ -318,6 +324,6 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
             as_x, as_kv = widths.bytes_of(kept)
             read = (as_x + as_kv) / (widths.head_bytes * widths.n_heads)
             own = np.stack([read + 1.0, kept[:, :, PAIRS] / widths.n_heads + 1.0, kept[:, :, X_TOKENS]], axis=-1)
-            track[first + n_prompt : last] = own
+            track[first + n_prompt : last, list(geometry.attending)] = own
     recorded.tracks[policy] = track
     return track

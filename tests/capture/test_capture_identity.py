@@ -116,3 +116,12 @@ def test_an_embedded_capture_asks_nothing_of_the_network(tmp_path):
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["[4]"]
+
+
+def test_a_tokenizer_of_another_model_is_refused(settings) -> None:
+    planned = plan.plan(settings)
+    small = dataclasses.replace(planned, geometry=planned.geometry.model_copy(update={"vocab": 100}))
+    tokenizer = models.load_tokenizer(planned.source)
+    assert plan.requests(planned, tokenizer)
+    with pytest.raises(ValueError, match="its tokenizer gives token [0-9]+, the model has 100; give the model's own tokenizer"):
+        plan.requests(small, tokenizer)

@@ -1,5 +1,6 @@
 """Attention tapes through KV policies: kept mass by hand, conservation, truncated and broken rows, long contexts."""
 
+import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -178,6 +179,29 @@ def test_sliding_layers_drop_what_they_no_longer_see():
     assert max(retained[0]) == 4  # before the next token comes, which sees itself and four others
     assert max(retained[1]) > 20
     assert result.replay["kept_mass_frac"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("policy", [AEP(8, sink=1), Oracle(8), AERP(8, sink=2)])
+def test_layers_without_keys_and_values_are_left_out_of_every_count(policy):
+    """Two of five layers attend, the last in a window: as a model of these two."""
+    prompt, rows = made(21, n_layers=2)
+    alone = tape_of([(prompt, rows)])
+    alone = tape_of([(prompt, rows)], alone.geometry.model_copy(update={"sliding_windows": (0, 9)}))
+    update = {"n_layers": 5, "state_layers": (0, 2), "without_mixing": (3,), "sliding_windows": (40, 0, 40, 0, 9)}
+    at = pa.array([1, 4], pa.uint16())
+
+    def placed(piece):
+        place = piece.schema.get_field_index("layer")
+        return piece.set_column(place, piece.schema.field(place), at.take(piece["layer"]).cast(piece["layer"].type))
+
+    pieces = alone.pieces
+    among = dataclasses.replace(
+        alone, geometry=alone.geometry.model_copy(update=update), pieces=lambda: [placed(piece) for piece in pieces()]
+    )
+    found, wanted = replay_kv(among, policy), replay_kv(alone, policy)
+    assert found.replay == wanted.replay
+    for of, by in ((found.heads, wanted.heads), (found.timeline, wanted.timeline)):
+        assert of == [row | {"layer": (1, 4)[row["layer"]]} for row in by]
 
 
 # ------------------------------------------------------------------------------------------------------- what is not exact
