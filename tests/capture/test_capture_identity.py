@@ -123,5 +123,5 @@ def test_a_tokenizer_of_another_model_is_refused(settings) -> None:
     small = dataclasses.replace(planned, geometry=planned.geometry.model_copy(update={"vocab": 100}))
     tokenizer = models.load_tokenizer(planned.source)
     assert plan.requests(planned, tokenizer)
-    with pytest.raises(ValueError, match="its tokenizer gives token [0-9]+, the model has 100; give the model's own tokenizer"):
+    with pytest.raises(ValueError, match=r"its tokenizer gives token [0-9]+, the model has 100; give the model's own tokenizer"):
         plan.requests(small, tokenizer)
