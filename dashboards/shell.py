@@ -7,8 +7,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import polars as pl
 import vl_convert
 
 from tokentape.dashboards import theme, units
+from tokentape.warehouse.atomic_files import replace
 
 HERE = Path(__file__).parent
 VEGA = "vega.js"
@@ -159,8 +162,14 @@ def _asset(name: str) -> str:
 
 @cache
 def vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
-    return vl_convert.javascript_bundle(vl_version=vega_version())  # type: ignore[call-arg]
+    """Vega, Vega-Lite and Vega-Embed as one script, which takes seconds to bundle and is kept beside the bytecode."""
+    kept = HERE / "__pycache__" / f"vega-{vega_version()}-{version('vl-convert-python')}.js"
+    if kept.is_file():
+        return kept.read_text(encoding="utf-8")
+    made: str = vl_convert.javascript_bundle(vl_version=vega_version())  # type: ignore[call-arg]
+    with suppress(OSError):  # an installation that is only to be read
+        replace(kept, made.encode())
+    return made
 
 
 def _source(script: str) -> str:

@@ -72,7 +72,7 @@ def test_greedy_output_is_that_of_plain_decoding(family, shape):
 )
 def test_greedy_output_of_the_embedded_model(embedded, settings):
     texts = ["def greet(name):\n    return", "Tom has 12 apples and buys 30 more. How many"]
-    requests = [Request(i, tuple(embedded.tokenizer(t)["input_ids"]), 24) for i, t in enumerate(texts)]
+    requests = [Request(i, tuple(embedded.tokenizer(t)["input_ids"]), 16) for i, t in enumerate(texts)]
     outcomes, rounds = run(embedded, requests, settings, stop_ids=embedded.stop_ids)
     for request, outcome in zip(requests, outcomes, strict=True):
         [plain] = decode(embedded.model, [request], GREEDY, embedded.stop_ids, embedded.pad_id)

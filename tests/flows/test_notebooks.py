@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import tokentape as tt
-from tokentape.flows.demo import answer_briefly
+from tokentape.flows.running import run
+from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.warehouse.tape import Store
 
 pytest.importorskip("marimo")
@@ -36,7 +37,9 @@ def test_no_policy_of_a_tape_is_above_the_bound(store: Store, monkeypatch: pytes
 
 
 def test_a_papers_figure_has_its_numbers_and_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tt, "study", lambda name, store, in_model: answer_briefly(store.files.absolute, name))
+    brief = Settings.shipped(is_brief=True)
+    few = brief.model_copy(update={"models": tuple(model.model_copy(update={"seeds": (0,)}) for model in brief.models)})
+    monkeypatch.setattr(tt, "study", lambda name, store, in_model: run(few, store.files, runner="threads", in_model=in_model))
     made = ran("a_papers_figure", Store(str(tmp_path / "tape")), monkeypatch)
     assert made.both.filter(made.both["who"] == "paper")["times"].to_list() == made.claims["paper"].to_list()
     assert made.claims.height >= 8
