@@ -10,6 +10,7 @@ import polars as pl
 
 from tokentape.flows.study_file import Made, Part
 from tokentape.hw.spec import HardwareSpec
+from tokentape.warehouse.in_memory import in_memory
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tables import TABLES, schema
 
@@ -59,9 +60,7 @@ def queried(entries: Sequence[Query], paper: str, made: Made, view: str = "") ->
     row_at. `claims`: the paper's."""
     if not entries:
         return []
-    import duckdb  # only where it is asked
-
-    with duckdb.connect(config={"threads": 1}) as connection:  # so that rows come in one order
+    with in_memory(n_threads=1) as connection:
         for name, rows in {**made, "claims": list(stated(paper).values())}.items():
             table = pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow()
             connection.register(name, table if rows or name not in TABLES else schema(name).empty_table())

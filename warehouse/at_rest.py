@@ -279,6 +279,11 @@ def check_metrics(name: str, units: Mapping[str, str]) -> None:
 
 def view_sql(name: str) -> str:
     """`create view` of a view over the stored tables, in the order of its key."""
+    return f"create view {name} as {selected(name)}"
+
+
+def selected(name: str) -> str:
+    """What a view selects."""
     view = VIEWS[name]
     told = [f"{_fact(view, column)} as {_quoted(column)}" for column in facts(name)]
     told += [f"r.run_id as {view.run_id}"] * bool(view.run_id)
@@ -286,7 +291,7 @@ def view_sql(name: str) -> str:
     columns = ", ".join(_quoted(column) for column in view.columns)
     key = ", ".join(_quoted(column) for column in view.key)
     return (
-        f"create view {name} as select {columns} from (select {', '.join([*told, *values])} from runs r{joined} "
+        f"select {columns} from (select {', '.join([*told, *values])} from runs r{joined} "
         f"where r.view_name = '{view.of or name}' and r.copy_of is null) order by {key}"
     )
 

@@ -18,7 +18,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.warehouse.at_rest import ID_DIGITS, SHIPPED, Maker, at_rest, declared, filled, hash_of, metric_defs, view_sql
+from tokentape.warehouse.at_rest import ID_DIGITS, SHIPPED, Maker, at_rest, declared, filled, hash_of, metric_defs, selected
+from tokentape.warehouse.in_memory import in_memory
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
 from tokentape.warehouse.tape import Store
 
@@ -264,16 +265,13 @@ def _runs_of(store: Store, name: str, of: Sequence[str]) -> pl.DataFrame:
 
 def _shown(store: Store, name: str, runs: pl.DataFrame) -> list[dict[str, Any]]:
     """Rows of a view, in the order of its key, of some runs."""
-    import duckdb  # only where it is asked
-
     tables = {"runs": runs.drop("stem").with_columns(copy_of=pl.lit(None, pl.String)), "metric_defs": metric_defs()}
     if VIEWS[name].values:
         tables[VIEWS[name].values] = measured_of(store, VIEWS[name].values, runs)
-    with duckdb.connect() as connection:
+    with in_memory() as connection:
         for table, frame in tables.items():
             connection.register(table, frame.to_arrow())
-        connection.execute(view_sql(name)).fetchall()
-        rows: list[dict[str, Any]] = connection.sql(f"from {name}").to_arrow_table().to_pylist()
+        rows: list[dict[str, Any]] = connection.sql(selected(name)).to_arrow_table().to_pylist()
     return rows
 
 

@@ -52,7 +52,7 @@ SMALL = _STUDY.model_copy(
         "grid": _STUDY.grid[:1],  # closed forms: test_kelle_study.py
         "live": _LIVE.model_copy(
             update={"seeds": (0, 1), "prompt": 16, "output": 8, "grid": tuple(_small(grid) for grid in _LIVE.grid)}
-        )
+        ),
     }
 )
 
