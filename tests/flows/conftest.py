@@ -1,6 +1,8 @@
 """A store with a small tape, and the command line."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Cli, Done
@@ -22,6 +24,23 @@ def store(tmp_path: Path) -> Store:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store for what a file's study makes."""
     return Store(str(tmp_path_factory.mktemp("study") / "tape"))
+
+
+@pytest.fixture(scope="module")
+def loaded_once() -> Iterator[None]:
+    """Jobs of a study measure in one loaded model, each behind the other; a study loads it for every job."""
+    models = pytest.importorskip("tokentape.capture.models")
+    load, held = models.load, dict[tuple[Any, ...], Any]()
+
+    def once(source: Any, *how: Any) -> Any:
+        key = source.fingerprint, *how
+        if key not in held:
+            held[key] = load(source, *how)
+        return held[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "load", once)
+        yield
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def said():
 
 
 @pytest.fixture(scope="module")
-def answers(place, said):
+def answers(place, said, loaded_once):
     made = run(SMALL, place, runner="threads", workers=1, say=said.append)
     return {(row["claim_id"], row["mode"]): row for row in made}
 

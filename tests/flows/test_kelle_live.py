@@ -69,7 +69,7 @@ PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, loaded_once):
     """A store with the study on hardly any text."""
     made = Store(str(tmp_path_factory.mktemp("kelle") / "tape"))
     run(made)

@@ -65,11 +65,11 @@ SMALL = SHIPPED.model_copy(
 
 
 @pytest.fixture(scope="module")
-def answers(place):
+def answers(place, loaded_once):
     """Of the orderings one of each kind is asked: tests/capture asks all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orderings, "ORDERINGS", (orderings.ORDERINGS[0], *orderings.ORDERINGS[8:9], *orderings.ORDERINGS[-1:]))
-        return {row["claim_id"]: row for row in run(SMALL, place, runner="threads")}
+        return {row["claim_id"]: row for row in run(SMALL, place, runner="threads", workers=1)}
 
 
 def test_settings_ship_and_name_what_is_assumed():
