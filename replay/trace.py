@@ -181,8 +181,9 @@ class _Rows:
         ):
             column.add(values)
         experts = rows["expert_ids"].to_arrow()
-        self._ends.add(n_ids + experts.offsets.to_numpy()[1:] - experts.offsets[0].as_py())
-        self._ids.add(experts.flatten().to_numpy())
+        ends = pl.Series(experts.offsets).to_numpy()
+        self._ends.add(n_ids + ends[1:] - ends[0])
+        self._ids.add(pl.Series(experts.flatten()).to_numpy())
         row_pass, row_layer, request, position = (column.values[n:] for column in self._columns)
         if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
             request = np.searchsorted(members, request).astype(np.int32)

@@ -227,17 +227,16 @@ class _Lists:
     """A column of lists. lengths: -1 of a null; values: of all lists, one after the other."""
 
     def __init__(self, column: pl.Series) -> None:
-        self.column, held = column, column.to_arrow()
-        self.values, ends = held.flatten(), held.offsets.to_numpy()
+        self.column, held = column, column.to_arrow()  # whose own to_numpy imports pandas, a quarter of a second
+        self.values, ends = pl.Series(held.flatten()), pl.Series(held.offsets).to_numpy()
         self.lengths: NDArray[np.int64] = ends[1:] - ends[:-1]
         if column.null_count():
             self.lengths[column.is_null().to_numpy()] = -1
 
     def any(self, is_bad: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """Which rows hold a null, or a value for which `is_bad` (values -> flags)."""
-        flags = is_bad((self.values.fill_null(0) if self.values.null_count else self.values).to_numpy())
-        if self.values.null_count:
-            flags |= self.values.is_null().to_numpy(zero_copy_only=False)
+        flags = is_bad((self.values.fill_null(0) if self.values.null_count() else self.values).to_numpy())
+        flags |= self.values.is_null().to_numpy() if self.values.null_count() else False
         if not flags.any():
             return np.zeros(self.lengths.size, np.bool_)
         of_row = np.repeat(np.arange(self.lengths.size), np.maximum(self.lengths, 0))
@@ -246,7 +245,7 @@ class _Lists:
     def is_repeating(self) -> NDArray[np.bool_]:
         """Which rows hold a value twice."""
         n = self.lengths[0] if self.lengths.size else 0
-        if 0 <= n <= _SHORT and (self.lengths == n).all() and not self.values.null_count:
+        if 0 <= n <= _SHORT and (self.lengths == n).all() and not self.values.null_count():
             places = np.ascontiguousarray(self.values.to_numpy().reshape(self.lengths.size, -1).T)
             bad = np.zeros(self.lengths.size, np.bool_)
             for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it
