@@ -16,7 +16,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.hw.profile import PHYSICAL
 from tokentape.replay.elmoe3d.fit import cells
-from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of, without_windows
+from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, Mode, ours
 from tokentape.replay.elmoe3d.timing import PAPER, Outcome
 from tokentape.warehouse import models
@@ -47,7 +47,7 @@ class Options:
         """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
         study, found, constants = Settings.shipped(), models.load(self.model), load(self.fit).constants
         formats = {m.name: m.expert_format for m in study.models}
-        geometry = without_windows(found.geometry) if self.is_papers else found.geometry
+        geometry = found.geometry.without_windows() if self.is_papers else found.geometry
         expert_format, drafter = self.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry
         own = replace(constants, laws={found.name: self._law(constants, found.name)})
         setup = Setup({found.name: (geometry, expert_format)}, {self.hardware: load_hardware(self.hardware)}, drafter)

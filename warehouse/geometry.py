@@ -149,6 +149,11 @@ class Geometry(BaseModel):
         window = self.sliding_windows[layer] if self.sliding_windows else 0
         return (layer in self.moe_layers, window, *(layer in layers for layers in among))
 
+    def without_windows(self) -> Geometry:
+        """As if every layer that attends did so to all tokens."""
+        sizes = (self.state_tokens if layer in self.state_layers else 0 for layer in range(self.n_layers))
+        return self.model_copy(update={"sliding_windows": tuple(sizes) if self.state_layers else ()})
+
     @property
     def attending(self) -> tuple[int, ...]:
         """Layers with keys and values."""

@@ -135,11 +135,6 @@ def cache_of(machine: HardwareSpec) -> MemTier:
     return machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
 
 
-def without_windows(geometry: Geometry) -> Geometry:
-    """As the paper's rows have it: every layer attends to all tokens."""
-    return geometry.model_copy(update={"sliding_windows": ()})
-
-
 def points_of(table: pl.DataFrame, fit: ELMoE3DConstants, like: str = "model", **changed: Any) -> pl.DataFrame:
     """Rows of Table 3, or rows with columns of its names, as points under a fit. like: the column with the model whose law is
     taken; changed: columns, each with the one value that it has instead. Raises ValueError for a model without a law."""

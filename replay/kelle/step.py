@@ -210,7 +210,7 @@ def prefill(
 def rows_of(geometry: Geometry, machine: HardwareSpec, tokens: Tokens, accounting: Accounting) -> Counted:
     """The transformer's rows, experts as the step's tokens choose them."""
     if geometry.sliding_windows and not accounting.cuts_windows:
-        geometry = geometry.model_copy(update={"sliding_windows": ()})
+        geometry = geometry.without_windows()
     blocks, n_tokens = blocks_of(geometry), np.atleast_1d(np.asarray(tokens.decodes) + tokens.prompt)[:, None]
     active = geometry.n_experts * (1.0 - (1.0 - geometry.top_k / max(1, geometry.n_experts)) ** n_tokens)
     experts = resident(geometry, machine, blocks, n_tokens, active, WEIGHTS)

@@ -15,7 +15,7 @@ from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec, MemTier, with_values
 from tokentape.replay.elmoe3d.baselines import Assumed
-from tokentape.replay.elmoe3d.points import Setup, cache_of, without_windows
+from tokentape.replay.elmoe3d.points import Setup, cache_of
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"
@@ -116,7 +116,7 @@ class Settings(StudyFile):
 def setup_of(study: Settings) -> Setup:
     """The paper's models, machines and small model."""
     return Setup(
-        models={m.name: (without_windows(models.load(m.name).geometry), m.expert_format) for m in study.models},
+        models={m.name: (models.load(m.name).geometry.without_windows(), m.expert_format) for m in study.models},
         machines={str(gb): load_hardware(name) for gb, name in study.machines.items()},
         drafter=models.load(study.drafter).geometry,
     )
