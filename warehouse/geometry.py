@@ -361,7 +361,6 @@ def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
     of_state = 2 if config.get("mamba_ssm_cache_dtype") == "float32" else 1  # values of 16 bits
     kept, tokens = of_state * mixer.state + mixer.last_inputs, geometry.kv_elements_per_token_layer
     windows, size = geometry.sliding_windows or (0,) * geometry.n_layers, max(1, -(-kept // tokens))
-    size += size in windows  # it is by this size that engines know these layers
     update = {
         "sliding_windows": tuple(size if i in layers else window for i, window in enumerate(windows)),
         "state_layers": layers,

@@ -42,9 +42,8 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         return Mixer(3 * value + n + 2 * width, value, others, value * width, 3 * value * (kernel - 1))
     if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
-        width = (
-            n * config["mamba_d_head"] if config.get("mamba_d_head") not in (None, "auto") else config["mamba_expand"] * hidden
-        )
+        of_head = config.get("mamba_d_head")
+        width = n * of_head if isinstance(of_head, int) else config["mamba_expand"] * hidden
         through = width + 2 * config["mamba_n_groups"] * state
         others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width
         others += (through + width + n + hidden) * _has(config, "proj_bias")
