@@ -99,7 +99,7 @@ def test_every_command_of_the_readme_runs_in_its_order(
             replays = read_rows(Store(str(tmp_path / "tape")), "replays")
             line = line.replace("RESULT", next(row["replay_id"] for row in replays if row["hardware"] != "my-phone"))
         words = shlex.split(line.replace("TRACE", "embedded-math").replace("TABLES", "my-gpu"))[1:]
-        words += ("--max-requests", "8") * (words[0] == "capture")
+        words += ("--max-requests", "4") * (words[0] == "capture")
         with pytest.raises(SystemExit) as ended:
             main(words)
         shown = capsys.readouterr()

@@ -66,16 +66,16 @@ def evaluate(loaded, experts, dataset, run, plain=None):
 @pytest.mark.parametrize("family", MOE_CONFIGS)
 def test_a_copy_is_the_replica_of_its_width_and_copy_0_the_model(made, family):
     loaded, _, experts = made(family)
-    for module in experts_of(loaded.model).values():
-        whole = {name: inputs_last(module, name).clone() for name in matrices_of(module).values()}
-        with experts:
-            for name, w in whole.items():
-                copies = inputs_last(module, name).reshape(5, *w.shape)
-                assert torch.equal(copies[0], w)
-                for bits in WIDTHS:
-                    for expert in (0, 5):
-                        nearest = levels(w[expert].contiguous(), bits).nearest(w[expert].contiguous())
-                        assert torch.allclose(copies[bits][expert], nearest, atol=1e-6)
+    places = [(module, name) for module in experts_of(loaded.model).values() for name in matrices_of(module).values()]
+    whole = [inputs_last(module, name).clone() for module, name in places]
+    with experts:
+        for (module, name), w in zip(places, whole, strict=True):
+            copies = inputs_last(module, name).reshape(5, *w.shape)
+            assert torch.equal(copies[0], w)
+            for bits in WIDTHS:
+                for expert in (0, 5):
+                    nearest = levels(w[expert].contiguous(), bits).nearest(w[expert].contiguous())
+                    assert torch.allclose(copies[bits][expert], nearest, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["Mixtral", "GptOss"])

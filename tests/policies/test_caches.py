@@ -60,7 +60,7 @@ tapes = (
 
 @pytest.mark.parametrize("policy", DETERMINISTIC)
 @given(tape=tapes, capacity=st.integers(4, 14), unit=st.booleans(), keep=st.booleans(), engine=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_atomic_lookup_equals_the_oracle_event_by_event_in_either_recency(policy, tape, capacity, unit, keep, engine):
     rng, events = tape
     sizes = np.ones(12, np.int64) if unit else rng.integers(1, 4, 12)
@@ -73,7 +73,7 @@ def test_atomic_lookup_equals_the_oracle_event_by_event_in_either_recency(policy
 
 @pytest.mark.parametrize("policy", DETERMINISTIC)
 @given(tape=tapes, capacity=st.integers(3, 14), unit=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_serial_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, unit):
     rng, events = tape
     events = [[key] for event in events for key in event]
@@ -85,7 +85,7 @@ def test_serial_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, 
 
 @pytest.mark.parametrize("policy", WITH_MEMORY)
 @given(tape=tapes, capacity=st.integers(4, 20), unit=st.booleans(), keep=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_where_layers_take_turns_the_oracle_agrees(policy, tape, capacity, unit, keep):
     rng, events = tape
     events = [[k + 12 * (now % 3) for k in event] for now, event in enumerate(events)]

@@ -174,7 +174,7 @@ SHAPES = [Shape(1), Shape(3), Shape(2, 2), Shape(3, 4), Shape(3, 4, verify_nodes
 def test_sampled_output_has_the_targets_distribution(shape):
     target, drafter = Language(5, 1, 1.0), Language(5, 2, 1.5)
     rng = np.random.default_rng(11)
-    pairs = [one_round(target, drafter, shape, rng, accept_sampled) for _ in range(6000)]
+    pairs = [one_round(target, drafter, shape, rng, accept_sampled) for _ in range(3000)]
     assert p_value(target, pairs) > 0.01
 
 
@@ -188,7 +188,7 @@ def test_the_chi_square_sees_a_wrong_acceptance():
 
     target, drafter = Language(5, 1, 1.0), Language(5, 2, 1.5)
     rng = np.random.default_rng(11)
-    assert p_value(target, [one_round(target, drafter, Shape(1), rng, naive) for _ in range(6000)]) < 1e-6
+    assert p_value(target, [one_round(target, drafter, Shape(1), rng, naive) for _ in range(3000)]) < 1e-6
 
 
 def test_a_perfect_drafter_is_always_accepted():

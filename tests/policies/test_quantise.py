@@ -178,14 +178,14 @@ groups = st.integers(1, 48)
 
 
 @given(w=floats, pair=pairs, group=groups)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_amat_equals_the_scalar_loop(w: np.ndarray, pair: MAT, group: int) -> None:
     expected = np.array([obvious_amat(row, pair, group) for row in w], np.float32)
     assert np.array_equal(approximate(w, pair, "amat", group), expected)
 
 
 @given(w=floats, pair=pairs, group=groups, scheme=st.sampled_from([*SCHEMES]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_torch_gives_the_same_bits(w: np.ndarray, pair: MAT, group: int, scheme: str) -> None:
     torch = pytest.importorskip("torch")
     chosen = named(scheme)
@@ -218,7 +218,7 @@ def test_a_stack_of_experts_that_is_not_contiguous_is_a_stack_of_matrices() -> N
 
 
 @given(w=floats, bits=st.integers(2, 8), group=groups, symmetry=st.sampled_from(["asymmetric", "symmetric"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_codes_stay_in_range_and_weights_within_a_step(w: np.ndarray, bits: int, group: int, symmetry: str) -> None:
     q = quantise(w, bits, group, symmetry)
     lowest = 0 if symmetry == "asymmetric" else -(2 ** (bits - 1))
@@ -231,14 +231,14 @@ def test_codes_stay_in_range_and_weights_within_a_step(w: np.ndarray, bits: int,
 
 
 @given(w=floats, pair=pairs, group=groups)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_zero_weights_stay_exactly_zero(w: np.ndarray, pair: MAT, group: int) -> None:
     for scheme in ("amat", "base_asym", "high_asym"):
         assert (approximate(w, pair, scheme, group)[w == 0] == 0).all(), scheme
 
 
 @given(w=floats, pair=pairs, group=groups, scheme=st.sampled_from([n for n, s in SCHEMES.items() if s.symmetry == "asymmetric"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_groups_know_nothing_of_each_other(w: np.ndarray, pair: MAT, group: int, scheme: str) -> None:
     whole = approximate(w, pair, scheme, group)
     parts = [approximate(np.ascontiguousarray(w[:, i : i + group]), pair, scheme, group) for i in range(0, w.shape[1], group)]
