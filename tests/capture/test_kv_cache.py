@@ -60,8 +60,8 @@ def test_no_budget_equals_the_plain_model(tiny, name):
     double.config._experts_implementation = "eager"  # torch's grouped product takes no doubles
     policies = (FULL, AEP(None), AEP(64, sink=1), TOVA(64))
     for model, batch, within, of in (
-        (double, requests(), 1e-6, policies),
-        (tiny[name], requests((5, 12, 9)), 5e-6, policies[1:3]),
+        (double, requests(n=6), 1e-6, policies),
+        (tiny[name], requests((5, 12, 9), n=6), 5e-6, policies[1:3]),
     ):
         ids, logits = generate(model, batch)
         for policy in of:

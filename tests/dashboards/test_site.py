@@ -75,6 +75,14 @@ def test_a_long_page_begins_with_its_questions(pages: dict[str, str]) -> None:
         assert re.findall(r'<a href="#([\w-]+)"', html) == (sections if len(sections) > 4 else []), file
 
 
+@pytest.mark.parametrize("file", ["cxl_ndp.html", "kelle.html", "layered_prefill.html", "slicemoe.html"])
+def test_a_full_page_has_an_answer_for_what_it_opens_with(pages: dict[str, str], file: str) -> None:
+    assert 'class="missing"' not in pages[file]
+    answers = re.findall(r'<p class="answer" id="\w+-answer">(.*?)</p>', pages[file], re.DOTALL)
+    assert answers
+    assert all(answers)
+
+
 def test_pages_point_at_nothing_outside(pages: dict[str, str]) -> None:
     for file, html in pages.items():
         found = Resources()
