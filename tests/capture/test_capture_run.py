@@ -229,7 +229,8 @@ def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_
     trace_id = capture(wanted, whole_store)
     whole = whole_store.open(trace_id)
     assert whole.manifest.n_shards == 3
-    for n_files in (1, 9) if temperature else (0, 1, 5, 6, 9, 17):  # before, between and inside the shards' six files each, and before the manifest
+    # Before, between and inside the shards' six files each, and before the manifest; drawn tokens inside two.
+    for n_files in (1, 9) if temperature else (0, 1, 5, 6, 9, 17):
         store = Store(str(tmp_path / f"killed{n_files}"))
         with monkeypatch.context() as patch:
             killed_after(store, n_files, patch)
