@@ -115,8 +115,9 @@ def test_columns_are_typed_and_described(small: Store) -> None:
     assert types["steps", "pass_id"] == "UINTEGER"
     assert types["popularity", "layer"] == "USMALLINT"
     assert types["replays", "is_bound"] == "BOOLEAN"
-    for name in (*WAREHOUSE_TABLES, *VIEWS):
-        assert query(database, f"from {name}").columns == schema(name).names
+    with connect(database) as connection:
+        for name in (*WAREHOUSE_TABLES, *VIEWS):
+            assert connection.sql(f"from {name}").pl().columns == schema(name).names
 
 
 def test_dropped_and_loaded_again_is_equal(small: Store) -> None:
