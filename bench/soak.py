@@ -20,7 +20,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.object_store import KEY, SECRET, s3_server
-from tokentape.dashboards import shell, site
+from tokentape.dashboards import site
 from tokentape.flows.cli import main as tokentape
 from tokentape.flows.planned import COSTS, cpu_per_run
 from tokentape.warehouse import check as checker
@@ -76,7 +75,6 @@ IMPORTED = {  # besides what this file names: what commands would import, so tha
 }
 LATER = ("numba", "pandas")  # what they import as they run
 PAGE = "experts.html"  # beside the index; all are written alike
-VEGA = "from tokentape.dashboards import shell; print(end=shell.vega())"
 AGAIN = ("replay", "study", "compare", "load")  # what brings results back that `check --repair` removed
 LEFT = ("litter", "incomplete", "unfinished")  # findings of `check` that a killed command may leave
 KINDS = ("killed", "killed", "killed", "killed", "full disk", "two writers", "clock jumps")
@@ -395,9 +393,6 @@ def main(arguments: list[str] | None = None) -> int:
         environment = stack.enter_context(s3_server()) if "S3" in kinds else {}
         os.environ.update(environment, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
         nowhere, soaks = World(Path(root), "", ""), [Soak(kind, Path(root), names) for kind in kinds]
-        if "site" in names:
-            script = subprocess.check_output([sys.executable, "-c", VEGA]).decode()  # two seconds of CPU, and always the same
-            shell.vega = lambda: script
         if "S3" in kinds:
             make = lambda: importlib.import_module("s3fs").S3FileSystem().mkdir("soak")  # noqa: E731
             start(nowhere, make, Disturbance())().checked(0)

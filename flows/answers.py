@@ -60,7 +60,7 @@ def queried(entries: Sequence[Query], paper: str, made: Made, view: str = "") ->
     row_at. `claims`: the paper's."""
     if not entries:
         return []
-    with in_memory(n_threads=1) as connection:
+    with in_memory() as connection:
         for name, rows in {**made, "claims": list(stated(paper).values())}.items():
             table = pl.DataFrame(rows, infer_schema_length=None).with_row_index("row_at").to_arrow()
             connection.register(name, table if rows or name not in TABLES else schema(name).empty_table())

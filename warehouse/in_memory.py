@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     import duckdb
 
 
-def in_memory(n_threads: int | None = None) -> duckdb.DuckDBPyConnection:
-    """A connection that sees only what is registered with it; close it. n_threads: 1 where rows are to come in one order."""
-    return _database(n_threads, os.getpid()).cursor()
+def in_memory() -> duckdb.DuckDBPyConnection:
+    """A connection that sees only what is registered with it; close it. One thread: rows come in one order."""
+    return _database().cursor()
 
 
-@lru_cache(maxsize=8)
-def _database(n_threads: int | None, process: int) -> duckdb.DuckDBPyConnection:
-    """process: a fork has none of its parent's threads."""
+@lru_cache(maxsize=1)
+def _database() -> duckdb.DuckDBPyConnection:
     import duckdb  # only where it is asked
 
-    return duckdb.connect(config={"threads": n_threads} if n_threads else {})
+    return duckdb.connect(config={"threads": 1})
+
+
+if hasattr(os, "register_at_fork"):  # a fork that has an open database cannot end
+    os.register_at_fork(before=_database.cache_clear)
