@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,9 +88,7 @@ def test_the_page_shows_how_often_gptq_loses_less(loaded, tmp_path):
 
 @pytest.mark.slow
 def test_all_seeds_and_the_page_shows_the_table(bench):
-    started = time.process_time()
     rows = orderings(bench)
-    assert time.process_time() - started < 240
     assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
     if sys.version_info[:2] != (3, 11):
         return  # `code` follows the interpreter; the page shows CPython 3.11

@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,9 +55,7 @@ def test_margins_are_kept_from_the_side_that_they_name():
 
 @pytest.mark.slow
 def test_all_seeds_keep_the_margins_and_the_page_shows_the_table(loaded):
-    started = time.process_time()
     rows = orderings(loaded, range(N_SEEDS))
-    assert time.process_time() - started < 180
     assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
     if sys.version_info[:2] != (3, 11):
         return  # `code` follows the interpreter; the page shows CPython 3.11
