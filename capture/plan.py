@@ -249,7 +249,7 @@ def _memory_bytes(settings: CaptureSettings, planned: Plan) -> dict[str, int]:
     geometry, batch, prompt = planned.geometry, settings.batch_size, settings.max_prompt_tokens
     width = models.DTYPES.get(models.resolve_dtype(planned.source, settings.dtype), torch.float32).itemsize
     sizes = {"keys and values": batch * (prompt + settings.max_new_tokens) * geometry.kv_elements_per_token_layer * width}
-    sizes["keys and values"] *= geometry.n_attending
+    sizes["keys and values"] *= len(geometry.attending)
     if "attention" in settings.tables:
         sizes["attention matrices"] = 2 * 4 * batch * geometry.n_heads * prompt**2
     if planned.source.gguf:

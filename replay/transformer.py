@@ -132,7 +132,7 @@ class Blocks:
     @classmethod
     def of_layers(cls, geometry: Geometry, layers: Sequence[int], times: Floats, of: Ints | None = None) -> Blocks:
         """Blocks that are like these layers."""
-        g, windows = geometry, geometry.sliding_windows or (0,) * geometry.n_layers
+        g, windows = geometry, geometry.windows_by_layer
         has_state = [layer in g.state_layers for layer in layers]
         attends = [layer not in g.state_layers + g.without_mixing for layer in layers]
         is_dense = [layer not in g.moe_layers + g.without_ffn for layer in layers]

@@ -146,8 +146,7 @@ class Geometry(BaseModel):
     def kind_of(self, layer: int) -> tuple[int, ...]:
         """What layers that cost alike have in common: experts, window, a state, no FFN, no attention or state."""
         among = (self.state_layers, self.without_ffn, self.without_mixing)
-        window = self.sliding_windows[layer] if self.sliding_windows else 0
-        return (layer in self.moe_layers, window, *(layer in layers for layers in among))
+        return (layer in self.moe_layers, self.windows_by_layer[layer], *(layer in layers for layers in among))
 
     def without_windows(self) -> Geometry:
         """As if every layer that attends did so to all tokens."""
@@ -160,10 +159,6 @@ class Geometry(BaseModel):
         return tuple(layer for layer in range(self.n_layers) if layer not in self.state_layers + self.without_mixing)
 
     @property
-    def n_attending(self) -> int:
-        return self.n_layers - len(self.state_layers) - len(self.without_mixing)
-
-    @property
     def n_dense(self) -> int:
         """Layers with a dense FFN."""
         return self.n_layers - len(self.moe_layers) - len(self.without_ffn)
@@ -171,8 +166,12 @@ class Geometry(BaseModel):
     @property
     def windows(self) -> tuple[int, ...]:
         """Of layers that attend or keep a state; 0: all tokens."""
-        of_layers = self.sliding_windows or (0,) * self.n_layers
-        return tuple(window for layer, window in enumerate(of_layers) if layer not in self.without_mixing)
+        return tuple(window for layer, window in enumerate(self.windows_by_layer) if layer not in self.without_mixing)
+
+    @property
+    def windows_by_layer(self) -> tuple[int, ...]:
+        """Of every layer; 0: all tokens, or nothing to attend to."""
+        return self.sliding_windows or (0,) * self.n_layers
 
     @property
     def state_tokens(self) -> int:
@@ -360,7 +359,7 @@ def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
         return geometry
     of_state = 2 if config.get("mamba_ssm_cache_dtype") == "float32" else 1  # values of 16 bits
     kept, tokens = of_state * mixer.state + mixer.last_inputs, geometry.kv_elements_per_token_layer
-    windows, size = geometry.sliding_windows or (0,) * geometry.n_layers, max(1, -(-kept // tokens))
+    windows, size = geometry.windows_by_layer, max(1, -(-kept // tokens))
     update = {
         "sliding_windows": tuple(size if i in layers else window for i, window in enumerate(windows)),
         "state_layers": layers,

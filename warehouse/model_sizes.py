@@ -70,7 +70,7 @@ def _attention_vectors(g: Geometry) -> int:
 def _vectors(g: Geometry) -> int:
     """Every parameter outside matrices, tables and routed experts."""
     n_moe, norm = len(g.moe_layers), g.hidden * (2 if g.has_norm_bias else 1)
-    mixing = g.n_attending * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
+    mixing = len(g.attending) * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
     of_dense = _ffn_biases(g, g.dense_intermediate)
     of_moe = (g.n_experts if g.has_router_bias else 0) + (g.hidden if g.has_shared_gate else 0)
     return mixing + g.n_layers * g.norms_per_layer * norm + g.n_dense * of_dense + n_moe * of_moe + norm
@@ -134,7 +134,7 @@ def kv_layer_bytes_per_token(g: Geometry, kv_format: str) -> int:
 
 def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
     """Bytes that one token adds to the caches of all layers that have one, as long as no window is full."""
-    return g.n_attending * kv_layer_bytes_per_token(g, kv_format)
+    return len(g.attending) * kv_layer_bytes_per_token(g, kv_format)
 
 
 def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:

@@ -117,8 +117,7 @@ class _Engine:
         self.tape, self.policy, self.renorm = tape, policy, renorm
         self.n_layers, self.n_heads = len(tape.layers), tape.n_heads
         self.n_sets = self.n_heads if policy.per_head else 1
-        windows = tape.geometry.sliding_windows or (0,) * tape.geometry.n_layers
-        self.windows = np.array([windows[layer] for layer in tape.layers], np.int64)
+        self.windows = np.array(tape.geometry.windows_by_layer, np.int64)[list(tape.layers)]
         recompute = policy if isinstance(policy, AERP) else None
         self.accounting = recompute.accounting if recompute else "paper"
         self.theta = recompute.theta if recompute else THETA

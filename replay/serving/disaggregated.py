@@ -47,7 +47,7 @@ def serve_disaggregated(
     first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
     prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
     n_states, layer_bytes = len(geometry.state_layers), geometry.kv_elements_per_token_layer * VALUE_BYTES
-    kept_tokens = geometry.n_attending * requests.n_prompt_tokens + n_states * geometry.state_tokens
+    kept_tokens = len(geometry.attending) * requests.n_prompt_tokens + n_states * geometry.state_tokens
     there_s = prefill.first_token_s + layer_bytes * kept_tokens / scheduler.kv_bytes_per_s
     finish_s = prefill.finish_s.copy()
     goes_on = np.flatnonzero(requests.n_output_tokens > 1)

@@ -230,7 +230,7 @@ class KVSlots:
     def _numbers(self) -> Floats:
         geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)
         windows = np.array(geometry.windows)
-        made[TOKEN] = geometry.n_attending * self._layer_bytes
+        made[TOKEN] = len(geometry.attending) * self._layer_bytes
         made[PER_CONTEXT], made[PER_CONTEXT_W] = (n * self._layer_bytes for n in ((windows == 0).sum(), (windows > 0).sum()))
         is_layered = max(groups for _, groups in self.rule.steps) > 1
         made[HIDDEN] = geometry.hidden * bytes_per_value(ACTIVATION) * is_layered
@@ -269,7 +269,7 @@ def bits_of(system: System, head_dim: int) -> float:
 
 def _seen(recorded: Recorded) -> tuple[Floats, Floats, NDArray[np.int64]]:
     """Tokens (rows,) up to each row's own, those of them (rows, layers) that its layers see, and the layers' windows, 0: none."""
-    windows = np.array(recorded.geometry.sliding_windows or (0,) * recorded.geometry.n_layers)
+    windows = np.array(recorded.geometry.windows_by_layer)
     seen = np.concatenate([np.arange(1.0, n + 1) for n in recorded.n_inputs])
     whole = np.minimum(seen[:, None], np.where(windows > 0, windows, np.inf))
     whole[:, list(recorded.geometry.without_mixing)] = 0.0
@@ -315,7 +315,7 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
             recorded.request_ids.tolist(), recorded.n_prompt, recorded.first, recorded.first[1:], strict=False
         ):
             n_steps = last - first - n_prompt
-            kept = logged.get(request, np.full((0, geometry.n_attending, 5), -1))[n_prompt - 1 :][:n_steps]
+            kept = logged.get(request, np.full((0, len(geometry.attending), 5), -1))[n_prompt - 1 :][:n_steps]
             if len(kept) < n_steps or np.any(kept < 0):
                 raise ValueError(
                     f"tape {recorded.trace_id}: request {request} lacks attention of some of its {n_steps} decoded tokens; "

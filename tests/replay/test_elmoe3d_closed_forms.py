@@ -22,12 +22,14 @@ from tokentape.replay.elmoe3d.checks import held_out
 from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import as_points, points_of
+from tokentape.replay.elmoe3d.points import KV_FORMAT, _kv_bytes, as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, baseline, ours, tokens_until_link_binds
 from tokentape.replay.elmoe3d.tape import law_of
 from tokentape.replay.elmoe3d.timing import evaluate, reads_of
 from tokentape.replay.elmoe3d.work import partial_sums, routed_rows
+from tokentape.warehouse.model_sizes import kv_bytes
+from tokentape.warehouse.models import load as load_model
 
 PROFILE = profiles.load("elmoe3d")
 NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
@@ -360,3 +362,11 @@ def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
 def test_more_bandwidth_near_memory_never_hurts():
     times = [on(near_at(NMP, ratio))["ar"].seconds for ratio in (1, 2, 3, 4, 8)]
     assert np.all(np.diff(times, axis=0) <= 1e-15)
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "gpt-oss-20b", "deepseek-v2-lite"])
+def test_keys_and_values_of_many_points_are_those_of_a_model_at_each(name):
+    """Layers with a state, a window or nothing to attend to among them."""
+    geometry, tokens = load_model(name).geometry, np.array([1.0, 100.0, 5000.0])
+    found = _kv_bytes([None, geometry], np.ones(3, np.int64), tokens)
+    assert found.tolist() == [kv_bytes(geometry, int(n), KV_FORMAT) for n in tokens]
