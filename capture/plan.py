@@ -248,8 +248,9 @@ def _memory_bytes(settings: CaptureSettings, planned: Plan) -> dict[str, int]:
     """Weights as loaded, keys and values, and of eager attention one layer's matrix and its softmax in float32."""
     geometry, batch, prompt = planned.geometry, settings.batch_size, settings.max_prompt_tokens
     width = models.DTYPES.get(models.resolve_dtype(planned.source, settings.dtype), torch.float32).itemsize
-    sizes = {"keys and values": batch * (prompt + settings.max_new_tokens) * geometry.kv_elements_per_token_layer * width}
-    sizes["keys and values"] *= len(geometry.attending)
+    known = () if geometry.uncounted else geometry.attending  # no more is asked than a note on memory
+    n_values = sum(geometry.of_layer(layer).kv_elements_per_token_layer for layer in known)
+    sizes = {"keys and values": batch * (prompt + settings.max_new_tokens) * n_values * width}
     if "attention" in settings.tables:
         sizes["attention matrices"] = 2 * 4 * batch * geometry.n_heads * prompt**2
     if planned.source.gguf:

@@ -103,7 +103,7 @@ class Sums:
     held: Floats
     logits: Floats
     carries_prompt: Floats
-    near_frac: float | None = None
+    near_frac: Floats | float | None = None
     kept: Floats | None = None
     kv_frac: Values = 1.0
     recomputed: Values = 0.0
@@ -134,7 +134,7 @@ class Blocks:
         """Blocks that are like these layers."""
         g, windows = geometry, geometry.windows_by_layer
         has_state = [layer in g.state_layers for layer in layers]
-        attends = [layer not in g.state_layers + g.without_mixing for layer in layers]
+        attends = [layer not in g.without_mixing and (g.tokens_beside > 0 or layer not in g.state_layers) for layer in layers]
         is_dense = [layer not in g.moe_layers + g.without_ffn for layer in layers]
         moe, attending, with_state, dense = map(
             np.flatnonzero, ([layer in g.moe_layers for layer in layers], attends, has_state, is_dense)
@@ -181,12 +181,12 @@ def steps_of(
     handed = rows.hand_over() if machine.data_parallel > 1 and machine.roles.peer else ()
     made = (
         *rows.attention(),
-        *(rows.all_reduce(rows.mixing) if is_split else ()),
+        *(rows.all_reduce(rows.mixing) * geometry.attentions if is_split else ()),
         *router,
         *handed,
         *experts,
         *others,
-        *(rows.all_reduce(np.union1d(blocks.moe, blocks.dense)) if is_split else ()),
+        *(rows.all_reduce(np.union1d(blocks.moe, blocks.dense)) * geometry.attentions if is_split else ()),
         rows.head(),
         *rows.elementwise(),
         *rows.marks(),
@@ -217,8 +217,9 @@ def operator_of(operator: str, number_format: str) -> str:
 
 def kv_token_bytes(geometry: Geometry, machine: HardwareSpec, kv_format: str = ACTIVATION) -> float:
     """Keys and values of a token in a layer, on one device; devices beyond the KV heads keep copies."""
-    heads = 2 * max(1.0, geometry.n_kv_heads / machine.tensor_parallel) * geometry.head_dim
-    return bytes_per_value(kv_format) * (geometry.kv_elements_per_token_layer if geometry.kv_lora_rank else heads)
+    n_values, heads = geometry.kv_elements_per_token_layer, max(1.0, geometry.n_kv_heads / machine.tensor_parallel)
+    of_heads = heads * (geometry.head_dim + geometry.value_dim)
+    return bytes_per_value(kv_format) * (n_values if geometry.kv_lora_rank else of_heads)
 
 
 def rebuilt_of(geometry: Geometry, machine: HardwareSpec, tokens: Values, blocks: Ints) -> Rows:
@@ -325,8 +326,9 @@ class _Layers:
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
         self.all = np.arange(blocks.n - 1)
         self.mixing = blocks.mixing
-        self.has_state, self.mixed = np.isin(self.mixing, blocks.with_state), _of_blocks(sums, self.mixing, blocks.n - 1)
-        self.kv_token_bytes = kv_token_bytes(geometry, machine, kv_format)
+        self.is_state = np.isin(self.mixing, np.setdiff1d(blocks.with_state, blocks.attending))
+        self.mixed = _of_blocks(sums, self.mixing, blocks.n - 1)
+        self.kv_format = kv_format
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
@@ -351,15 +353,25 @@ class _Layers:
 
     def attention(self) -> tuple[Rows, ...]:
         """Projections, and attention over the cache and within the prompt."""
-        g, heads = self.g, self.g.n_heads / self.tp
-        value_dim = g.v_head_dim if g.kv_lora_rank else g.head_dim
+        g, heads, b = self.g, self.g.n_heads / self.tp, self.blocks
+        if g.of_windows:
+            made: list[Rows] = []
+            for has in (False, True):
+                at = b.attending[(b.windows[b.attending] > 0) == has]
+                of, sums = replace(b, attending=at, with_state=b.with_state[: 0 if has else None]), self.sums
+                part = _Layers(
+                    g.alike(has), self.machine, replace(sums, near_frac=self.near_frac), of, self.format_of, self.kv_format
+                )
+                made += part.attention() if of.mixing.size else ()
+            return tuple(made)
+        output = self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * g.value_dim)
         return (
-            *(self._projections(heads) if self.blocks.attending.size else ()),
+            *(self._projections(heads) * g.attentions if self.blocks.attending.size else ()),
             *(self._mixers() if self.blocks.with_state.size else ()),
             *(self._decode(heads) if np.any(self.sums.decodes) else ()),
-            *(self._prefill(heads, value_dim) if np.any(self.sums.prompt) else ()),
+            *(self._prefill(heads) * g.attentions if np.any(self.sums.prompt) else ()),
             *self._kv_write(),
-            self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * value_dim),
+            *(output,) * g.attentions,
         )
 
     def _mixers(self) -> tuple[Rows, ...]:
@@ -374,10 +386,12 @@ class _Layers:
         """Query, key and value; for MLA through their latents."""
         g, m = self.g, self.tokens
         if not g.kv_lora_rank:
-            width = (heads * (1 + g.has_query_gate) + 2 * self._kv_heads) * g.head_dim
+            width = heads * (g.head_dim * (1 + g.has_query_gate) + g.has_head_gate)
+            width += self._kv_heads * (g.head_dim + (0 if g.is_value_key else g.value_dim))
             return (self.product("proj", "query, key, value", self.blocks.attending, m, width, g.hidden),)
-        down = g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank
-        query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim)
+        gates = heads if g.has_head_gate else 0
+        down = gates + g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank + g.index_head_dim + g.index_n_heads
+        query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim) + g.index_n_heads * g.index_head_dim
         up = heads * (g.qk_nope_head_dim + g.v_head_dim)
         return (
             self.product("proj", "latents", self.blocks.attending, m, down, g.hidden),
@@ -393,7 +407,7 @@ class _Layers:
     def _cached_token_bytes(self) -> Floats:
         """(S, 1) bytes that the cache holds of a token in a layer, on one device: keys and values, or their input."""
         sums = self.sums
-        as_kv = self.kv_token_bytes * sums.kv_frac * (1.0 - sums.recomputed)
+        as_kv = kv_token_bytes(self.g, self.machine, self.kv_format) * sums.kv_frac * (1.0 - sums.recomputed)
         return np.asarray(as_kv + sums.recomputed * self.g.hidden * _VALUE)
 
     def _near_frac(self) -> Floats | float:
@@ -401,26 +415,31 @@ class _Layers:
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        held_bytes = self._cached_token_bytes * (self.mixed.held * self.blocks.times[:, self.mixing]).sum(axis=1, keepdims=True)
+        held = self.mixed.held + self.g.tokens_beside * self.sums.decodes
+        held_bytes = self._cached_token_bytes * (held * self.blocks.times[:, self.mixing]).sum(axis=1, keepdims=True)
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, sums = self.g, self.mixed
-        per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else 4.0 * g.head_dim
+        per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim if g.kv_lora_rank else g.head_dim + g.value_dim) * g.attentions
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
         shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
+        beside = sums.decodes * np.minimum(sums.context, g.tokens_beside)
+        states = sums.keys * self.is_state + 2.0 * beside
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
-            bytes=self.tp * sums.keys * self._cached_token_bytes * (1.0 + self.has_state),  # a state is written anew
-            ops=self.tp * heads * sums.scores * per_pair,
+            bytes=self.tp * (sums.keys + states) * self._cached_token_bytes,  # a state is written anew
+            ops=self.tp * heads * (sums.scores + beside) * per_pair,
             streams=sums.decodes,
         )
         rebuilt = (rebuilt_of(g, self.machine, sums.keys * sums.recomputed, self.mixing),) if np.any(sums.recomputed) else ()
         return (*self._placed(row), *rebuilt)
 
-    def _prefill(self, heads: float, value_dim: int) -> tuple[Rows, ...]:
+    def _prefill(self, heads: float) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, sums = self.g, self.mixed
+        beside = np.minimum(sums.pairs, sums.prompt * g.tokens_beside)
+        of_value = g.head_dim if g.kv_lora_rank else g.value_dim
         shapes = self._heads(heads) | {
             "batch_size": sums.prompts if sums.crowd is None else sums.crowd,
             "isl": np.maximum(1.0, sums.length),
@@ -428,9 +447,9 @@ class _Layers:
         shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
-            bytes=self.d * sums.seen * 2 * self._kv_heads * g.head_dim * self.kv_value,
-            activation_bytes=self.d * sums.prompt * 2 * heads * g.head_dim * _VALUE,
-            ops=self.d * 2.0 * heads * sums.pairs * (g.head_dim + value_dim),
+            bytes=self.d * sums.seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,
+            activation_bytes=self.d * sums.prompt * heads * (g.head_dim + of_value) * _VALUE,
+            ops=self.d * 2.0 * heads * (sums.pairs + beside) * (g.head_dim + g.value_dim),
         )
         return self._placed(row)
 
@@ -480,7 +499,9 @@ class _Layers:
     def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
         g, moe = self.g, self.blocks.moe
-        router = (self.product("router", "router", moe, self.tokens, g.n_experts, g.hidden),) if moe.size else ()
+        router = (
+            (self.product("router", "router", moe, self.tokens, g.n_experts + g.n_idle_experts, g.hidden),) if moe.size else ()
+        )
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", self.blocks.dense, g.dense_intermediate))
 

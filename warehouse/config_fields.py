@@ -7,9 +7,10 @@ A config that names experts in a way that is not known here is refused: read as 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from tokentape.warehouse.mixers import ATTENDING, kinds_alone, mixer_of
+from tokentape.warehouse.mixers import kinds_alone
 
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
@@ -18,12 +19,12 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": _WIDTH,
     "num_hidden_layers": ("num_layers", "n_layers", "n_layer"),
     "num_attention_heads": ("n_heads", "n_head"),
-    "num_key_value_heads": ("num_kv_heads",),
+    "num_key_value_heads": ("num_kv_heads", "num_attention_groups", "multi_query_group_num"),
     "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
     "intermediate_size": ("ffn_dim", "ffn_hidden_size"),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
     "first_k_dense_replace": ("num_dense_layers",),
     "mlp_layer_types": ("layers_block_type",),
@@ -35,6 +36,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mamba_conv_bias": ("use_conv_bias",),
     "expert_hidden_size": ("moe_latent_size", "moe_hidden_size"),
 }
+_GEMMA = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+_LEFT_OUT: dict[str, dict[str, Any]] = {  # by what publishers write where they are these
+    "gemma3_text": _GEMMA | {"sliding_window": 4096},
+    "gemma4_text": _GEMMA | {"vocab_size": 262144, "sliding_window": 512, "hidden_size_per_layer_input": 256},
+}
+_OF_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
+             "qk_nope_head_dim", "qk_rope_head_dim")  # fmt: skip
 _SWITCHES = ("enable_moe_block", "is_moe")  # false: the fields of experts are there, the experts are not
 _PER_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")  # Hunyuan lists them
 _TEXT_AND_VISION = ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text")  # lists of two: the experts of text come first
@@ -56,13 +64,15 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(inner, dict):
             raise ValueError(f"config.json: {name} must be an object, not {inner!r}")
         kept = {key: part.get(key) for key in ("model_type", "architectures")}
+        is_tied = part.get("tie_word_embeddings")  # the head is the whole's
         part = {**kept, **{key: value for key, value in inner.items() if value is not None or key not in kept}}
+        part |= {} if is_tied is None else {"tie_word_embeddings": is_tied}
     return {"model_type": None, **part}
 
 
 def canonical(config: dict[str, Any]) -> dict[str, Any]:
     """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
-    found = dict(config)
+    found = _LEFT_OUT.get(config.get("model_type") or "", {}) | config
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
@@ -77,6 +87,7 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if found.get("block_auto_adjust_ff_dim") and found.get("intermediate_size"):  # LFM2
         width, whole = int(2 * found["intermediate_size"] / 3), found.get("block_multiple_of") or 1
         found["intermediate_size"] = -(-int((found.get("block_ffn_dim_multiplier") or 1) * width) // whole) * whole
+    found["has_shared_indexers"] = "shared" in (found.get("indexer_types") or ())
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
@@ -91,13 +102,40 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
 def doubts(config: dict[str, Any], is_checked: bool) -> str:
     """What to know before trusting the counts of a config; empty: nothing. is_checked: those of its family were."""
     config = canonical(text_config(config))
-    kinds = [kind for kind in config.get("layer_types") or () if isinstance(kind, str) and kind not in ATTENDING]
-    told = []
-    if not is_checked:
-        told.append(f"counts of model_type {config['model_type'] or ''!r} were not checked: biases, norms or more may be missing")
-    if kinds and mixer_of(config) is None:
-        told.append(f"{len(kinds)} of its layers ({', '.join(sorted(set(kinds)))}) are counted as attention with keys and values")
-    return "; ".join(told)
+    name = config["model_type"] or ""
+    notes = (
+        (not is_checked, f"counts of model_type {name!r} were not checked: biases, norms or more may be missing"),
+        (config.get("index_topk"), f"steps attend to all tokens, not to the {config.get('index_topk')} that its indexer chooses"),
+        (config.get("zero_expert_num"), "chosen experts that compute nothing are counted as read"),
+        (name in _TEXT_AND_VISION, "experts that only images choose are not counted"),
+    )
+    return "; ".join(told for holds, told in notes if holds)
+
+
+def heads_apart(config: dict[str, Any], has_window: Sequence[bool]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields in place of a canonical config's for layers to all tokens, and for those with a window; ValueError for others."""
+    n_layers, model_type = len(has_window), config.get("model_type") or ""
+    whole, other = dict[str, Any](), dict(config.get("attention_other_setting") or {})
+    other["num_key_value_heads"] = other.get("num_attention_groups")  # Step
+    windowed = {name: value for name in _OF_HEADS if (value := config.get(f"swa_{name}") or other.get(name))}
+    if model_type == "mimo_v2_flash":
+        windowed = {"num_key_value_heads": 2 * config["num_key_value_heads"]} | windowed | {"has_sinks": True}
+    if config.get("index_head_dim"):
+        windowed |= {"index_head_dim": 0, "index_n_heads": 0}
+    if model_type.startswith(("gemma4", "diffusion_gemma")):
+        whole["head_dim"] = config.get("global_head_dim") or 512
+        if config.get("attention_k_eq_v"):
+            n_heads = config.get("num_global_key_value_heads") or config["num_key_value_heads"]
+            whole |= {"num_key_value_heads": n_heads, "is_value_key": True}
+    by_layer = {int(layer): dict(fields) for layer, fields in (config.get("per_layer_config") or {}).items()}
+    for layer, heads in enumerate(config.get("num_attention_heads_per_layer") or ()):
+        by_layer.setdefault(layer, {})["num_attention_heads"] = heads
+    for fields, is_windowed in ((whole, False), (windowed, True)):
+        told = [by_layer.get(layer, {}) for layer in range(n_layers) if has_window[layer] == is_windowed]
+        if any(fields_of != told[0] for fields_of in told) or set(*told[:1]) - set(_OF_HEADS):
+            raise ValueError("config.json: layers differ by more than the heads of those with a window, which is not supported")
+        fields |= told[0] if told else {}
+    return whole, windowed
 
 
 def _one(name: str, config: dict[str, Any]) -> Any:
@@ -135,6 +173,8 @@ def _by_rule(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
     freq, listed = config.get("moe_layer_freq"), config.get("moe_layers")
     if isinstance(listed, list):  # Llama-4
         return tuple(sorted(listed))
+    if isinstance(enumerated := config.get("moe_layers_enum"), str):  # Step
+        return tuple(sorted(layer for layer in map(int, enumerated.split(",")) if layer < n_layers))
     if isinstance(freq, list):
         return tuple(i for i, is_moe in enumerate(freq) if is_moe)
     if config.get("expert_layer_period"):  # Jamba

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from tokentape.warehouse.config_fields import canonical, moe_layers, text_config
+from tokentape.warehouse.config_fields import canonical, heads_apart, moe_layers, text_config
 from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS
 from tokentape.warehouse.mixers import layers_alone, layers_with_state, mixer_of
 
@@ -49,7 +49,9 @@ class Geometry(BaseModel):
     q_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
-    v_head_dim: int = 0
+    v_head_dim: int = 0  # where it is not that of a key
+    of_windows: tuple[tuple[str, int], ...] = ()  # fields of this class as layers with a window have them in place of the above
+    attentions: int = 1  # of a layer, one after the other, each with keys and values
     is_glu: bool = True
     is_tied: bool = False  # the output head is the input embedding table
     sliding_windows: tuple[int, ...] = ()  # tokens a layer attends to, itself included; 0: all; one per layer, or () for all
@@ -59,6 +61,7 @@ class Geometry(BaseModel):
     mixer_in: int = 0
     mixer_out: int = 0
     mixer_others: int = 0
+    tokens_beside: int = 0  # as large as the state of `state_layers` which attend as well, to all tokens
     without_ffn: tuple[int, ...] = ()  # layers of attention, or a state, alone
     without_mixing: tuple[int, ...] = ()  # layers of an FFN alone
     n_positions: int = 0  # rows of a learned position table
@@ -66,11 +69,17 @@ class Geometry(BaseModel):
     qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
     has_sinks: bool = False  # a learned attention sink per head
     has_query_gate: bool = False  # a gate on every head's output, as wide as the query
+    has_head_gate: bool = False  # one value per head in its place
+    is_value_key: bool = False  # values are what the keys are projected to, and cached beside them
+    index_n_heads: int = 0  # of an indexer, that chooses the tokens a latent attention sees by a cached key of its own
+    index_head_dim: int = 0
+    n_idle_experts: int = 0  # that a router may choose as well, and compute nothing
     has_ffn_bias: bool = False  # in every FFN matrix, experts' included
     has_router_bias: bool = False
     has_shared_gate: bool = False  # a learned scalar gate on the shared experts
     has_norm_bias: bool = False
     norms_per_layer: int = 2
+    uncounted: str = ""  # what its layers have that no count of weights, keys and values knows: those are refused
     # Bytes of one routed expert per MoE layer, and of everything else a token reads per MoE layer, where an engine recorded
     # them; empty: they follow from the widths and the expert format.
     recorded_expert_bytes: tuple[int, ...] = ()
@@ -96,6 +105,8 @@ class Geometry(BaseModel):
             raise ValueError(f"moe_layers {self.moe_layers} must lie in 0..{self.n_layers - 1}")
         if self.sliding_windows and len(self.sliding_windows) != self.n_layers:
             raise ValueError(f"sliding_windows needs one entry per layer ({self.n_layers}), or none")
+        if self.of_windows:
+            self.model_validate({**self.model_dump(), **dict(self.of_windows), "of_windows": ()})
         for name in ("recorded_expert_bytes", "recorded_dense_bytes"):
             if getattr(self, name) and len(getattr(self, name)) != len(self.moe_layers):
                 raise ValueError(f"{name} needs one entry per MoE layer ({len(self.moe_layers)})")
@@ -120,23 +131,43 @@ class Geometry(BaseModel):
         """Weights of one routed expert."""
         return self.ffn_matrices * (self.expert_hidden or self.hidden) * self.expert_intermediate
 
+    def of_layer(self, layer: int) -> Geometry:
+        """With the heads of that layer in every layer, where layers with a window have others."""
+        return self.alike(self.windows_by_layer[layer] > 0 and layer not in self.state_layers) if self.of_windows else self
+
+    def alike(self, has_window: bool) -> Geometry:
+        """With the heads of layers with a window, or of those without, in every layer."""
+        of = dict(self.of_windows) if has_window else {}
+        return self.model_copy(update={**of, "of_windows": ()}) if self.of_windows else self
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head of values."""
+        return self.v_head_dim or self.head_dim
+
     @property
     def attention_params(self) -> int:
-        """Weights of one layer's attention projections."""
-        h = self.hidden
+        """Weights of one layer's attention projections. Raises ValueError where not all of them are known."""
+        if self.uncounted:
+            raise ValueError(f"{self.architecture}: {self.uncounted}; its attention, keys and values are not counted")
+        h, per_key = self.hidden, self.head_dim + (0 if self.is_value_key else self.value_dim)
         if self.kv_lora_rank:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
             q = h * self.q_lora_rank + self.q_lora_rank * self.n_heads * qk if self.q_lora_rank else h * self.n_heads * qk
             kv = h * (self.kv_lora_rank + self.qk_rope_head_dim)
             up = self.kv_lora_rank * self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
-            return q + kv + up + self.n_heads * self.v_head_dim * h
-        return h * self.head_dim * ((2 + self.has_query_gate) * self.n_heads + 2 * self.n_kv_heads)
+            index = self.index_head_dim * (self.index_n_heads * (self.q_lora_rank or h) + h) + h * self.index_n_heads
+            out = self.n_heads * (self.v_head_dim + self.has_head_gate) * h
+            return self.attentions * (q + kv + up + out + index)
+        per_head = self.head_dim * (1 + self.has_query_gate) + self.has_head_gate + self.value_dim
+        return self.attentions * h * (self.n_heads * per_head + self.n_kv_heads * per_key)
 
     def mixing_params(self, layer: int) -> int:
         """Weights of the attention projections of a layer, or of what it has in their place."""
         if layer in self.without_mixing:
             return 0
-        return self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else self.attention_params
+        mixer = self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else 0
+        return mixer + (0 if mixer and not self.tokens_beside else self.of_layer(layer).attention_params)
 
     @property
     def all_mixing_params(self) -> int:
@@ -149,14 +180,16 @@ class Geometry(BaseModel):
         return (layer in self.moe_layers, self.windows_by_layer[layer], *(layer in layers for layers in among))
 
     def without_windows(self) -> Geometry:
-        """As if every layer that attends did so to all tokens."""
-        sizes = (self.state_tokens if layer in self.state_layers else 0 for layer in range(self.n_layers))
-        return self.model_copy(update={"sliding_windows": tuple(sizes) if self.state_layers else ()})
+        """As if every layer that attends did so to all tokens, with the heads of those that do."""
+        without = () if self.tokens_beside else self.state_layers
+        sizes = (self.state_tokens if layer in without else 0 for layer in range(self.n_layers))
+        return self.alike(False).model_copy(update={"sliding_windows": tuple(sizes) if self.state_layers else ()})
 
     @property
     def attending(self) -> tuple[int, ...]:
         """Layers with keys and values."""
-        return tuple(layer for layer in range(self.n_layers) if layer not in self.state_layers + self.without_mixing)
+        without = self.without_mixing + (() if self.tokens_beside else self.state_layers)
+        return tuple(layer for layer in range(self.n_layers) if layer not in without)
 
     @property
     def n_dense(self) -> int:
@@ -164,9 +197,12 @@ class Geometry(BaseModel):
         return self.n_layers - len(self.moe_layers) - len(self.without_ffn)
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """Of layers that attend or keep a state; 0: all tokens."""
-        return tuple(window for layer, window in enumerate(self.windows_by_layer) if layer not in self.without_mixing)
+    def caches(self) -> tuple[tuple[int, Geometry], ...]:
+        """(window, 0: all tokens; heads) of everything that keeps keys and values or a state."""
+        views = (self.alike(False), self.alike(True))
+        found = [(w, views[w > 0 and i not in self.state_layers]) for i, w in enumerate(self.windows_by_layer)]
+        found = [cache for layer, cache in enumerate(found) if layer not in self.without_mixing]
+        return (*found, *((self.tokens_beside, views[0]),) * (len(self.state_layers) if self.tokens_beside else 0))
 
     @property
     def windows_by_layer(self) -> tuple[int, ...]:
@@ -176,29 +212,31 @@ class Geometry(BaseModel):
     @property
     def state_tokens(self) -> int:
         """Tokens whose keys and values are as large as the state of a layer that keeps one."""
-        return self.sliding_windows[self.state_layers[0]] if self.state_layers else 0
+        return self.tokens_beside or (self.sliding_windows[self.state_layers[0]] if self.state_layers else 0)
 
     @property
     def non_expert_params(self) -> int:
         """Weights a decode token reads besides routed experts: attention, shared and dense FFNs, routers, lm_head."""
-        n_moe, ffn = len(self.moe_layers), self.ffn_matrices * self.hidden
-        feeding = n_moe * (ffn * self.shared_intermediate + self.hidden * self.n_experts)
-        feeding += self.n_dense * ffn * self.dense_intermediate
-        return self.all_mixing_params + feeding + self.vocab * self.hidden
+        return sum(map(self.layer_params, range(self.n_layers))) + self.vocab * self.hidden
 
     def layer_params(self, layer: int) -> int:
         """Weights of one layer besides routed experts: attention, then shared experts and router, or the dense FFN."""
         ffn = self.ffn_matrices * self.hidden
         if layer in self.moe_layers:
-            return self.mixing_params(layer) + ffn * self.shared_intermediate + self.hidden * self.n_experts
+            router = self.hidden * (self.n_experts + self.n_idle_experts)
+            return self.mixing_params(layer) + ffn * self.shared_intermediate + router
         return self.mixing_params(layer) + (0 if layer in self.without_ffn else ffn * self.dense_intermediate)
 
     @property
     def kv_elements_per_token_layer(self) -> int:
-        """Cached elements per token and layer; MLA keeps one latent and the RoPE part."""
+        """Cached of a token in a layer; MLA: a latent, the RoPE part, an indexer's key. Raises ValueError where layers differ."""
+        if self.uncounted:
+            raise ValueError(f"{self.architecture}: {self.uncounted}; its attention, keys and values are not counted")
+        if self.of_windows and len({self.alike(has_window).kv_elements_per_token_layer for has_window in (False, True)}) > 1:
+            raise ValueError(f"{self.architecture}: layers with a window cache other numbers of values; one is supported here")
         if self.kv_lora_rank:
-            return self.kv_lora_rank + self.qk_rope_head_dim
-        return 2 * self.n_kv_heads * self.head_dim
+            return self.attentions * (self.kv_lora_rank + self.qk_rope_head_dim + self.index_head_dim)
+        return self.attentions * self.n_kv_heads * (self.head_dim + self.value_dim)
 
     def expert_bytes(self, expert_format: str) -> tuple[int, ...]:
         """Bytes of one routed expert, per MoE layer. 'recorded' takes what the engine wrote into the tape."""
@@ -233,7 +271,9 @@ class Geometry(BaseModel):
         return (*(self.layer_params(layer) for layer in range(self.n_layers)), self.vocab * self.hidden)
 
 
-_OF_LATENTS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+_OF_LATENTS = (*(f"{of}_lora_rank" for of in ("kv", "q")), "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "index_n_heads",
+               "index_head_dim")  # fmt: skip
+_OF_HEADS = ("n_heads", "n_kv_heads", "head_dim", *_OF_LATENTS, "is_value_key", "has_sinks")  # that may differ with a window
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _LEAST = {  # of a field that is given
     **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size"), 1),
@@ -243,6 +283,19 @@ _LEAST = {  # of a field that is given
 }
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
 _WANTED = "give the config of a decoder-only language model"
+# model_types, and fields that are given, with what is not counted of their layers.
+_UNKNOWN = (
+    ("it is an encoder", "big_bird data2vec-text ernie roformer xmod xlnet blip_text_model"),
+    ("its attention has convolutions", "inkling_text inkling2_text inkling2_loop_text zaya"),
+    ("it applies the same layers several times", "zamba zamba2 hrm_text"),
+    ("it has parts that are not known", "doge dory moshi recurrent_gemma qwen4_exp_text cpmant ctrl evolla muse_glimmer_text"),
+    ("layers share keys and values", "num_kv_shared_layers use_cla"),
+    ("layers attend to images", "cross_attention_layers cross_layer_interval"),
+    ("it compresses keys and values", "deepseek_v4"),
+    ("its attention chooses among experts", "jetmoe"),
+    ("every layer has an input table of its own", "hidden_size_per_layer_input"),
+    ("layers share an indexer", "has_shared_indexers"),
+)
 
 
 def _check(config: dict[str, Any]) -> None:
@@ -273,63 +326,63 @@ def _first(config: dict[str, Any], *names: str, default: Any = 0) -> Any:
 
 
 # model_types whose counts were checked against transformers, with what their modelling code fixes and config.json leaves unsaid.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "mixtral": {},
-    "deepseek_v2": {},
-    "granitemoe": {},
-    "qwen2": {"attention_bias": "qkv"},
-    "qwen2_moe": {"attention_bias": "qkv", "has_shared_gate": True},
-    "qwen3": {"qk_norm": "head"},
-    "qwen3_moe": {"qk_norm": "head"},
-    "olmoe": {"qk_norm": "width"},
-    "deepseek_v3": {"has_router_bias": True},
-    "glm4_moe": {"has_router_bias": True},
-    "glm4_moe_lite": {"has_router_bias": True},
-    "gpt_oss": {"has_sinks": True, "has_ffn_bias": True, "has_router_bias": True},
-    "phimoe": {"has_norm_bias": True},
-    "gemma2": {"norms_per_layer": 4, "is_tied": True},
-    "qwen3_next": {"qk_norm": "head", "has_shared_gate": True, "has_query_gate": True},
-    "qwen3_5_text": {"qk_norm": "head", "has_query_gate": True},
-    "qwen3_5_moe_text": {"qk_norm": "head", "has_shared_gate": True, "has_query_gate": True},
-    "olmo_hybrid": {"qk_norm": "width"},
-    "lfm2": {"qk_norm": "head"},
-    "lfm2_moe": {"qk_norm": "head", "has_router_bias": True},
-    "nemotron_h": {"is_glu": False, "has_router_bias": True},
-    "granitemoehybrid": {},
-    "bamba": {},
-    "jamba": {},
-    "minimax": {},
-    "kimi_linear": {"has_router_bias": True},
-    "opt": {"attention_bias": "qkvo", "has_ffn_bias": True, "has_norm_bias": True, "is_glu": False, "is_tied": True},
-}
+_FACTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("llama mistral mixtral deepseek_v2 granitemoe granitemoehybrid bamba jamba minimax falcon_h1", {}),
+    ("deepseek_v3 deepseek_v32 glm_moe_dsa glm4_moe glm4_moe_lite ernie4_5_moe kimi_linear", {"has_router_bias": True}),
+    ("mimo_v2_flash", {"has_router_bias": True}),
+    ("bailing_hybrid dots3_note_text", {"has_head_gate": True, "has_router_bias": True}),
+    ("step3p5 laguna", {"qk_norm": "head", "has_head_gate": True, "has_router_bias": True}),
+    ("gemma3_text gemma4_text gemma4_unified_text", {"norms_per_layer": 4, "is_tied": True, "qk_norm": "head"}),
+    ("qwen3 qwen3_moe lfm2 hunyuan_v1_moe", {"qk_norm": "head"}),
+    ("lfm2_moe dots1", {"qk_norm": "head", "has_router_bias": True}),
+    ("qwen2", {"attention_bias": "qkv"}),
+    ("qwen2_moe", {"attention_bias": "qkv", "has_shared_gate": True}),
+    ("olmoe olmo_hybrid", {"qk_norm": "width"}),
+    ("gpt_oss", {"has_sinks": True, "has_ffn_bias": True, "has_router_bias": True}),
+    ("phimoe", {"has_norm_bias": True}),
+    ("gemma2", {"norms_per_layer": 4, "is_tied": True}),
+    ("qwen3_next qwen3_5_moe_text", {"qk_norm": "head", "has_shared_gate": True, "has_query_gate": True}),
+    ("qwen3_5_text", {"qk_norm": "head", "has_query_gate": True}),
+    ("longcat_flash", {"attentions": 2, "norms_per_layer": 4, "has_router_bias": True}),
+    ("afmoe", {"qk_norm": "head", "has_query_gate": True, "norms_per_layer": 4, "has_router_bias": True}),
+    ("nemotron_h", {"is_glu": False, "has_router_bias": True}),
+    ("opt", {"attention_bias": "qkvo", "has_ffn_bias": True, "has_norm_bias": True, "is_glu": False, "is_tied": True}),
+)
+FAMILIES: dict[str, dict[str, Any]] = {name: facts for names, facts in _FACTS for name in names.split()}
 # Whose experts are not as wide as their dense layers.
 _OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 # Whose dense layers have two matrices, not three.
 _NO_GLU = (
-    "apertus", "arcee", "bloom", "codegen", "falcon", "fuyu", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "jais2", "mpt",
-    "nanochat", "nemotron", "persimmon", "phi", "starcoder2",
+    "apertus", "apertus1p5_text", "arcee", "biogpt", "bloom", "codegen", "falcon", "fuyu", "gpt2", "gpt_bigcode", "gpt_neox",
+    "gpt_neox_japanese", "gptj", "jais2", "mpt", "nanochat", "nemotron", "openai-gpt", "persimmon", "phi", "starcoder2",
 )  # fmt: skip
 _SHARED_IN_CODE = ("llama4_text", "hunyuan_v1_moe")  # one shared expert, which no field tells of
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions
-_ALTERNATING = ("gemma2", "gpt_oss")  # a window in every other layer, from the first
+# Of so many layers the last (below 0: the first) has no window. A chunk of Llama 4 holds half of itself on the mean.
+_OF_EVERY = ((2, "gemma2 gpt_oss vaultgemma"), (6, "gemma3_text gemma4_text gemma4_unified_text mimo_v2_flash"), (-4, "cwm"),
+             (4, "llama4_text cohere2 cohere2_moe exaone4 exaone_moe olmo3 afmoe"))  # fmt: skip
+_ONE_TO_ALL = {name: every for every, names in _OF_EVERY for name in names.split()}
+_NO_WINDOW = {"gemma4_text": -1, "gemma4_unified_text": -1, "mimo_v2_flash": 0}  # layers that never have one
 _WINDOW_IF_ASKED = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")  # `sliding_window` counts only with `use_sliding_window`
 
 
 def _sliding_windows(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
-    window, model_type = _first(config, "sliding_window", "attention_chunk_size"), config.get("model_type")
+    window, model_type = _first(config, "sliding_window", "attention_chunk_size"), config.get("model_type") or ""
     if not window or not config.get("use_sliding_window", model_type not in _WINDOW_IF_ASKED):
         return ()
+    every = config.get("sliding_window_pattern") or config.get("global_attn_every_n_layers") or _ONE_TO_ALL.get(model_type)
+    window = 1 + config["sliding_window_size"] if model_type == "mimo_v2_flash" and config.get("sliding_window_size") else window
     if config.get("layer_types"):
-        has_window = [kind in ("sliding_attention", "chunked_attention") for kind in config["layer_types"]]
-    elif model_type in _ALTERNATING:
-        has_window = [i % 2 == 0 for i in range(n_layers)]
-    elif model_type == "llama4_text":  # chunks where positions are rotary; a chunk holds half of itself on the mean
-        has_window = [(i + 1) % 4 != 0 for i in range(n_layers)]
+        has_window = [kind in ("sliding_attention", "chunked_attention") for kind in config["layer_types"][:n_layers]]
+    elif isinstance(pattern := config.get("hybrid_layer_pattern") or every, list | str):  # MiMo, EXAONE 4: LLLG
+        has_window = [pattern[i % len(pattern)] in (1, "L") for i in range(n_layers)]
+    elif every:
+        has_window = [(i + (every > 0)) % every != 0 for i in range(n_layers)]
     else:
         first = _first(config, "max_window_layers") if model_type in _WINDOW_IF_ASKED else 0
         has_window = [i >= first for i in range(n_layers)]
+    if model_type in _NO_WINDOW:
+        has_window[_NO_WINDOW[model_type]] = False
     return tuple(window if has else 0 for has in has_window) if any(has_window) else ()
 
 
@@ -345,6 +398,10 @@ def _details(config: dict[str, Any], n_layers: int) -> dict[str, Any]:
         known["has_ffn_bias"] = True
     if config.get("tie_word_embeddings") is not None:
         known["is_tied"] = config["tie_word_embeddings"]
+    known |= {name: True for name in ("is_value_key", "has_sinks") if config.get(name)}
+    if config.get("enable_moe_block"):  # Gemma 4: an FFN beside the experts, each with its norms, and a scale for the router
+        known |= {"norms_per_layer": 8, "has_router_bias": True}
+    known |= {"has_query_gate": True, "has_head_gate": False} if config.get("gating") == "per-element" else {}
     if model_type == "opt":
         known["n_positions"] = config.get("max_position_embeddings", 2048) + _OPT_POSITION_OFFSET
     return {**known, "sliding_windows": _sliding_windows(config, n_layers)}
@@ -355,13 +412,18 @@ def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
     layers, mixer, (mixing, feeding) = layers_with_state(config), mixer_of(config), layers_alone(config)
     if feeding:
         geometry = geometry.model_copy(update={"norms_per_layer": 1, "without_ffn": mixing, "without_mixing": feeding})
-    if mixer is None or not layers:
+    if not layers:
         return geometry
+    if mixer is None:
+        told = sorted({str(kind) for kind in config.get("layer_types") or ()}) or ["of linear attention or a state"]
+        return geometry.model_copy(update={"uncounted": f"it has layers of a kind that is not known ({', '.join(told)})"})
     of_state = 2 if config.get("mamba_ssm_cache_dtype") == "float32" else 1  # values of 16 bits
     kept, tokens = of_state * mixer.state + mixer.last_inputs, geometry.kv_elements_per_token_layer
     windows, size = geometry.windows_by_layer, max(1, -(-kept // tokens))
+    is_beside = config["model_type"] == "falcon_h1"
     update = {
-        "sliding_windows": tuple(size if i in layers else window for i, window in enumerate(windows)),
+        "sliding_windows": tuple(size if i in layers and not is_beside else window for i, window in enumerate(windows)),
+        "tokens_beside": size if is_beside else 0,
         "state_layers": layers,
         "mixer_in": mixer.in_width,
         "mixer_out": mixer.out_width,
@@ -377,16 +439,30 @@ def from_config(config: dict[str, Any]) -> Geometry:
     """
     config = canonical(text_config(config))
     _check(config)
+    n_layers = config["num_hidden_layers"]
+    windows = [window > 0 for window in _sliding_windows(config, n_layers) or (0,) * n_layers]
+    whole, windowed = heads_apart(config, windows)
+    geometry, other = _of(config | (windowed if all(windows) else whole)), _of(config | (windowed if any(windows) else whole))
+    differing = tuple((name, getattr(other, name)) for name in _OF_HEADS if getattr(geometry, name) != getattr(other, name))
+    of = {config["model_type"], *(name for name, value in config.items() if value)}
+    told = next((told for told, names in _UNKNOWN if not of.isdisjoint(names.split())), "")
+    geometry = Geometry(**{**geometry.model_dump(), "of_windows": differing, "uncounted": told})
+    return geometry if told else _with_states(config, geometry)
+
+
+def _of(config: dict[str, Any]) -> Geometry:
+    """Of a canonical config whose layers all have the heads that it tells of, and keys and values."""
     hidden, n_layers, n_heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     n_experts = _first(config, "num_experts")
     in_layers = moe_layers(config) if n_experts else ()
     n_experts = n_experts if in_layers else 0
-    intermediate = _first(config, "intermediate_size_mlp", "intermediate_size", default=4 * hidden)
+    intermediate = _first(config, "intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", default=4 * hidden)
     top_k, expert_intermediate = _experts(config, n_experts) if n_experts else (0, 0)
     one_shared = 1 if config["model_type"] in _SHARED_IN_CODE else 0
     n_shared = _first(config, "n_shared_experts", default=one_shared) if n_experts else 0
     shared = _first(config, "shared_expert_intermediate_size", default=n_shared * expert_intermediate)
-    geometry = Geometry(
+    shared = intermediate * (2 if config["model_type"] == "longcat_flash" else bool(config.get("enable_moe_block"))) or shared
+    return Geometry(
         architecture=_first(config, "architectures", default=[config["model_type"] or "unknown"])[0],
         n_layers=n_layers,
         hidden=hidden,
@@ -403,9 +479,9 @@ def from_config(config: dict[str, Any]) -> Geometry:
         shared_intermediate=shared if n_experts else 0,
         dense_intermediate=intermediate,
         **{name: _first(config, name) for name in _OF_LATENTS},
+        n_idle_experts=_first(config, "zero_expert_num") if n_experts else 0,
         **_details(config, n_layers),
     )
-    return _with_states(config, geometry)
 
 
 def _experts(config: dict[str, Any], n_experts: int) -> tuple[int, int]:

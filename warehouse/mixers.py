@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "global", "local")
+_ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "indexed_attention", "global", "local")
 _OF_LETTER = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern of Nemotron-H
 _EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # attends, unless full_attention_interval says otherwise
 
@@ -34,18 +34,20 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         through, kernel = 2 * key + value, config["linear_conv_kernel_dim"]
         others = 2 * n + through * kernel + width
         return Mixer(through + value + 2 * n, value, others, value * config["linear_key_head_dim"], through * (kernel - 1))
-    if model_type == "kimi_linear":
+    if model_type == "kimi_linear" or config.get("kda_lower_bound") is not None:
         told = config.get("linear_attn_config") or {}
         n, width = (told.get(name) or config[f"linear_{name}"] for name in ("num_heads", "head_dim"))
         kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
+        if model_type == "bailing_hybrid":  # whose gates are not of low rank
+            return Mixer(5 * value + n, value, 3 * value * kernel + value + n + width, value * width, 3 * value * (kernel - 1))
         others = 2 * width * value + 3 * value * kernel + value + n + width
         return Mixer(3 * value + n + 2 * width, value, others, value * width, 3 * value * (kernel - 1))
     if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
         of_head = config.get("mamba_d_head")
-        width = n * of_head if isinstance(of_head, int) else config["mamba_expand"] * hidden
+        width = n * of_head if isinstance(of_head, int) else config.get("mamba_d_ssm") or config["mamba_expand"] * hidden
         through = width + 2 * config["mamba_n_groups"] * state
-        others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width
+        others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width * config.get("mamba_rms_norm", True)
         others += (through + width + n + hidden) * _has(config, "proj_bias")
         return Mixer(through + width + n, width, others, width * state, through * (kernel - 1))
     if config.get("mamba_d_conv"):  # Mamba: Jamba
@@ -86,11 +88,15 @@ def layers_with_state(config: dict[str, Any]) -> tuple[int, ...]:
     layers, kinds = range(config["num_hidden_layers"]), config.get("layer_types")
     if alone := kinds_alone(config):
         return tuple(i for i, kind in enumerate(alone) if kind in ("mamba", "linear_attention"))
+    if config.get("model_type") == "falcon_h1":
+        return tuple(layers)
     if isinstance(kinds, list):
-        return tuple(i for i, kind in zip(layers, kinds, strict=False) if kind not in ATTENDING)
+        return tuple(i for i, kind in zip(layers, kinds, strict=False) if kind not in _ATTENDING)
     if config.get("model_type") in _EVERY_FOURTH or config.get("full_attention_interval"):
         every = config.get("full_attention_interval") or 4
         return tuple(i for i in layers if (i + 1) % every)
+    if config.get("layer_group_size"):  # Bailing
+        return tuple(i for i in layers if (i + 1) % config["layer_group_size"])
     if config.get("attn_layer_period"):  # Jamba
         return tuple(i for i in layers if i % config["attn_layer_period"] != (config.get("attn_layer_offset") or 0))
     if isinstance(config.get("attn_type_list"), list):  # MiniMax: 1 attends

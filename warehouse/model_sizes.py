@@ -45,7 +45,7 @@ def parameters(g: Geometry) -> Parameters:
         attention=g.all_mixing_params,
         dense_ffn=g.n_dense * ffn * g.dense_intermediate,
         shared_ffn=n_moe * ffn * g.shared_intermediate,
-        routers=n_moe * g.hidden * g.n_experts,
+        routers=n_moe * g.hidden * (g.n_experts + g.n_idle_experts),
         vectors=_vectors(g),
         experts=n_moe * g.n_experts * g.expert_params,
         expert_vectors=n_moe * g.n_experts * _ffn_biases(g, g.expert_intermediate),
@@ -62,7 +62,8 @@ def _attention_vectors(g: Geometry) -> int:
     sinks = g.n_heads if g.has_sinks else 0
     if g.kv_lora_rank:
         biases = g.q_lora_rank + g.kv_lora_rank + g.qk_rope_head_dim + g.hidden if g.attention_bias != "none" else 0
-        return biases + g.q_lora_rank + g.kv_lora_rank + sinks  # a norm on each latent
+        norms = g.q_lora_rank + g.kv_lora_rank + 2 * g.index_head_dim  # the last with a bias
+        return g.attentions * (biases + norms + sinks)
     biases = {"none": 0, "qkv": query + 2 * key, "qkvo": query + 2 * key + g.hidden}[g.attention_bias]
     return biases + {"none": 0, "head": 2 * g.head_dim, "width": query + key}[g.qk_norm] + sinks
 
@@ -70,9 +71,9 @@ def _attention_vectors(g: Geometry) -> int:
 def _vectors(g: Geometry) -> int:
     """Every parameter outside matrices, tables and routed experts."""
     n_moe, norm = len(g.moe_layers), g.hidden * (2 if g.has_norm_bias else 1)
-    mixing = len(g.attending) * _attention_vectors(g) + len(g.state_layers) * g.mixer_others
+    mixing = sum(_attention_vectors(g.of_layer(layer)) for layer in g.attending) + len(g.state_layers) * g.mixer_others
     of_dense = _ffn_biases(g, g.dense_intermediate)
-    of_moe = (g.n_experts if g.has_router_bias else 0) + (g.hidden if g.has_shared_gate else 0)
+    of_moe = (g.n_experts + g.n_idle_experts) * g.has_router_bias + (g.hidden if g.has_shared_gate else 0)
     return mixing + g.n_layers * g.norms_per_layer * norm + g.n_dense * of_dense + n_moe * of_moe + norm
 
 
@@ -134,13 +135,13 @@ def kv_layer_bytes_per_token(g: Geometry, kv_format: str) -> int:
 
 def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
     """Bytes that one token adds to the caches of all layers that have one, as long as no window is full."""
-    return len(g.attending) * kv_layer_bytes_per_token(g, kv_format)
+    return sum(kv_layer_bytes_per_token(g.of_layer(layer), kv_format) for layer in g.attending)
 
 
 def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
     """Bytes cached for a sequence of `context_tokens`; a layer with a window keeps no more than the window."""
-    per_token = kv_layer_bytes_per_token(g, kv_format)
-    return per_token * sum(min(context_tokens, window or context_tokens) for window in g.windows)
+    n = context_tokens
+    return sum(min(n, window or n) * kv_layer_bytes_per_token(of, kv_format) for window, of in g.caches)
 
 
 def ops_per_token(g: Geometry, context_tokens: int) -> int:
@@ -150,15 +151,15 @@ def ops_per_token(g: Geometry, context_tokens: int) -> int:
     """
     if context_tokens < 1:
         raise ValueError(f"context_tokens must count the token itself, got {context_tokens}")
-    per_pair = 2 * g.n_heads * (2 * g.kv_lora_rank + g.qk_rope_head_dim) if g.kv_lora_rank else _ops_per_pair(g)
-    return _matrix_ops(g, 1) + per_pair * sum(min(context_tokens, window or context_tokens) for window in g.windows)
+    seen = ((min(context_tokens, window or context_tokens), of) for window, of in g.caches)
+    return _matrix_ops(g, 1) + sum(n * _ops_per_pair(of, bool(of.kv_lora_rank)) for n, of in seen)
 
 
 def prefill_ops(g: Geometry, n_tokens: int) -> int:
     """Operations (2 per multiply-add) of a causal pass over a prompt, whose last token meets the output head. MLA expands keys
     and values."""
-    full = [min(n_tokens, window or n_tokens) for window in g.windows]
-    return _matrix_ops(g, n_tokens) + _ops_per_pair(g) * sum(n * (n + 1) // 2 + (n_tokens - n) * n for n in full)
+    full = [(min(n_tokens, window or n_tokens), of) for window, of in g.caches]
+    return _matrix_ops(g, n_tokens) + sum(_ops_per_pair(of) * (n * (n + 1) // 2 + (n_tokens - n) * n) for n, of in full)
 
 
 def _matrix_ops(g: Geometry, n_tokens: int) -> int:
@@ -168,6 +169,7 @@ def _matrix_ops(g: Geometry, n_tokens: int) -> int:
     return 2 * (n_tokens * (body + chosen) + g.vocab * g.hidden)
 
 
-def _ops_per_pair(g: Geometry) -> int:
-    """Operations of one (query, key) pair in one layer, over all heads: the score and the weighted value."""
-    return 2 * g.n_heads * (g.head_dim + (g.v_head_dim if g.kv_lora_rank else g.head_dim))
+def _ops_per_pair(g: Geometry, is_absorbed: bool = False) -> int:
+    """Operations of one (query, key) pair in one layer, over all heads: the score and the weighted value, or of MLA's latent."""
+    widths = 2 * g.kv_lora_rank + g.qk_rope_head_dim if is_absorbed else g.head_dim + g.value_dim
+    return 2 * g.attentions * g.n_heads * widths

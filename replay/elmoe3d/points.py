@@ -244,7 +244,7 @@ def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens:
     for i, of in enumerate(geometries):
         if of is not None:
             chosen = kind == i
-            windows, times = np.unique(of.windows, return_counts=True)
+            windows, times = np.unique([window for window, _ in of.caches], return_counts=True)
             held = np.minimum(context_tokens[chosen, None], np.where(windows > 0, windows, np.inf))
             found[chosen] = (held * times).sum(axis=1) * kv_layer_bytes_per_token(of, KV_FORMAT)
     return found

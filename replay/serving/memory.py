@@ -102,11 +102,11 @@ def footprint(
     that a decode has verified beside its token; n_replicas: slots of a layer beyond one per expert. Memory is the upper end of
     the tier's band, as drivers count it: that of the weights' home. Where experts have a home of their own only those that are
     cached lie in it."""
-    n_devices, n_kv_heads = machine.n_devices, 1 if geometry.kv_lora_rank else geometry.n_kv_heads
-    copies = max(1.0, machine.tensor_parallel / n_kv_heads)
-    layer_bytes = round(copies * BLOCK_TOKENS * geometry.kv_elements_per_token_layer * bytes_per_value(kv_format))
-    window, n_caching = max(geometry.windows, default=0), len(geometry.windows)
-    n_windowed = sum(1 for size in geometry.windows if size)
+    n_devices, sizes = machine.n_devices, []
+    for size, of in geometry.caches:
+        copies = max(1.0, machine.tensor_parallel / (1 if of.kv_lora_rank else of.n_kv_heads))
+        sizes.append((size, round(copies * BLOCK_TOKENS * of.kv_elements_per_token_layer * bytes_per_value(kv_format))))
+    window, of_all, of_windowed = max(sizes, default=(0,))[0], sum(n for _, n in sizes), sum(n for size, n in sizes if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
     weights += n_replicas * sum(geometry.expert_bytes(expert_format)) if n_replicas else 0
     if machine.data_parallel > 1:
@@ -118,13 +118,12 @@ def footprint(
         movable, weights = (experts, weights) if roles.expert_cache == roles.weights_home else (0, weights - experts)
     activations = activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
-    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, n_caching * layer_bytes, movable)
-    if not 0 < n_windowed < n_caching:
+    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, of_all, movable)
+    if not 0 < of_windowed < of_all:
         return all_layers
     # Either layout holds every request: blocks of all layers, or a window's worth for each and blocks of the others.
-    kept = max_seqs * n_windowed * (-(-window // BLOCK_TOKENS) + 1) * layer_bytes
-    of_others = (n_caching - n_windowed) * layer_bytes
-    apart = Footprint(model, machine.name, memory, weights, activations, kept, of_others, movable)
+    kept = max_seqs * of_windowed * (-(-window // BLOCK_TOKENS) + 1)
+    apart = Footprint(model, machine.name, memory, weights, activations, kept, of_all - of_windowed, movable)
     free = memory - weights + movable - activations
     return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
 
@@ -141,7 +140,8 @@ def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_se
     g, decodes = geometry, max_seqs * (1 + n_nodes)
     n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)
     n_tokens = max(n_prefill, decodes) if rule.counts_decodes else n_prefill + decodes
-    attention = 2 * g.n_heads * g.head_dim + g.kv_elements_per_token_layer  # queries, keys and values, the heads' outputs
+    # Queries, keys and values, the heads' outputs.
+    attention = max(2 * of.n_heads * of.head_dim + of.kv_elements_per_token_layer for of in (g.alike(False), g.alike(True)))
     dense = g.dense_intermediate if g.n_dense else g.shared_intermediate
     widths = [attention, g.mixer_in, g.ffn_matrices * dense]
     if g.moe_layers:  # of every selection: gate and up or, in their place, the down product, and what the activation makes

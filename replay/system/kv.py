@@ -41,6 +41,7 @@ from tokentape.replay.system.events import SHRINKS
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.transformer import ACTIVATION, kv_token_bytes
 from tokentape.warehouse.formats import bytes_per_value
+from tokentape.warehouse.geometry import Geometry
 
 if TYPE_CHECKING:
     from tokentape.replay.serving.run import Limits
@@ -218,20 +219,25 @@ class KVSlots:
         self.numbers, self.of_iteration = self._numbers(), np.zeros((n_iterations, N_OF_ITERATION))
         first = self.recorded.first[:-1][self.requests.tape_request]
         track = np.zeros((0, 0, N_TRACK)) if self.track is None else self.track
-        reads = track[:, :, 0].sum(axis=1) * self._layer_bytes
-        held = reads if self.track is None else held_of(self.recorded, self.system.kv, track).sum(axis=1) * self._layer_bytes
+        of_first, others = self._layer_bytes([self.recorded.geometry.of_layer(layer) for layer in range(track.shape[1])])
+        reads = (track[:, :, 0] * others).sum(axis=1) * of_first
+        held = reads if self.track is None else (held_of(self.recorded, self.system.kv, track) * others).sum(axis=1) * of_first
         return self.numbers, track, held, reads, first, self.of_iteration
 
-    @property
-    def _layer_bytes(self) -> float:
-        """A token's keys and values in a layer, on all devices."""
-        return self.kv_frac * kv_token_bytes(self.recorded.geometry, self.machine) * self.machine.n_devices
+    def _layer_bytes(self, alike: list[Geometry]) -> tuple[float, Floats]:
+        """A token's keys and values in a layer like the first of these, on all devices, and those of each over it."""
+        found = np.array([self.kv_frac * kv_token_bytes(of, self.machine) * self.machine.n_devices for of in alike])
+        return (float(found[0]), found / found[0]) if found.size else (0.0, found)
 
     def _numbers(self) -> Floats:
         geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)
-        windows = np.array(geometry.windows)
-        made[TOKEN] = len(geometry.attending) * self._layer_bytes
-        made[PER_CONTEXT], made[PER_CONTEXT_W] = (n * self._layer_bytes for n in ((windows == 0).sum(), (windows > 0).sum()))
+        windows, (of_first, others) = (
+            np.array([window for window, _ in geometry.caches]),
+            self._layer_bytes([of for _, of in geometry.caches]),
+        )
+        of_attending, each = self._layer_bytes([geometry.of_layer(layer) for layer in geometry.attending])
+        made[TOKEN] = each.sum() * of_attending
+        made[PER_CONTEXT], made[PER_CONTEXT_W] = others[windows == 0].sum() * of_first, others[windows > 0].sum() * of_first
         is_layered = max(groups for _, groups in self.rule.steps) > 1
         made[HIDDEN] = geometry.hidden * bytes_per_value(ACTIVATION) * is_layered
         made[UNIT] = made[TOKEN] + made[HIDDEN]

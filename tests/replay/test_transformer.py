@@ -8,6 +8,8 @@ from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.replay.passes import fits_of
 from tokentape.replay.transformer import Tokens, blocks_of, staged, steps_of, weight_bytes
+from tokentape.warehouse import model_sizes
+from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.models import load as load_model
 
 
@@ -88,3 +90,48 @@ def test_layers_with_a_state_read_and_write_it_instead_of_keys_and_values(device
     assert rows(geometry, 9000)[1] - rows(geometry, 1000)[1] == pytest.approx(2 * 8000 * token)
     assert rows(attending, 1000) == pytest.approx((2 * attending.non_expert_params, 2 * 3 * 1000 * token))
     assert geometry.non_expert_params - attending.non_expert_params == 2 * (4096 * 8000 - attending.attention_params)
+
+
+_SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 500}
+_SMALL |= {"num_key_value_heads": 4, "head_dim": 8, "sliding_window": 7, "hidden_size_per_layer_input": 0}
+_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+
+
+@pytest.mark.parametrize("devices", ["h100", "h100x2"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "gemma4_text", "global_head_dim": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 2},
+        {"model_type": "mimo_v2_flash", "v_head_dim": 6, **_EXPERTS},
+        {"model_type": "step3p5", "attention_other_setting": {"num_attention_heads": 12}, **_EXPERTS}
+        | {"layer_types": ["full_attention", "sliding_attention"] * 3},
+        {"model_type": "longcat_flash", **_LATENT, **_EXPERTS, "zero_expert_num": 4},
+        {"model_type": "deepseek_v32", **_LATENT, **_EXPERTS, "index_head_dim": 8, "index_n_heads": 2, "sliding_window": None},
+        {"model_type": "falcon_h1", "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_d_conv": 4}
+        | {"mamba_n_groups": 1, "sliding_window": None},
+    ],
+    ids=lambda config: config["model_type"],
+)
+def test_steps_of_layers_that_differ_read_and_multiply_what_the_geometry_counts(config, devices):
+    """Routed experts aside, which are no rows of these steps; a state is written anew by every token."""
+    g, machine, n, n_devices = from_config(_SMALL | config), load(devices), 50, load(devices).n_devices
+
+    def made(tokens):
+        work = steps_of(g, machine, tokens, (), blocks_of(g))
+        ops = sum(work.total(work.by_cell(row, row.ops))[0] for row in work.rows)
+        read = sum(work.total(work.by_cell(row, row.bytes))[0] for row in work.rows if row.kind == "kv_read")
+        return ops, read, work.total(weight_bytes(work))[0]
+
+    chosen = 2 * len(g.moe_layers) * g.top_k * g.expert_params
+    state = (
+        len(g.state_layers) * min(n, g.state_tokens) * model_sizes.kv_layer_bytes_per_token(g, "bf16") if g.state_layers else 0
+    )
+    copies = n_devices if g.kv_lora_rank else 1  # every device has the whole latent
+    ops, read, weights = made(Tokens(decodes=1, context=n))
+    assert read == pytest.approx(copies * (model_sizes.kv_bytes(g, n, "bf16") + state))
+    if n_devices == 1:  # others have routers of their own
+        assert ops == pytest.approx(model_sizes.ops_per_token(g, n) - chosen)
+        assert weights == pytest.approx(2 * g.non_expert_params)
+        close = 0.03 if g.tokens_beside else 1e-6  # a prompt's first tokens as if the state held as many as ever
+        assert made(Tokens(prompt=n))[0] == pytest.approx(model_sizes.prefill_ops(g, n) - n * chosen, rel=close)

@@ -101,6 +101,11 @@ WITH_STATES = {
     "Lfm2": {"layer_types": ["conv", "full_attention"] * 2, "intermediate_size": 700},
     "Lfm2Moe": {"layer_types": ["conv", "full_attention"] * 2, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1}
     | {"moe_intermediate_size": 16},
+    "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16},
+    "BailingHybrid": {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
+    | {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "linear_num_heads": 4, "topk_group": 1}
+    | {"linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2, "num_expert_group": 2, "head_dim": 4}
+    | {"num_key_value_heads": 4},
     "KimiLinear": {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     | {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "linear_num_heads": 4}
     | {"num_key_value_heads": 4, "linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2},
@@ -132,7 +137,7 @@ def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_ke
     of_state = 2 if family == "NemotronH" else 1  # 32 bits each
     tokens = -(-(of_state * mixer.state + mixer.last_inputs) // geometry.kv_elements_per_token_layer)
     assert geometry.state_tokens == tokens
-    n = sum("Linear" not in type(layer).__name__ and hasattr(layer, "keys") and layer.keys is not None for layer in cache)
+    n = sum(getattr(layer, "keys", None) is not None for layer in cache)
     per_token = geometry.kv_elements_per_token_layer
     assert model_sizes.kv_bytes_per_token(geometry, "int8") == n * per_token
     kept_tokens = n * 10_000 + len(geometry.state_layers) * tokens
@@ -151,6 +156,136 @@ def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_ke
 )
 def test_layers_with_a_state_are_found_by_every_way_of_telling(family: str, told: dict, states: tuple[int, ...]) -> None:
     assert from_config(with_states(family).to_dict() | told).state_layers == states
+
+
+# Whose layers with a window have heads of their own, that keep an indexer's keys, or that have two attentions.
+_SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 6, "num_attention_heads": 4}
+_SIZES |= {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 7, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+_LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+_LATENT |= {"num_key_value_heads": 4, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 4}
+_GEMMA = {"hidden_size_per_layer_input": 0, "global_head_dim": 16, "num_key_value_heads": 4, "num_global_key_value_heads": 2}
+APART = {
+    "Gemma4Text": _GEMMA | {"attention_k_eq_v": True},
+    "Gemma4Text ": _GEMMA | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 16},
+    "Gemma4UnifiedText": {"global_head_dim": 16},
+    "MiMoV2Flash": _EXPERTS | {"v_head_dim": 6},
+    "Laguna": {"num_attention_heads_per_layer": [4, 6] * 3, "layer_types": ["full_attention", "sliding_attention"] * 3},
+    "Laguna ": {"gating": "per-element"},
+    "LongcatFlash": _LATENT
+    | {"n_routed_experts": 8, "moe_topk": 3, "expert_ffn_hidden_size": 16, "ffn_hidden_size": 48}
+    | {"zero_expert_num": 0, "num_layers": 3, "num_hidden_layers": 6, "head_dim": 4},
+    "DeepseekV32": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
+    "GlmMoeDsa": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
+    "Afmoe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1},
+    "Gemma3Text": {},
+    "Dots1": _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
+    "Ernie4_5_Moe": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 16},
+    "HunYuanMoEV1": {"num_experts": 8, "moe_topk": 2},
+}
+
+
+@pytest.mark.parametrize("family", APART)
+def test_layers_that_differ_count_every_parameter_and_keep_what_transformers_keeps(family: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family.strip()}Config")(**_SIZES | APART[family])
+    geometry, n_tokens = from_config(config.to_dict()), 60
+    assert model_sizes.total_params(geometry) == built_params(config)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        cache = model(torch.full((1, n_tokens), 5), use_cache=True).past_key_values.layers
+    kept = 0
+    for layer in cache:
+        of_token = sum(values.numel() // values.shape[-2] for values in (layer.keys, layer.values))
+        of_token += getattr(layer, "indexer_keys", torch.zeros(0, 0)).shape[-1]
+        n = layer.keys.shape[-2]
+        kept += of_token * (n if n == n_tokens else n + 1)  # a window without the token that is to come
+    assert model_sizes.kv_bytes(geometry, n_tokens, "int8") == kept
+    assert {n for n in geometry.windows_by_layer if n} <= {7}
+
+
+FULL_AND_SLIDING = {"full_attention": 0, "sliding_attention": 7, "chunked_attention": 7}
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),  # how their publishers tell of windows in place of layer_types, with what they write beside
+    [
+        ("Gemma3Text", {}), ("Gemma4Text", {"per_layer_config": None}), ("Gemma2", {}), ("VaultGemma", {}), ("GptOss", {}),
+        ("Cohere2", {"sliding_window_pattern": 4}), ("Exaone4", {"sliding_window_pattern": "LLLG"}), ("Olmo3", {}), ("Cwm", {}),
+        ("Afmoe", {"global_attn_every_n_layers": 4}), ("MiMoV2Flash", {}), ("ExaoneMoe", {}), ("Cohere2Moe", {}),
+        ("MiMoV2Flash", {"hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "sliding_window_size": 6}),
+    ],
+)  # fmt: skip
+def test_windows_are_where_transformers_has_them_when_layers_are_not_listed(family: str, told: dict) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(**_SIZES | {"num_hidden_layers": 8})
+    windows = tuple(FULL_AND_SLIDING[kind] for kind in config.layer_types)
+    assert 0 < sum(map(bool, windows)) < 8
+    assert from_config(config.to_dict() | {"layer_types": None} | told).sliding_windows == windows
+
+
+# Fields as on the hub, with the publisher's rounded counts of all and of active parameters (1e9).
+ON_THE_HUB = {
+    "gemma-4-26b-a4b": (25.2, 3.8, {
+        "model_type": "gemma4_text", "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16,
+        "vocab_size": 262144, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512,
+        "sliding_window": 1024, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
+        "enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704, "intermediate_size": 2112,
+    }),
+    "mimo-v2-flash": (309, 15, {
+        "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 192,
+        "num_key_value_heads": 4, "v_head_dim": 128, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8,
+        "swa_head_dim": 192, "swa_v_head_dim": 128, "hybrid_layer_pattern": [0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
+        "sliding_window": 128, "sliding_window_size": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
+        "vocab_size": 152576, "moe_intermediate_size": 2048, "intermediate_size": 16384, "moe_layer_freq": [0] + [1] * 47,
+        "n_shared_experts": None,
+    }),
+    "step-3.5-flash": (196.8, 11.5, {
+        "model_type": "step3p5", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64, "vocab_size": 128896,
+        "num_attention_groups": 8, "head_dim": 128, "moe_layers_enum": ",".join(map(str, range(3, 45))), "moe_num_experts": 288,
+        "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280, "intermediate_size": 11264,
+        "sliding_window": 512, "layer_types": ["full_attention", *["sliding_attention"] * 3] * 12,
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8},
+    }),
+    "longcat-flash-chat": (560, 31.3, {  # of 18.6 to 31.3, by how many of the chosen experts compute
+        "model_type": "longcat_flash", "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64, "vocab_size": 131072,
+        "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536, "v_head_dim": 128,
+        "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ON_THE_HUB)
+def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
+    total, active, config = ON_THE_HUB[name]
+    g = from_config(config)
+    assert model_sizes.total_params(g) / 1e9 == pytest.approx(total, rel=0.002)
+    assert model_sizes.decode_params(g) / 1e9 == pytest.approx(active, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "deepseek_v4"}, "llama: it compresses keys and values; its attention, keys and values are not counted"),
+        ({"model_type": "gemma4_text"}, "every layer has an input table of its own"),
+        ({"num_kv_shared_layers": 1}, "layers share keys and values"),
+        ({"kv_lora_rank": 4, "indexer_types": ["full", "shared"]}, "layers share an indexer"),
+        ({"layer_types": ["hybrid", "hybrid"]}, r"layers of a kind that is not known \(hybrid\)"),
+    ],
+)
+def test_what_is_not_counted_is_refused_in_one_line_and_never_guessed(config: dict, message: str) -> None:
+    g = from_config(LLAMA | {"architectures": ["llama"]} | config)
+    for asked in (model_sizes.total_params, lambda g: model_sizes.kv_bytes_per_token(g, "int8")):
+        with pytest.raises(ValueError, match=message) as refusal:
+            asked(g)
+        assert "\n" not in str(refusal.value)
+
+
+def test_layers_that_differ_in_more_than_heads_are_refused() -> None:
+    with pytest.raises(ValueError, match="layers differ by more than the heads of those with a window"):
+        from_config(LLAMA | {"per_layer_config": {"1": {"intermediate_size": 9}}})
+    with pytest.raises(ValueError, match="layers differ by more than the heads of those with a window"):
+        from_config(LLAMA | {"num_attention_heads_per_layer": [2, 4]})
 
 
 def built_params(config) -> int:
@@ -351,7 +486,7 @@ def test_prefill_is_the_sum_of_its_tokens_but_for_their_heads(n_tokens: int) -> 
 def test_longer_contexts_never_cost_less(name: str, one: int, other: int) -> None:
     g, (short, long) = SHAPES[name], sorted((one, other))
     kept = [model_sizes.kv_bytes(g, n_tokens, "int8") for n_tokens in (short, long)]
-    assert kept[0] <= kept[1] <= long * len(g.windows) * g.kv_elements_per_token_layer
+    assert kept[0] <= kept[1] <= long * len(g.caches) * g.kv_elements_per_token_layer
     assert 0 < model_sizes.ops_per_token(g, short) <= model_sizes.ops_per_token(g, long)
 
 
@@ -372,8 +507,17 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
     assert "counts of model_type 'another' were not checked" in dict(details(load(str(tmp_path))))["note"]
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention", "mamba", "conv"]}))
-    told = load(str(tmp_path)).doubts
-    assert told == ("2 of its layers (conv, mamba) are counted as attention with keys and values",)
+    g = load(str(tmp_path)).geometry
+    assert g.expert_params == SHAPES["olmoe-1b-7b"].expert_params  # for all that asks of experts alone
+    for asked in (
+        model_sizes.total_params,
+        lambda g: model_sizes.kv_bytes(g, 9, "bf16"),
+        lambda g: model_sizes.ops_per_token(g, 9),
+    ):
+        with pytest.raises(
+            ValueError, match=r"it has layers of a kind that is not known \(conv, full_attention, mamba\); its atten"
+        ):
+            asked(g)
     assert len(names()) == 27
 
 
@@ -454,9 +598,10 @@ CALLED = [
                     "hybrid_override_pattern": "ME*E"}, (1, 3), 8, 3, 6),
     ("longcat_flash", {"n_routed_experts": 8, "moe_topk": 3, "expert_ffn_hidden_size": 6, "num_hidden_layers": None,
                        "num_layers": 4}, (0, 1, 2, 3), 8, 3, 6),
-    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": True},
-     (0, 1, 2, 3), 8, 3, 6),
-    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": False}, (), 0, 0, 0),
+    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": True,
+                     "hidden_size_per_layer_input": 0}, (0, 1, 2, 3), 8, 3, 6),
+    ("gemma4_text", {"num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 6, "enable_moe_block": False,
+                     "hidden_size_per_layer_input": 0}, (), 0, 0, 0),
     ("jamba", {"num_experts": 8, "num_experts_per_tok": 3, "expert_layer_period": 2, "expert_layer_offset": 1,
                "layers_block_type": ["mamba", "attention"] * 2}, (1, 3), 8, 3, 16),
     ("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0, "layers_block_type": ["mamba"] * 4}, (), 0, 0, 0),
@@ -476,6 +621,10 @@ def test_experts_are_read_whatever_a_family_calls_them(
     g = model.geometry
     assert (g.moe_layers, g.n_experts, g.top_k, g.expert_intermediate) == (layers, n_experts, top_k, width)
     assert g.n_layers == 4
+    if g.uncounted:
+        with pytest.raises(ValueError, match="its attention, keys and values are not counted"):
+            rows([model])
+        return
     assert len(rows([model])) == 1  # and shown without a traceback
     assert details(model)
 
