@@ -353,8 +353,9 @@ FAMILIES: dict[str, dict[str, Any]] = {name: facts for names, facts in _FACTS fo
 _OWN_EXPERT_WIDTH = ("qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite")
 # Whose dense layers have two matrices, not three.
 _NO_GLU = (
-    "apertus", "apertus1p5_text", "arcee", "biogpt", "bloom", "codegen", "falcon", "fuyu", "gpt2", "gpt_bigcode", "gpt_neox",
-    "gpt_neox_japanese", "gptj", "jais2", "mpt", "nanochat", "nemotron", "openai-gpt", "persimmon", "phi", "starcoder2",
+    "apertus", "apertus1p5_text", "arcee", "biogpt", "bloom", "codegen", "cosmos3_edge_text", "falcon", "fuyu", "gpt2", "gptj",
+    "gpt_bigcode", "gpt_neox", "gpt_neox_japanese", "jais2", "mpt", "nanochat", "nemotron", "openai-gpt", "persimmon", "phi",
+    "starcoder2",
 )  # fmt: skip
 _SHARED_IN_CODE = ("llama4_text", "hunyuan_v1_moe")  # one shared expert, which no field tells of
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions

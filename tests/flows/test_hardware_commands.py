@@ -189,14 +189,14 @@ def test_a_closed_form_by_its_parameter_needs_no_tape(tokentape: Cli) -> None:
 
 def test_a_model_whose_counts_nobody_checked_is_said_to_be_one(tokentape: Cli, folder: Path) -> None:
     config = json.loads((folder / "tiny.json").read_text())
-    (folder / "hybrid.json").write_text(
-        json.dumps(config | {"model_type": "another", "layer_types": ["mamba", "full_attention"]})
-    )
+    (folder / "hybrid.json").write_text(json.dumps(config | {"model_type": "another"}))
     told = "counts of model_type 'another' were not checked"
     for command in (("step", "gpu", "hybrid.json"), ("fit", "hybrid.json", "h100")):
         done = tokentape.ok(*command)
         assert told in done.err
-        assert "1 of its layers (mamba) are counted as attention" in done.err
+    (folder / "hybrid.json").write_text(json.dumps(config | {"layer_types": ["mamba", "full_attention"]}))
+    refused = tokentape.refused("step", "gpu", "hybrid.json").err
+    assert "it has layers of a kind that is not known (full_attention, mamba)" in refused
     assert told not in tokentape.ok("step", "gpu", "tiny.json").err
 
 
