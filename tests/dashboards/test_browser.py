@@ -1,4 +1,4 @@
-"""Every page opened from its file in a real browser, at a laptop's, a desk's and a phone's width: it draws all its charts, logs
+"""Every page opened from its file in a real browser, at a phone's, a laptop's and a desk's width: it draws all its charts, logs
 nothing, asks the network for nothing and never scrolls sideways; and what its readers do to it does what it should."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from chromium_page import PHONE, WIDE, Opened, browser, open_page
+from chromium_page import LAPTOP, PHONE, WIDE, Opened, browser, open_page
 from made_up import opened
 from made_up_slicemoe import EVERYTHING, add_live, add_unheld
 
@@ -118,32 +118,28 @@ READERS = {  # what is done with a page once it is drawn
 
 
 @pytest.mark.parametrize("file", CHARTS)
-def test_every_page_draws_in_silence_on_a_laptop_and_a_desk(site_folder: Path, open_file: Opener, file: str) -> None:
+def test_every_page_draws_in_silence_on_a_phone_a_laptop_and_a_desk(site_folder: Path, open_file: Opener, file: str) -> None:
+    """Opened on the phone and then given the other widths, so that every chart is drawn once."""
     assert sorted(p.name for p in site_folder.glob("*.html")) == sorted(CHARTS) == sorted([index.FILE, *TOPICS])
-    with open_file(site_folder / file) as page:
-        assert_clean(page, CHARTS[file])
-        page.keep(f"{file}-1366")
-        page.page.set_viewport_size(WIDE)
-        page.keep(f"{file}-1920")
-        assert page.n_wider == 0
-        if file in READERS:
-            READERS[file](page)
-        page.open_all()
-        assert page.n_drawn == page.n_places
-        assert page.console == []
-        assert page.n_wider == 0
-
-
-@pytest.mark.parametrize("file", CHARTS)
-def test_a_phone_scrolls_no_page_sideways(site_folder: Path, open_file: Opener, file: str) -> None:
     with open_file(site_folder / file, window=PHONE) as page:
-        assert page.n_wider == 0
-        page.keep(f"{file}-390")
-        page.open_all()
-        assert page.n_wider == 0
-        assert page.n_drawn == page.n_places
-        assert page.console == []
+        assert_clean(page, CHARTS[file])
         assert page.page.locator("details.contents[open]").count() == 0
+        page.open_all()
+        assert page.n_drawn == page.n_places
+        for window in (PHONE, LAPTOP, WIDE):
+            page.page.set_viewport_size(window)
+            assert page.n_wider == 0
+            page.keep(f"{file}-{window['width']}")
+        assert page.console == []
+
+
+@pytest.mark.parametrize("file", READERS)
+def test_what_readers_do_does_what_it_should(site_folder: Path, open_file: Opener, file: str) -> None:
+    with open_file(site_folder / file) as page:
+        assert page.page.locator("details.contents:not([open])").count() == 0
+        READERS[file](page)
+        assert page.console == []
+        assert page.n_wider == 0
 
 
 @pytest.mark.parametrize(("kind", "n_charts"), [("empty_database", 0), ("unreplayed_database", 6)])
