@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float32, int32, int64, kernel, void
+from tokentape.policies.kernels import array, float32, int32, int64, kernel, uint64, void
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import PREFILL, Trace
 
@@ -55,6 +55,13 @@ def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out,
     n = 0
     for e in range(event_rows.shape[0] - 1):
         out_offsets[e] = n
+        if event_rows[e + 1] == event_rows[e] + 1:  # of one token, whose experts are distinct
+            row = order[event_rows[e]] if order.shape[0] else event_rows[e]
+            first_key, begin, end = row_layer[row] * n_experts, uint64(row_offsets[row]), uint64(row_offsets[row + 1])
+            for i in range(begin, end):
+                out[uint64(n) + i - begin] = first_key + ids[i]
+            n += int64(end - begin)
+            continue
         for r in range(event_rows[e + 1] - 1, event_rows[e] - 1, -1):
             row = order[r] if order.shape[0] else r
             first_key = row_layer[row] * n_experts

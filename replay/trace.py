@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import kernel
+from tokentape.policies.kernels import kernel, uint64
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
@@ -313,9 +313,9 @@ def _take(  # type: ignore[no-untyped-def]
             why = EMPTY
         elif pass_ids[at] > pass_id[row] or (at == p and index < last_layer):
             why = NOT_ORDERED
-        for i in range(ends[row], ends[row + 1]):
-            expert = ids[i]
-            if not 0 <= expert < n_experts:
+        for i in range(uint64(ends[row]), uint64(ends[row + 1])):
+            expert = uint64(ids[i])  # of a negative one: far too large
+            if expert >= uint64(n_experts):
                 why = why or TOO_LARGE
             elif named_by[expert] == row:
                 why = why or TWICE
