@@ -50,7 +50,8 @@ def workers_find_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
-@pytest.mark.parametrize("runner", [pytest.param("dask"), pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", NEEDS)
 def test_a_job_whose_worker_was_killed_is_done_by_another_and_an_error_ends_the_rest(runner: str, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS[runner])
     with pytest.raises(ValueError, match=r"^job 0 is bad$"):

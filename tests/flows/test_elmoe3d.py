@@ -266,6 +266,7 @@ def test_claims_prints_paper_and_replay(place, answers, tokentape: Cli):
     assert "elmoe3d " in tokentape("claims", "--store", place.absolute).out
 
 
+@pytest.mark.slow  # the closed forms again; other studies are run again in the ordinary suite
 def test_a_second_run_measures_nothing_again_and_gives_the_same_rows(place, answers, points, monkeypatch):
     monkeypatch.setattr(live, "_measured", lambda *told: pytest.fail("measured again"))
     again = run(SMALL, place, runner="threads", workers=1, say=lambda line: None)
