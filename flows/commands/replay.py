@@ -219,8 +219,8 @@ def study(
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
-    The studies of published systems (cxl_ndp, elmoe3d, kelle, layered_prefill, slicemoe) make their own inputs and answer the
-    paper's numbers: see `tokentape claims`. All but layered_prefill also measure inside a live model, unless --no-live.
+    The studies of published systems make their own inputs and answer the papers' numbers: see `tokentape claims`. Some (cxl_ndp,
+    elmoe3d, kelle, slicemoe) also measure inside a live model, unless --no-live: then they need no torch.
 
     \b
     Examples:

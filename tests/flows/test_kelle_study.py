@@ -1,14 +1,17 @@
 """The Kelle study: points, answers and checks of the shipped settings, and the commands that show them."""
 
 import json
+import subprocess
+import sys
 
 import polars as pl
 import pytest
-from command import Cli
+from command import Cli, codes_without
 from readme_errors import AGAIN, stands
 
 from tokentape.flows import error_table
 from tokentape.flows.running import run as study_run
+from tokentape.flows.systems import SYSTEMS as STUDIES
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.settings import Settings
 from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, SYSTEMS
@@ -32,6 +35,16 @@ def run(place: Store) -> list[str]:
 @pytest.fixture(scope="module", autouse=True)
 def told(place):
     return run(place)
+
+
+def test_without_a_live_model_no_study_needs_torch(tmp_path):
+    """This one runs; the others are seen to import none."""
+    absent = ("torch", "transformers", "safetensors", "tokenizers")
+    codes, said = codes_without(absent, [["study", "kelle", "--no-live"]], tmp_path)
+    assert codes == ["0"], said
+    modules = ", ".join(STUDIES.values())
+    script = f"import sys; sys.modules |= dict.fromkeys({absent}); import {modules}"
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.fixture(scope="module")

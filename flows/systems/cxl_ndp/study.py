@@ -14,13 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from tokentape import warehouse
-from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS
-from tokentape.capture.plan import CaptureSettings
-from tokentape.capture.run import capture as record
 from tokentape.flows.answers import Row, answered, bars_held, queried
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
-from tokentape.flows.systems.cxl_ndp import live, points
+from tokentape.flows.systems.cxl_ndp import points
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows
 from tokentape.replay.cxl_ndp.capacity import parts
@@ -44,6 +41,10 @@ TOGETHER = "all data sets"  # source of the live model's tapes as one
 def run(at: Running) -> list[Row]:
     """The answers. What is drawn is written first. Says which bars hold."""
     study, store = at.study, at.store
+    if at.in_model:
+        from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS  # needs torch, as all that is live
+        from tokentape.capture.run import CaptureSettings, capture
+        from tokentape.flows.systems.cxl_ndp import live
     inside = live.jobs(study) if at.in_model else []
     at.expect(study.models, inside)
     made: Rows = {} if study.is_copy else {"cxl_ndp_accuracy": accuracy_rows()}
@@ -56,14 +57,14 @@ def run(at: Running) -> list[Row]:
     if not at.in_model:
         return made["answers"]
     calibrating = CaptureSettings(model=study.recorded.model, tables=("losses",), **CALIBRATION)
-    losses = record(calibrating, store, resume=True)
+    losses = capture(calibrating, store, resume=True)
     for method in METHODS:
         where = {"model_id": study.recorded.model, "source": losses, "method": method}
         table, layers = loss_table(store.open(losses), method), store.open(losses).geometry.moe_layers
         _add(made, {"cxl_ndp_loss_tables": list(loss_rows(table, layers, where))})
     tapes = [cxl_ndp_routing.of_tape(store, trace_id) for trace_id in live.recorded(store, study)]
     for tape in [*tapes, replace(joined(tapes), trace_id=TOGETHER)]:
-        _add(made, of_tape(store, study, tape, losses))
+        _add(made, of_tape(store, study, tape, losses, METHODS[0]))
     at.write(made)
     dict(at.each(partial(live.run_job, losses), inside))
     return made["answers"]
@@ -113,12 +114,13 @@ def of_model(store: Store, study: Settings, model: Model) -> Rows:
     }
 
 
-def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str) -> Rows:
-    """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape."""
+def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str, quantiser: str) -> Rows:
+    """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape; quantiser:
+    that they were measured with."""
     of, measured = study.recorded, store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
-    method = {"model_id": where["model_id"], "source": tape.trace_id, "method": METHODS[0]}
-    table = loss_table(measured, METHODS[0])
+    method = {"model_id": where["model_id"], "source": tape.trace_id, "method": quantiser}
+    table = loss_table(measured, quantiser)
     used = use_rows(tape, np.flatnonzero(tape.n_decode)[: of.use_requests], of.use_bin_steps)
     bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False)
     return {

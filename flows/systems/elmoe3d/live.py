@@ -16,12 +16,11 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.flows import sources
 from tokentape.flows.speculation import opened
-from tokentape.flows.systems.elmoe3d.settings import Live, Settings
+from tokentape.flows.systems.elmoe3d.settings import POINTS, Live, Settings
 from tokentape.policies.speculation import POOLS
 from tokentape.warehouse.tape import Store, Tape
 
 TABLES = ("requests", "tokens", "routing", "scores")
-POINTS = "acceptance_points"
 REPLAYED = ("tokentape.replay.rounds", "tokentape.policies.speculation")
 MEASURED = ("tokentape.capture.speculation.study", "tokentape.capture.orderings", "tokentape.capture.run")
 Job = str | Setting  # `orderings`, `bits`, a recorded tape of a drafter (`tape elastic`), or a setting of the loop

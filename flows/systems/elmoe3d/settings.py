@@ -19,6 +19,7 @@ from tokentape.replay.elmoe3d.points import Setup, cache_of
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"
+POINTS = "acceptance_points"  # view of what is measured inside a live model
 
 
 class Model(Part):

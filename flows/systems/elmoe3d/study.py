@@ -22,8 +22,7 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.answers import Row, answered, bars_held, numbers, queried
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.running import Running
-from tokentape.flows.systems.elmoe3d import live
-from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, Settings, changed, setup_of
+from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, POINTS, Settings, changed, setup_of
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.sourced import Sourced
@@ -58,7 +57,10 @@ def run(at: Running) -> list[Row]:
 
     Says the errors against the paper, and what to know before trusting them.
     """
-    study, inside = at.study, live.jobs(at.study) if at.in_model else []
+    study = at.study
+    if at.in_model:
+        from tokentape.flows.systems.elmoe3d import live  # needs torch
+    inside = live.jobs(study) if at.in_model else []
     at.expect(["closed forms"], inside, ["tapes"])
     setup, table, fits = setup_of(study), cells(claims().to_pylist()), study.load_fits()
     drawn = tapes_drawn(study, at.store, setup, fits[study.headline], ran(setup, table))
@@ -67,9 +69,10 @@ def run(at: Running) -> list[Row]:
     beside = [said for machine in setup.machines.values() for said in findings(machine)]
     at.tell([*([] if study.is_copy else summary(study, made["elmoe3d_checks"])), *dict.fromkeys(beside)])
     at.did("closed forms")
-    dict(at.each(live.run_job, inside))
+    if at.in_model:
+        dict(at.each(live.run_job, inside))
     made |= _from_tapes(at, setup, fits[study.headline], made["elmoe3d_points"], ran(setup, table), drawn)
-    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, live.POINTS))
+    made["answers"] += [] if study.is_copy else live_answers(study, study.rows(at.store, POINTS))
     at.write(made)
     at.did("tapes")
     return made["answers"]
@@ -77,7 +80,7 @@ def run(at: Running) -> list[Row]:
 
 def live_answers(study: Settings, points: list[Row]) -> list[Row]:
     """points: rows of acceptance_points; without those of the pools their claim stays open."""
-    return answered([study.live_answers], PAPER, {live.POINTS: points})
+    return answered([study.live_answers], PAPER, {POINTS: points})
 
 
 def ran(setup: Setup, table: pl.DataFrame) -> pl.DataFrame:

@@ -7,10 +7,8 @@ seconds and are computed anew with every run; the live model takes minutes, and 
 
 from __future__ import annotations
 
-from tokentape.capture.models import find
 from tokentape.flows.answers import Row
 from tokentape.flows.running import Running
-from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle.closed_forms import VIEWS, answers, checks, points_of, told
 from tokentape.flows.systems.kelle.settings import Settings, setup
 from tokentape.replay.kelle.pareto import Tried, pareto_rows
@@ -22,7 +20,11 @@ __all__ = ["Settings", "run"]
 
 def run(at: Running) -> list[Row]:
     """The answers. The closed forms are written first. Says how the paper's recomputation checks out."""
-    study, inside = at.study, live.jobs(at.study) if at.in_model else []
+    study = at.study
+    if at.in_model:
+        from tokentape.capture.models import find  # needs torch, as all that is live
+        from tokentape.flows.systems.kelle import live
+    inside = live.jobs(study) if at.in_model else []
     at.expect(["closed forms"], inside)
     made = setup(study)
     rows = {"kelle_points": points_of(study, made)} | {view: list(rows_of(made)) for view, rows_of in VIEWS.items()}

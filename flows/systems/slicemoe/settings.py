@@ -80,6 +80,7 @@ class Settings(StudyFile):
     gains: Query
     pairs: Query
     answers: tuple[Query, ...]
+    live_answers: tuple[Query, ...]
 
     def values(self, series: str, name: str) -> list[Any]:
         """Of a field over the points of a series, each once."""

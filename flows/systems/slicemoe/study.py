@@ -13,11 +13,12 @@ from tokentape.flows.answers import Row, answered, numbers, queried
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
 from tokentape.flows.scored import composed
-from tokentape.flows.systems.slicemoe import live, sweeps
+from tokentape.flows.systems.slicemoe import sweeps
 from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, PAPER, Model, Settings
 from tokentape.replay.slicemoe.operating_point import operating_points
 from tokentape.warehouse import models
 from tokentape.warehouse.formats import slice_bytes
+from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
 
@@ -25,13 +26,16 @@ __all__ = ["Settings", "run"]
 def run(at: Running) -> list[Row]:
     """The answers; without the live model, by what was measured in it before."""
     study = at.study
+    if at.in_model:
+        from tokentape.flows.systems.slicemoe import live  # needs torch
     outputs = dict.fromkeys(grid.output for grid in study.grid if not grid.is_captured)
     drawn = [sweeps.Job(*job) for job in product(study.models, study.seeds, outputs)]
     recorded = [sweeps.Job(study.captured, seed) for seed in study.seeds] if at.in_model else []
     inside = live.jobs(study) if at.in_model else []
     at.expect(drawn, recorded, inside)
     ran = dict(at.each(sweeps.of_tape, [*drawn, *recorded]))
-    dict(at.each(live.run_job, inside))
+    if at.in_model:
+        dict(at.each(live.run_job, inside))
     if study.is_copy:
         return []
     points = [row for job in drawn for row in study.rows_of(at.store, "slicemoe_points", ran[job]) or ()]
@@ -39,11 +43,20 @@ def run(at: Running) -> list[Row]:
     pairs = queried([study.pairs], PAPER, asked)
     geometries = {model.name: models.load(model.name).geometry for model in study.models}
     operating = operating_points(pairs, geometries, machine, composed({"pair": study.pair}).cache)
-    asked |= {"machines": numbers([machine]), "inside": live.compared(study), "fidelity": study.rows(at.store, "fidelity")}
-    asked |= {"quality": study.rows(at.store, "quality"), "price": [live.price(study)]}
-    made = answered(study.answers, PAPER, asked)
+    made = answered(study.answers, PAPER, asked | {"machines": numbers([machine])}) + live_answers(study, at.store, asked)
     at.write({"answers": made, "operating_points": operating})
     return made
+
+
+def live_answers(study: Settings, store: Store, asked: dict[str, list[Row]]) -> list[Row]:
+    """By what was measured inside the model, now or before."""
+    measured = {view: study.rows(store, view) for view in ("fidelity", "quality")}
+    if not any(measured.values()):
+        return []
+    from tokentape.flows.systems.slicemoe import live  # needs torch
+
+    told = {"inside": live.compared(study), "price": [live.price(study)]}
+    return answered(study.live_answers, PAPER, asked | measured | told)
 
 
 def asked_of(study: Settings, points: list[Row]) -> dict[str, list[Row]]:

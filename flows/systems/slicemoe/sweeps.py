@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
@@ -116,6 +115,8 @@ def _drawn(store: Store, study: Settings, job: Job) -> str:
 
 def _recorded(store: Store, model: Captured, seed: int) -> str:
     """The seed draws what the model writes: sampled at its own temperature."""
+    from tokentape.capture.run import CaptureSettings, capture  # needs torch
+
     settings = CaptureSettings(
         model=model.name,
         dataset=model.dataset,
