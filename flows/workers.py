@@ -21,7 +21,8 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import TypeVar, cast
+from types import ModuleType
+from typing import Any, TypeVar, cast
 
 from tokentape.policies.names import unknown
 
@@ -73,6 +74,18 @@ def _do(work: Callable[[Job], Result], job: Job) -> Result:
     return work(job)
 
 
+class Processes(ProcessPoolExecutor):
+    """Workers that do not run the script over that they were started from, which may lack `if __name__ == "__main__"`: they are
+    given names and numbers, nothing that a script holds."""
+
+    def submit(self, fn: Callable[..., Any], /, *told: Any, **named: Any) -> Future[Any]:
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            return super().submit(fn, *told, **named)
+        finally:
+            sys.modules["__main__"] = main
+
+
 class Telling(Executor):
     """A pool that tells of its jobs, and so is given those too whose results are there."""
 
@@ -83,7 +96,7 @@ def _of_cluster(kind: str) -> Callable[[int, str], Executor]:
 
 RUNNERS: dict[str, Callable[[int, str], Executor]] = {
     "threads": lambda workers, _: ThreadPoolExecutor(workers),  # kernels release the interpreter's lock
-    "processes": lambda workers, _: ProcessPoolExecutor(workers, get_context("spawn"), _in_worker),
+    "processes": lambda workers, _: Processes(workers, get_context("spawn"), _in_worker),
     "dask": _of_cluster("Dask"),
     "ray": _of_cluster("Ray"),
 }

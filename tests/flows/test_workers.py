@@ -55,6 +55,16 @@ def test_a_killed_worker_is_said_in_one_line() -> None:
         list(each(pool_of("processes", 1), die, range(2)))
 
 
+def test_a_script_is_not_run_over_by_its_workers(tmp_path: Path) -> None:
+    """Without `if __name__ == "__main__"` it would start workers in each of them."""
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "from tokentape.flows.workers import each, pool_of\nprint(sorted(each(pool_of('processes', 2), abs, [-1, 2])))\n"
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[(-1, 1), (2, 2)]\n"
+
+
 STUBBORN = """
 import pathlib, signal, sys, time
 from tokentape.flows.workers import each, gone_soon, pool_of
