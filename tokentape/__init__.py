@@ -8,6 +8,7 @@
     run = tt.run(tape, "lru", capacity="50%", scope="global")
     run.metrics                                               # name, unit, value, band
     tt.compare(run, tt.run(tape, "belady", capacity="50%", scope="global"))
+    tt.run_system(tape, "kelle", machine="kelle-edram")       # a whole system of policies
     tt.study("baselines", store)
     store.sql("from baselines")
 
@@ -20,14 +21,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tokentape.runs import Run, compare, run
+    from tokentape.runs import Run, compare, run, run_system
     from tokentape.stores import Store, open, study
     from tokentape.warehouse.recorded import Tape
 
-__all__ = ["Run", "Store", "Tape", "compare", "open", "run", "study"]
+__all__ = ["Run", "Store", "Tape", "compare", "open", "run", "run_system", "study"]
 
 _WHERE = {
-    **dict.fromkeys(("Run", "compare", "run"), "tokentape.runs"),
+    **dict.fromkeys(("Run", "compare", "run", "run_system"), "tokentape.runs"),
     **dict.fromkeys(("Store", "open", "study"), "tokentape.stores"),
     "Tape": "tokentape.warehouse.recorded",
 }

@@ -1,4 +1,4 @@
-"""One replay from Python, and several beside each other."""
+"""One replay from Python, of a policy or a whole system, and several beside each other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import polars as pl
 
 from tokentape.flows.grid import replay_once
+from tokentape.flows.system_runs import Asked, run_asked, workload_of
+from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.resolve import told
 from tokentape.policies.systems import System
 from tokentape.replay.result import ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.recorded import Tape
 
-SHOWN = ("hit_frac", "decode_step_s", "decode_energy_j_per_token")
+SHOWN = ("hit_frac", "decode_step_s", "decode_energy_j_per_token", "tbt_mean_s", "energy_j_per_output_token")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +55,9 @@ class Run:
     def __repr__(self) -> str:
         of = self.settings
         found = ", ".join(f"{name} {self[name]:.4g}" for name in SHOWN if name in self.result.metrics)
-        where = f"{of['capacity_frac']:.0%} {of['scope']} of {of['trace_id']} on {of['hardware']}"
+        what = f"{of['policy']} at {of['capacity_frac']:.0%} {of['scope']} of" if "policy" in of else f"{of['system']} on"
         outside = "; an extrapolation" if of["is_extrapolated"] else ""
-        return f"Run {self.run_id}: {of['policy']} at {where}: {found}{outside}"
+        return f"Run {self.run_id}: {what} {of['trace_id']} on {of['hardware']}: {found}{outside}"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.metrics._repr_html_()}"
@@ -86,6 +88,29 @@ def run(
     return Run(*replay_once(tape.store, tape.trace_id, name, given, machine, rules, capacity, expert_format, seed, profile))
 
 
+def run_system(
+    tape: Tape,
+    system: str,
+    *,
+    changes: dict[str, str] | None = None,
+    workload: str = "",
+    budget: str | None = None,
+    model: str | None = None,
+    machine: str = "phone-lpddr5x-ufs4",
+    expert_format: str = "auto",
+    profile: str | None = None,
+) -> Run:
+    """Replays a tape through a system of policies and writes the result beside the tape; of one that is there the numbers are
+    read, without timeline and requests.
+
+    system: a shipped one (`kelle`) or a TOML file. changes: of its slots, {"residency": "lfu", "residency.scope": "per-layer"}.
+    workload: "rate=2,batch=8". budget: room for experts, "50%" or "24GB". model: that the tape was taken from, where it records
+    no widths, a name or a config.json. Raises ValueError naming what is wrong; nothing is written then.
+    """
+    given = (workload_of(workload), changes or {}, budget, model, expert_format, profile or PHYSICAL)
+    return Run(*run_asked(tape.store, Asked(tape.trace_id, system, machine, *given)))
+
+
 def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
     if params:
         raise ValueError("params are of a policy that is named; a policy object has its own")
@@ -93,13 +118,14 @@ def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, An
 
 
 def compare(*runs: Run) -> pl.DataFrame:
-    """A row per run: run_id, policy, trace_id, hardware, scope, capacity_frac, seed, then every metric as a column, null where a
-    run has none. Raises ValueError for no runs."""
+    """A row per run: run_id, policy or system, trace_id, hardware, scope, capacity_frac, seed, then every metric as a column,
+    null where a run has none. Raises ValueError for no runs."""
     if not runs:
         raise ValueError("nothing to compare; give runs")
-    facts = ("policy", "trace_id", "hardware", "scope", "capacity_frac", "seed")
+    named = ("policy", "system", "trace_id", "hardware", "scope", "capacity_frac", "seed")
+    facts = [fact for fact in named if any(fact in one.settings for one in runs)]
     rows = [
-        {"run_id": one.run_id, **{fact: one.settings[fact] for fact in facts}}
+        {"run_id": one.run_id, **{fact: one.settings.get(fact) for fact in facts}}
         | {name: metric.value for name, metric in one.result.metrics.items()}
         for one in runs
     ]

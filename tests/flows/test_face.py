@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import Cli
 from tiny_tape import write_tiny
 
 import tokentape as tt
@@ -63,6 +64,31 @@ def test_runs_are_those_of_the_command_line_and_stand_side_by_side(store: tt.Sto
     assert beside["hit_frac"].to_list() == [lru["hit_frac"], best["hit_frac"]]
     asked = store.sql("select replay_id, hit_frac from policy_summary order by hit_frac, policy desc")
     assert dict(asked.iter_rows()) == {lru.run_id: lru["hit_frac"], best.run_id: best["hit_frac"]}
+
+
+def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape: Cli) -> None:
+    drawn = ("--like", "DeepSeek-V2-Lite", "--requests", "1", "--prompt", "4", "--output", "3", "--no-scores")
+    tokentape.ok("synthesize", *drawn)
+    store = tt.open()
+    (tape,) = map(store.tape, store.tapes()["trace_id"])
+    of = {"budget": "50%", "workload": "batch=1", "machine": "workstation-rtx4090-pcie4"}
+    lru, lfu = tt.run_system(tape, "lru_offload", **of), tt.run_system(tape, "lru_offload", changes={"residency": "lfu"}, **of)
+    words = f"{tape.trace_id} --system lru_offload --set residency.budget=50% --workload batch=1 --hardware {of['machine']}"
+    assert lru.run_id in tokentape.ok("replay", *words.split()).err
+    assert (lru.requests.height, lru.timeline["step_s"].sum()) == (1, pytest.approx(lru["total_s"]))
+    again = tt.run_system(tape, "lru_offload", **of)
+    assert (again.run_id, again["total_s"], again.requests.height) == (lru.run_id, lru["total_s"], 0)
+    beside = tt.compare(lru, lfu, tt.run(tape, "lru", machine=of["machine"], **SIZE))
+    assert beside["system"].to_list() == ["lru_offload", "lru_offload", None]
+    assert beside["policy"].to_list() == [None, None, "lru"]
+    assert "lru_offload on deepseek-v2-lite" in repr(lru)
+    for wrong, said in (
+        ({"system": "lru_ofload"}, "lru_offload"),
+        ({"workload": "rat=1"}, "rate"),
+        ({"budget": "1 experts"}, "event"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tt.run_system(tape, **{"system": "lru_offload", **of, **wrong})
 
 
 def test_a_system_is_told_by_its_object_too(store: tt.Store) -> None:
