@@ -144,7 +144,7 @@ def _outside(
 
     held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
     geometry, longest = trace.geometry, cost.longest
-    kv = int(np.diff(trace.member_offsets).max(initial=1)) * kv_bytes(geometry, longest, ACTIVATION) if geometry.hidden else 0
+    kv = int(np.diff(trace.member_offsets).max(initial=1)) * kv_bytes(geometry, longest, ACTIVATION) if geometry.is_counted else 0
     found = overfull(machine, {**held_bytes, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
     found += [
@@ -153,6 +153,7 @@ def _outside(
         if n_bytes or ops
     ]
     found += without_cache(machine)
-    if not geometry.hidden:
-        found.append("attention, the KV cache, kernels and operations are not counted: the tape records no widths and heads")
+    if not geometry.is_counted:
+        why = geometry.uncounted or "the tape records no widths and heads"
+        found.append(f"attention, the KV cache, kernels and operations are not counted: {why}")
     return found

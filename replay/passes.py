@@ -83,7 +83,7 @@ def pass_costs(
     the work, too, has every layer apart, where else those that are alike are one but for their experts.
     """
     costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
-    is_apart = by_layer or not trace.geometry.hidden or bool(machine.roles.kv_cache)  # which all layers share, in their order
+    is_apart = by_layer or not trace.geometry.is_counted or bool(machine.roles.kv_cache)  # which all layers share, in their order
     fits = fits_of(machine, weight_format)
     held = _PREPARED.setdefault(trace, {})
     key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
@@ -154,8 +154,8 @@ def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
 
 
 def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks) -> Work:
-    """All but the routed experts; of a tape without widths, the bytes that it records."""
-    if trace.geometry.hidden:
+    """All but the routed experts; of a tape without widths, or whose attention is not known, the bytes that it records."""
+    if trace.geometry.is_counted:
         return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, _format_of(weight_format))
     n_bytes = passes_over_weights(trace, semantics)[:, None] * np.array(
         trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64

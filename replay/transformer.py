@@ -355,13 +355,11 @@ class _Layers:
         """Projections, and attention over the cache and within the prompt."""
         g, heads, b = self.g, self.g.n_heads / self.tp, self.blocks
         if g.of_windows:
-            made: list[Rows] = []
+            made, sums = list[Rows](), replace(self.sums, near_frac=self.near_frac)
             for has in (False, True):
                 at = b.attending[(b.windows[b.attending] > 0) == has]
-                of, sums = replace(b, attending=at, with_state=b.with_state[: 0 if has else None]), self.sums
-                part = _Layers(
-                    g.alike(has), self.machine, replace(sums, near_frac=self.near_frac), of, self.format_of, self.kv_format
-                )
+                of = replace(b, attending=at, with_state=b.with_state[: 0 if has else None])
+                part = _Layers(g.alike(has), self.machine, sums, of, self.format_of, self.kv_format)
                 made += part.attention() if of.mixing.size else ()
             return tuple(made)
         output = self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * g.value_dim)
@@ -498,10 +496,8 @@ class _Layers:
 
     def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""
-        g, moe = self.g, self.blocks.moe
-        router = (
-            (self.product("router", "router", moe, self.tokens, g.n_experts + g.n_idle_experts, g.hidden),) if moe.size else ()
-        )
+        g, moe, n_scores = self.g, self.blocks.moe, self.g.n_experts + self.g.n_idle_experts
+        router = (self.product("router", "router", moe, self.tokens, n_scores, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", self.blocks.dense, g.dense_intermediate))
 

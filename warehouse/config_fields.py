@@ -128,8 +128,7 @@ def heads_apart(config: dict[str, Any], has_window: Sequence[bool]) -> tuple[dic
             n_heads = config.get("num_global_key_value_heads") or config["num_key_value_heads"]
             whole |= {"num_key_value_heads": n_heads, "is_value_key": True}
     by_layer = {int(layer): dict(fields) for layer, fields in (config.get("per_layer_config") or {}).items()}
-    for layer, heads in enumerate(config.get("num_attention_heads_per_layer") or ()):
-        by_layer.setdefault(layer, {})["num_attention_heads"] = heads
+    by_layer |= {layer: {"num_attention_heads": n} for layer, n in enumerate(config.get("num_attention_heads_per_layer") or ())}
     for fields, is_windowed in ((whole, False), (windowed, True)):
         told = [by_layer.get(layer, {}) for layer in range(n_layers) if has_window[layer] == is_windowed]
         if any(fields_of != told[0] for fields_of in told) or set(*told[:1]) - set(_OF_HEADS):

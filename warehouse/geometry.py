@@ -123,6 +123,11 @@ class Geometry(BaseModel):
         return Geometry(**{**model.model_dump(), **kept})
 
     @property
+    def is_counted(self) -> bool:
+        """Whether what layers weigh and keep besides routed experts is known."""
+        return bool(self.hidden) and not self.uncounted
+
+    @property
     def ffn_matrices(self) -> int:
         return 3 if self.is_glu else 2
 
@@ -147,9 +152,7 @@ class Geometry(BaseModel):
 
     @property
     def attention_params(self) -> int:
-        """Weights of one layer's attention projections. Raises ValueError where not all of them are known."""
-        if self.uncounted:
-            raise ValueError(f"{self.architecture}: {self.uncounted}; its attention, keys and values are not counted")
+        """Weights of one layer's attention projections."""
         h, per_key = self.hidden, self.head_dim + (0 if self.is_value_key else self.value_dim)
         if self.kv_lora_rank:
             qk = self.qk_nope_head_dim + self.qk_rope_head_dim
@@ -163,8 +166,8 @@ class Geometry(BaseModel):
         return self.attentions * h * (self.n_heads * per_head + self.n_kv_heads * per_key)
 
     def mixing_params(self, layer: int) -> int:
-        """Weights of the attention projections of a layer, or of what it has in their place."""
-        if layer in self.without_mixing:
+        """Weights of the attention projections of a layer, or of what it has in their place; 0 where they are not known."""
+        if self.uncounted or layer in self.without_mixing:
             return 0
         mixer = self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else 0
         return mixer + (0 if mixer and not self.tokens_beside else self.of_layer(layer).attention_params)
@@ -271,14 +274,13 @@ class Geometry(BaseModel):
         return (*(self.layer_params(layer) for layer in range(self.n_layers)), self.vocab * self.hidden)
 
 
-_OF_LATENTS = (*(f"{of}_lora_rank" for of in ("kv", "q")), "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "index_n_heads",
-               "index_head_dim")  # fmt: skip
-_OF_HEADS = ("n_heads", "n_kv_heads", "head_dim", *_OF_LATENTS, "is_value_key", "has_sinks")  # that may differ with a window
+_LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "index_n_heads", "index_head_dim")
+_OF_HEADS = ("n_heads", "n_kv_heads", "head_dim", *_LATENT, "is_value_key", "has_sinks")  # that may differ with a window
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _LEAST = {  # of a field that is given
     **dict.fromkeys((*_REQUIRED, "num_key_value_heads", "head_dim", "intermediate_size"), 1),
     **dict.fromkeys(("num_experts", "n_shared_experts", "first_k_dense_replace", "num_experts_per_tok"), 0),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", *_OF_LATENTS), 0),
+    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", *_LATENT), 0),
     **dict.fromkeys(("sliding_window", "max_window_layers"), 0),
 }
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
@@ -288,11 +290,10 @@ _UNKNOWN = (
     ("it is an encoder", "big_bird data2vec-text ernie roformer xmod xlnet blip_text_model"),
     ("its attention has convolutions", "inkling_text inkling2_text inkling2_loop_text zaya"),
     ("it applies the same layers several times", "zamba zamba2 hrm_text"),
-    ("it has parts that are not known", "doge dory moshi recurrent_gemma qwen4_exp_text cpmant ctrl evolla muse_glimmer_text"),
+    ("it has unknown parts", "jetmoe doge dory moshi recurrent_gemma qwen4_exp_text cpmant ctrl evolla muse_glimmer_text"),
     ("layers share keys and values", "num_kv_shared_layers use_cla"),
     ("layers attend to images", "cross_attention_layers cross_layer_interval"),
     ("it compresses keys and values", "deepseek_v4"),
-    ("its attention chooses among experts", "jetmoe"),
     ("every layer has an input table of its own", "hidden_size_per_layer_input"),
     ("layers share an indexer", "has_shared_indexers"),
 )
@@ -479,7 +480,7 @@ def _of(config: dict[str, Any]) -> Geometry:
         expert_hidden=_first(config, "expert_hidden_size") if n_experts else 0,
         shared_intermediate=shared if n_experts else 0,
         dense_intermediate=intermediate,
-        **{name: _first(config, name) for name in _OF_LATENTS},
+        **{name: _first(config, name) for name in _LATENT},
         n_idle_experts=_first(config, "zero_expert_num") if n_experts else 0,
         **_details(config, n_layers),
     )

@@ -140,7 +140,6 @@ def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_se
     g, decodes = geometry, max_seqs * (1 + n_nodes)
     n_prefill = min(rule.budget_tokens, WHOLE_PROMPT_TOKENS)
     n_tokens = max(n_prefill, decodes) if rule.counts_decodes else n_prefill + decodes
-    # Queries, keys and values, the heads' outputs.
     attention = max(2 * of.n_heads * of.head_dim + of.kv_elements_per_token_layer for of in (g.alike(False), g.alike(True)))
     dense = g.dense_intermediate if g.n_dense else g.shared_intermediate
     widths = [attention, g.mixer_in, g.ffn_matrices * dense]

@@ -231,10 +231,8 @@ class KVSlots:
 
     def _numbers(self) -> Floats:
         geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)
-        windows, (of_first, others) = (
-            np.array([window for window, _ in geometry.caches]),
-            self._layer_bytes([of for _, of in geometry.caches]),
-        )
+        windows = np.array([window for window, _ in geometry.caches])
+        of_first, others = self._layer_bytes([of for _, of in geometry.caches])
         of_attending, each = self._layer_bytes([geometry.of_layer(layer) for layer in geometry.attending])
         made[TOKEN] = each.sum() * of_attending
         made[PER_CONTEXT], made[PER_CONTEXT_W] = others[windows == 0].sum() * of_first, others[windows > 0].sum() * of_first

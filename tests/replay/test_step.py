@@ -94,6 +94,19 @@ def test_recorded_sizes_count_as_their_layers():
     assert [of_layer[layer] - size for layer, size in ((1, 2000), (2, 4000), (3, 6000))] == [10, 20, 30]
 
 
+def test_of_a_model_whose_attention_is_not_known_all_but_attention_is_read_and_said():
+    update = {"uncounted": "it compresses keys and values"}
+    known, other = (
+        replay(make_trace(geometry=of), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY)
+        for of in (GEOMETRY, GEOMETRY.model_copy(update=update))
+    )
+    assert other.timeline["backing_bytes"].tolist() == known.timeline["backing_bytes"].tolist()
+    left_out = known.timeline["fast_bytes"] - other.timeline["fast_bytes"]
+    assert set(left_out.tolist()) == {GEOMETRY.all_mixing_params}
+    assert "operations are not counted: it compresses keys and values" in other.settings["outside_envelope"]
+    assert "not counted" not in (known.settings["outside_envelope"] or "")
+
+
 def test_a_pass_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="has no pass 999; its passes run from 0 to 62"):
         step_of(make_trace(), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 0, 999)
