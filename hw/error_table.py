@@ -37,9 +37,9 @@ def markdown(rows: pl.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def refreshed(text: str, *folders: Path) -> str:
-    """The page with the table computed anew."""
-    table = markdown(errors(pl.concat(compare(measured.read(folders), calibrate.shipped()))))
+def refreshed(text: str, rows: pl.DataFrame) -> str:
+    """The page with the table of these rows."""
+    table = markdown(rows)
     return re.sub(r"(?s)(<!-- errors -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{table}\n{match[2]}", text)
 
 
@@ -47,4 +47,5 @@ if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit("usage: python -m tokentape.hw.error_table docs/calibration.md FOLDERS")
     page = Path(sys.argv[1])
-    write_text(page, refreshed(page.read_text(encoding="utf-8"), *map(Path, sys.argv[2:])))
+    tables = measured.read(list(map(Path, sys.argv[2:])))
+    write_text(page, refreshed(page.read_text(encoding="utf-8"), errors(pl.concat(compare(tables, calibrate.shipped())))))

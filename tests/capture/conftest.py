@@ -50,10 +50,10 @@ def model_folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def prompts(tmp_path):
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory):
     """A .jsonl file of seven short prompts of unequal length."""
-    path = tmp_path / "prompts.jsonl"
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
     words = ["alpha beta", "the quick brown fox", "x", "one two three four", "tape", "record once, replay often", "abc"]
     path.write_text("".join(f'{{"prompt": "{w}"}}\n' for w in words))
     return str(path)

@@ -28,10 +28,10 @@ def test_metrics_by_hand():
 
 
 def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
-    effort = Effort(n_windows=3, prompt_tokens=48, decode_tokens=24, n_whole=4)
-    rows = bits_points(loaded, (0, 1), effort, ("MAT42",), ("lsb_aug", "round_sym", "trunc_sym"))
+    effort = Effort(n_windows=3, prompt_tokens=48, decode_tokens=16, n_whole=4)
+    rows = bits_points(loaded, (0,), effort, ("MAT42",), ("lsb_aug", "round_sym", "trunc_sym"))
     for pool in ("hotness", "random"):
-        rows += loop_points(loaded, (0, 1), effort, Setting.of("pool", batch=3, bits=0, pool=pool, pool_frac=0.375))
+        rows += loop_points(loaded, (0,), effort, Setting.of("pool", batch=3, bits=0, pool=pool, pool_frac=0.375))
     conform("acceptance_points", pa.Table.from_pylist([{"study": "x", **row} for row in rows]))
     keys = [tuple(row.get(name) for name in TABLES["acceptance_points"].key) for row in rows]
     assert len(set(keys)) == len(keys)

@@ -3,15 +3,17 @@
 import dataclasses
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 
 from tokentape.capture import models, plan
-from tokentape.capture.run import CaptureSettings
+from tokentape.capture.run import CaptureSettings, capture
 
 
 @pytest.fixture
@@ -104,7 +106,26 @@ print(tape.read("requests")["n_output_tokens"].to_list())
 
 
 @pytest.mark.embedded
-def test_an_embedded_capture_asks_nothing_of_the_network(tmp_path):
+def test_an_embedded_capture_asks_nothing_of_the_network(store, monkeypatch):
+    tried = []
+
+    def refuse(*arguments, **options):
+        tried.append(arguments)
+        raise OSError("no network in this test")
+
+    for of, name in ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(of, name, refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    capture(CaptureSettings("embedded", "math", max_requests=1, max_new_tokens=4), store)
+    assert not tried
+    with pytest.raises(Exception, match="no network in this test"):
+        huggingface_hub.HfApi().model_info("somebody/tiny")
+    assert tried
+
+
+@pytest.mark.embedded
+@pytest.mark.slow
+def test_nor_does_a_process_that_has_just_begun(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
     run = subprocess.run(
         [sys.executable, "-c", NO_NETWORK, str(tmp_path / "tape")],

@@ -19,7 +19,7 @@ from tokentape.warehouse.tape import Store
 ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(model_folder, prompts):
     return CaptureSettings(model_folder("Qwen3Moe"), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
 
@@ -27,6 +27,13 @@ def settings(model_folder, prompts):
 def read(store, trace_id):
     tape = store.open(trace_id)
     return tape, {name: tape.read(name) for name in tape.manifest.tables}
+
+
+@pytest.fixture(scope="module")
+def captured(settings, tmp_path_factory):
+    """The tape of `settings`, and its tables."""
+    store = Store(str(tmp_path_factory.mktemp("captured")))
+    return read(store, capture(settings, store))
 
 
 def reference(folder, ids):
@@ -38,9 +45,8 @@ def reference(folder, ids):
     return nll.numpy(), out.attentions, out.router_logits
 
 
-def test_the_tape_of_a_greedy_capture(settings, store):
-    trace_id = capture(settings, store)
-    tape, tables = read(store, trace_id)
+def test_the_tape_of_a_greedy_capture(settings, captured):
+    tape, tables = captured
     requests, tokens, passes = tables["requests"], tables["tokens"], tables["passes"]
     layers = tape.geometry.moe_layers
     n_inputs = int((requests["n_prompt_tokens"] + requests["n_output_tokens"]).sum()) - len(requests)
@@ -65,8 +71,8 @@ def test_the_tape_of_a_greedy_capture(settings, store):
         np.testing.assert_allclose(tokens.filter(pl.col("request_id") == request_id)["nll"][1:], nll, atol=1e-4)
 
 
-def test_recorded_scores_explain_the_recorded_experts(settings, store):
-    tape, tables = read(store, capture(settings, store))
+def test_recorded_scores_explain_the_recorded_experts(captured):
+    tape, tables = captured
     manifest = tape.manifest
     assert manifest.score_rule == "softmax"
     assert manifest.score_params["norm_topk_prob"] is True
@@ -78,8 +84,8 @@ def test_recorded_scores_explain_the_recorded_experts(settings, store):
     assert (np.diff(weights, axis=1) <= 0).all()
 
 
-def test_attention_rows_are_those_of_the_model(settings, store):
-    _, tables = read(store, capture(settings, store))
+def test_attention_rows_are_those_of_the_model(settings, captured):
+    _, tables = captured
     ids = tables["tokens"].filter(pl.col("request_id") == 1)["token_id"].to_list()
     n_prompt = tables["requests"]["n_prompt_tokens"][1]
     _, attentions, _ = reference(settings.model, ids)
@@ -100,8 +106,8 @@ def test_attention_rows_are_those_of_the_model(settings, store):
 
 
 @pytest.mark.parametrize(("keep", "size"), [("top:4", 4), ("block:8", 8)])
-def test_shortened_attention_keeps_the_whole_mass(settings, store, keep, size):
-    full = read(store, capture(settings, store))[1]["attention"]
+def test_shortened_attention_keeps_the_whole_mass(settings, captured, store, keep, size):
+    full = captured[1]["attention"]
     short = read(store, capture(dataclasses.replace(settings, attention=keep), store))[1]["attention"]
     for a, b in zip(full.iter_rows(named=True), short.iter_rows(named=True), strict=True):
         assert sum(b["mass"]) + b["rest"] == pytest.approx(sum(a["mass"]), rel=1e-5)
@@ -221,8 +227,12 @@ def killed_after(store, n_files, monkeypatch):
     monkeypatch.setattr(store, "write_shard", dying)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_path, monkeypatch, temperature):
+@pytest.mark.parametrize(("temperature", "kills"), [
+    (0.0, (0, 6, 17)), (1.0, (9,)),
+    pytest.param(0.0, (1, 5, 9), marks=pytest.mark.slow),
+    pytest.param(1.0, (1,), marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_path, monkeypatch, temperature, kills):
     monkeypatch.setattr(plan, "SHARD_REQUESTS", 2)
     wanted = dataclasses.replace(settings, batch_size=2, temperature=temperature)
     whole_store = Store(str(tmp_path / "whole"))
@@ -230,7 +240,7 @@ def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_
     whole = whole_store.open(trace_id)
     assert whole.manifest.n_shards == 3
     # Before, between and inside the shards' six files each, and before the manifest; drawn tokens inside two.
-    for n_files in (1, 9) if temperature else (0, 1, 5, 6, 9, 17):
+    for n_files in kills:
         store = Store(str(tmp_path / f"killed{n_files}"))
         with monkeypatch.context() as patch:
             killed_after(store, n_files, patch)
@@ -273,7 +283,7 @@ def test_progress_counts_to_the_end(settings, store):
 def test_the_estimate_bounds_the_tape_and_stops_one_that_cannot_fit(settings, store, monkeypatch):
     expected = estimate(settings, store)
     assert expected.fits
-    long = dataclasses.replace(settings, max_requests=7, max_new_tokens=100)
+    long = dataclasses.replace(settings, max_requests=7, max_new_tokens=40)
     trace_id = capture(long, store)
     assert estimate(long, store).table_bytes["scores"] > sum(store.fs.size(f) for f in store.open(trace_id).files("scores"))
     monkeypatch.setattr(plan, "_free_bytes", lambda root: 1000)

@@ -94,7 +94,11 @@ def without_strength(name, model):
 
 @pytest.mark.parametrize(
     ("name", "system"),
-    [(name, system) for system in SYSTEMS for name in (MOE_CONFIGS if system in ("lru", "dbsc") else REROUTABLE)],
+    [
+        pytest.param(name, system, marks=[pytest.mark.slow] * ((i + n) % 3 != 0))
+        for i, system in enumerate(SYSTEMS)
+        for n, name in enumerate(MOE_CONFIGS if system in ("lru", "dbsc") else REROUTABLE)
+    ],
 )
 def test_a_policy_without_strength_leaves_every_logit_bit_equal(tiny, plain, name, system):
     model, batch, (plain_ids, plain_logits) = tiny[name], requests(), plain[name]
@@ -317,8 +321,10 @@ def open_loop(model, batch, outputs, loop):
     return totals
 
 
-@pytest.mark.parametrize("warmup", WARMUPS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("precision", "warmup"), [
+    pytest.param(precision, warmup, marks=[pytest.mark.slow] * (i % 2 != n % 2))
+    for i, precision in enumerate(PRECISIONS) for n, warmup in enumerate(WARMUPS)
+])  # fmt: skip
 def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_counts(tiny, precision, warmup):
     for name in ("Qwen3Moe", "DeepseekV3" if precision in ("high-bit", "amat") else "GptOss"):
         model, batch = tiny[name], requests(new=(8, 11, 5))
@@ -332,11 +338,16 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
         assert loop.totals["misses"] > 0
 
 
+@pytest.fixture(scope="module")
+def recall(tmp_path_factory):
+    store = Store(str(tmp_path_factory.mktemp("recall")))
+    return store.open(capture(CaptureSettings("embedded", "recall", max_requests=3, max_new_tokens=16, device="cpu"), store))
+
+
 @pytest.mark.embedded
 @pytest.mark.parametrize("precision", ["high-bit", "dbsc"])
-def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, tmp_path, precision):
-    store = Store(str(tmp_path))
-    tape = store.open(capture(CaptureSettings("embedded", "recall", max_requests=3, max_new_tokens=24, device="cpu"), store))
+def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, recall, precision):
+    tape = recall
     routing = tape.read("routing")
     trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", routing, tape.read("passes"))
     scores = scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)

@@ -28,7 +28,7 @@ DOC = Path(__file__).resolve().parents[2] / "docs" / "kv.md"
 
 @pytest.fixture(scope="module")
 def lab(loaded):
-    return Lab(loaded, 0, Cut(n_items=4, prompt_tokens=64, decode_tokens=64))
+    return Lab(loaded, 0, Cut(n_items=4, prompt_tokens=64, decode_tokens=40))
 
 
 def test_int16_bears_losses_that_destroy_halves(lab):
@@ -83,7 +83,7 @@ def test_recall_shows_what_eviction_loses(loaded):
         AEP(32, sink=SINK, importance="mean"), RandomEviction(32, sink=SINK),
     ]  # fmt: skip
     names = {kind: name for name, kind in KV_POLICIES.items()}
-    runs = [kv_run(names[type(policy)], asdict(policy), 8) for policy in tried]
+    runs = [kv_run(names[type(policy)], asdict(policy), 6) for policy in tried]
     rows = [evaluate_inside(loaded, "recall", run, 0) for run in runs]
     full, *evicting = rows
     assert full["accuracy"] > 0.9

@@ -29,10 +29,10 @@ def test_train_and_held_out_never_overlap():
         kept, held = ({item.name for item in source(held_out)} for held_out in (False, True))
         assert held
         assert not kept & held
-    kept, held = ({item.name for item in first(texts.math_items(held_out, 1), 3000)} for held_out in (False, True))
+    kept, held = ({item.name for item in first(texts.math_items(held_out, 1), 1000)} for held_out in (False, True))
     assert not kept & held
     rng = np.random.default_rng(0)
-    kept, held = ({texts.recall_key(rng, held_out) for _ in range(2000)} for held_out in (False, True))
+    kept, held = ({texts.recall_key(rng, held_out) for _ in range(1000)} for held_out in (False, True))
     assert not kept & held
 
 
@@ -49,7 +49,7 @@ def test_math_solutions_are_right():
 def test_recall_answers_stand_in_the_passage_which_fits_400_tokens():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     lengths = []
-    for item in first(texts.recall_items(True, 3), 300):
+    for item in first(texts.recall_items(True, 3), 100):
         key = item.prompt.rsplit("\n", 1)[1]
         assert item.prompt.count(f"\n{key}{item.answer}\n") + item.prompt.startswith(f"{key}{item.answer}\n") == 1
         lengths.append(len(tokenizer(item.prompt)["input_ids"]))

@@ -181,14 +181,14 @@ def test_a_full_reservoir_is_a_seeded_uniform_sample(models):
 
 def test_every_row_is_kept_as_often_as_every_other():
     counts = np.zeros(40)
-    for seed in range(2000):
+    for seed in range(1000):
         held = reservoir._Reservoir(10, np.random.default_rng(seed))
         for batch in torch.arange(40.0).reshape(-1, 1).split(7):
             held.add(batch)
         (rows,) = held.columns
         assert len(rows.unique()) == 10
         counts[rows[:, 0].long().numpy()] += 1
-    assert np.abs(counts / 2000 - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 2000)  # a binomial's four standard deviations
+    assert np.abs(counts / 1000 - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / 1000)  # a binomial's four standard deviations
 
 
 def test_batches_do_not_decide_what_is_kept():
@@ -270,20 +270,26 @@ def test_unknown_layouts_and_quantisers_are_refused(models):
 # ------------------------------------------------------------------------------------------------------------------- tape
 
 
-@pytest.fixture
-def settings(model_folder, tmp_path):
-    text = tmp_path / "text.jsonl"
+@pytest.fixture(scope="module")
+def settings(model_folder, tmp_path_factory):
+    text = tmp_path_factory.mktemp("text") / "text.jsonl"
     text.write_text("".join(f'{{"text": "{" ".join(f"word{i * j}" for j in range(30))}"}}\n' for i in range(4)))
     return CaptureSettings(model_folder("Mixtral"), str(text), tables=("losses",), max_requests=9, max_prompt_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def captured(settings, tmp_path_factory):
+    """The store, the tape of `settings` and its progress."""
+    store, told = Store(str(tmp_path_factory.mktemp("captured"))), []
+    return store, capture(settings, store, progress=told.append), told
 
 
 def losses(store, trace_id):
     return store.open(trace_id).read("losses")
 
 
-def test_the_tape_of_a_capture(settings, store):
-    told = []
-    trace_id = capture(settings, store, progress=told.append)
+def test_the_tape_of_a_capture(captured):
+    store, trace_id, told = captured
     tape = store.open(trace_id)
     assert tape.manifest.tables == ("requests", "losses")
     assert tape.manifest.settings["max_new_tokens"] == 0
@@ -302,18 +308,17 @@ def test_the_tape_of_a_capture(settings, store):
     assert array[2, 5, 2] == chosen["mse"][0]
 
 
-def test_equal_seeds_give_equal_losses_and_others_do_not(settings, store, tmp_path):
-    elsewhere = Store(str(tmp_path / "again"))
-    trace_id = capture(settings, store)
-    assert capture(settings, elsewhere) == trace_id
-    assert losses(store, trace_id).equals(losses(elsewhere, trace_id))
+def test_equal_seeds_give_equal_losses_and_others_do_not(captured, settings, store):
+    whole, trace_id, _ = captured
+    assert capture(settings, store) == trace_id
+    assert losses(whole, trace_id).equals(losses(store, trace_id))
     other = capture(replace(settings, seed=1), store)
     assert other != trace_id
     assert not losses(store, trace_id)["mse"].equals(losses(store, other)["mse"])
 
 
-def test_a_stopped_capture_goes_on_with_the_next_layer(settings, store, tmp_path, monkeypatch):
-    whole = losses(store, capture(settings, store))
+def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_path, monkeypatch):
+    whole = losses(*captured[:2])
     monkeypatch.setattr(run, "RESERVOIR_BYTES", 1)  # a pass per layer
     elsewhere = Store(str(tmp_path / "again"))
 
@@ -352,7 +357,7 @@ def test_dense_models_have_no_losses(settings, store, model_folder):
     assert not store.unfinished_ids()
 
 
-def test_a_table_that_does_not_fit_is_named(settings, store):
-    trace_id = capture(settings, store)
+def test_a_table_that_does_not_fit_is_named(captured):
+    store, trace_id, _ = captured
     with pytest.raises(BadTape, match="holds no losses of awq; it has gptq, rtn"):
         loss_table(store.open(trace_id), "awq")

@@ -43,11 +43,17 @@ def prompts(n=2, new=10):
     return [Request(i, tuple(tiny_families.prompt(10 + 3 * i)[0].tolist()), new, seed=i) for i in range(n)]
 
 
-@pytest.mark.parametrize("family", tiny_families.CONFIGS)
-@pytest.mark.parametrize("shape", [{}, TREE], ids=["chain", "tree"])
-def test_greedy_output_is_that_of_plain_decoding(family, shape):
+@pytest.mark.parametrize(
+    ("family", "is_tree"),
+    [
+        pytest.param(family, is_tree, marks=[pytest.mark.slow] * (n % 2 == is_tree))
+        for is_tree in (False, True)
+        for n, family in enumerate(tiny_families.CONFIGS)
+    ],
+)
+def test_greedy_output_is_that_of_plain_decoding(family, is_tree):
     loaded, requests = tiny(family), prompts()
-    settings = DraftSettings("quant" if family in WITHOUT_POOL else "elastic", **shape)
+    settings = DraftSettings("quant" if family in WITHOUT_POOL else "elastic", **(TREE if is_tree else {}))
     outcomes, rounds = run(loaded, requests, settings)
     plain = [decode(loaded.model, [r], GREEDY, frozenset(), 0, with_nll=True)[0] for r in requests]
     for ours, theirs in zip(outcomes, plain, strict=True):
@@ -55,6 +61,14 @@ def test_greedy_output_is_that_of_plain_decoding(family, shape):
         np.testing.assert_allclose(ours.nll, theirs.nll, atol=1e-4)
     assert sum(r.n_accepted for r in rounds) > 0
     assert all(len(r.nodes) - 1 <= 6 for r in rounds)
+
+
+@pytest.fixture(scope="module")
+def greeted(embedded):
+    """Requests, and what the model says to each alone."""
+    texts = ["def greet(name):\n    return", "Tom has 12 apples and buys 30 more. How many"]
+    requests = [Request(i, tuple(embedded.tokenizer(t)["input_ids"]), 12) for i, t in enumerate(texts)]
+    return requests, [decode(embedded.model, [r], GREEDY, embedded.stop_ids, embedded.pad_id)[0] for r in requests]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +84,11 @@ def test_greedy_output_is_that_of_plain_decoding(family, shape):
     ],
     ids=str,
 )
-def test_greedy_output_of_the_embedded_model(embedded, settings):
-    texts = ["def greet(name):\n    return", "Tom has 12 apples and buys 30 more. How many"]
-    requests = [Request(i, tuple(embedded.tokenizer(t)["input_ids"]), 16) for i, t in enumerate(texts)]
+def test_greedy_output_of_the_embedded_model(embedded, greeted, settings):
+    requests, plain = greeted
     outcomes, rounds = run(embedded, requests, settings, stop_ids=embedded.stop_ids)
-    for request, outcome in zip(requests, outcomes, strict=True):
-        [plain] = decode(embedded.model, [request], GREEDY, embedded.stop_ids, embedded.pad_id)
-        assert outcome.output_ids == plain.output_ids
+    for request, outcome, alone in zip(requests, outcomes, plain, strict=True):
+        assert outcome.output_ids == alone.output_ids
         mine = [r for r in rounds if r.request_id == request.request_id]
         assert 1 + sum(len(r.committed) for r in mine) == len(outcome.output_ids)
 
@@ -156,7 +168,7 @@ SAMPLED = [
 ]
 
 
-@pytest.mark.parametrize("settings", SAMPLED[:3], ids=["chain", "tree", "eagle"])
+@pytest.mark.parametrize("settings", SAMPLED[2:3], ids=["eagle tree"])
 def test_sampled_output_passes_a_chi_square_test(embedded, settings):
     """Below .001 once in a thousand blocks of seeds; a wrong acceptance is below 1e-6 on as many."""
     assert sampled_p_value(embedded, settings, 120) > 0.001

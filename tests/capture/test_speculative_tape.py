@@ -13,11 +13,12 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.scoring import disagreements
 from tokentape.policies.speculation.pools import restricted_topk
 from tokentape.replay.trace import trace_from_tables
+from tokentape.warehouse.tape import Store
 
 TREE = DraftSettings(depth=3, width=2, verify_nodes=4, pool_frac=0.25)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def settings(model_folder, prompts):
     lengths = {"max_requests": 5, "max_prompt_tokens": 20, "max_new_tokens": 9}
     return CaptureSettings(model_folder("Qwen3Moe"), prompts, **lengths, batch_size=2, speculation=TREE)
@@ -32,8 +33,15 @@ def read(store, trace_id):
     return tape, {name: tape.read(name) for name in tape.manifest.tables}
 
 
-def test_the_accepted_path_is_the_ordinary_tape(settings, store):
-    _, ours = read(store, capture(settings, store))
+@pytest.fixture(scope="module")
+def captured(settings, tmp_path_factory):
+    """The tape of `settings`, and its tables."""
+    store = Store(str(tmp_path_factory.mktemp("captured")))
+    return read(store, capture(settings, store))
+
+
+def test_the_accepted_path_is_the_ordinary_tape(settings, captured, store):
+    _, ours = captured
     _, plain = read(store, capture(ordinary(settings), store))
     assert ours["requests"].equals(plain["requests"])
     inputs = ["request_id", "position", "token_id"]
@@ -46,8 +54,8 @@ def test_the_accepted_path_is_the_ordinary_tape(settings, store):
     assert ours["scores"].select(keys).equals(ours["routing"].select(keys))
 
 
-def test_the_nodes_of_draft_and_verify_passes(settings, store):
-    tape, tables = read(store, capture(settings, store))
+def test_the_nodes_of_draft_and_verify_passes(captured):
+    tape, tables = captured
     nodes, acceptance, rounds = tables["node_routing"], tables["acceptance"], tables["rounds"]
     layers, top_k = tape.geometry.moe_layers, tape.geometry.top_k
     assert (
@@ -127,8 +135,8 @@ def test_attention_of_rejected_nodes_is_that_of_their_own_text(settings, store):
         np.testing.assert_allclose(row["mass"], matrix[-1], atol=2e-5)
 
 
-def test_what_entered_was_read_and_pools_keep_their_size(settings, store):
-    _, tables = read(store, capture(settings, store))
+def test_what_entered_was_read_and_pools_keep_their_size(captured):
+    _, tables = captured
     rounds, nodes = tables["rounds"], tables["node_routing"].filter(pl.col("phase") == "verify")
     assert rounds["pool"].list.len().unique().to_list() == [2]
     nodes = nodes.with_columns(batch=pl.col("request_id") // 2)
@@ -151,8 +159,8 @@ def test_what_entered_was_read_and_pools_keep_their_size(settings, store):
     assert n_entered > 0
 
 
-def test_an_ordinary_replay_sees_the_accepted_path_only(settings, store):
-    tape, tables = read(store, capture(settings, store))
+def test_an_ordinary_replay_sees_the_accepted_path_only(captured):
+    tape, tables = captured
     trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", tables["routing"], tables["passes"])
     assert trace.pass_ids.size == (tables["passes"]["kind"] != "draft").sum()
     assert trace.pass_tokens.sum() == len(tables["tokens"])

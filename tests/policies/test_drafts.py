@@ -167,7 +167,10 @@ def p_value(target: Language, pairs: list[list[int]]) -> float:
     return float(chisquare(*cells).pvalue)
 
 
-SHAPES = [Shape(1), Shape(3), Shape(2, 2), Shape(3, 4), Shape(3, 4, verify_nodes=3), Shape(2, 5, verify_nodes=4)]
+SHAPES = [
+    Shape(1), Shape(3), Shape(2, 2), Shape(2, 5, verify_nodes=4),
+    *(pytest.param(shape, marks=pytest.mark.slow) for shape in (Shape(3, 4), Shape(3, 4, verify_nodes=3))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
