@@ -73,6 +73,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 def canonical(config: dict[str, Any]) -> dict[str, Any]:
     """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
     found = _LEFT_OUT.get(config.get("model_type") or "", {}) | config
+    found |= {"model_type": "longcat_flash"} if found.get("zero_expert_num") is not None else {}  # whose own config names none
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
@@ -118,7 +119,7 @@ def heads_apart(config: dict[str, Any], has_window: Sequence[bool]) -> tuple[dic
     whole, other = dict[str, Any](), dict(config.get("attention_other_setting") or {})
     other["num_key_value_heads"] = other.get("num_attention_groups")  # Step
     windowed = {name: value for name in _OF_HEADS if (value := config.get(f"swa_{name}") or other.get(name))}
-    if model_type == "mimo_v2_flash":
+    if model_type.startswith("mimo_v2"):
         windowed = {"num_key_value_heads": 2 * config["num_key_value_heads"]} | windowed | {"has_sinks": True}
     if config.get("index_head_dim"):
         windowed |= {"index_head_dim": 0, "index_n_heads": 0}

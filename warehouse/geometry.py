@@ -291,6 +291,7 @@ _UNKNOWN = (
     ("its attention has convolutions", "inkling_text inkling2_text inkling2_loop_text zaya"),
     ("it applies the same layers several times", "zamba zamba2 hrm_text"),
     ("it has unknown parts", "jetmoe doge dory moshi recurrent_gemma qwen4_exp_text cpmant ctrl evolla muse_glimmer_text"),
+    ("it has tables of n-grams", "ngram_vocab_size_ratio"),
     ("layers share keys and values", "num_kv_shared_layers use_cla"),
     ("layers attend to images", "cross_attention_layers cross_layer_interval"),
     ("it compresses keys and values", "deepseek_v4"),
@@ -373,7 +374,7 @@ def _sliding_windows(config: dict[str, Any], n_layers: int) -> tuple[int, ...]:
     if not window or not config.get("use_sliding_window", model_type not in _WINDOW_IF_ASKED):
         return ()
     every = config.get("sliding_window_pattern") or config.get("global_attn_every_n_layers") or _ONE_TO_ALL.get(model_type)
-    window = 1 + config["sliding_window_size"] if model_type == "mimo_v2_flash" and config.get("sliding_window_size") else window
+    window = 1 + config["sliding_window_size"] if model_type[:7] == "mimo_v2" and config.get("sliding_window_size") else window
     if config.get("layer_types"):
         has_window = [kind in ("sliding_attention", "chunked_attention") for kind in config["layer_types"][:n_layers]]
     elif isinstance(pattern := config.get("hybrid_layer_pattern") or every, list | str):  # MiMo, EXAONE 4: LLLG

@@ -248,9 +248,9 @@ ON_THE_HUB = {
         "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8},
     }),
     "longcat-flash-chat": (560, 31.3, {  # of 18.6 to 31.3, by how many of the chosen experts compute
-        "model_type": "longcat_flash", "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64, "vocab_size": 131072,
-        "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536, "v_head_dim": 128,
-        "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
+        "architectures": ["LongcatFlashForCausalLM"], "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64,
+        "vocab_size": 131072, "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536,
+        "v_head_dim": 128, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
     }),
 }  # fmt: skip
 
@@ -269,6 +269,7 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
         ({"model_type": "deepseek_v4"}, "llama: it compresses keys and values; its attention, keys and values are not counted"),
         ({"model_type": "gemma4_text"}, "every layer has an input table of its own"),
         ({"num_kv_shared_layers": 1}, "layers share keys and values"),
+        ({"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7}, "it has tables of n-grams"),
         ({"kv_lora_rank": 4, "indexer_types": ["full", "shared"]}, "layers share an indexer"),
         ({"layer_types": ["hybrid", "hybrid"]}, r"layers of a kind that is not known \(hybrid\)"),
     ],
