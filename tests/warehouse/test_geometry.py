@@ -250,7 +250,8 @@ ON_THE_HUB = {
     "longcat-flash-chat": (560, 31.3, {  # of 18.6 to 31.3, by how many of the chosen experts compute
         "architectures": ["LongcatFlashForCausalLM"], "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64,
         "vocab_size": 131072, "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536,
-        "v_head_dim": 128, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512, "zero_expert_num": 256, "moe_topk": 12,
+        "v_head_dim": 128, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512,
+        "zero_expert_num": 256, "moe_topk": 12,
     }),
 }  # fmt: skip
 
