@@ -227,7 +227,7 @@ class KVSlots:
     def _layer_bytes(self, alike: list[Geometry]) -> tuple[float, Floats]:
         """A token's keys and values in a layer like the first of these, on all devices, and those of each over it."""
         found = np.array([self.kv_frac * kv_token_bytes(of, self.machine) * self.machine.n_devices for of in alike])
-        return (float(found[0]), found / found[0]) if found.size else (0.0, found)
+        return (float(found[0]), found / (found[0] or 1.0)) if found.size else (0.0, found)
 
     def _numbers(self) -> Floats:
         geometry, made = self.recorded.geometry, np.zeros(N_NUMBERS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.config_fields import canonical
 from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
-from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.geometry import Geometry, from_config
 from tokentape.warehouse.mixers import mixer_of
 from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
 from tokentape.warehouse.models import FOLDER, load, names, shipped
@@ -202,6 +202,7 @@ def test_layers_that_differ_count_every_parameter_and_keep_what_transformers_kee
         kept += of_token * (n if n == n_tokens else n + 1)  # a window without the token that is to come
     assert model_sizes.kv_bytes(geometry, n_tokens, "int8") == kept
     assert {n for n in geometry.windows_by_layer if n} <= {7}
+    assert Geometry.model_validate_json(geometry.model_dump_json()) == geometry  # as a manifest keeps it
 
 
 FULL_AND_SLIDING = {"full_attention": 0, "sliding_attention": 7, "chunked_attention": 7}
