@@ -289,13 +289,12 @@ _WANTED = "give the config of a decoder-only language model"
 _UNKNOWN = (
     ("it is an encoder", "big_bird data2vec-text ernie roformer xmod xlnet blip_text_model"),
     ("its attention has convolutions", "inkling_text inkling2_text inkling2_loop_text zaya"),
-    ("it applies the same layers several times", "zamba zamba2 hrm_text"),
+    ("it applies the same layers several times", "zamba zamba2 hrm_text loop_num"),
     ("it has unknown parts", "jetmoe doge dory moshi recurrent_gemma qwen4_exp_text cpmant ctrl evolla muse_glimmer_text"),
-    ("it has tables of n-grams", "ngram_vocab_size_ratio"),
     ("layers share keys and values", "num_kv_shared_layers use_cla"),
     ("layers attend to images", "cross_attention_layers cross_layer_interval"),
     ("it compresses keys and values", "deepseek_v4"),
-    ("every layer has an input table of its own", "hidden_size_per_layer_input"),
+    ("it has more than one input table", "hidden_size_per_layer_input ngram_vocab_size_ratio"),
     ("layers share an indexer", "has_shared_indexers"),
 )
 
@@ -464,7 +463,8 @@ def _of(config: dict[str, Any]) -> Geometry:
     one_shared = 1 if config["model_type"] in _SHARED_IN_CODE else 0
     n_shared = _first(config, "n_shared_experts", default=one_shared) if n_experts else 0
     shared = _first(config, "shared_expert_intermediate_size", default=n_shared * expert_intermediate)
-    shared = intermediate * (2 if config["model_type"] == "longcat_flash" else bool(config.get("enable_moe_block"))) or shared
+    n_beside = 2 if config["model_type"] == "longcat_flash" else bool(_first(config, "enable_moe_block", "residual_moe"))
+    shared = n_beside * intermediate or shared  # Gemma 4 and Grok 2 have one dense FFN beside the experts
     return Geometry(
         architecture=_first(config, "architectures", default=[config["model_type"] or "unknown"])[0],
         n_layers=n_layers,

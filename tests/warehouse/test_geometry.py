@@ -227,6 +227,16 @@ def test_windows_are_where_transformers_has_them_when_layers_are_not_listed(fami
 
 # Fields as on the hub, with the publisher's rounded counts of all and of active parameters (1e9).
 ON_THE_HUB = {
+    "grok-2": (270, 115, {
+        "architectures": ["Grok1ForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 64, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072, "intermediate_size": 32768, "num_local_experts": 8,
+        "moe_intermediate_size": 16384, "num_experts_per_tok": 2, "residual_moe": True,
+    }),
+    "minimax-m1": (456, 45.9, {
+        "model_type": "minimax_m1", "hidden_size": 6144, "intermediate_size": 9216, "num_hidden_layers": 80, "head_dim": 128,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 200064, "num_local_experts": 32,
+        "num_experts_per_tok": 2, "attn_type_list": [*[0] * 7, 1] * 10,
+    }),
     "gemma-4-26b-a4b": (25.2, 3.8, {
         "model_type": "gemma4_text", "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16,
         "vocab_size": 262144, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512,
@@ -262,16 +272,20 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
     total, active, config = ON_THE_HUB[name]
     g = from_config(config)
     assert model_sizes.total_params(g) / 1e9 == pytest.approx(total, rel=0.002)
-    assert model_sizes.decode_params(g) / 1e9 == pytest.approx(active, rel=0.015)
+    counts = (model_sizes.decode_params(g), model_sizes.active_params(g, with_embeddings=False))  # publishers give either
+    assert any(count / 1e9 == pytest.approx(active, rel=0.015) for count in counts)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"model_type": "deepseek_v4"}, "llama: it compresses keys and values; its attention, keys and values are not counted"),
-        ({"model_type": "gemma4_text"}, "every layer has an input table of its own"),
+        ({"model_type": "gemma4_text"}, "it has more than one input table"),
         ({"num_kv_shared_layers": 1}, "layers share keys and values"),
-        ({"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7}, "it has tables of n-grams"),
+        (
+            {"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7},
+            "it has more than one input table",
+        ),
         ({"kv_lora_rank": 4, "indexer_types": ["full", "shared"]}, "layers share an indexer"),
         ({"layer_types": ["hybrid", "hybrid"]}, r"layers of a kind that is not known \(hybrid\)"),
     ],
