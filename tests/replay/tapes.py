@@ -1,6 +1,7 @@
 """Small traces for tests, made from a seed: the arrays a tape would give."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import polars as pl
@@ -24,6 +25,7 @@ GEOMETRY = Geometry(
 )
 
 
+@cache
 def make_tables(seed=0, n_requests=3, n_prompt=10, n_decode=20, geometry=GEOMETRY):
     """Polars `routing` and `passes` of requests run back to back: one prefill pass, then one pass per token."""
     rng = np.random.default_rng(seed)

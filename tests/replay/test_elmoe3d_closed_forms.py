@@ -105,7 +105,10 @@ def outcome(fit, **changed):
     return evaluated(points_of(TABLE, fit, **changed), SETUP)
 
 
-@pytest.mark.parametrize(("level", "rows"), [("L0", "calibrate"), ("L1", "calibrate"), ("L0", "all-open"), ("L1", "all-open")])
+@pytest.mark.parametrize(("level", "rows"), [
+    ("L1", "calibrate"), ("L0", "all-open"),
+    pytest.param("L0", "calibrate", marks=pytest.mark.slow), pytest.param("L1", "all-open", marks=pytest.mark.slow),
+])  # fmt: skip
 def test_calibration_finds_the_shipped_constants(level, rows):
     shipped = load(f"elmoe3d-{level.lower()}" + ("" if rows == "calibrate" else "-all-open"))
     fit = calibrate(TABLE, SETUP, level, rows)

@@ -105,7 +105,7 @@ def written_out(shape, system: str, work: Work, shares: Shares) -> tuple[float, 
     return t, e
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes, systems_of, works, any_shares)
 def test_steps_equal_the_equations_written_out(shape, system, work, shares):
     step = decode_step(shape, system, work, shares)
@@ -124,7 +124,7 @@ def test_lives_reach_the_papers_limits():
 # ------------------------------------------------------------------------------------------------------ properties
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes | experts, systems_of, works, st.integers(1, 4000), st.sampled_from([PAPER, PHYSICAL]), constant_shares)
 def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, more, accounting, shares):
     step = decode_step(shape, system, work, shares, accounting)
@@ -135,7 +135,7 @@ def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, mo
         assert found.energy_j >= step.energy_j * (1 - 1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes, works, st.integers(1, 5000), st.sampled_from([NOTHING, SHIPPED, ALL]))
 def test_gains_never_rise_with_the_budget(shape, work, more, shares):
     def kelle_j(budget: int) -> float:
@@ -145,7 +145,7 @@ def test_gains_never_rise_with_the_budget(shape, work, more, shares):
     assert kelle_j(work.budget_tokens + more) >= kelle_j(work.budget_tokens) * (1 - 1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes, works, st.sampled_from([PAPER, PHYSICAL]))
 def test_a_budget_of_the_whole_length_is_the_full_cache(shape, work, accounting):
     whole = replace(work, budget_tokens=max(1, work.n_tokens))

@@ -31,7 +31,7 @@ def recorded(tmp_path_factory):
     store = Store(str(tmp_path_factory.mktemp("tapes")))
 
     def record(temperature=0.0, batch=2, **draft):
-        lengths = {"max_requests": 3, "max_prompt_tokens": 48, "max_new_tokens": 20}
+        lengths = {"max_requests": 3, "max_prompt_tokens": 48, "max_new_tokens": 12}
         settings = CaptureSettings(
             "embedded", "math", **lengths, batch_size=batch, temperature=temperature, seed=3, speculation=DraftSettings(**draft)
         )

@@ -62,7 +62,7 @@ def as_requests(rows: list[tuple[float, int, int, int]]) -> Requests:
     return Requests(arrival.astype(float), *(column.astype(np.int64) for column in lengths))
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", [*range(4), *(pytest.param(block, marks=pytest.mark.slow) for block in range(4, 10))])
 def test_agrees_with_the_oracle(block: int) -> None:
     for seed in range(block, N_WORKLOADS + N_SPECULATIVE, 10):
         rng = np.random.default_rng(seed)

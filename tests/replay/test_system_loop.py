@@ -40,14 +40,13 @@ def test_where_a_token_takes_all_experts_the_loop_is_the_engine_by_coverage_rest
     rng = np.random.default_rng(0)
     geometry = GEOMETRY.model_copy(update={"top_k": GEOMETRY.n_experts})
     tape = recorded(make_trace(0, geometry, n_requests=12, n_prompt=30, n_decode=40))
-    fits = fits_of(spec, "bf16")
+    cost = iteration_costs(geometry, spec, FixedCoverage(1.0), fits=fits_of(spec, "bf16"))
     for trial in range(12):
         arrival = np.sort(rng.uniform(0, [0.0, 1e-3, 1e-2][trial % 3], 12))
         requests = tape.requests(arrival, rng.integers(0, 12, 12))
         limits = Limits(max_seqs=6, kv_blocks=[None, 12, 20][trial % 3], block_tokens=8)
         schedule = SCHEDULES[trial % 4]
         system = System("held", {"schedule": schedule}, {"schedule": {"max_seqs": "6"}})
-        cost = iteration_costs(geometry, spec, FixedCoverage(1.0), fits=fits)
         wanted = run_rule(requests, schedule.rule(GEOMETRY.n_layers), cost, limits, record=True)
         made = simulate(tape, requests, system, spec, Setting(limits=limits), record=True).serving
         restarts += int(made.n_restarts.sum())
@@ -173,9 +172,16 @@ def test_prefill_guided_hits_are_those_of_the_ndp_engine(batch, hot) -> None:
     assert (token_experts - made.total(ev.AWAY_TOKENS, 0), token_experts) == (hits, total)
 
 
-@pytest.mark.parametrize("bits", [16, 3])
+ONE_BY_ONE = ("h100-cxl-ndp", "workstation-rtx4090-pcie4", "phone-lpddr5x-ufs4", "elmoe3d-xpu-nmp", "elmoe3d-8gb", "h100")
+
+
 @pytest.mark.parametrize(
-    "name", ["h100-cxl-ndp", "workstation-rtx4090-pcie4", "elmoe3d-xpu-nmp", "elmoe3d-8gb", "h100", "phone-lpddr5x-ufs4"]
+    ("name", "bits"),
+    [
+        pytest.param(name, bits, marks=[pytest.mark.slow] * ((n + bits) % 2 == 0))
+        for n, name in enumerate(ONE_BY_ONE)
+        for bits in (16, 3)
+    ],
 )
 def test_every_iteration_costs_what_the_clock_says_of_its_experts_one_by_one(name, bits) -> None:
     """From what is placed and looked up in a log: fetches, exchange, main experts, and experts near their memory as rows of their

@@ -68,7 +68,7 @@ def test_a_fetch_pays_its_read_the_link_and_the_write():
     ops=st.floats(0, 1e14),
     more=st.integers(1, 10**9),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_costs_never_fall_with_work_and_lie_in_their_band(fast, backing, fetches, ops, more):
     for spec in MACHINES:
         has_cache = bool(spec.roles.expert_cache)
