@@ -64,8 +64,7 @@ def _attention_vectors(g: Geometry) -> int:
     sinks = g.n_heads if g.has_sinks else 0
     if g.kv_lora_rank:
         biases = g.q_lora_rank + g.kv_lora_rank + g.qk_rope_head_dim + g.hidden if g.attention_bias != "none" else 0
-        norms = g.q_lora_rank + g.kv_lora_rank + 2 * g.index_head_dim  # the last with a bias
-        return g.attentions * (biases + norms + sinks)
+        return g.attentions * (biases + sinks + g.q_lora_rank + g.kv_lora_rank + 2 * g.index_head_dim)  # a norm on each latent
     biases = {"none": 0, "qkv": query + 2 * key, "qkvo": query + 2 * key + g.hidden}[g.attention_bias]
     return biases + {"none": 0, "head": 2 * g.head_dim, "width": query + key}[g.qk_norm] + sinks
 
@@ -142,8 +141,7 @@ def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
 
 def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
     """Bytes cached for a sequence of `context_tokens`; a layer with a window keeps no more than the window."""
-    n = context_tokens
-    return sum(min(n, window or n) * kv_layer_bytes_per_token(of, kv_format) for window, of in g.caches)
+    return sum(min(context_tokens, window or context_tokens) * kv_layer_bytes_per_token(of, kv_format) for window, of in g.caches)
 
 
 def ops_per_token(g: Geometry, context_tokens: int) -> int:
