@@ -1,6 +1,7 @@
 """The tape of a policy inside a model: what it applied, what the model chose itself, and a replay that decides the same."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -36,9 +37,11 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def recorded(model_folder, text, tmp_path_factory):
-    """`recorded(family, run)` -> the store, the tape, the row of `quality` and the loop's counts."""
+    """`recorded(family, policy)` -> the store, the tape, the row of `quality` and the loop's counts."""
 
-    def record(family: str, run: SystemTried):
+    @cache
+    def record(family: str, policy: SliceMoE = REROUTING, **changes: object):
+        run = run_of(policy, **changes)
         store = Store(str(tmp_path_factory.mktemp("applied") / "tape"))
         loaded = models.load(models.find(model_folder(family)), device="cpu")
         tape = AppliedTape(store, loaded, text, run, seed=0)
@@ -51,7 +54,7 @@ def recorded(model_folder, text, tmp_path_factory):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded, family):
-    store, tape, row, totals = recorded(family, run_of(REROUTING))
+    store, tape, row, totals = recorded(family)
     trace, scores = scored_trace(store, tape.trace_id)
     size = round(0.4 * trace.n_keys * sum(slices_of(trace.geometry, REROUTING.cache)))
     found = replay_sliced(trace, scores, REROUTING, None, size, start="cold").metrics
@@ -67,7 +70,7 @@ def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded,
 
 
 def test_natural_ids_are_the_models_own_choice(recorded):
-    _, tape, _, _ = recorded("Qwen3Moe", run_of(REROUTING))
+    _, tape, _, _ = recorded("Qwen3Moe")
     scores, natural = (_matrix(tape.read(table)[column]) for table, column in (("scores", "scores"), ("routing", "natural_ids")))
     wanted, _ = topk_from_scores(scores.astype(np.float32), tape.manifest.score_rule, tape.manifest.score_params)
     assert np.array_equal(natural, wanted)
@@ -77,8 +80,8 @@ def test_natural_ids_are_the_models_own_choice(recorded):
 
 
 def test_a_policy_without_strength_applies_the_models_own_choice(recorded):
-    plain = run_of(SliceMoE(ROUTERS["cache_prior"](0.0), precision=PRECISIONS["high-bit"]()), scheme=None)
-    _, tape, row, _ = recorded("Qwen3Moe", plain)
+    plain = SliceMoE(ROUTERS["cache_prior"](0.0), precision=PRECISIONS["high-bit"]())
+    _, tape, row, _ = recorded("Qwen3Moe", plain, scheme=None)
     routing = tape.read("routing")
     assert np.array_equal(_matrix(routing["natural_ids"]), _matrix(routing["expert_ids"]))
     assert row["kl"] == pytest.approx(0.0, abs=1e-6)

@@ -148,9 +148,9 @@ def test_low_bit_is_low_from_the_prompt_on_and_amat_from_the_first_decoded_token
 
 
 @pytest.mark.parametrize("name", REROUTABLE)
-def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, name):
+def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, plain, name):
     model, batch = tiny[name], requests()
-    before, plain = state_of(model), generate(model, batch)[1]
+    before = state_of(model)
     policy = SliceMoE(ROUTERS["cache_prior"](1.0), cache=SlicedCache(4, 2))
 
     def stop(done):
@@ -161,17 +161,16 @@ def test_an_error_in_the_middle_leaves_the_model_as_it_was(tiny, name):
     with pytest.raises(KeyError), Inside(model, slot) as inside:
         decode(model, batch, GREEDY, frozenset(), 0, inside, on_pass=stop)
     assert state_of(model) == before
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(generate(model, batch)[1], plain, strict=True))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(generate(model, batch)[1], plain[name][1], strict=True))
 
 
-def test_a_loop_that_has_not_begun_watches_only(tiny):
+def test_a_loop_that_has_not_begun_watches_only(tiny, plain):
     model, batch = tiny["Qwen3Moe"], requests()
     policy = SliceMoE(ROUTERS["cache_prior"](1.0), precision=HIGH)
     inside = Inside(model, Sliced(model, policy, capacity_of(model, policy.cache, 0.5), scheme=None))
-    plain = generate(model, batch)[1]
     for _ in range(2):  # a second time, with nothing left of the first
         with inside:
-            assert all(torch.equal(a, b) for a, b in zip(generate(model, batch)[1], plain, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(generate(model, batch)[1], plain["Qwen3Moe"][1], strict=True))
             decode(model, batch, GREEDY, frozenset(), 0, inside)
 
 
@@ -239,10 +238,9 @@ def natural_of(step, i, layer, rule, params, k):
 
 
 @pytest.mark.parametrize("name", MOE_CONFIGS)
-def test_changed_logits_alone_change_nothing(tiny, name):
+def test_changed_logits_alone_change_nothing(tiny, plain, name):
     """Why a policy must put its choice in place of the router's: no block reads the logits again."""
     model, batch = tiny[name], requests()
-    plain = generate(model, batch)[1]
     handles = [
         router.register_forward_hook(lambda module, args, output: (torch.full_like(output[0], -1e6), *output[1:]))
         for router in find_routers(model).values()
@@ -252,7 +250,7 @@ def test_changed_logits_alone_change_nothing(tiny, name):
     finally:
         for handle in handles:
             handle.remove()
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(masked, plain, strict=True))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(masked, plain[name][1], strict=True))
 
 
 @pytest.mark.parametrize("name", REROUTABLE)

@@ -45,7 +45,7 @@ def test_losses_repeat_by_seed_and_grow(tiny, resample):
     at = lambda rate, seed: logits(model, Leaking(BitRates.uniform(rate), resample=resample, seed=seed))  # noqa: E731
     assert torch.equal(at(1e-2, 5), at(1e-2, 5))
     assert not torch.equal(at(1e-2, 5), at(1e-2, 6))
-    gaps = [np.mean([float((at(rate, seed) - clean).abs().mean()) for seed in range(3)]) for rate in (1e-3, 1e-2, 1e-1)]
+    gaps = [np.mean([float((at(rate, seed) - clean).abs().mean()) for seed in range(2)]) for rate in (1e-3, 1e-2, 1e-1)]
     assert gaps[0] < gaps[1] < gaps[2]
 
 
