@@ -92,7 +92,8 @@ def test_an_accepted_token_changed_on_the_tape_is_noticed(recorded):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_recorded_pools_come_out_again(recorded, pool):
-    tape, tables = recorded(pool=pool, pool_frac=0.3, width=2)
+    of = {"hotness": DRAFTS[1], "lru": DRAFTS[3]}  # captured already
+    tape, tables = recorded(**of.get(pool, {"pool": pool, "pool_frac": 0.3, "width": 2}))
     found = opened(tape, tables).replay()
     assert found.fidelity == ("approximate" if pool == "oracle" else "exact")
     if pool == "oracle":

@@ -65,7 +65,7 @@ def test_a_stronger_pull_stays_nearer_to_the_starts(made, monkeypatch):
 
 
 def test_a_search_repeats_itself_and_tells_its_progress(made, monkeypatch):
-    monkeypatch.setattr(serving_fit, "N_STEPS", 4)
+    monkeypatch.setattr(serving_fit, "N_STEPS", 3)
     said: list[str] = []
     first = calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b", say=said.append)
     assert first == calibrate(CLAIMS, GEOMETRY, MACHINE, "qwen3-30b-a3b")

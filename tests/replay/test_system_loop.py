@@ -68,9 +68,10 @@ MODEL = Geometry(
 )  # fmt: skip
 
 
-def test_one_request_with_all_experts_held_takes_what_step_says() -> None:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_one_request_with_all_experts_held_takes_what_step_says(every) -> None:
     tape = recorded(make_trace(1, MODEL, n_requests=1, n_prompt=1, n_decode=5))
-    for name in list(shipped())[::2]:
+    for name in list(shipped())[::every]:
         machine = load(name)
         if MODEL.n_heads % machine.n_devices:
             continue
