@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ class Kernel:
         from numba import njit
         from numba.core.compiler_lock import global_compiler_lock
 
-        with global_compiler_lock:
+        with global_compiler_lock, _uncollected():
             if self._compiled is None:
                 made = njit(nogil=True, **self._options)(self._written)
                 if self._signature is not None and made is not self._written:
@@ -145,6 +146,18 @@ class Kernel:
                     made.disable_compile()
                 self._compiled = made
             return self._compiled
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Within it garbage stays: looking for it takes a tenth of a compile, which makes many objects that live to its end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def kernel(signature: Type | str | None = None, allocates: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:

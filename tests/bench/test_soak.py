@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "words",
     [
-        "--seed 0 --rounds 0:1 --stores folder --commands import,replay",
+        "--seed 1 --rounds 0:1 --stores folder --commands import",
         pytest.param("--seed 2 --rounds 0:2", marks=[pytest.mark.slow, pytest.mark.embedded]),  # every command, on S3 too
     ],
     ids=["short", "every command"],

@@ -194,6 +194,7 @@ def test_arrivals_of_files_are_served_and_absent_ones_named(answers, served, sai
     assert ARRIVALS in said[0]
 
 
+@pytest.mark.slow
 def test_a_second_run_reads_what_the_first_made(place, answers, arrivals, monkeypatch):
     monkeypatch.setenv(ARRIVALS, str(arrivals))
     before = {name: read_rows(place, name) for name in OURS}
