@@ -94,7 +94,6 @@ def run_system(
     *,
     changes: dict[str, str] | None = None,
     workload: str = "",
-    budget: str | None = None,
     model: str | None = None,
     machine: str = "phone-lpddr5x-ufs4",
     expert_format: str = "auto",
@@ -103,11 +102,11 @@ def run_system(
     """Replays a tape through a system of policies and writes the result beside the tape; of one that is there the numbers are
     read, without timeline and requests.
 
-    system: a shipped one (`kelle`) or a TOML file. changes: of its slots, {"residency": "lfu", "residency.scope": "per-layer"}.
-    workload: "rate=2,batch=8". budget: room for experts, "50%" or "24GB". model: that the tape was taken from, where it records
-    no widths, a name or a config.json. Raises ValueError naming what is wrong; nothing is written then.
+    system: a shipped one (`kelle`) or a TOML file. changes: of its slots, {"residency": "lfu", "residency.budget": "24GB"}.
+    workload: "rate=2,batch=8". model: that the tape was taken from, where it records no widths, a name or a config.json. Raises
+    ValueError naming what is wrong; nothing is written then.
     """
-    given = (workload_of(workload), changes or {}, budget, model, expert_format, profile or PHYSICAL)
+    given = (workload_of(workload), changes or {}, None, model, expert_format, profile or PHYSICAL)
     return Run(*run_asked(tape.store, Asked(tape.trace_id, system, machine, *given)))
 
 

@@ -122,6 +122,11 @@ class Geometry(BaseModel):
         kept = {field: getattr(self, field) for field in ("top_k", "recorded_expert_bytes", "recorded_dense_bytes")}
         return Geometry(**{**model.model_dump(), **kept})
 
+    def refuse_uncounted(self) -> None:
+        """Raises ValueError where layers have what no count knows."""
+        if self.uncounted:
+            raise ValueError(f"{self.architecture}: {self.uncounted}; its attention, keys and values are not counted")
+
     @property
     def is_counted(self) -> bool:
         """Whether what layers weigh and keep besides routed experts is known."""
@@ -233,8 +238,7 @@ class Geometry(BaseModel):
     @property
     def kv_elements_per_token_layer(self) -> int:
         """Cached of a token in a layer; MLA: a latent, the RoPE part, an indexer's key. Raises ValueError where layers differ."""
-        if self.uncounted:
-            raise ValueError(f"{self.architecture}: {self.uncounted}; its attention, keys and values are not counted")
+        self.refuse_uncounted()
         if self.of_windows and len({self.alike(has_window).kv_elements_per_token_layer for has_window in (False, True)}) > 1:
             raise ValueError(f"{self.architecture}: layers with a window cache other numbers of values; one is supported here")
         if self.kv_lora_rank:

@@ -38,11 +38,9 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         told = config.get("linear_attn_config") or {}
         n, width = (told.get(name) or config[f"linear_{name}"] for name in ("num_heads", "head_dim"))
         kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
-        gates, lifted = (
-            (2 * value, 0) if model_type == "bailing_hybrid" else (2 * width, 2 * width * value)
-        )  # Kimi's are low-rank
-        others = lifted + 3 * value * kernel + value + n + width
-        return Mixer(3 * value + n + gates, value, others, value * width, 3 * value * (kernel - 1))
+        rank = 0 if model_type == "bailing_hybrid" else width  # of Kimi's two gates
+        others = 2 * rank * value + 3 * value * kernel + value + n + width
+        return Mixer(3 * value + n + 2 * (rank or value), value, others, value * width, 3 * value * (kernel - 1))
     if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
         of_head = config.get("mamba_d_head")

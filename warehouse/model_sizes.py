@@ -36,8 +36,7 @@ def parameters(g: Geometry) -> Parameters:
     """Parameters of the whole model by part. Raises ValueError where a tape records no widths, or not all is counted."""
     if not g.hidden:
         raise ValueError(f"{g.architecture}: this tape records no widths; give the model's config.json")
-    if g.uncounted:
-        raise ValueError(f"{g.architecture}: {g.uncounted}; its attention, keys and values are not counted")
+    g.refuse_uncounted()
     n_moe, ffn = len(g.moe_layers), g.ffn_matrices * g.hidden
     table = g.vocab * g.hidden
     return Parameters(

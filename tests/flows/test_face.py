@@ -71,12 +71,14 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
     tokentape.ok("synthesize", *drawn)
     store = tt.open()
     (tape,) = map(store.tape, store.tapes()["trace_id"])
-    of = {"budget": "50%", "workload": "batch=1", "machine": "workstation-rtx4090-pcie4"}
-    lru, lfu = tt.run_system(tape, "lru_offload", **of), tt.run_system(tape, "lru_offload", changes={"residency": "lfu"}, **of)
+    half = {"residency.budget": "50%"}
+    of = {"workload": "batch=1", "machine": "workstation-rtx4090-pcie4"}
+    lru = tt.run_system(tape, "lru_offload", changes=half, **of)
+    lfu = tt.run_system(tape, "lru_offload", changes=half | {"residency": "lfu"}, **of)
     words = f"{tape.trace_id} --system lru_offload --set residency.budget=50% --workload batch=1 --hardware {of['machine']}"
     assert lru.run_id in tokentape.ok("replay", *words.split()).err
     assert (lru.requests.height, lru.timeline["step_s"].sum()) == (1, pytest.approx(lru["total_s"]))
-    again = tt.run_system(tape, "lru_offload", **of)
+    again = tt.run_system(tape, "lru_offload", changes=half, **of)
     assert (again.run_id, again["total_s"], again.requests.height) == (lru.run_id, lru["total_s"], 0)
     beside = tt.compare(lru, lfu, tt.run(tape, "lru", machine=of["machine"], **SIZE))
     assert beside["system"].to_list() == ["lru_offload", "lru_offload", None]
@@ -85,7 +87,8 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
     for wrong, said in (
         ({"system": "lru_ofload"}, "lru_offload"),
         ({"workload": "rat=1"}, "rate"),
-        ({"budget": "1 experts"}, "event"),
+        ({"changes": {"residency.budget": "1 experts"}}, "event"),
+        ({"system": "no_offload", "changes": half}, "residency"),
     ):
         with pytest.raises(ValueError, match=said):
             tt.run_system(tape, **{"system": "lru_offload", **of, **wrong})
