@@ -1,6 +1,6 @@
 """What a loaded model says about itself: geometry with the config's numbers checked against the real tensors.
 
-The config is read by warehouse.geometry.from_config. Where tensors disagree about an expert's size, the tensors win; where the
+The config is read by warehouse.model_config. Where tensors disagree about an expert's size, the tensors win; where the
 model's MoE layers are not those of the config, or a router says something else than its experts are given, it is refused: a
 tape must not lack a layer. A tape's `recorded` expert size is what an expert occupies as loaded.
 """
@@ -18,7 +18,8 @@ from tokentape.capture.blocks import MoeBlock, find_blocks
 from tokentape.capture.families import outer_scale
 from tokentape.capture.models import input_table
 from tokentape.capture.routing import RoutingCapture
-from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_config import from_config
 
 _PROBE_TOKENS = 16
 

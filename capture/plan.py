@@ -32,7 +32,8 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.names import unknown
 from tokentape.policies.replicas import WIDTHS
 from tokentape.policies.speculation.tree import Shape
-from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.tape import Store
 
 TABLES = ("requests", "tokens", "passes", "routing", "scores", "attention")

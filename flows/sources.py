@@ -17,10 +17,12 @@ from tokentape.policies.own_modules import imported_names
 ROOT = Path(__file__).resolve().parents[1]  # of the rooms, in a checkout as where they are installed
 BY_NAME = "tokentape.policies.registry"
 ROOMS = ("capture", "hw", "policies", "replay")
-MODEL = ("config_fields", "formats", "geometry", "losses", "mixers", "model_sizes")  # of warehouse/
+MODEL = ("config_fields", "formats", "geometry", "losses", "mixers", "model_config", "model_sizes")  # of warehouse/
+READER = "tokentape.warehouse.model_config"  # of models that keys name, whatever the engine
 READS = {
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",
+    "tokentape.warehouse.config_fields": "warehouse/families.toml",
     "tokentape.capture.models": "capture/embedded/model/manifest.json",
     "tokentape.capture.speculation.eagle": "capture/embedded/eagle/manifest.json",
 }
@@ -33,7 +35,7 @@ def sha256(*engine: str, also: tuple[str, ...] = (), fits: tuple[Path, ...] = ()
     also: dotted names that a policy imports, of modules or out of them. fits: files of the constants that the engine was given.
     Raises ValueError for an engine's module that is not there.
     """
-    modules = closure(*engine, also=also, root=root)
+    modules = closure(*engine, also=(*also, READER), root=root)
     read = [path for name, pattern in READS.items() if name in modules for path in sorted(root.glob(pattern))]
     digest = hashlib.sha256()
     for name, path in [*sorted(modules.items()), *((path.name, path) for path in (*read, *fits))]:

@@ -18,7 +18,7 @@ from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION
-from tokentape.warehouse.geometry import FLOAT_FORMATS
+from tokentape.warehouse.formats import FLOAT_FORMATS
 from tokentape.warehouse.model_sizes import kv_bytes
 
 Flags = NDArray[np.bool_]

@@ -7,11 +7,15 @@ A config that names experts in a way that is not known here is refused: read as 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tokentape.warehouse.mixers import kinds_alone
 
+FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+_CHECKED = frozenset(FAMILIES["checked"].split())
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
 _WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
 # What a family calls a field, after the name that is used here; the first that is given counts.
@@ -35,11 +39,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mamba_d_conv": ("conv_kernel",),
     "mamba_conv_bias": ("use_conv_bias",),
     "expert_hidden_size": ("moe_latent_size", "moe_hidden_size"),
-}
-_GEMMA = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-_LEFT_OUT: dict[str, dict[str, Any]] = {  # by what publishers write where they are these
-    "gemma3_text": _GEMMA | {"sliding_window": 4096},
-    "gemma4_text": _GEMMA | {"vocab_size": 262144, "sliding_window": 512, "hidden_size_per_layer_input": 256},
 }
 _OF_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
              "qk_nope_head_dim", "qk_rope_head_dim")  # fmt: skip
@@ -70,9 +69,15 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     return {"model_type": None, **part}
 
 
+def said_of(config: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What families.toml says of the model_type: 'left_out' or 'fixed'."""
+    rows = (row for row in FAMILIES[kind] if config.get("model_type") in row["of"].split())
+    return {name: value for row in rows for name, value in row.items() if name != "of"}
+
+
 def canonical(config: dict[str, Any]) -> dict[str, Any]:
     """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
-    found = _LEFT_OUT.get(config.get("model_type") or "", {}) | config
+    found = dict(config)
     found |= {"model_type": "longcat_flash"} if found.get("zero_expert_num") is not None else {}  # whose own config names none
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
@@ -81,6 +86,7 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
         given = next((other for other in (name, *others) if found.get(other) is not None), None)
         if given is not None:
             found[name] = found[given]
+    found |= {name: value for name, value in said_of(found, "left_out").items() if found.get(name) is None}
     if found.get("num_hidden_layers") is None and isinstance(found.get("mlp_layer_types"), list):
         found["num_hidden_layers"] = len(found["mlp_layer_types"])
     if found.get("multi_query") and not found.get("new_decoder_architecture"):  # Falcon, StarCoder
@@ -100,12 +106,12 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def doubts(config: dict[str, Any], is_checked: bool) -> str:
-    """What to know before trusting the counts of a config; empty: nothing. is_checked: those of its family were."""
+def doubts(config: dict[str, Any]) -> str:
+    """What to know before trusting the counts of a config; empty: nothing."""
     config = canonical(text_config(config))
     name = config["model_type"] or ""
     notes = (
-        (not is_checked, f"counts of model_type {name!r} were not checked: biases, norms or more may be missing"),
+        (name not in _CHECKED, f"counts of model_type {name!r} were not checked: biases, norms or more may be missing"),
         (config.get("index_topk"), f"steps attend to all tokens, not to the {config.get('index_topk')} that its indexer chooses"),
         (config.get("zero_expert_num"), "chosen experts that compute nothing are counted as read"),
         (name in _TEXT_AND_VISION, "experts that only images choose are not counted"),

@@ -10,7 +10,6 @@ from typing import Any
 
 _ATTENDING = ("full_attention", "attention", "sliding_attention", "chunked_attention", "indexed_attention", "global", "local")
 _OF_LETTER = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_override_pattern of Nemotron-H
-_EVERY_FOURTH = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")  # attends, unless full_attention_interval says otherwise
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,8 @@ def layers_with_state(config: dict[str, Any]) -> tuple[int, ...]:
         return tuple(layers)
     if isinstance(kinds, list):
         return tuple(i for i, kind in zip(layers, kinds, strict=False) if kind not in _ATTENDING)
-    if config.get("model_type") in _EVERY_FOURTH or config.get("full_attention_interval"):
-        every = config.get("full_attention_interval") or 4
+    if every := config.get("full_attention_interval") or config.get("layer_group_size"):  # Qwen3-Next, Bailing
         return tuple(i for i in layers if (i + 1) % every)
-    if config.get("layer_group_size"):  # Bailing
-        return tuple(i for i in layers if (i + 1) % config["layer_group_size"])
     if config.get("attn_layer_period"):  # Jamba
         return tuple(i for i in layers if i % config["attn_layer_period"] != (config.get("attn_layer_offset") or 0))
     if isinstance(config.get("attn_type_list"), list):  # MiniMax: 1 attends

@@ -12,7 +12,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tokentape.warehouse.config_fields import doubts
-from tokentape.warehouse.geometry import FAMILIES, Geometry, from_config, text_config
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_sizes import total_params
 
 FOLDER = Path(__file__).parent / "models"
@@ -127,6 +128,5 @@ def _read(path: Path) -> Model:
         raise ValueError(f"{path}: {error}") from None
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
-    note = doubts(config, (text_config(config)["model_type"] or "") in FAMILIES)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return Model(name=name, geometry=geometry, source=str(path), published=None, note=note)
+    return Model(name=name, geometry=geometry, source=str(path), published=None, note=doubts(config))

@@ -18,7 +18,8 @@ from tokentape.capture.importers.limits import (
     text,
     words,
 )
-from tokentape.warehouse.geometry import Geometry, from_config, text_config
+from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_config import from_config, text_config
 
 _WANTED = "give the model's Hugging Face config.json"
 _MAX_BYTES = 1 << 24

@@ -24,7 +24,7 @@ from tokentape.capture.blocks import find_blocks
 from tokentape.capture.families import outer_scale, score_rule
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores, weights_of
-from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.model_config import from_config
 
 VOCAB = 97
 # Fields by name, wherever they stand in a config and are given.

@@ -17,7 +17,7 @@ from tokentape.capture.checkpoint import pieces, stored_tensors
 from tokentape.capture.quantise_report import Row, _input_first, _matching, report, stored_bytes
 from tokentape.policies.matryoshka import MAT, SCHEMES, approximate
 from tokentape.warehouse.formats import slice_bytes
-from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.model_config import from_config
 
 ROOT = Path(__file__).resolve().parents[2]
 UP = "model.layers.{}.mlp.experts.{}.up_proj.weight"

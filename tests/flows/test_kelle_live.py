@@ -16,8 +16,8 @@ from tokentape.hw import profile as profiles
 from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
 from tokentape.replay.kelle.step import decode_step
 from tokentape.replay.kelle.systems import BASELINE, PHYSICAL, Work
-from tokentape.warehouse.geometry import from_config
 from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.config_fields import canonical
 from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
-from tokentape.warehouse.geometry import Geometry, from_config
+from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.mixers import mixer_of
+from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
 from tokentape.warehouse.models import FOLDER, load, names, shipped
 

@@ -13,7 +13,7 @@ from tokentape.flows.systems.kelle.closed_forms import VIEWS, answers, checks, p
 from tokentape.flows.systems.kelle.settings import Settings, setup
 from tokentape.replay.kelle.pareto import Tried, pareto_rows
 from tokentape.replay.kelle.systems import Work
-from tokentape.warehouse.geometry import from_config
+from tokentape.warehouse.model_config import from_config
 
 __all__ = ["Settings", "run"]
 
