@@ -20,7 +20,8 @@ from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Work
 from tokentape.replay.operations import operations_of
-from tokentape.replay.transformer import ACTIVATION, Tokens, blocks_of, resident, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import ACTIVATION, resident, steps_of
 from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes

@@ -16,8 +16,9 @@ from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Values, Work
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.tokens import Blocks, Tokens, blocks_of
 from tokentape.replay.trace import PREFILL, Trace
-from tokentape.replay.transformer import Blocks, Tokens, blocks_of, experts_of, operator_of, steps_of
+from tokentape.replay.transformer import experts_of, operator_of, steps_of
 
 Ints = NDArray[np.int64]
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()

@@ -18,7 +18,8 @@ from tokentape.replay.cxl_ndp import kernel as k
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import FETCHED, Setup, System
 from tokentape.replay.cxl_ndp.work import Items, by_expert, layer_rows
-from tokentape.replay.transformer import Tokens, steps_of
+from tokentape.replay.tokens import Tokens
+from tokentape.replay.transformer import steps_of
 
 Floats = NDArray[np.float64]
 CHUNK_STEPS = 1024  # counted and priced at once, batch by batch: their numbers stay in the processor's cache

@@ -19,7 +19,8 @@ from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.setting import Setting
 from tokentape.replay.cxl_ndp.system import FETCHED, HOBBIT, IN_PLACE, MONDE, Setup, System
 from tokentape.replay.cxl_ndp.work import Items, Share, layer_rows, moved_rows
-from tokentape.replay.transformer import Tokens, steps_of
+from tokentape.replay.tokens import Tokens
+from tokentape.replay.transformer import steps_of
 from tokentape.warehouse.model_sizes import kv_bytes
 
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")

@@ -19,7 +19,8 @@ from tokentape.policies.names import unknown
 from tokentape.policies.placement import PLACEMENTS, ReactivePlacement
 from tokentape.policies.placement.reactive import Never
 from tokentape.replay.passes import fits_of
-from tokentape.replay.transformer import ACTIVATION, Blocks, blocks_of
+from tokentape.replay.tokens import Blocks, blocks_of
+from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.geometry import Geometry
 
 FP16_BITS, FP16_BYTES = 16, 2

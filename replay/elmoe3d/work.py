@@ -13,7 +13,8 @@ from tokentape.hw.held import without_cache
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Work
 from tokentape.replay.elmoe3d.points import HEAD_FORMAT, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 

@@ -20,7 +20,8 @@ from tokentape.hw.work import Floats, Rows
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.step import INPUT_BYTES, bytes_of, fed, kv_elements, kv_frac, rows_of
 from tokentape.replay.kelle.systems import MODES, PROFILE, Work
-from tokentape.replay.transformer import WEIGHTS, Tokens, weight_bytes
+from tokentape.replay.tokens import Tokens
+from tokentape.replay.transformer import WEIGHTS, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
 GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at

@@ -22,8 +22,9 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, stacked
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
+from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import WEIGHTS as READ
-from tokentape.replay.transformer import Tokens, blocks_of, rebuilt_of, resident, staged, steps_of, weight_bytes
+from tokentape.replay.transformer import rebuilt_of, resident, staged, steps_of, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
 INPUT_BYTES = 2  # of an element of a layer input

@@ -32,17 +32,8 @@ from tokentape.policies.serving import Speculation
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.serving.ranks import Ranks, fuller
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
-from tokentape.replay.transformer import (
-    ACTIVATION,
-    Blocks,
-    Sums,
-    blocks_of,
-    experts_of,
-    kv_token_bytes,
-    operator_of,
-    rebuilt_of,
-    steps_of,
-)
+from tokentape.replay.tokens import Blocks, Sums, blocks_of
+from tokentape.replay.transformer import ACTIVATION, experts_of, kv_token_bytes, operator_of, rebuilt_of, steps_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 

@@ -8,7 +8,8 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.passes import fetched
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
 
 PROFILE = "slicemoe"

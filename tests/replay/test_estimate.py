@@ -12,7 +12,8 @@ from tokentape.hw import calibrate
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load as load_machine
 from tokentape.replay.estimate import Load, estimate
-from tokentape.replay.transformer import Tokens, blocks_of, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import steps_of
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.formats import value_bytes
 from tokentape.warehouse.models import load, names

@@ -31,8 +31,9 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests
+from tokentape.replay.tokens import Tokens
 from tokentape.replay.trace import trace_from_tables
-from tokentape.replay.transformer import Tokens, steps_of
+from tokentape.replay.transformer import steps_of
 from tokentape.warehouse.models import load as load_model
 
 MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "nemotron-3-nano-30b-a3b")

@@ -29,8 +29,9 @@ from tokentape.replay.slicemoe.operating_point import implied_operating_point, t
 from tokentape.replay.stream import stream
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, replay_sliced
+from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.trace import DECODE, PREFILL, trace_from_tables
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.model_sizes import static_bytes
 from tokentape.warehouse.models import load as load_model
 

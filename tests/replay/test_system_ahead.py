@@ -25,7 +25,8 @@ from tokentape.replay.system import events as ev
 from tokentape.replay.system.breakdown import breakdown
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import experts_of, steps_of
 
 MACHINE, N_PROMPT, N_DECODE = "workstation-rtx4090-pcie4", 5, 16
 DOCS = Path(__file__).parents[2] / "docs" / "systems.md"

@@ -22,8 +22,9 @@ from tokentape.replay.stream import stream
 from tokentape.replay.system.breakdown import breakdown
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
+from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.trace import trace_from_tables
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.transformer import experts_of, steps_of
 
 N_PROMPT, DEPTH = 6, 3
 MADE_BY = {"draft": "elastic", "pool": "hotness", "pool_frac": 0.5, "bits": 4, "static": "slices"}

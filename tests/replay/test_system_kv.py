@@ -26,7 +26,8 @@ from tokentape.replay.system import kv
 from tokentape.replay.system.events import AWAYS, N_EVENTS
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, kv_token_bytes, steps_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import experts_of, kv_token_bytes, steps_of
 
 MODEL = GEOMETRY.model_copy(update={"n_kv_heads": 4})
 LARGE = MODEL.model_copy(update={"expert_intermediate": 160})  # experts beside which KV finds room

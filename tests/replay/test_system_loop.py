@@ -26,8 +26,9 @@ from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
+from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.trace import trace_from_tables
-from tokentape.replay.transformer import Tokens, blocks_of, experts_of, steps_of
+from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
 
 INT8 = Setting(expert_format="int8-g32")

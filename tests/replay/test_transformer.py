@@ -7,7 +7,8 @@ from tokentape.hw import profile
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.replay.passes import fits_of
-from tokentape.replay.transformer import Tokens, blocks_of, staged, steps_of, weight_bytes
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import staged, steps_of, weight_bytes
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.models import load as load_model
