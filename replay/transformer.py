@@ -222,15 +222,11 @@ class _Layers:
 
     def attention(self) -> tuple[Rows, ...]:
         """Projections, and attention over the cache and within the prompt."""
-        g, heads, b = self.g, self.g.n_heads / self.tp, self.blocks
+        g, heads = self.g, self.g.n_heads / self.tp
         if g.of_windows:
-            made, sums = list[Rows](), replace(self.sums, near_frac=self.near_frac)
-            for has in (False, True):
-                at = b.attending[(b.windows[b.attending] > 0) == has]
-                of = replace(b, attending=at, with_state=b.with_state[: 0 if has else None])
-                part = _Layers(g.alike(has), self.machine, sums, of, self.format_of, self.kv_format)
-                made += part.attention() if of.mixing.size else ()
-            return tuple(made)
+            told = (self.machine, replace(self.sums, near_frac=self.near_frac))
+            parts = (_Layers(alike, *told, of, self.format_of, self.kv_format) for alike, of in self._parts())
+            return tuple(row for part in parts for row in part.attention())
         output = self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * g.value_dim)
         return (
             *(self._projections(heads) * g.attentions if self.blocks.attending.size else ()),
@@ -240,6 +236,13 @@ class _Layers:
             *self._kv_write(),
             *(output,) * g.attentions,
         )
+
+    def _parts(self) -> list[tuple[Geometry, Blocks]]:
+        """Heads that layers share, and which blocks of attention those are."""
+        g, b = self.g, self.blocks
+        at = [(has, b.attending[(b.windows[b.attending] > 0) == has]) for has in (False, True)]
+        parts = [(g.alike(has), replace(b, attending=of, with_state=b.with_state[: 0 if has else None])) for has, of in at]
+        return [(alike, of) for alike, of in parts if of.mixing.size] if g.of_windows else [(g, b)]
 
     def _mixers(self) -> tuple[Rows, ...]:
         """What layers with a state multiply in place of queries, keys, values and outputs."""
@@ -270,20 +273,22 @@ class _Layers:
     def _kv_heads(self) -> float:
         return max(1.0, self.g.n_kv_heads / self.tp)
 
-    @property
-    def _cached_token_bytes(self) -> Floats:
+    def _cached_token_bytes(self, geometry: Geometry) -> Floats:
         """(S, 1) bytes that the cache holds of a token in a layer, on one device: keys and values, or their input."""
         sums = self.sums
-        as_kv = kv_token_bytes(self.g, self.machine, self.kv_format) * sums.kv_frac * (1.0 - sums.recomputed)
-        return np.asarray(as_kv + sums.recomputed * self.g.hidden * _VALUE)
+        as_kv = kv_token_bytes(geometry, self.machine, self.kv_format) * sums.kv_frac * (1.0 - sums.recomputed)
+        return np.asarray(as_kv + sums.recomputed * geometry.hidden * _VALUE)
 
     def _near_frac(self) -> Floats | float:
         """(S, 1) share of the keys and values that the KV cache tier has room for; 0 where the machine has none."""
         tier = self.machine.tiers.get(self.machine.roles.kv_cache)
         if tier is None:
             return 0.0
-        held = self.mixed.held + self.g.tokens_beside * self.sums.decodes
-        held_bytes = self._cached_token_bytes * (held * self.blocks.times[:, self.mixing]).sum(axis=1, keepdims=True)
+        held_bytes: Floats = np.zeros(1)
+        for alike, of in self._parts():
+            held = self.sums.of_blocks(of.mixing, self.blocks.n - 1).held + self.g.tokens_beside * self.sums.decodes
+            tokens = (held * self.blocks.times[:, of.mixing]).sum(axis=1, keepdims=True)
+            held_bytes = held_bytes + self._cached_token_bytes(alike) * tokens
         return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
@@ -295,7 +300,7 @@ class _Layers:
         states = sums.keys * self.is_state + 2.0 * beside
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
-            bytes=self.tp * (sums.keys + states) * self._cached_token_bytes,  # a state is written anew
+            bytes=self.tp * (sums.keys + states) * self._cached_token_bytes(g),  # a state is written anew
             ops=self.tp * heads * (sums.scores + beside) * per_pair,
             streams=sums.decodes,
         )
@@ -338,13 +343,14 @@ class _Layers:
 
     def _kv_write(self) -> tuple[Rows, ...]:
         """Keys and values of the step's own tokens, into their cache."""
+        written = self.mixed.tokens if self.mixed.kept is None else self.mixed.kept
         row = Rows(
             kind="kv_write",
             name="write keys and values",
             tier="kv_home",
             engine="main",
             blocks=self.mixing,
-            bytes=self.tp * (self.mixed.tokens if self.mixed.kept is None else self.mixed.kept) * self._cached_token_bytes,
+            bytes=self.tp * written * self._cached_token_bytes(self.g),
             times=self.turns,
         )
         return self._placed(row)

@@ -244,9 +244,10 @@ def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens:
     for i, of in enumerate(geometries):
         if of is not None:
             chosen = kind == i
-            windows, times = np.unique([window for window, _ in of.caches], return_counts=True)
-            held = np.minimum(context_tokens[chosen, None], np.where(windows > 0, windows, np.inf))
-            found[chosen] = (held * times).sum(axis=1) * kv_layer_bytes_per_token(of, KV_FORMAT)
+            caches = [(window, kv_layer_bytes_per_token(alike, KV_FORMAT)) for window, alike in of.caches]
+            kept, times = np.unique(caches, return_counts=True, axis=0)
+            held = np.minimum(context_tokens[chosen, None], np.where(kept[:, 0] > 0, kept[:, 0], np.inf))
+            found[chosen] = (held * times * kept[:, 1]).sum(axis=1)
     return found
 
 

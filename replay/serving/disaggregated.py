@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tokentape.policies.serving import Disaggregated
 from tokentape.replay.serving.iteration import IterationCosts
-from tokentape.replay.serving.memory import VALUE_BYTES
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule
 from tokentape.replay.serving.workload import Requests
+from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
 
 Floats = NDArray[np.float64]
 
@@ -46,9 +46,9 @@ def serve_disaggregated(
     geometry, limits = prefill_cost.geometry, limits or Limits()
     first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
     prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
-    n_states, layer_bytes = len(geometry.state_layers), geometry.kv_elements_per_token_layer * VALUE_BYTES
-    kept_tokens = len(geometry.attending) * requests.n_prompt_tokens + n_states * geometry.state_tokens
-    there_s = prefill.first_token_s + layer_bytes * kept_tokens / scheduler.kv_bytes_per_s
+    n_states, state_bytes = len(geometry.state_layers), kv_layer_bytes_per_token(geometry.alike(False), "bf16")
+    kept_bytes = kv_bytes_per_token(geometry, "bf16") * requests.n_prompt_tokens + n_states * geometry.state_tokens * state_bytes
+    there_s = prefill.first_token_s + kept_bytes / scheduler.kv_bytes_per_s
     finish_s = prefill.finish_s.copy()
     goes_on = np.flatnonzero(requests.n_output_tokens > 1)
     order = goes_on[np.argsort(there_s[goes_on], kind="stable")]

@@ -152,7 +152,7 @@ for k in range(n_kinds):
         continue
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
     of_decodes = {of_decodes}
-    held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts)
+    held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts){over}
 near_kv = min(1.0, {room} / max(held, 1.0))
 far_kv = 1.0 - near_kv"""
 
@@ -313,11 +313,12 @@ def iteration_costs(
     before[1:] = np.cumsum([[key == kind for kind in kinds] for key in keys], axis=0)
     blocks = Blocks.of_layers(geometry, [*map(keys.index, kinds)], np.append(before[-1], 1.0)[None])
     columns = [moe % prefill.shape[1] if is_moe else -1 for moe, (is_moe, *_) in kinds]
-    near_tokens = 0.0
+    near_tokens = window_frac = 0.0
     if machine.roles.kv_cache:
-        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (
-            kv_frac * kv_token_bytes(geometry, machine, kv_format)
-        )
+        views = (geometry, geometry) if geometry.state_layers else (geometry.alike(False), geometry.alike(True))
+        token_bytes, windowed_bytes = (kv_token_bytes(of, machine, kv_format) for of in views)
+        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * token_bytes)
+        window_frac = windowed_bytes / token_bytes
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
     told = (
@@ -339,7 +340,7 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        _source(generated, bool(machine.roles.kv_cache), events, tracks, bool(by_model), machine.data_parallel, of_ranks),
+        _source(generated, window_frac, events, tracks, bool(by_model), machine.data_parallel, of_ranks),
         {
             **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
             **({"fuller": fuller} if ranks else {}),
@@ -623,19 +624,21 @@ def _apart(lines: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
 
 
 def _source(
-    made: Generated, has_near: bool, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int, of_ranks: int
+    made: Generated, window_frac: float, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int, of_ranks: int
 ) -> str:
-    """The source of an iteration's cost. of_ranks: where among the constants the curves of ranks begin, 0 for none."""
+    """The source of an iteration's cost. window_frac: keys and values of a token in layers with a window over those of others, 0
+    where the KV cache has no tier; of_ranks: where among the constants the curves of ranks begin, 0 for none."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
     crowd = f"np.ceil(prompts / {n_replicas})" if n_replicas > 1 else "prompts"
-    numbers = globals() | {"crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes}
+    over = f" * ({window_frac!r} if t[k, {WINDOW}] > 0.0 else 1.0)" if window_frac not in (0.0, 1.0) else ""
+    numbers = globals() | {"crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes, "over": over}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
         keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
-    start = [_NEAR.format(**numbers)] if has_near else []
+    start = [_NEAR.format(**numbers)] if window_frac else []
     start += [f"first = 1\nlongest = t[carried, {LONGEST}]"] if has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     shared, layer = _apart(made.layer, {"share", "wide", *EVENT, *(("context", *TRACK) if has_tracks else ())})

@@ -39,7 +39,13 @@ from tokentape.warehouse.models import load as load_model
 MODELS = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v2-lite", "nemotron-3-nano-30b-a3b")
 MACHINES = {name: load(name) for name in shipped()}
 KELLE = systems()
-geometry_of = cache(lambda model: load_model(model).geometry)
+MIXED = "qwen3-30b-a3b, with windows in layers whose keys and values are wider"
+
+
+@cache
+def geometry_of(model):
+    wider = {"sliding_windows": (128, 0) * 24, "of_windows": (("n_kv_heads", 16), ("head_dim", 64))}
+    return load_model(model.split(",")[0]).geometry.model_copy(update=wider if model == MIXED else {})
 
 
 def both(prompt):
@@ -177,6 +183,7 @@ ENGINES = {
     "cxl_ndp": of_ndp,
 }
 CASES = [(engine, model) for engine in ENGINES for model in (MODELS[:1] if "int8" in engine else MODELS)]
+CASES += [(engine, MIXED) for engine in ("experts, bf16", "serving, roofline", "elmoe3d, physical", "cxl_ndp")]
 CASES += [(f"serving, {name}", "qwen3-8b") for name in ("operators", "roofline")]
 SLOW = {("serving, operators", model) for model in MODELS if model != "qwen3-30b-a3b"}  # each compiles code of its own
 

@@ -5,7 +5,7 @@ import pytest
 
 from tokentape.hw import profile
 from tokentape.hw.clock import clock
-from tokentape.hw.spec import load
+from tokentape.hw.spec import load, with_values
 from tokentape.replay.passes import fits_of
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import staged, steps_of, weight_bytes
@@ -136,3 +136,9 @@ def test_steps_of_layers_that_differ_read_and_multiply_what_the_geometry_counts(
         assert weights == pytest.approx(2 * g.non_expert_params)
         close = 0.03 if g.tokens_beside else 1e-6  # a prompt's first tokens as if the state held as many as ever
         assert made(Tokens(prompt=n))[0] == pytest.approx(model_sizes.prefill_ops(g, n) - n * chosen, rel=close)
+        near = with_values(load("kelle-sram"), {"tiers.kv.capacity_bytes": 0.3 * model_sizes.kv_bytes(g, n, "bf16")})
+        work = steps_of(g, near, Tokens(decodes=1, context=n), (), blocks_of(g))
+        lies = [
+            (row.tier == "kv_cache", work.total(work.by_cell(row, row.bytes))[0]) for row in work.rows if row.kind == "kv_read"
+        ]
+        assert sum(n_bytes for is_near, n_bytes in lies if is_near) == pytest.approx(0.3 * read)  # what fits
