@@ -25,6 +25,7 @@ import numpy as np
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 KEPT = 2  # machine code of a kernel as it is and as it was before: two branches of a checkout
 SIGNATURE = "signature"
+WITHIN = "within-"  # use of a kernel by others: without what Python calls it by, a seventh of a compile
 
 
 class Type:
@@ -106,15 +107,15 @@ def zeros_of(of: Type, *sizes: int) -> Any:
 class Kernel:
     """A function that is compiled, or read from disk, when it is first called or a kernel that calls it is compiled.
 
-    Has all that numba's dispatcher has. Threads may share it. Raises RuntimeError at the first call where no folder for machine
-    code can be written.
+    Where other kernels name it, numba finds all that its dispatcher has. Threads may share it. Raises RuntimeError at the first
+    call where no folder for machine code can be written.
     """
 
     def __init__(self, written: Callable[..., Any], signature: Type | str | None, options: dict[str, Any]) -> None:
         functools.update_wrapper(self, written)
         self._written, self._signature, self._options = written, signature, options
         self.name = self.__name__  # what numba asks of all that a kernel names, in branches too that it then leaves out
-        self._compiled: Any = None
+        self._compiled: dict[str, Any] = {}
 
     def __call__(self, *arguments: Any) -> Any:
         return self.compiled(*(each.compiled if isinstance(each, Kernel) else each for each in arguments))
@@ -122,7 +123,7 @@ class Kernel:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what copying and pickling ask for
             raise AttributeError(name)
-        return getattr(self.compiled, name)
+        return getattr(self._of(WITHIN), name)
 
     def __reduce__(self) -> str:
         return self._written.__qualname__
@@ -130,22 +131,26 @@ class Kernel:
     @property
     def compiled(self) -> Any:
         """numba's dispatcher; the function as it is written where NUMBA_DISABLE_JIT is set."""
-        return self._compile() if self._compiled is None else self._compiled
+        return self._of("")
 
-    def _compile(self) -> Any:
+    def _of(self, use: str) -> Any:
+        return self._compiled.get(use) or self._compile(use)
+
+    def _compile(self, use: str) -> Any:
         from numba import njit
         from numba.core.compiler_lock import global_compiler_lock
 
         with global_compiler_lock, _uncollected():
-            if self._compiled is None:
-                made = njit(nogil=True, **self._options)(self._written)
+            if use not in self._compiled:
+                bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if use == WITHIN else {}
+                made = njit(nogil=True, **bare, **self._options)(self._written)
                 if self._signature is not None and made is not self._written:
-                    made._cache, once = _cache(self._written, digest(self))
+                    made._cache, once = _cache(self._written, use, digest(self))
                     with once():
                         made.compile(self._signature.of_numba if isinstance(self._signature, Type) else self._signature)
                     made.disable_compile()
-                self._compiled = made
-            return self._compiled
+                self._compiled[use] = made
+            return self._compiled[use]
 
 
 @contextlib.contextmanager
@@ -240,12 +245,14 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(part)
 
 
-def _cache(written: Callable[..., Any], digest: str) -> tuple[Any, Callable[[], contextlib.AbstractContextManager[None]]]:
+def _cache(
+    written: Callable[..., Any], use: str, digest: str
+) -> tuple[Any, Callable[[], contextlib.AbstractContextManager[None]]]:
     """numba's cache, in files of this digest, and what to compile in: one process does, others wait; drops older digests."""
     from numba.core.caching import FunctionCache, IndexDataCacheFile
 
     cache = FunctionCache(written)  # type: ignore[no-untyped-call]
-    name, _, rest = cache._impl.filename_base.rpartition("-")
+    name, _, rest = (use + cache._impl.filename_base).rpartition("-")
     version = rest.partition(".")[2]
     cache._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]
         cache.cache_path, f"{name}-{digest}.{version}", digest

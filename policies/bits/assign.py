@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, Bits, Floats, budget_bits, checked
 from tokentape.policies.kernels import array, boolean, float64, function, int8, kernel, void
+from tokentape.policies.order import ascending
 
 _F64_3D, _I8_3D = array(float64, 3), array(int8, 3)
 _BOOL_3D = array(boolean, 3)
@@ -58,7 +59,7 @@ def _assign(split, losses, scores, hot, share, mean_bits, across_layers, bits): 
                     if not hot[g, at, e]:
                         layer[n], expert[n], rank[n] = at, e, -scores[g, at, e]
                         n += 1
-            order = np.argsort(rank[:n], kind="mergesort")  # stable: ties stay in order of layer and index
+            order = ascending(rank[:n])  # ties stay in order of layer and index
             table, chosen = np.empty((n, 4)), np.ones(n, np.int8)
             for i in range(n):
                 at, e = layer[order[i]], expert[order[i]]

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from tokentape.policies.kernels import array, int64, kernel, uint8, uint32, void
+from tokentape.policies.order import ascending
 from tokentape.policies.sliced import state as at
 from tokentape.policies.sliced.event import drop_used_lsb
 
@@ -128,8 +129,8 @@ def warm_up(sliced):  # type: ignore[no-untyped-def]
         drawn = draws[clock[at.GENERATION] % draws.shape[0]]
         msb, lsb = drawn[: sizes[at.CAPACITY] // sizes[at.MSB]], lsb[:0]
     elif sizes[at.WARMUP] == at.PREDICTIVE:
-        msb = msb[np.argsort(counted[0][msb], kind="mergesort")]  # stable: ties stay in order of use
-        lsb = lsb[np.argsort(counted[2][lsb], kind="mergesort")]
+        msb = msb[ascending(counted[0][msb])]  # ties stay in order of use
+        lsb = lsb[ascending(counted[2][lsb])]
         lsb = lsb[counted[2][lsb] > 0.0]
         n_kept = int64(limits[at.LSB_SHARE] * sizes[at.CAPACITY]) // sizes[at.LSB] if sizes[at.LSB] else 0
         lsb = lsb[max(0, lsb.shape[0] - n_kept) :]

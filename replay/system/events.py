@@ -5,6 +5,8 @@ is one event. Distinct experts stand in order of last mention (replay/stream.py)
 neither looked up nor admitted. What the iteration's cost is linear in goes to the cost's table (replay/serving/iteration.py).
 """
 
+import math
+
 import numpy as np
 
 from tokentape.policies.bits.by_gate import ask_by_gate
@@ -23,6 +25,7 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
+from tokentape.policies.order import ascending
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE, SHRINK
 from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
@@ -374,9 +377,10 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
     hot, widths, pending = slots[5], slots[6], slots[7]
     counts_of, weights_of, tape_of, numbers, losses = placed
     n_layers, n_experts = hot.shape
-    scores, n_hot = np.zeros((n_layers, n_experts)), int64(numbers[PLACED_PER_LAYER])
+    rank, n_hot = np.empty((n_layers, n_experts)), int64(numbers[PLACED_PER_LAYER])  # from the most important down
+    used, weight = np.empty(n_experts), np.empty(n_experts)
     for m in range(n_layers):
-        used, weight = np.zeros(n_experts), np.zeros(n_experts)
+        used[:], weight[:] = 0.0, 0.0
         r = state[OLDEST]
         while r >= 0:
             for e in range(n_experts):
@@ -387,26 +391,31 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
         for e in range(n_experts):
             by_count = used[e] / n_used if n_used > 0.0 else 0.0
             by_weight = weight[e] / all_weight if all_weight > 0.0 else 0.0
-            scores[m, e] = numbers[ALPHA] * by_count + (1.0 - numbers[ALPHA]) * by_weight
+            rank[m, e] = -(numbers[ALPHA] * by_count + (1.0 - numbers[ALPHA]) * by_weight)
             if is_moving:
                 moves[0][m, e] = by_count * n_choices
     before = hot.copy()
     hot[:] = 0
-    flat = scores.reshape(n_layers * n_experts)
-    span = n_layers * n_experts if numbers[ACROSS] != 0.0 else n_experts
-    for first in range(0, n_layers * n_experts, span):
-        order = np.argsort(-flat[first : first + span], kind="mergesort")  # stable: ties stay in order
-        for i in range(n_hot * (span // n_experts)):
-            at = first + order[i]
-            hot[at // n_experts, at % n_experts] = 1
+    span = n_layers if numbers[ACROSS] != 0.0 else 1
+    for first in range(0, n_layers, span):
+        order = ascending(rank[first : first + span].reshape(span * n_experts))  # ties stay in order
+        for i in range(n_hot * span):
+            hot[first + order[i] // n_experts, order[i] % n_experts] = 1
+    ranked, bits = np.empty((n_experts, losses.shape[2])), np.empty(n_experts, np.int8)
     for m in range(n_layers):
-        order = np.argsort(-scores[m], kind="mergesort")
-        cold = order[hot[m][order] == 0]
+        n_cold, order = 0, ascending(rank[m])
+        for e in order:
+            if not hot[m, e]:
+                order[n_cold] = e
+                n_cold += 1
         if losses.shape[0] > 0:
-            ranked, bits = losses[m][cold], np.ones(cold.shape[0], np.int8)
-            split(ranked, int64(np.floor(cold.shape[0] * (numbers[MEAN_BITS] - 1.0) + 1e-9)), bits)
-            for i in range(cold.shape[0]):
-                widths[m, cold[i]] = min(1.0, bits[i] / numbers[FULL_BITS])
+            bits[:] = 1
+            for i in range(n_cold):
+                for b in range(losses.shape[2]):
+                    ranked[i, b] = losses[m, order[i], b]
+            split(ranked[:n_cold], int64(math.floor(n_cold * (numbers[MEAN_BITS] - 1.0) + 1e-9)), bits[:n_cold])
+            for i in range(n_cold):
+                widths[m, order[i]] = min(1.0, bits[i] / numbers[FULL_BITS])
         for e in range(n_experts):
             if hot[m, e]:
                 widths[m, e] = 1.0

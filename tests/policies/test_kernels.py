@@ -89,7 +89,7 @@ def test_a_change_in_another_file_is_noticed(sources: Any, tmp_path: Path, how: 
     assert sources(1, 2, how)(10) == 22
     again = sources(1, 2, how)
     assert again(10) == 22
-    assert again.stats.cache_hits  # read from disk, not compiled
+    assert again.compiled.stats.cache_hits  # read from disk, not compiled
     assert sources(5, 2, how)(10) == 30
     assert sources(5, 3, how)(10) == 45
     assert sources(5, 3, 'int64(int64), error_model="numpy"')(10) == 45
@@ -98,7 +98,7 @@ def test_a_change_in_another_file_is_noticed(sources: Any, tmp_path: Path, how: 
 
 def test_of_processes_that_need_a_kernel_one_compiles_it(sources: Any, tmp_path: Path) -> None:
     sources()
-    script = "from caller import run; print(run(10), len(run.stats.cache_hits))"
+    script = "from caller import run; print(run(10), len(run.compiled.stats.cache_hits))"
     command = [sys.executable, "-c", script]
     started = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert sorted(process.communicate(timeout=120)[0] for process in started) == ["22 0\n", "22 1\n"]
