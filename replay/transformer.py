@@ -374,6 +374,9 @@ class _Layers:
         g, moe, n_scores = self.g, self.blocks.moe, self.g.n_experts + self.g.n_idle_experts
         router = (self.product("router", "router", moe, self.tokens, n_scores, g.hidden),) if moe.size else ()
         shared = self._ffn("shared", "shared experts", moe, g.shared_intermediate)
+        if g.expert_hidden and moe.size:
+            ways = (("into experts' space", g.expert_hidden, g.hidden), ("out of experts' space", g.hidden, g.expert_hidden))
+            shared += tuple(self.product("shared", name, moe, self.tokens, n, k) for name, n, k in ways)
         return router, (*shared, *self._ffn("dense_ffn", "dense FFN", self.blocks.dense, g.dense_intermediate))
 
     def _ffn(self, kind: str, name: str, blocks: NDArray[np.int64], width: int) -> tuple[Rows, ...]:

@@ -27,7 +27,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "intermediate_size": ("ffn_dim", "ffn_hidden_size"),
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
     "first_k_dense_replace": ("num_dense_layers",),
@@ -79,6 +79,7 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
     found = dict(config)
     found |= {"model_type": "longcat_flash"} if found.get("zero_expert_num") is not None else {}  # whose own config names none
+    found |= {"model_type": "grok"} if found.get("residual_moe") else {}  # whose config names GIT
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}

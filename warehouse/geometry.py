@@ -137,6 +137,11 @@ class Geometry(BaseModel):
         """Weights of one routed expert."""
         return self.ffn_matrices * (self.expert_hidden or self.hidden) * self.expert_intermediate
 
+    @property
+    def shared_params(self) -> int:
+        """Weights that every token passes in one MoE layer: its shared experts, and the ways into a narrower space and back."""
+        return self.hidden * (self.ffn_matrices * self.shared_intermediate + 2 * self.expert_hidden)
+
     def of_layer(self, layer: int) -> Geometry:
         """With the heads of that layer in every layer, where layers with a window have others."""
         return self.alike(self.windows_by_layer[layer] > 0 and layer not in self.state_layers) if self.of_windows else self
@@ -225,11 +230,10 @@ class Geometry(BaseModel):
 
     def layer_params(self, layer: int) -> int:
         """Weights of one layer besides routed experts: attention, then shared experts and router, or the dense FFN."""
-        ffn = self.ffn_matrices * self.hidden
         if layer in self.moe_layers:
-            router = self.hidden * (self.n_experts + self.n_idle_experts)
-            return self.mixing_params(layer) + ffn * self.shared_intermediate + router
-        return self.mixing_params(layer) + (0 if layer in self.without_ffn else ffn * self.dense_intermediate)
+            return self.mixing_params(layer) + self.shared_params + self.hidden * (self.n_experts + self.n_idle_experts)
+        dense = 0 if layer in self.without_ffn else self.ffn_matrices * self.hidden * self.dense_intermediate
+        return self.mixing_params(layer) + dense
 
     @property
     def kv_elements_per_token_layer(self) -> int:

@@ -37,15 +37,15 @@ def parameters(g: Geometry) -> Parameters:
     if not g.hidden:
         raise ValueError(f"{g.architecture}: this tape records no widths; give the model's config.json")
     g.refuse_uncounted()
-    n_moe, ffn = len(g.moe_layers), g.ffn_matrices * g.hidden
+    n_moe = len(g.moe_layers)
     table = g.vocab * g.hidden
     return Parameters(
         table=table,
         head=0 if g.is_tied else table,
         positions=g.n_positions * g.hidden,
         attention=g.all_mixing_params,
-        dense_ffn=g.n_dense * ffn * g.dense_intermediate,
-        shared_ffn=n_moe * ffn * g.shared_intermediate,
+        dense_ffn=g.n_dense * g.ffn_matrices * g.hidden * g.dense_intermediate,
+        shared_ffn=n_moe * g.shared_params,
         routers=n_moe * g.hidden * (g.n_experts + g.n_idle_experts),
         vectors=_vectors(g),
         experts=n_moe * g.n_experts * g.expert_params,
