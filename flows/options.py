@@ -27,12 +27,16 @@ def _lasting(store: str | None) -> str | None:
     return store
 
 
-StoreOption = Annotated[
-    str | None,
-    option(
-        "Folder or fsspec URI of the tapes and results. [default: ./tape]", "--store", envvar="TOKENTAPE_STORE", callback=_lasting
-    ),
-]
+def _opened(store: str | None) -> Any:
+    from tokentape.warehouse.tape import Store
+
+    return Store(_lasting(store))
+
+
+_STORE: Any = "Folder or fsspec URI of the tapes and results. [default: ./tape]", "--store"
+_OF_STORE: dict[str, Any] = {"envvar": "TOKENTAPE_STORE", "metavar": "<str>"}
+StoreOption = Annotated[Any, option(*_STORE, **_OF_STORE, parser=str, callback=_opened)]  # a command is handed the Store
+StoreUri = Annotated[str | None, option(*_STORE, **_OF_STORE, callback=_lasting)]  # or its place, where it may not be opened
 TraceArgument = Annotated[str, argument("TRACE", "Trace id, or the start of one (see `tokentape ls`).")]
 DatabaseOption = Annotated[str | None, option("DuckDB file. [default: <store>/warehouse.duckdb]", "--database")]
 ModelOption = Annotated[str, option("embedded, a hub id owner/name, a directory, FILE.gguf or owner/name:FILE.gguf.", "--model")]

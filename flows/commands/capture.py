@@ -105,7 +105,6 @@ def capture(
     from tokentape.capture.run import CaptureSettings, estimate
     from tokentape.capture.run import capture as record
     from tokentape.capture.speculation.settings import DraftSettings
-    from tokentape.warehouse.tape import Store
 
     speculation = None
     if draft is not None:
@@ -113,15 +112,14 @@ def capture(
         speculation = DraftSettings(draft, *knobs)
     named = tuple(name.strip() for name in tables.split(",") if name.strip())
     settings = asked(CaptureSettings, ctx, tables=named, speculation=speculation)
-    place = Store(store)
-    expected = estimate(settings, place)
-    free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {place.uri}"
+    expected = estimate(settings, store)
+    free = "" if expected.free_bytes is None else f", {mebibytes(expected.free_bytes)} MiB free in {store.uri}"
     table, size = expected.largest
     disk = f"{mebibytes(expected.total_bytes)} MiB, of it {mebibytes(size)} in {table}"
     note(f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {disk}{free}")
     note("memory of a batch: " + ", ".join(f"{what} {mebibytes(n)} MiB" for what, n in expected.memory_bytes.items()))
     with capture_bar(dataset) as show:
-        trace_id = record(settings, place, resume, show)
+        trace_id = record(settings, store, resume, show)
     print(trace_id)
 
 

@@ -40,10 +40,9 @@ def claims(
     from tokentape.warehouse.claim_errors import by_system, compared
     from tokentape.warehouse.load import claims as published
     from tokentape.warehouse.results import read_rows
-    from tokentape.warehouse.tape import Store
 
     stated = published()
-    answers = read_rows(Store(store), "answers")
+    answers = read_rows(store, "answers")
     if paper is None:
         if not answers:
             raise ValueError("no study of a published system in this store; run `tokentape study kelle`, say, first")

@@ -11,6 +11,7 @@ from tokentape.flows.options import StoreOption, TraceArgument, argument, option
 
 if TYPE_CHECKING:
     from tokentape.replay.trace import Trace
+    from tokentape.warehouse.tape import Store
 
 OutFile = Annotated[Path, option("File to write.", "--out", metavar="FILE")]
 PhaseOption = Annotated[str, option("Count all, prefill or decode.")]
@@ -147,9 +148,8 @@ def moe_trace(trace: TraceArgument, out: OutFile, store: StoreOption = None) -> 
     Example:
       tokentape export moe-trace TRACE --out profile.csv
     """
-    from tokentape.warehouse.tape import Store
 
-    read, tape = _trace(store, trace), Store(store).open(trace)
+    read, tape = _trace(store, trace), store.open(trace)
     from tokentape.replay.exports.llama import trace_csv
 
     prompts = dict(tape.read("requests").select("request_id", "n_prompt_tokens").iter_rows())
@@ -177,15 +177,13 @@ def chrome(
     from tokentape.flows.grid import resolve_run
     from tokentape.replay.exports.chrome import chrome_trace
     from tokentape.warehouse.results import rows_of_run
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     if which == "all":
-        run = resolve_run(place, result)
-        rows = pl.DataFrame(rows_of_run(place, "timeline", run)).drop("replay_id").rename({"step_s": "seconds"})
+        run = resolve_run(store, result)
+        rows = pl.DataFrame(rows_of_run(store, "timeline", run)).drop("replay_id").rename({"step_s": "seconds"})
         content = chrome_trace(f"passes of {run}", rows, "pass_id", "kind")
     else:
-        _, title, rows = steps.of_replay(place, result, which, None, None)
+        _, title, rows = steps.of_replay(store, result, which, None, None)
         content = chrome_trace(title, rows, "operation", "resource")
     _write(out, json.dumps(content).encode(), f"{len(rows):,} events")
 
@@ -206,11 +204,10 @@ def requests(
 
     from tokentape.policies.names import unknown
     from tokentape.replay.exports.arrivals import FORMS, lines
-    from tokentape.warehouse.tape import Store
 
     if form not in FORMS:
         raise unknown("form of requests", form, FORMS)
-    tape = Store(store).open(trace)
+    tape = store.open(trace)
     asked, known = tape.read("requests"), dict[int, list[int]]()
     if form == "llmservingsim" and tape.has("tokens"):
         tokens = tape.read("tokens").filter(pl.col("phase") == "prefill").sort("request_id", "position")
@@ -236,35 +233,31 @@ def aiconfigurator(
       tokentape export aiconfigurator TRACE --system h200_sxm --gpus 8 --out exp.yaml
     """
     from tokentape.replay.exports.aiconfigurator import experiment
-    from tokentape.warehouse.tape import Store
 
-    tape = Store(store).open(trace)
+    tape = store.open(trace)
     rounds = tape.read("rounds") if tape.has("rounds") else None
     content = experiment(tape.read("requests"), rounds, model or tape.manifest.model_id, system, gpus)
     _write(out, json.dumps(content, indent=1).encode(), f"isl {content['tape']['isl']}, osl {content['tape']['osl']}")
 
 
-def _trace(store: str | None, trace: str) -> Trace:
-    from tokentape.warehouse.tape import Store
+def _trace(store: Store, trace: str) -> Trace:
 
-    place = Store(store)
-    tape = place.open(trace)
+    tape = store.open(trace)
     if not tape.has("routing"):
         raise ValueError(f"tape {tape.trace_id} records no routing; import or capture one that does")
     from tokentape.flows.grid import load_trace  # kernels, once the tape is known to have some
 
-    return load_trace(place, tape.trace_id)
+    return load_trace(store, tape.trace_id)
 
 
-def _sizes(store: str | None, read: Trace, expert_format: str) -> tuple[int, ...]:
+def _sizes(store: Store, read: Trace, expert_format: str) -> tuple[int, ...]:
     """Bytes of an expert in each MoE layer; 1 where the tape knows neither widths nor sizes and none is asked for."""
     from tokentape.flows.grid import format_of
-    from tokentape.warehouse.tape import Store
 
     geometry = read.geometry
     if expert_format == "auto" and not geometry.expert_params and not geometry.recorded_expert_bytes:
         return (1,) * len(geometry.moe_layers)
-    return geometry.expert_bytes(format_of(Store(store), read.trace_id, expert_format))
+    return geometry.expert_bytes(format_of(store, read.trace_id, expert_format))
 
 
 def _room(read: Trace, capacity: str, sizes: tuple[int, ...]) -> int:

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.options import StoreOption, argument, option
+from tokentape.flows.options import StoreUri, argument, option
 
 FIRST_LOOK = ["glance"]
 SiteOption = Annotated[str, option("Folder of the pages.", "--out")]
 
 
 def demo(
-    store: StoreOption = None,
+    store: StoreUri = None,
     out: SiteOption = "site",
     prefect: Annotated[bool, option("Record the run in a Prefect server that is started for it.", "--prefect")] = False,
 ) -> None:
@@ -44,7 +44,7 @@ def watch(
     webhook_anywhere: Annotated[bool, option("The webhook may be on another machine.", "--webhook-anywhere")] = False,
     every_s: Annotated[float, option("Seconds between looks; a file is taken when two find it alike.", "--every", min=0)] = 5.0,
     once: Annotated[bool, option("Take what lies there and end; exit code 2 if something was bad.", "--once")] = False,
-    store: StoreOption = None,
+    store: StoreUri = None,
     out: SiteOption = "site",
 ) -> None:
     """Turn every trace that arrives in a folder into a tape, its study and pages, until Ctrl-C. Prints the trace ids.
@@ -72,7 +72,7 @@ def watch(
 
 
 def serve(
-    store: StoreOption = None,
+    store: StoreUri = None,
     out: SiteOption = "site",
     study: Annotated[str, option("Study that nightly runs: a shipped one or my.toml.")] = "baselines",
     port: Annotated[int, option("Port of the Prefect server that is started.")] = 4200,

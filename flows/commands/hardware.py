@@ -190,7 +190,6 @@ def validate_hardware(
 
     from tokentape.hw import calibrate, measured, spec, validate
     from tokentape.warehouse.results import write_rows
-    from tokentape.warehouse.tape import Store
 
     machines = tuple(spec.load(name) for name in hardware or [])
     compared, given = [validate.dram_anchors()], _tables(files)
@@ -203,9 +202,8 @@ def validate_hardware(
     found = pl.concat(compared)
     errors, points = validate.errors(found), validate.points(found)
     if record:
-        place = Store(store)
-        write_rows(place, "validation", errors.to_dicts())
-        write_rows(place, "validation_points", points.to_dicts())
+        write_rows(store, "validation", errors.to_dicts())
+        write_rows(store, "validation_points", points.to_dicts())
         note(f"{errors.height} rows and {points.height} points recorded; `tokentape load` and `tokentape site` show them")
     _print_errors(errors, as_json)
 
@@ -295,13 +293,12 @@ def step(
     from tokentape.hw import calibrate
     from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.estimate import Load
-    from tokentape.warehouse.tape import Store
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
     constants = {} if roofline else calibrate.fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
-    made = estimated(Store(store), model, hardware, load, trace, coverage, expert_format, constants, profile or PHYSICAL)
+    made = estimated(store, model, hardware, load, trace, coverage, expert_format, constants, profile or PHYSICAL)
     if record:
-        made.write(Store(store))
+        made.write(store)
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
     rows = [
         (name, n, quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), number(ops / n_bytes, ",.1f"))

@@ -31,9 +31,8 @@ def import_bigmoe(
     """
     from tokentape.capture.importers.bigmoe import import_bigmoe as convert
     from tokentape.warehouse.models import config_path
-    from tokentape.warehouse.tape import Store
 
-    return report(Store(store), convert(file, Store(store), max_bytes, None if model is None else config_path(model)))
+    return report(store, convert(file, store, max_bytes, None if model is None else config_path(model)))
 
 
 def import_vllm(
@@ -58,9 +57,8 @@ def import_vllm(
     """
     from tokentape.capture.importers.vllm import import_vllm as convert
     from tokentape.warehouse.models import config_path
-    from tokentape.warehouse.tape import Store
 
-    return report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    return report(store, convert(files, config_path(model), store, max_bytes))
 
 
 def import_sglang(
@@ -85,9 +83,8 @@ def import_sglang(
     """
     from tokentape.capture.importers.sglang import import_sglang as convert
     from tokentape.warehouse.models import config_path
-    from tokentape.warehouse.tape import Store
 
-    return report(Store(store), convert(files, config_path(model), Store(store), max_bytes))
+    return report(store, convert(files, config_path(model), store, max_bytes))
 
 
 def import_routing(
@@ -157,7 +154,6 @@ def import_routing(
     from tokentape.capture.importers.routing_columns import Columns, Layout
     from tokentape.capture.importers.routing_table import import_routing as convert
     from tokentape.warehouse.models import config_path
-    from tokentape.warehouse.tape import Store
 
     column, equals, value = (where or "").partition("=")
     if where is not None and not (column and equals):
@@ -171,9 +167,8 @@ def import_routing(
         top_k=top_k,
         where=(column, value) if where is not None else None,
     )
-    place = Store(store)
     config = None if model is None else config_path(model)
-    return report(place, convert(files, place, layout, config, n_experts, expert_bytes, max_bytes))
+    return report(store, convert(files, store, layout, config, n_experts, expert_bytes, max_bytes))
 
 
 def import_acceptance(
@@ -190,9 +185,8 @@ def import_acceptance(
       tokentape import acceptance responses.jsonl
     """
     from tokentape.capture.importers.acceptance import import_acceptance as convert
-    from tokentape.warehouse.tape import Store
 
-    return report(Store(store), convert(file, Store(store), max_bytes))
+    return report(store, convert(file, store, max_bytes))
 
 
 def import_requests(
@@ -223,15 +217,13 @@ def import_requests(
     from tokentape.capture.importers.request_traces import FORMS, Form
     from tokentape.capture.importers.request_traces import import_requests as convert
     from tokentape.policies.names import unknown
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     usual = "mooncake" if ".jsonl" in files[0].suffixes else "csv"
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     if name not in (*FORMS, "csv"):
         raise unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
-    return report(place, convert(files, place, told, max_bytes=max_bytes))
+    return report(store, convert(files, store, told, max_bytes=max_bytes))
 
 
 def import_chats(
@@ -252,14 +244,13 @@ def import_chats(
     from tokentape.capture import models
     from tokentape.capture.importers.chats import import_chats as convert
     from tokentape.flows.console import progress_bar
-    from tokentape.warehouse.tape import Store
 
     if max_chats < 1:
         raise ValueError(f"--max-chats {max_chats} must be 1 or more")
-    place, source = Store(store), models.find(model)
+    source = models.find(model)
     with progress_bar(f"import chats {dataset}"):
-        trace_id = convert(dataset, place, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
-    return report(place, trace_id)
+        trace_id = convert(dataset, store, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
+    return report(store, trace_id)
 
 
 def published_form(file: Path) -> str | None:

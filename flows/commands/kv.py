@@ -38,11 +38,10 @@ def kv(
     from tokentape.flows.console import note, number, percent, print_table, progress_bar, quantity
     from tokentape.policies.registry import blamed
     from tokentape.policies.resolve import parse, resolve
-    from tokentape.warehouse.tape import Store
 
     with blamed("kv", policy), progress_bar("kv"):
         chosen = resolve("kv", policy, parse(param))
-        found = kv_tape.run(Store(store), trace, chosen, renorm, exact=not approximate)
+        found = kv_tape.run(store, trace, chosen, renorm, exact=not approximate)
     row = found.replay
     high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
     rows = [

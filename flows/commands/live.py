@@ -66,9 +66,8 @@ def evaluate(
     """
     from tokentape.policies.registry import blamed
     from tokentape.warehouse.results import write_rows
-    from tokentape.warehouse.tape import Store
 
-    names, place = [name.strip() for name in datasets.split(",") if name.strip()], Store(store)
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
     if changes and system is None:
@@ -78,18 +77,18 @@ def evaluate(
     said: list[str] = []
     with blamed("kv", policy), progress_bar("evaluate") as show:
         if system is not None:
-            run = _system_run(system, changes, param or [], scheme, max_items, place)
+            run = _system_run(system, changes, param or [], scheme, max_items, store)
             rows, said = _measure_system(model, names, run, seeds, device, dtype, show)
         elif policy is None:
             from tokentape.capture.evaluate import evaluate as measure
 
             rows = measure(model, names, max_items, device, dtype, show)
         else:
-            chosen = _policy_run(policy, param or [], cache, scheme, max_items, place)
+            chosen = _policy_run(policy, param or [], cache, scheme, max_items, store)
             if tape and policy != SLICED:
                 raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
-            rows, said = _measure_policy(model, names, chosen, seeds, device, dtype, show, place if tape else None)
-    write_rows(place, "quality", rows)
+            rows, said = _measure_policy(model, names, chosen, seeds, device, dtype, show, store if tape else None)
+    write_rows(store, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
     print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
     for line in said:
@@ -122,14 +121,12 @@ def orderings(
     from tokentape.capture.live import kv_orderings
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     measures: dict[str, tuple[str, Callable[..., list[dict[str, Any]]]]] = {  # and the study that asks the same
         "experts": ("slicemoe", of_experts.orderings),
         "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
         "kv": ("kelle", kv_orderings.orderings),
-        "cxl_ndp": ("cxl_ndp", partial(_orderings_of_cxl_ndp, store=place)),
+        "cxl_ndp": ("cxl_ndp", partial(_orderings_of_cxl_ndp, store=store)),
     }
     if of not in measures:
         raise unknown("kind of orderings", of, measures)
@@ -137,7 +134,7 @@ def orderings(
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
         rows = measure(loaded, range(seeds), progress=show)
-    write_rows(place, "orderings", [{"study": study} | row for row in rows])
+    write_rows(store, "orderings", [{"study": study} | row for row in rows])
     shown = [
         (
             r["assertion"],
@@ -185,14 +182,12 @@ def fidelity(
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
     from tokentape.warehouse.results import write_rows
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
-    run = _policy_run(SLICED, param or [], cache, scheme, max_items, place)
+    run = _policy_run(SLICED, param or [], cache, scheme, max_items, store)
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     with progress_bar("fidelity") as show:
         rows = compare(model, names, run, seeds, load_hardware(hardware), show)
-    write_rows(place, "fidelity", rows)
+    write_rows(store, "fidelity", rows)
     shown = []
     for name, unit in UNITS.items():
         pairs = [(row["open_loop"], row["closed_loop"]) for row in rows if row["metric"] == name]

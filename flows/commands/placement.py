@@ -49,13 +49,12 @@ def placement(
     """
     from tokentape.flows.placement import placed
     from tokentape.replay.cxl_ndp.routing import Reading
-    from tokentape.warehouse.tape import Store
 
     reading = Reading(weight_source=weight_source, prompt_tokens=prompt_tokens, max_steps=max_steps)
     names = None if placements is None else [name.strip() for name in placements.split(",")]
     given = {"alpha": alpha, "beta": beta, "seed": seed}
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(Store(store), traces, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
+    found = placed(store, traces, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
     sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
     rows = []
     for label in dict.fromkeys(label for label, _ in found.hits):
@@ -103,10 +102,9 @@ def bits(
       tokentape decide precision LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
     """
     from tokentape.flows.placement import bit_losses
-    from tokentape.warehouse.tape import Store
 
     means = _numbers(mean_bits, "--mean-bits", float)
-    rows = bit_losses(Store(store), losses, method, means, scope, routing, capacity, alpha, loss_weight)
+    rows = bit_losses(store, losses, method, means, scope, routing, capacity, alpha, loss_weight)
     totals = [row for row in rows if row["layer"] is None]
     shown = []
     for row in totals:

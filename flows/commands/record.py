@@ -44,9 +44,8 @@ def record(
     from tokentape.capture.served import record as responses_of
     from tokentape.flows.workers import gone_soon
     from tokentape.warehouse.models import config_path
-    from tokentape.warehouse.tape import Store
 
-    config, place = config_path(model), Store(store)
+    config = config_path(model)
     prompts = [item.prompt for item in items(dataset, max_requests, split, field, subset)]
     sampling = {"max_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with gone_soon(), progress_bar(f"record from {url}") as advance:
@@ -56,6 +55,6 @@ def record(
     routed, drafted = (told in held for told in TOLD)
     if routed:
         convert = vllm.import_vllm if engine == "vllm" else sglang.import_sglang
-        report(place, convert([path], config, place))
+        report(store, convert([path], config, store))
     if drafted:
-        report(place, import_acceptance(path, place))
+        report(store, import_acceptance(path, store))

@@ -13,6 +13,7 @@ from tokentape.flows.options import (
     ProfileOption,
     SetOption,
     StoreOption,
+    StoreUri,
     SystemOption,
     TraceArgument,
     WidthsOption,
@@ -83,7 +84,6 @@ def replay(
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.replay.semantics import Semantics
-    from tokentape.warehouse.tape import Store
 
     if system is not None:
         from tokentape.flows.commands.systems import show_one
@@ -103,14 +103,13 @@ def replay(
     semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
     spec.load(hardware)
     profiles.load(profile or profiles.PHYSICAL)
-    place = Store(store)
-    trace_id = place.resolve(trace)
+    trace_id = store.resolve(trace)
     from tokentape.flows.grid import replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
     params = parse(param)
     with progress_bar(f"replay {policy}"):
-        made = replay_once(place, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed, profile)
+        made = replay_once(store, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed, profile)
     _print_result(*made)
 
 
@@ -148,9 +147,8 @@ def timeline(
     """
     from tokentape.flows import steps
     from tokentape.replay.operations import busy_s, end_s
-    from tokentape.warehouse.tape import Store
 
-    step_id, title, operations = steps.of_replay(Store(store), result, which, policy, hardware, profile)
+    step_id, title, operations = steps.of_replay(store, result, which, policy, hardware, profile)
     whole_s, busy = end_s(operations), sorted(busy_s(operations).items(), key=lambda b: -b[1])
     rows = [(name, quantity(seconds, "s"), percent(seconds / whole_s)) for name, seconds in busy]
     print_table(f"{title}: {quantity(whole_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))
@@ -170,12 +168,10 @@ def verify(
     Example:
       tokentape verify TRACE --budget-mib 4000
     """
-    from tokentape.warehouse.tape import Store
 
     if not 0 < budget_mib < 2**33:
         raise ValueError(f"--budget-mib {budget_mib:g} is no cache size; give the MiB that the engine ran with")
-    place = Store(store)
-    tape = place.open(trace)
+    tape = store.open(trace)
     routing = tape.read("routing")
     if "residency" not in routing.columns:
         raise ValueError(f"tape {tape.trace_id} records no residency: only tapes of an engine that wrote it can be verified")
@@ -184,7 +180,7 @@ def verify(
     from tokentape.replay.verify import verify as check
 
     with progress_bar("verify"):
-        found = check(load_trace(place, tape.trace_id), residency, round(budget_mib * 2**20))
+        found = check(load_trace(store, tape.trace_id), residency, round(budget_mib * 2**20))
     rows = (
         ("decode rows that agree", f"{found.n_agree:,} of {found.n_decode_rows:,}"),
         ("hit rate, of unique lookups", percent(found.hit_frac)),
@@ -215,7 +211,7 @@ def study(
     ] = True,
     dry_run: Annotated[bool, option("Say what there is to do and what it takes; compute nothing.", "--dry-run")] = False,
     as_json: JsonOption = False,
-    store: StoreOption = None,
+    store: StoreUri = None,
 ) -> None:
     """Run the replays of a study that are not done yet, and write their results to the store.
 
@@ -270,9 +266,8 @@ def diff(
       tokentape diff baselines@2026-11-23T02:00 baselines@latest
     """
     from tokentape.flows.moved import difference
-    from tokentape.warehouse.tape import Store
 
-    found = difference(Store(store), before, after)
+    found = difference(store, before, after)
     columns = ("metric", "unit", "before", "after", "change", "beyond", "band", "seeds", "run")
     rows = [
         (one.metric, one.unit, number(one.before, ".6g"), number(one.after, ".6g"), percent(one.change_frac, "+.3g"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokentape.flows.serving.setup import Point
     from tokentape.replay.serving.measure import Measured
     from tokentape.replay.serving.metrics import ServiceLevel
+    from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
 CONTEXT_TOKENS = 2048  # of the one decode that is told with its band
@@ -23,7 +24,7 @@ MOST_REQUESTS = 1_000_000  # of a run; limits that hold there are none
 
 @serves(without="attained")
 def simulate(
-    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, out: Path | None, store: str | None, **_: Any
+    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, out: Path | None, store: Store, **_: Any
 ) -> None:
     """Serve requests with a scheduler on a machine, over many seeds: latencies, service levels, expert bytes, energy.
 
@@ -48,29 +49,27 @@ def simulate(
     from tokentape.hw.profile import ENDS
     from tokentape.replay.serving.measure import measure
     from tokentape.warehouse.results import write_together
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--out {out}: give a name that ends in .csv or .parquet")
     with progress_bar(f"simulate {point.scheduler}") as show:
-        load = served(place, point)
+        load = served(store, point)
         measured = measure(load, point.n_seeds, level, progress=show)
     _print(point, measured, level)
     tables = rows_of(STUDY, STUDY, point, measured)
-    write_together(place, tables, "serving_points", tables["serving_points"][0]["point_id"])
+    write_together(store, tables, "serving_points", tables["serving_points"][0]["point_id"])
     if out is not None:
         times = request_times(load, point.n_seeds)
         (times.write_csv if out.suffix == ".csv" else times.write_parquet)(out)
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
-        trace = load_trace(place, place.resolve(point.workload if point.coverage == "recorded" else point.coverage))
+        trace = load_trace(store, store.resolve(point.workload if point.coverage == "recorded" else point.coverage))
         for sentence in _coverage_errors(trace, point.fit):
             say(sentence)
     if not (point.coverage == "recorded" or point.verify_nodes):
-        step = [engine_of(place, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
+        step = [engine_of(store, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
         told = f"{quantity(step[0], 's')} ({band(step[1], step[2], lambda s: quantity(s, 's'))})"
         say(f"one decode at {CONTEXT_TOKENS:,} tokens of context, as `step` has it: {told}")
     for sentence in measured.outside:
@@ -79,7 +78,7 @@ def simulate(
 
 @serves(without="rate requests out")
 def capacity(
-    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, attained: float, store: str | None, **_: Any
+    ctx: typer.Context, *, slo_ttft: float | None, slo_tbt: float | None, attained: float, store: Store, **_: Any
 ) -> None:
     """Find the highest rate at which enough requests meet a service level, within 1 %, by doubling and bisection.
 
@@ -95,9 +94,7 @@ def capacity(
     from tokentape.replay.serving.capacity import capacity as search
     from tokentape.replay.serving.run import ServingRun
     from tokentape.replay.serving.workload import RUN_S
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     point = point_of(ctx, default_seeds=10)
     if point.scheduler == "disaggregated":
         raise ValueError("disaggregated is two engines in series; choose a scheduler of one engine")
@@ -107,7 +104,7 @@ def capacity(
     level = level_of(point, slo_ttft, slo_tbt)
     if level is None:
         raise ValueError(f"the paper has no limits for {point.model} on {point.workload}; give --slo-ttft and --slo-tbt")
-    on, n_served = engine_of(place, point), 0
+    on, n_served = engine_of(store, point), 0
     with progress_bar(f"capacity {point.scheduler}") as show:
 
         def serve_at(rate: float, seed: int) -> ServingRun:
@@ -118,7 +115,7 @@ def capacity(
             if n_requests > MOST_REQUESTS:
                 raise ValueError(f"the limits still hold at {rate / 2:g} requests/s, far beyond any engine; give tighter ones")
             chosen = point.model_copy(update={"rate_per_s": rate, "n_requests": n_requests})
-            return served(place, chosen, on).run(seed)
+            return served(store, chosen, on).run(seed)
 
         found = search(serve_at, replace(level, frac=attained), range(point.n_seeds))
     columns = ("scheduler", "requests/s that meet both", "of the requests", "requests/s that do not")

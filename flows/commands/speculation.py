@@ -26,9 +26,8 @@ def acceptance(
     """
     from tokentape.flows.console import number, print_table
     from tokentape.flows.speculation import metrics_of, opened
-    from tokentape.warehouse.tape import Store
 
-    tape = Store(store).open(trace)
+    tape = store.open(trace)
     shown = [(name, number(value, ".4g")) for name, value in metrics_of(tape).items()]
     print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
     if pool is None and pool_frac is None and (tape.manifest.settings.get("speculation") or {}).get("draft") != "elastic":

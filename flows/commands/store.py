@@ -5,25 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokentape.flows.console import mebibytes, note, number, print_table, progress_bar
-from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, TraceArgument, argument, option
+from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, StoreUri, TraceArgument, argument, option
+
+if TYPE_CHECKING:
+    from tokentape.warehouse.tape import Store
 
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
     from tokentape.warehouse.results import run_ids
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     rows: list[tuple[object, ...]] = []
-    tapes, damaged = place.tapes()
+    tapes, damaged = store.tapes()
     for tape in tapes:
         m, trace_id = tape.manifest, tape.trace_id
-        n_tokens, size = m.rows.get("tokens", 0), mebibytes(place.size_bytes(trace_id))
+        n_tokens, size = m.rows.get("tokens", 0), mebibytes(store.size_bytes(trace_id))
         rows.append(
             (
                 trace_id,
@@ -37,24 +38,23 @@ def ls(store: StoreOption = None) -> None:
             )
         )
     for trace_id, reason in damaged.items():
-        rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(place.size_bytes(trace_id))))
+        rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(store.size_bytes(trace_id))))
         note(reason)
-    for trace_id in place.unfinished_ids():
-        size = mebibytes(place.size_bytes(trace_id))
+    for trace_id in store.unfinished_ids():
+        size = mebibytes(store.size_bytes(trace_id))
         rows += [(trace_id, "unfinished", "", "", "", "", "go on with capture --resume, or rm", size)]
     if not rows:
-        note(f"no tapes in {place.uri}; make one with `tokentape capture --model embedded --dataset math`")
+        note(f"no tapes in {store.uri}; make one with `tokentape capture --model embedded --dataset math`")
         return
     columns = ("trace", "origin", "model", "data set", "requests", "tokens", "tables", "MiB")
     print_table("", columns, rows, numbers=("requests", "tokens", "MiB"))
-    note(f"{len(run_ids(place))} replay results in {place.uri}")
+    note(f"{len(run_ids(store))} replay results in {store.uri}")
 
 
 def show(trace: TraceArgument, store: StoreOption = None) -> None:
     """Print a tape's manifest as JSON: model, geometry, tables, seeds, versions, contamination flags."""
-    from tokentape.warehouse.tape import Store
 
-    print(json.dumps(Store(store).open(trace).manifest.model_dump(mode="json"), indent=2))
+    print(json.dumps(store.open(trace).manifest.model_dump(mode="json"), indent=2))
 
 
 def rm(
@@ -62,10 +62,9 @@ def rm(
     store: StoreOption = None,
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
-    from tokentape.warehouse.tape import Store
 
     for trace in traces:
-        Store(store).remove(trace)
+        store.remove(trace)
         note(f"removed {trace}")
 
 
@@ -81,7 +80,9 @@ def push(
       tokentape push TRACE --to s3://bucket/tapes
       tokentape push TRACE --to hf://datasets/me/tapes
     """
-    _transfer(traces, store, to)
+    from tokentape.warehouse.tape import Store
+
+    _transfer(traces, store, Store(to))
 
 
 def pull(
@@ -95,14 +96,14 @@ def pull(
     Example:
       tokentape pull TRACE --from hf://datasets/me/tapes
     """
-    _transfer(traces, of, store)
-
-
-def _transfer(traces: list[str], source: str | None, target: str | None) -> None:
     from tokentape.warehouse.tape import Store
+
+    _transfer(traces, Store(of), store)
+
+
+def _transfer(traces: list[str], here: Store, there: Store) -> None:
     from tokentape.warehouse.transfer import transfer
 
-    here, there = Store(source), Store(target)
     if here.absolute == there.absolute:
         raise ValueError(f"{here.uri} and {there.uri} are the same store; give another")
     for trace_id in map(here.resolve, traces):
@@ -113,7 +114,7 @@ def _transfer(traces: list[str], source: str | None, target: str | None) -> None
 
 def check(
     folder: Annotated[str | None, argument("STORE", "The store; --store says the same.")] = None,
-    store: StoreOption = None,
+    store: StoreUri = None,
     database: DatabaseOption = None,
     repair: Annotated[
         bool, option("Remove litter, damaged results and a damaged warehouse: they can be made again.", "--repair")

@@ -39,14 +39,13 @@ def synthesize(
     from tokentape.capture.synthetic.tape import SynthesisSettings
     from tokentape.capture.synthetic.tape import synthesize as draw
     from tokentape.warehouse import models
-    from tokentape.warehouse.tape import Store
 
     settings = SynthesisSettings(requests=requests, prompt=prompt, output=output, seed=seed, scores=scores)
-    model, place = models.load(like), Store(store)
+    model = models.load(like)
     drawn = profiles.of_routing(routing, model.name, model.geometry, counts)
     with progress_bar(f"synthesize {model.name}") as show:
-        trace_id = draw(model.name, model.geometry, settings, place, show, drawn=drawn)
-    told = place.open(trace_id).manifest.statistics
+        trace_id = draw(model.name, model.geometry, settings, store, show, drawn=drawn)
+    told = store.open(trace_id).manifest.statistics
     if not told["is_calibrated"]:
         note(told["note"])
     if told["achieved"]["lru_miss_frac"] is not None:

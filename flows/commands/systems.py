@@ -9,6 +9,7 @@ from tokentape.flows.options import ProfileOption, StoreOption, TraceArgument, W
 
 if TYPE_CHECKING:
     from tokentape.replay.result import Metric
+    from tokentape.warehouse.tape import Store
 
 
 def compare(
@@ -41,22 +42,20 @@ def compare(
       tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
     from tokentape.hw import profile as profiles
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
-    trace_id = place.resolve(trace)
+    trace_id = store.resolve(trace)
     from tokentape.flows import system_runs as runs
 
     names, machines, rooms = ([n.strip() for n in text.split(",") if n.strip()] for text in (systems, machine, budget or ""))
-    load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(place, trace_id, model))
+    load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(store, trace_id, model))
     shared = (model, expert_format, profile or profiles.PHYSICAL)
     asked = [runs.Asked(trace_id, "lru_offload", "", load, {}, room, *shared) for room in dict.fromkeys(rooms) or [None]]
     for one in asked:
-        one.check_budget(place)
+        one.check_budget(store)
     cells = list[runs.Cell]()
     for one in asked:
         with progress_bar(f"compare {one.budget or ''}".strip()) as advance:
-            cells += runs.compare(place, one, names, machines, seeds, advance)
+            cells += runs.compare(store, one, names, machines, seeds, advance)
     of_lru = {(cell.machine, cell.room): cell for cell in cells if cell.system == "lru_offload"}
     columns = (
         "machine",
@@ -118,13 +117,10 @@ def explain(
       tokentape replay TRACE --system near_compute --hardware h100-cxl-ndp
       tokentape explain 3f2a91
     """
-    from tokentape.warehouse.tape import Store
-
-    place = Store(store)
     from tokentape.flows.explain import explain as explained
 
     with progress_bar(f"explain {run}"):
-        run_id, asked, result, shares, worths = explained(place, run)
+        run_id, asked, result, shares, worths = explained(store, run)
     rows = [
         (s.item, s.decision, s.resource, _banded(s.busy), _banded(s.seconds), percent(s.frac, ".1f"), _banded(s.joules),
          percent(s.j_frac, ".1f"))
@@ -150,25 +146,23 @@ def show_one(
     hardware: str,
     expert_format: str,
     profile: str | None,
-    store: str | None,
+    store: Store,
 ) -> None:
     """One system's decisions and metrics. Raises ValueError on bad input."""
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
-    from tokentape.warehouse.tape import Store
 
     given = parse_settings(changes)
     name = system_of(system, given).name
     spec.load(hardware)
-    place = Store(store)
-    trace_id = place.resolve(trace)
+    trace_id = store.resolve(trace)
     from tokentape.flows import system_runs as runs
 
     load = runs.workload_of(workload)
     asked = runs.Asked(trace_id, system, hardware, load, given, None, model, expert_format, profile or profiles.PHYSICAL)
     with progress_bar(f"replay {name}"):
-        key, result = runs.run_asked(place, asked)
+        key, result = runs.run_asked(store, asked)
     ran = result.settings
     decisions = "; ".join(f"{slot} {ran[slot]}" for slot in SLOTS if ran[slot])
     title = (

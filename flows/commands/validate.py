@@ -11,6 +11,7 @@ from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
     from tokentape.replay.serving.validation import Moment, Row
+    from tokentape.warehouse.tape import Store
 
 RecordOption = Annotated[bool, option("Write the rows to the store, for the validation page.", "--record")]
 
@@ -101,12 +102,11 @@ def _print_rows(what: str, rows: Sequence[Row]) -> None:
     print_table("predicted against measured", head, shown, numbers=numbers)
 
 
-def _record(store: str | None, path: Path, machine: str, rows: Sequence[Row], n_of: int, moments: Sequence[Moment] = ()) -> None:
+def _record(store: Store, path: Path, machine: str, rows: Sequence[Row], n_of: int, moments: Sequence[Moment] = ()) -> None:
     """Writes the rows; n_of: stages or settings that there are; moments: of logs."""
     from tokentape.flows import validation
-    from tokentape.warehouse.tape import Store
 
-    validation.record(Store(store), validation.data_of(path), machine, rows, n_of, moments)
+    validation.record(store, validation.data_of(path), machine, rows, n_of, moments)
     note(f"{len(rows)} rows recorded; `tokentape load` and `tokentape site` show them")
 
 

@@ -11,6 +11,8 @@ from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, Ou
 if TYPE_CHECKING:
     import polars as pl
 
+    from tokentape.warehouse.tape import Store
+
 
 def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
     """Build the DuckDB warehouse from the store's tapes and results, and swap it in at once.
@@ -19,12 +21,10 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
     """
     from tokentape.flows import machines
     from tokentape.warehouse import load as loader
-    from tokentape.warehouse.tape import Store
 
-    place = Store(store)
     target = _database(store, database)
     with progress_bar("load"):
-        report = loader.load(place, target, machines.shipped())
+        report = loader.load(store, target, machines.shipped())
     note(f"{target}: {report}")
 
 
@@ -122,16 +122,14 @@ def site(
     print(page)
 
 
-def _database(store: str | None, database: str | None) -> Path:
+def _database(store: Store, database: str | None) -> Path:
     from tokentape.warehouse.load import database_path
-    from tokentape.warehouse.tape import Store
 
-    return Path(database) if database else database_path(Store(store))
+    return Path(database) if database else database_path(store)
 
 
-def _answer(statement: str, store: str | None, database: str | None, format: str, out: Path | None) -> None:
+def _answer(statement: str, store: Store, database: str | None, format: str, out: Path | None) -> None:
     from tokentape.warehouse import sql as asker
-    from tokentape.warehouse.tape import Store
 
-    frame: pl.DataFrame = asker.query(_database(store, database), statement, Store(store))
+    frame: pl.DataFrame = asker.query(_database(store, database), statement, store)
     asker.render(frame, format, out)

@@ -58,7 +58,7 @@ class Options:
     context: int
     hot: int | None
     setting: Setting  # but for its hot experts
-    store: str | None
+    store: Store
 
     def answer(self) -> Answer:
         """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
@@ -116,13 +116,12 @@ class Options:
             made = self._setup(model.name, model.geometry)
             n_sequences = max(self.setting.batch, cxl_ndp_routing.N_PROMPT // 8)
             return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.setting.seed)
-        store = Store(self.store)
-        (trace_id, *others) = matching((self.tape,), store.trace_ids())
+        (trace_id, *others) = matching((self.tape,), self.store.trace_ids())
         if others:
             raise ValueError(
                 f"--tape {self.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id"
             )
-        manifest = store.open(trace_id).manifest
+        manifest = self.store.open(trace_id).manifest
         named = models.load(self.model) if self.model else None
         made = self._setup(named.name, named.geometry) if named else self._setup(manifest.model_id, manifest.geometry)
-        return made, partial(cxl_ndp_routing.of_tape, store, trace_id)
+        return made, partial(cxl_ndp_routing.of_tape, self.store, trace_id)
