@@ -42,7 +42,7 @@ class Effort:
 class Lab:
     """One seed's measurements on a loaded model, each made once."""
 
-    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort) -> None:
+    def __init__(self, loaded: models.Loaded, seed: int, effort: Effort = Effort()) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
         cut = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=effort.decode_tokens, n_items=effort.n_whole)
         self.texts = windows(loaded, DATASET, cut, seed)
@@ -190,17 +190,6 @@ ACCEPTANCE_ORDERINGS = (
 )
 
 
-def orderings(
-    loaded: models.Loaded,
-    seeds: Iterable[int] = range(4),
-    effort: Effort = Effort(),
-    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
-    of: Sequence[Ordering] | None = None,
-) -> list[dict[str, Any]]:
-    """Rows of table `orderings`: see `measured`. of: which orderings; None for ORDERINGS."""
-    return measured(loaded, ORDERINGS if of is None else of, lambda seed: Lab(loaded, seed, effort), seeds, progress)
-
-
 def measured(
     loaded: models.Loaded,
     which: Sequence[Ordering],
@@ -211,7 +200,7 @@ def measured(
 ) -> list[dict[str, Any]]:
     """A row of table `orderings`, less its study, per ordering: mean, low and high over seeds, and whether it holds on every one.
 
-    lab_of: a seed's measurements on `dataset`, which the orderings' ratios are taken from.
+    lab_of: a seed's measurements on `dataset`, which the orderings' ratios are taken from, such as a Lab.
     """
     chosen = list(seeds)
     ratios: list[list[float]] = [[] for _ in which]

@@ -17,7 +17,7 @@ from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
 from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of
-from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, Reading, in_batches, joined
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
 from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.losses import loss_table
@@ -62,7 +62,7 @@ class Placed:
 def placed(
     store: Store,
     traces: Sequence[str],
-    reading: Reading,
+    weight_source: str,
     names: Sequence[str] | None,
     given: dict[str, Any],
     capacity: str,
@@ -91,7 +91,7 @@ def placed(
             raise ValueError(f"{name} places what a cache misses, step by step: run it in a system (`tokentape compare`)")
     in_batches(max(batches), min(batches))  # what is wrong with them, before a tape is read
     importance(np.ones(1), np.ones(1), given["alpha"])
-    tapes = [cxl_ndp_routing.of_tape(store, trace, reading) for trace in traces]
+    tapes = [cxl_ndp_routing.of_tape(store, trace, weight_source) for trace in traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
     of_tape: dict[str, object] = {"study": STUDY, "model_id": manifest.model_id}

@@ -6,7 +6,6 @@ Half of the experts are hot, as for the paper's Mixtral-8x7B; the others run on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
@@ -15,7 +14,7 @@ from tokentape.capture import models
 from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.live.quality import Cut, evaluate_inside
-from tokentape.capture.orderings import DATASET, Ordering, measured, over
+from tokentape.capture.orderings import DATASET, Ordering, over
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Tape
@@ -73,12 +72,3 @@ def _of(method: str) -> tuple[Ordering, ...]:
 
 
 ORDERINGS = tuple(ordering for method in METHODS for ordering in _of(method))
-
-
-def orderings(
-    bench: Bench,
-    seeds: Iterable[int] = range(4),
-    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
-) -> list[dict[str, Any]]:
-    """Rows of table `orderings`: see capture.orderings.measured."""
-    return measured(bench.loaded, ORDERINGS, lambda seed: Lab(bench, seed), seeds, progress)

@@ -8,7 +8,6 @@ table says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -25,7 +24,7 @@ from tokentape.capture.live.loop import Sampling, decode
 from tokentape.capture.live.quality import Cut, requests_of, run_in, windows
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import NONE, storage_of
-from tokentape.capture.orderings import Ordering, measured, over
+from tokentape.capture.orderings import Ordering, over
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -49,7 +48,7 @@ REFRESH_SETS = {
 class Lab:
     """One seed's measurements on a loaded model, each made once."""
 
-    def __init__(self, loaded: models.Loaded, seed: int, cut: Cut, dataset: str = DATASET) -> None:
+    def __init__(self, loaded: models.Loaded, seed: int, cut: Cut = USUAL, dataset: str = DATASET) -> None:
         self.loaded, self.seed, self.cut = loaded, seed, cut
         self.texts = np.array(windows(loaded, dataset, cut, seed))
         self.nll = cache(self._nll)
@@ -183,15 +182,3 @@ ORDERINGS = (
     *map(_worst, BUDGETS),
     *map(_against_streaming, BUDGETS),
 )
-
-
-def orderings(
-    loaded: models.Loaded,
-    seeds: Iterable[int] = range(4),
-    cut: Cut = USUAL,
-    progress: Callable[[float, float, str], None] = lambda done, total, name: None,
-    dataset: str = DATASET,
-    of: Sequence[Ordering] = ORDERINGS,
-) -> list[dict[str, Any]]:
-    """Rows of table `orderings`: see capture.orderings.measured."""
-    return measured(loaded, of, lambda seed: Lab(loaded, seed, cut, dataset), seeds, progress, dataset)

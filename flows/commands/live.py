@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Annotated, Any
 
@@ -118,22 +117,24 @@ def orderings(
 
     from tokentape.capture import models
     from tokentape.capture import orderings as of_experts
-    from tokentape.capture.live import kv_orderings
+    from tokentape.capture.cxl_ndp import orderings as of_bits
+    from tokentape.capture.live import kv_orderings as of_kv
     from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
 
-    measures: dict[str, tuple[str, Callable[..., list[dict[str, Any]]]]] = {  # and the study that asks the same
-        "experts": ("slicemoe", of_experts.orderings),
-        "drafts": ("elmoe3d", partial(of_experts.orderings, of=of_experts.ACCEPTANCE_ORDERINGS)),
-        "kv": ("kelle", kv_orderings.orderings),
-        "cxl_ndp": ("cxl_ndp", partial(_orderings_of_cxl_ndp, store=store)),
+    kinds: dict[str, tuple[str, Any, Any]] = {  # the study that asks the same, what is asked, a seed's measurements
+        "experts": ("slicemoe", of_experts.ORDERINGS, of_experts.Lab),
+        "drafts": ("elmoe3d", of_experts.ACCEPTANCE_ORDERINGS, of_experts.Lab),
+        "kv": ("kelle", of_kv.ORDERINGS, of_kv.Lab),
+        "cxl_ndp": ("cxl_ndp", of_bits.ORDERINGS, of_bits.Lab),
     }
-    if of not in measures:
-        raise unknown("kind of orderings", of, measures)
-    study, measure = measures[of]
+    if of not in kinds:
+        raise unknown("kind of orderings", of, kinds)
+    study, asked, lab = kinds[of]
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:
-        rows = measure(loaded, range(seeds), progress=show)
+        measures = partial(lab, _bench(loaded, show, store) if of == "cxl_ndp" else loaded)
+        rows = of_experts.measured(loaded, asked, measures, range(seeds), show)
     write_rows(store, "orderings", [{"study": study} | row for row in rows])
     shown = [
         (
@@ -149,14 +150,14 @@ def orderings(
     print_table(f"{model}: {sum(r['holds'] for r in rows)} of {len(rows)} hold", columns, shown, numbers=columns[2:3])
 
 
-def _orderings_of_cxl_ndp(loaded: Any, seeds: range, progress: Any, store: Any) -> list[dict[str, Any]]:
+def _bench(loaded: Any, progress: Any, store: Any) -> Any:
     """With the losses on `docs`, captured now if the store does not hold them."""
-    from tokentape.capture.cxl_ndp.orderings import CALIBRATION, Bench, orderings
+    from tokentape.capture.cxl_ndp.orderings import CALIBRATION, Bench
     from tokentape.capture.run import CaptureSettings, capture
 
     settings = CaptureSettings(loaded.source.model_id, tables=("losses",), **CALIBRATION)
     trace_id = capture(settings, store, resume=True, progress=lambda done: progress(done.done, done.total, done.what))
-    return orderings(Bench(loaded, store.open(trace_id)), seeds, progress)
+    return Bench(loaded, store.open(trace_id))
 
 
 def fidelity(

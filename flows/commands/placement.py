@@ -30,8 +30,6 @@ def placement(
     beta: Annotated[float, option("ema: weight of the past.")] = 0.9,
     seed: Annotated[int, option("random: its draws.")] = 0,
     weight_source: Annotated[str, option("gate (as applied) or softmax (of the scores).")] = "gate",
-    prompt_tokens: Annotated[int | None, option("Take so many first tokens as the prompt. [default: as recorded]")] = None,
-    max_steps: Annotated[int | None, option("Decode steps that count. [default: all]")] = None,
     expert_format: Annotated[str, option("Of a capacity in bytes.")] = "recorded",
     bin_steps: Annotated[int, option("Decode steps in a bin of expert use, of two requests.")] = 4,
     store: StoreOption = None,
@@ -48,13 +46,11 @@ def placement(
       tokentape decide place embedded-math embedded-code embedded-docs
     """
     from tokentape.flows.placement import placed
-    from tokentape.replay.cxl_ndp.routing import Reading
 
-    reading = Reading(weight_source=weight_source, prompt_tokens=prompt_tokens, max_steps=max_steps)
     names = None if placements is None else [name.strip() for name in placements.split(",")]
     given = {"alpha": alpha, "beta": beta, "seed": seed}
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(store, traces, reading, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
+    found = placed(store, traces, weight_source, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
     sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
     rows = []
     for label in dict.fromkeys(label for label, _ in found.hits):

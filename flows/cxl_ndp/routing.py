@@ -8,7 +8,7 @@ from tokentape.capture.synthetic import profiles
 from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length
 from tokentape.flows.system_runs import tape_of
-from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, Reading, routing_of
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, routing_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
@@ -16,10 +16,10 @@ from tokentape.warehouse.tape import Store
 N_PROMPT, N_STEPS = 128, 128
 
 
-def of_tape(store: Store, trace: str, reading: Reading = Reading()) -> CXLNDPRouting:  # noqa: B008 - frozen
+def of_tape(store: Store, trace: str, weight_source: str = "gate") -> CXLNDPRouting:
     """A tape's requests. Raises BadTape, ValueError as routing_of."""
     tape = store.open(trace)
-    return routing_of(tape_of(store, tape.trace_id, None, reading.weight_source == "softmax" and tape.has("scores")), reading)
+    return routing_of(tape_of(store, tape.trace_id, None, weight_source == "softmax" and tape.has("scores")), weight_source)
 
 
 def drawn(geometry: Geometry, n_sequences: int, seed: int = 0, n_prompt: int = N_PROMPT, n_steps: int = N_STEPS) -> CXLNDPRouting:

@@ -19,27 +19,6 @@ ENDED = -1
 WEIGHT_SOURCES = ("gate", "softmax")
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What of a tape is taken. weight_source: gate (weights as the model applied them) or softmax (of all scores, of the chosen).
-
-    prompt_tokens: so many first tokens of a request are its prompt, whatever it was recorded as; the rest is decoded. None: as
-    recorded. max_steps: decode steps kept. Together they cut long requests to the windows of a closed loop.
-    """
-
-    weight_source: str = "gate"
-    prompt_tokens: int | None = None
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.weight_source not in WEIGHT_SOURCES:
-            raise ValueError(f"weight source {self.weight_source!r} is unknown; choose {', '.join(WEIGHT_SOURCES)}")
-        for name in ("prompt_tokens", "max_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name.replace('_', ' ')} {value} must be 1 or more")
-
-
 @dataclass(frozen=True, eq=False)
 class CXLNDPRouting:
     """S sequences, L MoE layers, E experts per layer, top k, T steps of the longest decode.
@@ -100,20 +79,19 @@ class CXLNDPRouting:
                 raise ValueError(f"tape {self.trace_id} routes over {here} {name}, {model} has {there}; give another tape")
 
 
-def routing_of(tape: Recorded, reading: Reading = Reading()) -> CXLNDPRouting:
-    """The tape's requests as sequences; a token without a row in any layer is left out.
+def routing_of(tape: Recorded, weight_source: str = "gate") -> CXLNDPRouting:
+    """The tape's requests as sequences; a token without a row in any layer is left out. weight_source: gate (weights as the model
+    applied them) or softmax (of all scores, of the chosen).
 
     Raises ValueError naming the request on rows without exactly k experts, on a request without prompt rows, and on tokens that
     some layers lack; and for softmax on a tape without scores.
     """
-    of, position = tape.places()
+    if weight_source not in WEIGHT_SOURCES:
+        raise ValueError(f"weight source {weight_source!r} is unknown; choose {', '.join(WEIGHT_SOURCES)}")
+    of = tape.places()[0]
     ids, requests, k = tape.ids[: of.size], tape.request_ids, tape.geometry.top_k
     is_run = ids[:, :, 0] >= 0
-    if reading.prompt_tokens is not None:
-        begins = np.full(requests.size, of.size)
-        np.minimum.at(begins, of[is_run.any(axis=1)], position[is_run.any(axis=1)])
-        tape = replace(tape, n_prompt=begins + reading.prompt_tokens)
-    if reading.weight_source == "softmax":
+    if weight_source == "softmax":
         if tape.scores is None or not tape.scores.is_full:
             raise ValueError(
                 f"tape {tape.trace_id} holds no scores; choose weight source gate, or record it with --tables scores"
@@ -138,14 +116,12 @@ def routing_of(tape: Recorded, reading: Reading = Reading()) -> CXLNDPRouting:
     rows = np.flatnonzero(is_whole & ~is_prompt)
     n_decode = np.bincount(of[rows], minlength=requests.size)
     step = np.arange(rows.size) - np.repeat(np.cumsum(n_decode) - n_decode, n_decode)
-    last = np.minimum(n_decode, reading.max_steps or n_decode.max())
-    kept = step < last[of[rows]]
-    of_steps = np.full((requests.size, int(last.max()), *ids.shape[1:]), ENDED, np.int16)
-    of_steps[of[rows[kept]], step[kept]] = ids[rows[kept]]
+    of_steps = np.full((requests.size, int(n_decode.max()), *ids.shape[1:]), ENDED, np.int16)
+    of_steps[of[rows], step] = ids[rows]
     counts, weights = tape.used_by_prompts()
     layers = tuple(tape.geometry.moe_layers)
     of_prompts = counts.astype(np.int32)
-    return CXLNDPRouting(tape.trace_id, tape.origin, layers, requests, of_prompts, weights, of_steps, last.astype(np.int32))
+    return CXLNDPRouting(tape.trace_id, tape.origin, layers, requests, of_prompts, weights, of_steps, n_decode.astype(np.int32))
 
 
 def joined(routings: Sequence[CXLNDPRouting]) -> CXLNDPRouting:

@@ -1,12 +1,13 @@
 """The study's points: rows fit their table, and the orderings that a drafter must show."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, orderings
+from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, measured
 from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.policies.speculation.metrics import acceptance_metrics
 from tokentape.warehouse.tables import TABLES, conform
@@ -49,7 +50,7 @@ def test_one_seed_of_little_text_keeps_the_margin(loaded, ordering):
 
 @pytest.mark.slow
 def test_all_seeds_keep_the_margins(loaded):
-    rows = orderings(loaded, range(4), Effort(n_whole=40), of=ACCEPTANCE_ORDERINGS)
+    rows = measured(loaded, ACCEPTANCE_ORDERINGS, partial(Lab, loaded, effort=Effort(n_whole=40)))
     assert [row["holds"] for row in rows] == [True] * len(ACCEPTANCE_ORDERINGS)
 
 

@@ -17,7 +17,7 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.placement import PLACEMENTS, Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.replay.cxl_ndp.hits import hits_of
-from tokentape.replay.cxl_ndp.routing import Reading, in_batches
+from tokentape.replay.cxl_ndp.routing import in_batches
 from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows
 from tokentape.warehouse import load, models
 from tokentape.warehouse.geometry import Geometry
@@ -116,7 +116,7 @@ def test_a_tape_and_routing_without_one_are_the_same_draws(tmp_path, seed):
     store, settings = Store(str(tmp_path)), SynthesisSettings(requests=3, prompt=20, output=13, seed=seed)
     trace = synthesize("tiny", TINY, settings, store, drawn=profiles.context_profile("tiny", TINY), shard_requests=2)
     for weight in ("gate", "softmax"):
-        taped = cxl_ndp_routing.of_tape(store, trace, Reading(weight_source=weight))
+        taped = cxl_ndp_routing.of_tape(store, trace, weight)
         direct = cxl_ndp_routing.drawn(TINY, 3, seed, n_prompt=20, n_steps=12)
         assert np.array_equal(taped.decode_ids, direct.decode_ids)
         assert np.array_equal(taped.n_decode, direct.n_decode)

@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -10,10 +11,11 @@ import pytest
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Lab, orderings
+from tokentape.capture.cxl_ndp.orderings import CALIBRATION, METHODS, ORDERINGS, Bench, Lab
 from tokentape.capture.live.quality import Cut
 from tokentape.capture.losses.experts import replicas
 from tokentape.capture.losses.run import calibrated, losses_of
+from tokentape.capture.orderings import measured
 from tokentape.capture.plan import CaptureSettings, plan, requests
 from tokentape.capture.run import capture
 from tokentape.policies.mixed import MixedPrecision
@@ -88,7 +90,7 @@ def test_the_page_shows_how_often_gptq_loses_less(loaded, tmp_path):
 
 @pytest.mark.slow
 def test_all_seeds_and_the_page_shows_the_table(bench):
-    rows = orderings(bench)
+    rows = measured(bench.loaded, ORDERINGS, partial(Lab, bench))
     assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
     if sys.version_info[:2] != (3, 11):
         return  # `code` follows the interpreter; the page shows CPython 3.11

@@ -3,13 +3,14 @@
 import re
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tokentape.capture.live.divergence import divergence
-from tokentape.capture.live.kv_orderings import EVERYTHING, ORDERINGS, SINK, Lab, last_bigram, orderings
+from tokentape.capture.live.kv_orderings import EVERYTHING, ORDERINGS, SINK, Lab, last_bigram
 from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.orderings import measured
 from tokentape.flows.inside_model import kv_run
@@ -105,7 +106,7 @@ MISSED = {
 
 @pytest.mark.slow
 def test_all_seeds_keep_the_margins_and_the_page_shows_the_table(loaded):
-    rows = orderings(loaded, range(4))
+    rows = measured(loaded, ORDERINGS, partial(Lab, loaded))
     assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
     assert len(rows) == len(ORDERINGS)
     if sys.version_info[:2] != (3, 11):

@@ -2,12 +2,13 @@
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, orderings, over
+from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, measured, over
 
 pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "closed_loop.md"
@@ -30,15 +31,14 @@ def test_one_seed_of_little_text_points_the_right_way(lab, ordering):
     assert Ordering(ordering.assertion, ordering.is_below, ordering.margin * loose, ordering.ratio).holds(ratio)
 
 
-def test_the_table_says_what_each_seed_said(loaded, monkeypatch):
+def test_the_table_says_what_each_seed_said(loaded):
     """A row that one seed misses does not hold."""
     effort = Effort(n_windows=1, prompt_tokens=8, decode_tokens=24, n_whole=1)
     ratios = [Lab(loaded, seed, effort).whole("MAT42") for seed in (0, 1)]
     between = sum(ratios) / 2
     made = [Ordering(str(margin), True, margin, lambda lab: lab.whole("MAT42")) for margin in (between, 10 * between)]
-    monkeypatch.setattr("tokentape.capture.orderings.ORDERINGS", made)
     seen = []
-    rows = orderings(loaded, (0, 1), effort, lambda *report: seen.append(report[:2]))
+    rows = measured(loaded, made, partial(Lab, loaded, effort=effort), (0, 1), lambda *report: seen.append(report[:2]))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     for row, ordering, holds in zip(rows, made, (False, True), strict=True):
         assert (row["assertion"], row["margin"], row["n_seeds"]) == (ordering.assertion, ordering.bound, 2)
@@ -55,7 +55,7 @@ def test_margins_are_kept_from_the_side_that_they_name():
 
 @pytest.mark.slow
 def test_all_seeds_keep_the_margins_and_the_page_shows_the_table(loaded):
-    rows = orderings(loaded, range(N_SEEDS))
+    rows = measured(loaded, ORDERINGS, partial(Lab, loaded), range(N_SEEDS))
     assert {row["assertion"] for row in rows if not row["holds"]} == MISSED
     if sys.version_info[:2] != (3, 11):
         return  # `code` follows the interpreter; the page shows CPython 3.11

@@ -217,7 +217,7 @@ def test_what_is_measured_loads_and_a_second_run_measures_nothing(place, quality
     rows = {name: query(database, f"select count(*) from {name}").item() for name in READ}
     assert (rows["kelle_quality"], rows["kelle_pareto"]) == (quality.height, pareto.height)
     assert all(rows.values())
-    for name in ("evaluate_inside", "orderings", "divergence", "record"):
+    for name in ("evaluate_inside", "measured", "divergence", "record"):
         monkeypatch.setattr(live, name, lambda *told, **more: pytest.fail("measured again"))
     run(place)
     assert frame(place, "kelle_quality").equals(quality)

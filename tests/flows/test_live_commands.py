@@ -79,12 +79,10 @@ def test_the_orderings_are_printed_and_kept_by_study(
     tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, study: str
 ) -> None:
     from tokentape.capture import orderings
-    from tokentape.capture.live import kv_orderings
 
     row = {"model_id": "m", "dataset": "code", "assertion": "a / b", "margin": "<= 1.1", "mean": 1.2, "low": 1.0, "high": 1.3}
     monkeypatch.setattr(models, "load", lambda *told: None)
-    for module in (orderings, kv_orderings):
-        monkeypatch.setattr(module, "orderings", lambda *told, **more: [row | {"n_seeds": 4, "holds": False}])
+    monkeypatch.setattr(orderings, "measured", lambda *told: [row | {"n_seeds": 4, "holds": False}])
     done = tokentape("orderings", "--of", of)
     assert "0 of 1 hold" in done.out
     assert "NO" in done.out

@@ -7,7 +7,7 @@ import polars as pl
 import tapes
 
 from tokentape.hw.profile import Profile
-from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting, Reading, routing_of
+from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting, routing_of
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.trace import trace_from_tables
@@ -46,7 +46,7 @@ def read(tables, geometry=GEOMETRY, **reading) -> CXLNDPRouting:
     passes, routing, scores = tables
     trace, weights = trace_from_tables("test", geometry, "synthetic", routing, passes), routing["gate_weights"].explode()
     told = scores_from_table(trace, scores, "softmax", {}) if reading.get("weight_source") == "softmax" else None
-    return routing_of(recorded(trace, None if weights.null_count() else weights.to_numpy(), scores=told), Reading(**reading))
+    return routing_of(recorded(trace, None if weights.null_count() else weights.to_numpy(), scores=told), **reading)
 
 
 def make_routing(seed=0, geometry=GEOMETRY, **sizes) -> CXLNDPRouting:

@@ -6,10 +6,12 @@ A job is one file or one tape; finished ones are skipped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from tokentape.capture import models
-from tokentape.capture.cxl_ndp.orderings import METHODS, Bench, Lab, orderings
+from tokentape.capture.cxl_ndp.orderings import METHODS, ORDERINGS, Bench, Lab
 from tokentape.capture.live.quality import Cut
+from tokentape.capture.orderings import measured
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import sources
@@ -35,23 +37,9 @@ class Job:
 
 def recorded(store: Store, study: Settings) -> list[str]:
     """Ids of the study's tapes of a live model, captured where they are missing."""
-    of = study.recorded
-    return [
-        record(
-            CaptureSettings(
-                model=of.model,
-                dataset=dataset,
-                tables=("requests", "tokens", "passes", "routing"),
-                max_requests=of.requests,
-                max_prompt_tokens=of.prompt,
-                max_new_tokens=of.output,
-                batch_size=of.batch_size,
-            ),
-            store,
-            resume=True,
-        )
-        for dataset in of.datasets
-    ]
+    of, tables = study.recorded, ("requests", "tokens", "passes", "routing")
+    sizes = of.requests, of.prompt, of.output, of.batch_size
+    return [record(CaptureSettings(of.model, dataset, tables, *sizes), store, resume=True) for dataset in of.datasets]
 
 
 def jobs(study: Settings) -> list[Job]:
@@ -84,7 +72,7 @@ def run_job(trace_id: str, store: Store, study: Settings, job: Job) -> None:
             Cut(prompt_tokens=live.prompt, decode_tokens=live.output, n_items=live.windows),
         )
         if table == "orderings":
-            return {table: list(orderings(bench, live.seeds))}
+            return {table: measured(bench.loaded, ORDERINGS, partial(Lab, bench), live.seeds)}
         lab = Lab(bench, job.seed)
         return {table: [lab.row(method, policy) for method in METHODS for policy in policies(live, bench.half, method)]}
 

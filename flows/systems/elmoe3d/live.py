@@ -6,10 +6,11 @@ Rows of `acceptance_points` and `orderings`. A job is one file or one tape; fini
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tokentape.capture import models
-from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, orderings
+from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, measured
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.capture.speculation.settings import DraftSettings
@@ -38,7 +39,9 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     live = study.live
     what, _, drafter = str(job).partition(" ")
     if what == "tape":
-        tape = store.open(record(_recorded(live, drafter), store, resume=True))
+        sizes = live.recorded_requests, live.prompt, live.output
+        settings = CaptureSettings(live.model, live.dataset, TABLES, *sizes, speculation=DraftSettings(drafter))
+        tape = store.open(record(settings, store, resume=True))
         of = f"{tape.trace_id}/{tape.content_sha256}/{live.pool_fracs}/{sources.sha256(*REPLAYED)}"
         if drafter == "elastic":
             study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
@@ -54,19 +57,7 @@ def _measured(live: Live, job: Job) -> list[dict[str, Any]]:
         return loop_points(loaded, live.seeds, effort, job)
     if job == "bits":
         return bits_points(loaded, live.seeds, effort, live.pairs, live.schemes)
-    return orderings(loaded, live.seeds, effort, of=ACCEPTANCE_ORDERINGS)
-
-
-def _recorded(live: Live, drafter: str) -> CaptureSettings:
-    return CaptureSettings(
-        model=live.model,
-        dataset=live.dataset,
-        tables=TABLES,
-        max_requests=live.recorded_requests,
-        max_prompt_tokens=live.prompt,
-        max_new_tokens=live.output,
-        speculation=DraftSettings(drafter),
-    )
+    return measured(loaded, ACCEPTANCE_ORDERINGS, partial(Lab, loaded, effort=effort), live.seeds)
 
 
 def replay_points(tape: Tape, pools: Sequence[str], pool_fracs: Sequence[float]) -> list[dict[str, Any]]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from tokentape.capture import models
 from tokentape.capture.live.divergence import divergence
-from tokentape.capture.live.kv_orderings import ORDERINGS, PAPER_ORDERINGS, WORD_ORDERINGS, orderings
+from tokentape.capture.live.kv_orderings import ORDERINGS, PAPER_ORDERINGS, WORD_ORDERINGS, Lab
 from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.live.system import SystemTried
+from tokentape.capture.orderings import measured
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import kv_tape, sources
@@ -111,7 +113,7 @@ def _measured(live: Live, job: Job) -> list[Row]:
         others = ORDERINGS if job.dataset == live.dataset else WORD_ORDERINGS
         asked = PAPER_ORDERINGS if job.setting == "paper" else others
         cut = Cut(n_items=job.items, prompt_tokens=job.prompt, decode_tokens=job.output)
-        return list(orderings(loaded, live.seeds, cut, dataset=job.dataset, of=asked))
+        return measured(loaded, asked, partial(Lab, loaded, cut=cut, dataset=job.dataset), live.seeds, dataset=job.dataset)
     run = job.run
     if job.table == "kv_divergence":
         return [row for seed in live.seeds for row in divergence(loaded, job.dataset, run, seed)]
@@ -120,8 +122,8 @@ def _measured(live: Live, job: Job) -> list[Row]:
 
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
-    at_most: dict[str, Any] = {"max_requests": job.items, "max_prompt_tokens": job.prompt, "max_new_tokens": job.output}
-    settings = CaptureSettings(study.live.model, job.dataset, ("requests", "tokens", "attention"), **at_most)
+    tables = ("requests", "tokens", "attention")
+    settings = CaptureSettings(study.live.model, job.dataset, tables, job.items, job.prompt, job.output)
     tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
     evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
     policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
-from tokentape.capture import measure, models
+from tokentape.capture import measure, models, orderings
 from tokentape.capture.evaluate import NOT_MEASURED
 from tokentape.capture.live.quality import evaluate_inside
-from tokentape.capture.orderings import Effort, Lab, orderings
+from tokentape.capture.orderings import Effort, Lab, measured
 from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
@@ -134,7 +135,8 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
 
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
-    return list(orderings(models.load(models.find(job.model)), job.seeds, job.effort))
+    loaded = models.load(models.find(job.model))
+    return measured(loaded, orderings.ORDERINGS, partial(Lab, loaded, effort=job.effort), job.seeds)
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}

@@ -6,7 +6,7 @@ A tape's rows are one file per table, written when they are complete: an interru
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
@@ -117,13 +117,5 @@ def _recorded(store: Store, model: Captured, seed: int) -> str:
     """The seed draws what the model writes: sampled at its own temperature."""
     from tokentape.capture.run import CaptureSettings, capture  # needs torch
 
-    settings = CaptureSettings(
-        model=model.name,
-        dataset=model.dataset,
-        max_requests=model.requests,
-        max_prompt_tokens=model.prompt,
-        max_new_tokens=model.output,
-        temperature=1.0,
-        seed=seed,
-    )
-    return capture(settings, store, resume=True)
+    sizes: dict[str, Any] = {"max_requests": model.requests, "max_prompt_tokens": model.prompt, "max_new_tokens": model.output}
+    return capture(CaptureSettings(model.name, model.dataset, temperature=1.0, seed=seed, **sizes), store, resume=True)
