@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,6 @@ SUMMARIES = {
     "locality": "trace_id varchar, layer usmallint, phase varchar, overlap_frac double, chance_frac double",
     "early_popularity": "trace_id varchar, layer usmallint, expert usmallint, n_selected bigint",
 }
-TOLD = r"^(\w+)(?:\[(.*?)\])?: (.*)$"  # a figure, what is chosen in its menus, its sentence
 VIEWS_SQL = (Path(str(warehouse.__path__[0])) / "views.sql").read_text()  # its first statement is a macro
 NAMES = (*VIEWS, *WAREHOUSE_TABLES, *SUMMARIES)
 
@@ -263,14 +263,15 @@ def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iter
         yield connection
 
 
-def told(text: str) -> dict[tuple[str, str], str]:
-    """(figure, what is chosen) -> sentence, of lines `figure[chosen]: sentence`, which go on indented; # begins a remark."""
-    lines = "\n".join(line for line in text.strip().splitlines() if not line.startswith("#")).replace("\n    ", " ").splitlines()
-    return {(figure, chosen): sentence for line in lines for ((figure, chosen, sentence),) in [re.findall(TOLD, line)]}
+def told(page: str) -> dict[tuple[str, str], str]:
+    """(figure, what is chosen) -> sentence, of said_PAGE.toml beside this file."""
+    said = tomllib.loads(Path(__file__).with_name(f"said_{page}.toml").read_text(encoding="utf-8"))
+    return {(figure, chosen): sentence for figure, of in said.items() for chosen, sentence in of.items()}
 
 
-def assert_says(said: dict[str, dict[str, str]], sentences: dict[tuple[str, str], str]) -> None:
+def assert_says(said: dict[str, dict[str, str]], page: str) -> None:
     """Every sentence is as told; what its `...` stands for is left open."""
+    sentences = told(page)
     found = {(figure, chosen): said[figure][chosen] for figure, chosen in sentences}
     forms = {key: re.escape(wanted).replace(re.escape("..."), ".*") for key, wanted in sentences.items()}
     wrong = [key for key in sentences if not re.fullmatch(forms[key], found[key])]
