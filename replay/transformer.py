@@ -259,7 +259,7 @@ class _Layers:
             width = heads * (g.head_dim * (1 + g.has_query_gate) + g.has_head_gate)
             width += self._kv_heads * (g.head_dim + (0 if g.is_value_key else g.value_dim))
             return (self.product("proj", "query, key, value", self.blocks.attending, m, width, g.hidden),)
-        gates = heads if g.has_head_gate else 0
+        gates = heads * (g.v_head_dim * g.has_query_gate + g.has_head_gate)
         down = gates + g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank + g.index_head_dim + g.index_n_heads
         query = heads * (g.qk_nope_head_dim + g.qk_rope_head_dim) + g.index_n_heads * g.index_head_dim
         up = heads * (g.qk_nope_head_dim + g.v_head_dim)

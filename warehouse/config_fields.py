@@ -15,9 +15,10 @@ from typing import Any
 from tokentape.warehouse.mixers import kinds_alone
 
 FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+_LIKE = {name: like for like, names in FAMILIES["like"].items() for name in names.split()}
 _CHECKED = frozenset(FAMILIES["checked"].split())
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
-_WIDTH = ("hidden_size", "d_model", "n_embd", "dim")
+_WIDTH = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
 # What a family calls a field, after the name that is used here; the first that is given counts.
 _NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": _WIDTH,
@@ -27,7 +28,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
     "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
     "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner"),
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "ff_intermediate_size"),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
     "first_k_dense_replace": ("num_dense_layers",),
@@ -38,12 +39,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mamba_d_state": ("ssm_state_size",),
     "mamba_d_conv": ("conv_kernel",),
     "mamba_conv_bias": ("use_conv_bias",),
-    "expert_hidden_size": ("moe_latent_size", "moe_hidden_size"),
+    "expert_hidden_size": ("moe_latent_size", "moe_hidden_size", "routed_expert_hidden_size"),
+    "vocab_size": ("padded_vocab_size",),
 }
 _OF_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
              "qk_nope_head_dim", "qk_rope_head_dim")  # fmt: skip
 _SWITCHES = ("enable_moe_block", "is_moe")  # false: the fields of experts are there, the experts are not
-_PER_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts")  # Hunyuan lists them
+_PER_LAYER = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "moe_layer_start_index",
+              "moe_layer_end_index")  # fmt: skip  # Hunyuan and ERNIE list them
 _TEXT_AND_VISION = ("ernie4_5_moe_vl", "ernie4_5_vl_moe", "ernie4_5_vl_moe_text")  # lists of two: the experts of text come first
 _KINDS = {"sparse": True, "moe": True, "hash_moe": True} | dict.fromkeys(
     ("dense", "mlp", "full_attention", "linear_attention", "attention", "mamba", "conv", "sliding_attention"), False
@@ -80,6 +83,7 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     found = dict(config)
     found |= {"model_type": "longcat_flash"} if found.get("zero_expert_num") is not None else {}  # whose own config names none
     found |= {"model_type": "grok"} if found.get("residual_moe") else {}  # whose config names GIT
+    found["model_type"] = _LIKE.get(found.get("model_type") or "", found.get("model_type"))
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
@@ -95,7 +99,10 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if found.get("block_auto_adjust_ff_dim") and found.get("intermediate_size"):  # LFM2
         width, whole = int(2 * found["intermediate_size"] / 3), found.get("block_multiple_of") or 1
         found["intermediate_size"] = -(-int((found.get("block_ffn_dim_multiplier") or 1) * width) // whole) * whole
-    found["has_shared_indexers"] = "shared" in (found.get("indexer_types") or ())
+    shared = {"shared", "S"}.intersection(found.get("indexer_types") or found.get("index_topk_pattern") or ())
+    found["has_shared_indexers"] = bool(shared) or (found.get("index_topk_freq") or 1) > 1
+    if found.get("parallel_attn_mlp_res"):  # Arctic
+        found["shared_expert_intermediate_size"] = found.get("hidden_size")
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
@@ -109,9 +116,13 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
 
 def doubts(config: dict[str, Any]) -> str:
     """What to know before trusting the counts of a config; empty: nothing."""
-    config = canonical(text_config(config))
+    text = text_config(config)
+    weights = config.get("quantization_config") or text.get("quantization_config") or {}
+    how = " ".join(str(weights[name]) for name in ("quant_method", "quant_algo", "format", "bits") if weights.get(name))
+    config = canonical(text)
     name = config["model_type"] or ""
     notes = (
+        (weights, f"its checkpoint is quantised ({how}): bytes are those of the formats that are asked for, bf16 unless said"),
         (name not in _CHECKED, f"counts of model_type {name!r} were not checked: biases, norms or more may be missing"),
         (config.get("index_topk"), f"steps attend to all tokens, not to the {config.get('index_topk')} that its indexer chooses"),
         (config.get("zero_expert_num"), "chosen experts that compute nothing are counted as read"),

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from tokentape.warehouse.formats import EXPERT_FORMATS
 
-MOST_WIDE = 2**24  # of any width
+MOST_WIDE = 2**27  # of any width, and of a state's other parameters
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
 
 
@@ -64,7 +64,7 @@ class Geometry(BaseModel):
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
     has_sinks: bool = False  # a learned attention sink per head
-    has_query_gate: bool = False  # a gate on every head's output, as wide as the query
+    has_query_gate: bool = False  # a gate on every head's output, as wide as the query, of MLA as the output
     has_head_gate: bool = False  # one value per head in its place
     is_value_key: bool = False  # values are what the keys are projected to, and cached beside them
     index_n_heads: int = 0  # of an indexer, that chooses the tokens a latent attention sees by a cached key of its own
@@ -166,7 +166,7 @@ class Geometry(BaseModel):
             kv = h * (self.kv_lora_rank + self.qk_rope_head_dim)
             up = self.kv_lora_rank * self.n_heads * (self.qk_nope_head_dim + self.v_head_dim)
             index = self.index_head_dim * (self.index_n_heads * (self.q_lora_rank or h) + h) + h * self.index_n_heads
-            out = self.n_heads * (self.v_head_dim + self.has_head_gate) * h
+            out = self.n_heads * (self.v_head_dim * (1 + self.has_query_gate) + self.has_head_gate) * h
             return self.attentions * (q + kv + up + out + index)
         per_head = self.head_dim * (1 + self.has_query_gate) + self.has_head_gate + self.value_dim
         return self.attentions * h * (self.n_heads * per_head + self.n_kv_heads * per_key)

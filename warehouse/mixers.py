@@ -37,9 +37,11 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         told = config.get("linear_attn_config") or {}
         n, width = (told.get(name) or config[f"linear_{name}"] for name in ("num_heads", "head_dim"))
         kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
-        rank = 0 if model_type == "bailing_hybrid" else width  # of Kimi's two gates
-        others = 2 * rank * value + 3 * value * kernel + value + n + width
-        return Mixer(3 * value + n + 2 * (rank or value), value, others, value * width, 3 * value * (kernel - 1))
+        decay = 0 if model_type == "bailing_hybrid" else width  # ranks of its two gates, 0: full
+        gate = 0 if told.get("use_full_rank_gate") else decay
+        others = (decay + gate) * value + 3 * value * kernel + value + n + width
+        width_in = 3 * value + n + (decay or value) + (gate or value)
+        return Mixer(width_in, value, others, value * width, 3 * value * (kernel - 1))
     if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
         of_head = config.get("mamba_d_head")

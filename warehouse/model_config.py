@@ -45,13 +45,13 @@ def _check(config: dict[str, Any]) -> None:
     model_type, architectures = config["model_type"] or "", config.get("architectures")
     if config.get("is_encoder_decoder") or any(part in model_type for part in _ENCODERS):
         raise ValueError(f"config.json: model_type {model_type!r} has an encoder; {_WANTED}")
-    for field in _REQUIRED:
+    for field in (*_REQUIRED, *(("v_head_dim",) if config.get("kv_lora_rank") else ())):
         if config.get(field) is None:
             raise ValueError(f"config.json: {field} is missing; {_WANTED}")
     for field, least in _LEAST.items():
         value = config.get(field)
         if value is not None and (type(value) is not int or value < least):
-            raise ValueError(f"config.json: {field} must be a whole number of at least {least}, not {value!r}")
+            raise ValueError(f"config.json: {field} must be a whole number of at least {least}, not {value!r:.40}")
     for field in ("num_hidden_layers", "num_experts"):  # before they are counted through
         if (config.get(field) or 0) > MOST:
             raise ValueError(f"config.json: {field} is {config[field]}; {MOST} are the most")
@@ -69,7 +69,10 @@ def _of(config: dict[str, Any]) -> Geometry:
     hidden, n_heads = config["hidden_size"], config["num_attention_heads"]
     in_layers = moe_layers(config) if config["num_experts"] else ()
     n_experts = config["num_experts"] if in_layers else 0
-    width = _first(config, "intermediate_size_mlp", "dense_intermediate_size", "intermediate_size", default=4 * hidden)
+    width, details = _first(config, "intermediate_size_mlp", "dense_intermediate_size", "intermediate_size"), _details(config)
+    if not width and len(in_layers) < config["num_hidden_layers"] and details.get("is_glu", True):
+        raise ValueError(f"config.json: intermediate_size is missing; {_WANTED}")
+    width = width or 4 * hidden
     of_experts = _of_experts(config, n_experts, width) if n_experts else {}
     head_dim = _first(config, "head_dim", default=hidden // n_heads)
     if config.get("kv_lora_rank"):  # MLA states the two parts of a query
@@ -86,7 +89,7 @@ def _of(config: dict[str, Any]) -> Geometry:
         dense_intermediate=width,
         **{name: _first(config, name) for name in _LATENT},
         **of_experts,
-        **_details(config),
+        **details,
     )
 
 
@@ -117,6 +120,7 @@ def _of_experts(config: dict[str, Any], n_experts: int, dense: int) -> dict[str,
 def _details(config: dict[str, Any]) -> dict[str, Any]:
     """The fields that change counts a little: biases, norms, ties, windows, learned positions."""
     known: dict[str, Any] = {name: True for name in ("is_value_key", "has_sinks") if config.get(name)}
+    known |= {"has_query_gate": True} if config.get("mla_use_output_gate") else {}
     if config.get("attention_bias"):
         known["attention_bias"] = config.get("biased", "qkvo")
     if config.get("use_qk_norm"):
