@@ -1,18 +1,12 @@
-"""Machines as people read them: rows for the terminal, and docs/machines.md, written from the TOML files.
-
-python -m tokentape.hw.catalogue docs/machines.md
-"""
+"""Machines as people read them: rows for the terminal and for pages."""
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
-from tokentape.hw.files import write_text
 from tokentape.hw.sourced import Sourced, leaves
-from tokentape.hw.spec import HardwareSpec, find, load, shipped
+from tokentape.hw.spec import HardwareSpec, load
 
 # What the end of a key says about its unit, longest first; the flag: whether the unit takes an SI prefix.
 _UNITS = (
@@ -34,13 +28,6 @@ _UNITS = (
 _PREFIXES = {-12: "p", -9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _NAMING = ("name", "title", "sha256")  # what tells machines apart without being a difference
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-_HEAD = """# Machines: every number with its band and its source
-
-Written from hw/specs/*.toml by `python -m tokentape.hw.catalogue docs/machines.md`; change the files, not this page. Numbers are
-those of one device; power and area are the whole machine's. Peak: of the engine that experts run on, a multiply-add counted as
-two operations. Assumed: numbers of which the value or an end of the band rests on no source.
-"""
 
 
 @dataclass(frozen=True)
@@ -113,37 +100,6 @@ def _forms(key: str, number: Sourced) -> tuple[str, str, str, str]:
     return plain, banded, f"{banded}: {number.source}", f"{number.value!r} ({number.low!r} to {number.high!r})"
 
 
-def markdown(names: tuple[str, ...]) -> str:
-    """The page: one summary table, then one table per machine."""
-    specs = [load(name) for name in names]
-    table = ["| machine | what | peak | tiers | roles | assumed |", "|---|---|---|---|---|---|"]
-    table += [_line(f"[{name}](#{name})", *rest) for name, *rest in summary(names)]
-    sections = [_section(spec, _about(find(name))) for name, spec in zip(names, specs, strict=True)]
-    return "\n".join([_HEAD, *table, "", "\n".join(sections)])
-
-
-def _section(spec: HardwareSpec, about: str) -> str:
-    runs = f"Computes on `{spec.engine}` ({spec.dtype}) from `{spec.compute.memory or spec.fast}`"
-    fetches = f"; misses go to `{spec.backing}`" if spec.backing else ""
-    devices = f" Devices: {spec.n_devices}." if spec.n_devices > 1 else ""
-    lines = [f"## {spec.name}", "", about, "", f"{runs}{fetches}.{devices}", ""]
-    lines += ["| key | value | band | source |", "|---|---|---|---|"]
-    lines += [_line(f"`{row.key}`", row.value, row.band, row.source) for row in rows(spec)]
-    return "\n".join(lines) + "\n"
-
-
-def _line(*cells: str) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |".replace("|  |", "| |")
-
-
-def _about(path: Path) -> str:
-    """The comment that opens the file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    first_other = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    return "\n".join(line.lstrip("# ") for line in lines[:first_other])
-
-
 def _peak(spec: HardwareSpec) -> str:
     times = f"{spec.n_devices} x " if spec.n_devices > 1 else ""
     return f"{times}{readable('ops_per_s', spec.compute.ops_per_s[spec.dtype].value)} {spec.dtype}"
@@ -179,9 +135,3 @@ def _scaled(value: float, unit: str) -> str:
     exponent = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-12)
     exponent = min(max(exponent, min(_PREFIXES)), max(_PREFIXES))
     return f"{value / 10.0**exponent:.4g} {_PREFIXES[exponent]}{unit}"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m tokentape.hw.catalogue docs/machines.md")
-    write_text(Path(sys.argv[1]), markdown(shipped()))

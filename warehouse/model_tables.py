@@ -1,30 +1,18 @@
-"""Models as people read them: rows and lines for the terminal, and the tables of docs/models.md.
-
-python -m tokentape.warehouse.model_tables docs/models.md   rewrites what stands between `<!-- models NAME -->` and `<!-- end -->`
-"""
+"""Models as people read them: cells and lines for the terminal and for pages."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.formats import EXPERT_FORMATS, FLOAT_FORMATS, value_bytes
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.models import Model, shipped
+from tokentape.warehouse.models import Model
 
 HEADINGS = (
     "model", "layers", "MoE layers", "experts", "top-k", "total, B", "published, B", "deviation", "active, B", "of it read, B",
     "without tables, B", "published active, B", "expert, MB (bf16)", "KV, kB/token (bf16)",
 )  # fmt: skip
-
-
-def rows(models: Iterable[Model]) -> list[tuple[str, ...]]:
-    """One row per model under HEADINGS, as text."""
-    return [tuple("" if value is None else f"{value:{how}}{unit}" for value, how, unit in cells(model)) for model in models]
 
 
 def cells(model: Model) -> list[tuple[str | float | None, str, str]]:
@@ -46,12 +34,12 @@ def cells(model: Model) -> list[tuple[str | float | None, str, str]]:
 def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     """(label, value) lines about one model: its shape, parameters by part, bytes by format, cache and operations."""
     g, p, published = model.geometry, model_sizes.parameters(model.geometry), model.published
-    windows, n_windowed = _windows(g)
+    windows, n_windowed = windows_of(g)
     lines = [
         ("architecture", g.architecture),
         ("config", model.source),
         ("layers", f"{g.n_layers}, of them {len(g.moe_layers)} MoE; hidden {g.hidden}, vocabulary {g.vocab:,}"),
-        ("attention", _attention(g)),
+        ("attention", attention_of(g)),
     ]
     if windows:
         lines += [("sliding window", f"{', '.join(map(str, windows))} tokens in {n_windowed} of {g.n_layers} layers")]
@@ -81,13 +69,14 @@ def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     ]
 
 
-def _windows(g: Geometry) -> tuple[list[int], int]:
+def windows_of(g: Geometry) -> tuple[list[int], int]:
     """Sizes of the windows of layers that attend, and how many have one."""
     found = [window for layer, window in enumerate(g.sliding_windows) if window and layer not in g.state_layers]
     return sorted(set(found)), len(found)
 
 
-def _attention(g: Geometry) -> str:
+def attention_of(g: Geometry) -> str:
+    """In words."""
     if g.kv_lora_rank:
         q = f"q latent {g.q_lora_rank}, " if g.q_lora_rank else ""
         dims = f"nope {g.qk_nope_head_dim}, rope {g.qk_rope_head_dim}, v {g.v_head_dim}"
@@ -100,51 +89,3 @@ ACTIVE: dict[str, Callable[[Geometry], int]] = {
     "as a decode token reads (head, no input table)": model_sizes.decode_params,
     "without input table and output head": lambda g: model_sizes.active_params(g, with_embeddings=False),
 }
-
-# ------------------------------------------------------------------------------------------------------ docs/models.md
-
-_BLOCK = re.compile(r"(<!-- models (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def _markdown(headings: Iterable[str], table: Iterable[Iterable[str]]) -> str:
-    head = list(headings)
-    return "".join(
-        "".join(f"| {cell} " if cell else "| " for cell in line) + "|\n" for line in (head, ["---"] * len(head), *table)
-    )
-
-
-def _shape(model: Model) -> tuple[Any, ...]:
-    g = model.geometry
-    experts = (g.n_experts, g.top_k, g.expert_intermediate, g.shared_intermediate or "") if g.n_experts else ("", "", "", "")
-    windows, n_windowed = _windows(g)
-    in_layers = f"{windows[0]} in {n_windowed} layers" if windows else ""
-    has_dense = g.n_dense > 0
-    return (model.name, g.hidden, _attention(g), *experts, g.dense_intermediate if has_dense else "", g.vocab, in_layers)
-
-
-def _shapes_block() -> str:
-    experts = ("experts", "top-k", "expert width", "shared width")
-    headings = ("model", "hidden", "attention", *experts, "dense FFN", "vocabulary", "window")
-    return _markdown(headings, [[str(cell) for cell in _shape(model)] for model in shipped()])
-
-
-def _sources_block() -> str:
-    lines = [(m.name, m.source, m.published.source + (f". {m.note}" if m.note else "")) for m in shipped() if m.published]
-    return _markdown(("model", "config", "published count"), lines)
-
-
-BLOCKS: dict[str, Callable[[], str]] = {
-    "counts": lambda: _markdown(HEADINGS, rows(shipped())),
-    "shapes": _shapes_block,
-    "sources": _sources_block,
-}
-
-
-def refresh(text: str) -> str:
-    """The document with its tables as computed now."""
-    return _BLOCK.sub(lambda match: match[1] + BLOCKS[match[2]]() + match[3], text)
-
-
-if __name__ == "__main__":
-    for document in map(Path, sys.argv[1:]):
-        document.write_text(refresh(document.read_text(encoding="utf-8")), encoding="utf-8")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-AGAIN = "run `python -m tokentape.flows.error_table README.md`"
+AGAIN = "run `python -m bench.docs.errors README.md`"
 
 
 def stands(system: str) -> list[str]:

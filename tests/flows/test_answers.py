@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from readme_errors import AGAIN, stands
 
-from tokentape.flows import error_table
+from bench.docs import errors as error_table
 from tokentape.flows.answers import Query, answered, bars_held
 from tokentape.warehouse.tape import Store
 

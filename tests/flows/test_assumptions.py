@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tokentape.flows import assumptions
-from tokentape.flows.assumptions import TOLD, answered, constants, measured, page
+from bench.docs import assumptions
+from bench.docs.assumptions import TOLD, answered, constants, measured, page
 from tokentape.flows.systems import SYSTEMS
 from tokentape.hw import fit_files, profile, spec
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "assumptions.md"
 def test_the_page_lists_every_constant_that_the_files_hold() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert set(TOLD) == set(SYSTEMS)
-    assert page(text) == text, "run `python -m tokentape.flows.assumptions docs/assumptions.md` with the systems that changed"
+    assert page(text) == text, "run `python -m bench.docs.assumptions docs/assumptions.md` with the systems that changed"
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -10,8 +10,8 @@ from command import Cli
 from readme_errors import AGAIN, stands
 from tiny_tape import write_tiny
 
+from bench.docs import errors as error_table
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS
-from tokentape.flows import error_table
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import run
 from tokentape.flows.study_file import Grid

@@ -9,7 +9,7 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from tokentape.flows import error_table
+from bench.docs import errors as error_table
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems import SYSTEMS as STUDIES
 from tokentape.flows.systems.kelle import study as kelle

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command import Cli
 
+from bench.docs import validation as pages
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import validation
 from tokentape.flows.grid import load_trace
@@ -117,9 +118,7 @@ def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
     assert shown["tokentape"]["mape_frac"] == pytest.approx(0.15)
     assert shown["vidur"]["mape_frac"] == 0.12
     assert [row["split"] for row in read_rows(store, "validation_points")] == ["closed_form", "fitted", "held_out"]
-    line, told = validation.table(
-        validation.Run("vllm_experiments", "h100", told, [free, held], 12) for told in ("", "--end low")
-    )[2:]
+    line, told = pages.table(pages.Run("vllm_experiments", "h100", told, [free, held], 12) for told in ("", "--end low"))[2:]
     assert line.startswith("| vllm_experiments | h100 | ttft_s | 15.0 % | 2 of 12 | no | BLIS evolved 23.0 % (12), ")
     assert told == "| vllm_experiments, `--end low` | h100 | ttft_s | 15.0 % | 2 of 12 | no |  |"
 
@@ -128,9 +127,7 @@ def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
 def test_the_pages_show_what_the_commands_print():
     if not DATA.is_dir():
         pytest.skip("no measurements of engines beside the project")
-    house, runs = Path(__file__).resolve().parents[2], validation.runs_of(DATA)
+    house, runs = Path(__file__).resolve().parents[2], pages.runs_of(DATA)
     for page in (house / "README.md", house / "docs" / "validation.md"):
         text = page.read_text(encoding="utf-8")
-        assert validation.refreshed(text, runs) == text, (
-            "run `python -m tokentape.flows.validation DATA docs/validation.md README.md`"
-        )
+        assert pages.refreshed(text, runs) == text, "run `python -m bench.docs.validation DATA docs/validation.md README.md`"

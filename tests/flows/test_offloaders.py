@@ -8,7 +8,7 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
-from tokentape.flows import error_table
+from bench.docs import errors as error_table
 from tokentape.flows.answers import stated
 from tokentape.flows.running import run
 from tokentape.flows.systems.offloaders import fit

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from command import Cli
 
+from bench.docs import blocks, findings
 from tokentape.capture.importers.bigmoe import import_bigmoe
-from tokentape.flows import findings, grid, study
+from tokentape.flows import grid, study
 from tokentape.warehouse.results import read_rows, stored_run
 from tokentape.warehouse.tape import Store
 
@@ -87,7 +88,7 @@ def test_pages_of_findings_are_those_of_the_studies() -> None:
     assert [page.stem for page in PAGES] == sorted(RECORDED)
     for page in PAGES:
         series = {point["series"] for point in study.load(page.stem).points()}
-        told = [match[2] for match in findings.BLOCK.finditer(page.read_text())]
+        told = [block[1].partition(" ")[2] for block in blocks(findings.KINDS).finditer(page.read_text())]
         assert told
         assert {part for text in told if "|" not in text for part in (text.partition(";")[0],)} <= series
 
@@ -102,10 +103,11 @@ def test_cells_of_a_page_are_what_the_recorded_tape_gives(store: Store, page: Pa
     few = of.model_copy(update={"each": of.each[:2], room: ["50%"]})
     grid.run(asked.model_copy(update={"grid": (few,)}), store, workers=1)
     found = findings.cells(store, page.stem)
-    blocks = list(findings.BLOCK.finditer(page.read_text(encoding="utf-8")))
-    lines = {line for block in blocks if block[2].startswith(of.series + ";") for line in block[3].splitlines()}
-    cells = [
-        text for block in blocks if block[2].startswith(of.series + ";") for text in findings.values_of(block[2], found).values()
+    every = [
+        (block[1].partition(" ")[2], block[2]) for block in blocks(findings.KINDS).finditer(page.read_text(encoding="utf-8"))
     ]
+    held = [block for block in every if block[0].startswith(of.series + ";")]
+    lines = {line for _, text in held for line in text.splitlines()}
+    cells = [text for told, _ in held for text in findings.values_of(told, found).values()]
     assert cells
     assert all(any(f" {text} |" in line for line in lines) for text in cells)

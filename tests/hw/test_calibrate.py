@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bench.docs.operators import refreshed
 from tokentape.hw import calibrate, measured, reachable, validate
-from tokentape.hw.error_table import refreshed
 from tokentape.hw.operators import COLLECTIVES, OPERATORS, Parameter
 from tokentape.hw.operators.fit import fit
 from tokentape.hw.sourced import BadSpec
@@ -128,7 +128,7 @@ def test_shipped_constants_are_what_calibration_gives(tables, operator):
 
 def test_the_page_shows_these_errors(rows):
     page = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert refreshed(page, rows) == page, "run `python -m tokentape.hw.error_table docs/calibration.md FOLDERS`"
+    assert refreshed(page, rows) == page, "run `python -m bench.docs.operators docs/calibration.md FOLDERS`"
 
 
 def test_the_readme_shows_these_errors(errors):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.docs.machines import markdown
 from tokentape.hw import dram, spec
-from tokentape.hw.catalogue import markdown
 from tokentape.hw.spec import SPECS, BadSpec, load, shipped, with_values
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,7 +265,7 @@ refresh_interval_s = { value = 1e-3, low = 5e-4, high = 2e-3, source = "s" }
 
 def test_the_page_lists_every_number_and_is_current():
     page = (ROOT / "docs/machines.md").read_text(encoding="utf-8")
-    assert page == markdown(shipped()), "run `python -m tokentape.hw.catalogue docs/machines.md`"
+    assert page == markdown(shipped()), "run `python -m bench.docs.machines docs/machines.md`"
     assert page.count("\n| `") == sum(len(load(name).numbers()) for name in shipped())
     assumed = [int(share) for share in re.findall(r"\((\d+) %\) \|$", page, re.M)]
     told = f"{min(assumed)} to {max(assumed)} % of a machine's numbers are"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from bench.docs.every_machine import MODEL, SYSTEMS, EveryMachine, page
 from tokentape.hw.spec import load, shipped
-from tokentape.replay.every_machine import MODEL, SYSTEMS, EveryMachine, page
 from tokentape.warehouse.models import load as load_model
 
 PAGE = Path(__file__).parents[2] / "docs" / "every_machine.md"

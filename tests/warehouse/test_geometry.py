@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.docs.models import refreshed
+from bench.docs.models import row as row_of
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.config_fields import FAMILIES, canonical
 from tokentape.warehouse.formats import EXPERT_FORMATS, slice_bytes, value_bytes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.mixers import mixer_of
 from tokentape.warehouse.model_config import from_config
-from tokentape.warehouse.model_tables import HEADINGS, details, refresh, rows
+from tokentape.warehouse.model_tables import HEADINGS, details
 from tokentape.warehouse.models import FOLDER, load, names, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -701,9 +703,9 @@ def test_experts_are_read_whatever_a_family_calls_them(
     assert g.n_layers == 4
     if g.uncounted:
         with pytest.raises(ValueError, match="its attention, keys and values are not counted"):
-            rows([model])
+            row_of(model)
         return
-    assert len(rows([model])) == 1  # and shown without a traceback
+    assert row_of(model)  # and shown without a traceback
     assert details(model)
 
 
@@ -757,11 +759,11 @@ def test_bad_requests_are_refused() -> None:
 
 
 def test_printed_rows_and_lines() -> None:
-    row = dict(zip(HEADINGS, rows([MODELS["qwen3-30b-a3b"]])[0], strict=True))
-    assert row["total, B"] == "30.532"
-    assert row["deviation"] == "+0.11 %"
-    assert (row["active, B"], row["of it read, B"], row["without tables, B"]) == ("3.353", "3.042", "2.731")
-    assert (row["expert, MB (bf16)"], row["KV, kB/token (bf16)"]) == ("9.44", "98.30")
+    shown = dict(zip(HEADINGS, row_of(MODELS["qwen3-30b-a3b"]), strict=True))
+    assert shown["total, B"] == "30.532"
+    assert shown["deviation"] == "+0.11 %"
+    assert (shown["active, B"], shown["of it read, B"], shown["without tables, B"]) == ("3.353", "3.042", "2.731")
+    assert (shown["expert, MB (bf16)"], shown["KV, kB/token (bf16)"]) == ("9.44", "98.30")
     lines = dict(details(MODELS["gpt-oss-20b"]))
     assert lines["sliding window"] == "128 tokens in 12 of 24 layers"
     assert lines["parameters: total"] == "20,914,757,184"
@@ -773,12 +775,12 @@ def test_a_config_of_ones_own_prints_without_published_counts(tmp_path: Path) ->
     config = json.loads((FOLDER / "llama-2-7b.json").read_text(encoding="utf-8"))["config"]
     (tmp_path / "mine.json").write_text(json.dumps(config))
     model = load(str(tmp_path / "mine.json"))
-    row = dict(zip(HEADINGS, rows([model])[0], strict=True))
-    assert (row["model"], row["published, B"], row["deviation"], row["total, B"]) == ("mine", "", "", "6.738")
+    shown = dict(zip(HEADINGS, row_of(model), strict=True))
+    assert (shown["model"], shown["published, B"], shown["deviation"], shown["total, B"]) == ("mine", "", "", "6.738")
     assert "published" not in dict(details(model))
 
 
 def test_the_document_is_current() -> None:
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert refresh(text) == text, "run `python -m tokentape.warehouse.model_tables docs/models.md`"
+    assert refreshed(text) == text, "run `python -m bench.docs.models docs/models.md`"
     assert all(text.count(f"| {name} |") == 3 for name in names())

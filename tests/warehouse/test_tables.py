@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from small_store import summed_anew
 
+from bench.docs.schema import refreshed
 from tokentape.warehouse.at_rest import declared
 from tokentape.warehouse.columns import COLUMNS
-from tokentape.warehouse.reference import refresh
 from tokentape.warehouse.tables import (
     RESULT_TABLES,
     TABLES,
@@ -118,7 +118,7 @@ def test_declarations_are_complete() -> None:
 @pytest.mark.parametrize(("document", "names"), [("tape.md", TAPE_TABLES), ("warehouse.md", (*WAREHOUSE_TABLES, *VIEWS))])
 def test_documents_show_the_declared_columns(document: str, names: tuple[str, ...]) -> None:
     text = (DOCS / document).read_text(encoding="utf-8")
-    assert refresh(text) == text, f"run `python -m tokentape.warehouse.reference docs/{document}`"
+    assert refreshed(text) == text, f"run `python -m bench.docs.schema docs/{document}`"
     for name in names:
         assert f"<!-- table {name} -->" in text
 

@@ -1,6 +1,6 @@
 """The numbers of docs/findings: tables and values of a page, from the runs of its study in a store.
 
-python -m tokentape.flows.findings PAGE [PAGE ...]     rewrites what stands between `<!-- ... -->` and `<!-- end -->`
+TOKENTAPE_STORE=STORE python -m bench.docs.findings PAGE [PAGE ...]
 
 A page is named after its study. A table, a row per panel and line and a column per x, and a value, or the ratio of two:
 
@@ -13,21 +13,21 @@ Cells are medians over seeds and tapes, with the lowest and the highest of them 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+from bench.docs import rewritten, write
 from tokentape.flows.system_runs import VIEW
-from tokentape.hw.files import write_text
 from tokentape.warehouse.results import read_rows, stored_run
 from tokentape.warehouse.tape import Store
 
 Place = tuple[str, ...]  # series, panel, line, x
 Cells = Mapping[Place, Sequence[Mapping[str, float]]]  # metrics of every run, in the order of their seeds and tapes
 UNITS = {"MB": 1e6, "GB": 1e9, "ms": 1e-3, "s": 1.0, "J": 1.0, "%": 0.01, "": 1.0}
-BLOCK = re.compile(r"(?s)<!-- (table|is) ([^>]*?) -->(.*?)<!-- end -->")
+KINDS = "table |is "
 
 
 def cells(store: Store, study: str) -> Cells:
@@ -81,17 +81,17 @@ def table(values: Mapping[Place, str]) -> str:
 def refreshed(text: str, found: Cells) -> str:
     """The page with these cells. Raises ValueError naming what the study has not run."""
 
-    def block(match: re.Match[str]) -> str:
-        values = values_of(match[2], found)
+    def made(words: str, _: str) -> str:
+        kind, _, told = words.partition(" ")
+        values = values_of(told, found)
         if not values:
-            raise ValueError(f"{match[2]}: no such runs in this store; run the study first")
-        made = f"\n{table(values)}\n" if match[1] == "table" else next(iter(values.values()))
-        return f"<!-- {match[1]} {match[2]} -->{made}<!-- end -->"
+            raise ValueError(f"{told}: no such runs in this store; run the study first")
+        return f"\n{table(values)}\n" if kind == "table" else next(iter(values.values()))
 
-    return BLOCK.sub(block, text)
+    return rewritten(text, KINDS, made)
 
 
 if __name__ == "__main__":
-    for page in map(Path, sys.argv[1:]):
-        made = cells(Store(os.environ.get("TOKENTAPE_STORE")), page.stem)
-        write_text(page, refreshed(page.read_text(encoding="utf-8"), made))
+    for page in sys.argv[1:]:
+        made = cells(Store(os.environ.get("TOKENTAPE_STORE")), Path(page).stem)
+        write("findings PAGE [PAGE ...]", [page], partial(refreshed, found=made))

@@ -1,7 +1,11 @@
-"""One decode step of every system on every machine, by profile physical: docs/every_machine.md (flows/every_machine.py)."""
+"""One decode step of every system on every machine, by profile physical.
+
+python -m bench.docs.every_machine docs/every_machine.md
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from bench.docs import write
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import load as load_constants
 from tokentape.hw.spec import HardwareSpec, load, shipped
@@ -29,6 +34,7 @@ from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import footprint
 from tokentape.replay.slicemoe.operating_point import token_cost
+from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 
 MODEL, CONTEXT, HOT_FRAC, MISS_FRAC, BUDGET, BITS = "qwen3-30b-a3b", 4096, 0.25, 0.05, 1024, 3.0
@@ -36,7 +42,7 @@ MODEL, CONTEXT, HOT_FRAC, MISS_FRAC, BUDGET, BITS = "qwen3-30b-a3b", 4096, 0.25,
 _HEAD = f"""# Every system on every machine
 
 One decode step of {MODEL} (one request, {CONTEXT} tokens of context), by cost profile `physical`, in milliseconds. Written by
-`python -m tokentape.flows.every_machine docs/every_machine.md`. Each system has its own formats and its own decisions, so a row
+`python -m bench.docs.every_machine docs/every_machine.md`. Each system has its own formats and its own decisions, so a row
 compares what they make of one machine:
 
 - `held`: all experts at bf16 where they are read
@@ -168,3 +174,7 @@ def page(geometry: Geometry) -> str:
         cells = EveryMachine(load(name), geometry).cells()
         lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    write("every_machine docs/every_machine.md", sys.argv[1:], lambda _: page(models.load(MODEL).geometry))

@@ -1,6 +1,6 @@
 """The README's table of errors: what the shipped studies answer, computed anew, beside the papers' numbers.
 
-python -m tokentape.flows.error_table README.md [SYSTEM ...]     rewrites what stands between `<!-- errors -->` and `<!-- end -->`
+python -m bench.docs.errors README.md [SYSTEM ...]     rewrites `<!-- errors -->`
 
 Minutes of CPU; all systems, unless some are named. Only what needs no live model is computed: rows that are fitted or predicted
 need none. `tokentape claims` prints the same of the studies in a store.
@@ -9,16 +9,14 @@ need none. `tokentape claims` prints the same of the studies in a store.
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+from bench.docs import rewritten, write
 from tokentape.flows.running import run
 from tokentape.flows.systems import SYSTEMS
-from tokentape.hw.files import write_text
 from tokentape.warehouse.claim_errors import by_system, compared, signed
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -28,7 +26,6 @@ HEAD = (
     "| system | rows fitted | median, mean error | rows predicted | median, mean error | worst predicted row |",
     "|---|---|---|---|---|---|",
 )
-BLOCK = re.compile(r"(?s)(<!-- errors -->)\n(.*?)(<!-- end -->)")
 
 
 def answers(system: str, store: Store) -> list[Row]:
@@ -61,22 +58,23 @@ def refreshed(text: str, answers: Iterable[Mapping[str, Any]]) -> str:
     """The page with these answers in its table; a system without an answer keeps its line."""
     made = lines(answers)
 
-    def table(match: re.Match[str]) -> str:
+    def table(_: str, held: str) -> str:
         new = {_system(line) for line in made}
-        kept = [line for line in match[2].splitlines()[len(HEAD) :] if _system(line) not in new]
-        return "\n".join([match[1], *HEAD, *sorted([*made, *kept]), match[3]])
+        kept = [line for line in held.strip().splitlines()[len(HEAD) :] if _system(line) not in new]
+        return "\n".join(["", *HEAD, *sorted([*made, *kept]), ""])
 
-    return BLOCK.sub(table, text)
+    return rewritten(text, "errors", table)
 
 
 def _system(line: str) -> str:
     return line.partition("]")[0]
 
 
-if __name__ == "__main__":
-    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(SYSTEMS):
-        sys.exit(f"usage: python -m tokentape.flows.error_table README.md [SYSTEM ...]; systems: {', '.join(SYSTEMS)}")
-    page = Path(sys.argv[1])
+def _now(text: str, systems: Iterable[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        made = [row for system in sys.argv[2:] or SYSTEMS for row in answers(system, Store(f"{folder}/{system}"))]
-    write_text(page, refreshed(page.read_text(encoding="utf-8"), made))
+        return refreshed(text, [row for system in systems for row in answers(system, Store(f"{folder}/{system}"))])
+
+
+if __name__ == "__main__":
+    told, asked = f"errors README.md [SYSTEM ...]; systems: {', '.join(SYSTEMS)}", sys.argv[2:]
+    write(told, sys.argv[1:2] if set(asked) <= set(SYSTEMS) else (), lambda text: _now(text, asked or SYSTEMS))

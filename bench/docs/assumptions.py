@@ -1,6 +1,6 @@
 """docs/assumptions.md: every fitted or assumed constant by system, and what the study's answers move when it moves.
 
-python -m tokentape.flows.assumptions docs/assumptions.md [SYSTEM ...]     rewrites the page; all systems, unless some are named
+python -m bench.docs.assumptions docs/assumptions.md [SYSTEM ...]     rewrites the page; all systems, unless some are named
 
 assumed.toml says what a system rests on. Minutes of CPU for each: its study runs in brief, with changed copies of the files.
 """
@@ -24,10 +24,10 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
+from bench.docs import write
 from tokentape.flows.running import run
 from tokentape.flows.systems import SYSTEMS
 from tokentape.hw import fit_files, profile, spec
-from tokentape.hw.files import write_text
 from tokentape.warehouse.claim_errors import AS_THE_PAPER, compared
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -40,7 +40,7 @@ FOLDERS = {"specs": (spec, "SPECS"), "profiles": (profile, "PROFILES"), "fits": 
 HEAD = """# What is fitted and what is assumed
 
 Every constant of the systems with a study that is fitted, or that no data sheet, standard or paper gives. Written by
-`python -m tokentape.flows.assumptions docs/assumptions.md [SYSTEM ...]`; a test holds the lists to the files they are read from.
+`python -m bench.docs.assumptions docs/assumptions.md [SYSTEM ...]`; a test holds the lists to the files they are read from.
 
 Each constant moves to the ends of its range, or 20 % down and up where it has none (a share to 1 at most), all else as it is,
 nothing fitted again, and the system's study runs in brief (what `tokentape demo` computes, fewer seeds). *answers*: how far
@@ -99,7 +99,7 @@ class Files:
             of[key]
             return of, key
         except (AttributeError, ImportError, LookupError) as error:
-            raise ValueError(f"flows/assumed.toml: there is no {place}; take it out of the file") from error
+            raise ValueError(f"bench/docs/assumed.toml: there is no {place}; take it out of the file") from error
 
 
 def constants(system: str) -> list[Constant]:
@@ -245,7 +245,5 @@ def page(text: str, asked: Sequence[str] = ()) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not set(sys.argv[2:]) <= set(TOLD):
-        sys.exit(f"usage: python -m tokentape.flows.assumptions docs/assumptions.md [SYSTEM ...]; systems: {', '.join(TOLD)}")
-    written = Path(sys.argv[1])
-    write_text(written, page(written.read_text(encoding="utf-8") if written.exists() else "", sys.argv[2:] or list(TOLD)))
+    usage, asked = f"assumptions docs/assumptions.md [SYSTEM ...]; systems: {', '.join(TOLD)}", sys.argv[2:]
+    write(usage, sys.argv[1:2] if set(asked) <= set(TOLD) else (), lambda text: page(text, asked or list(TOLD)))
