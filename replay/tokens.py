@@ -107,8 +107,8 @@ class Blocks:
     """The blocks of a model's steps: its layers, or one per kind of layer, and the output head last.
 
     moe: blocks with routed experts; windows: (blocks - 1,) tokens that each attends to, 0 for all; times: (1, blocks). of: the
-    block of each layer and, last, of the head, where they are those of a geometry. attending, with_state, dense: blocks with keys
-    and values, with a state, and with a dense FFN.
+    block of each layer and, last, of the head, where they are those of a geometry. attending, with_state, dense, apart: blocks
+    with keys and values, with a state, with a dense FFN, and with the heads of layers with a window.
     """
 
     moe: Ints
@@ -118,6 +118,7 @@ class Blocks:
     attending: Ints
     with_state: Ints
     dense: Ints
+    apart: Ints
 
     @classmethod
     def of_layers(cls, geometry: Geometry, layers: Sequence[int], times: Floats, of: Ints | None = None) -> Blocks:
@@ -126,10 +127,11 @@ class Blocks:
         has_state = [layer in g.state_layers for layer in layers]
         attends = [layer not in g.without_mixing and (g.tokens_beside > 0 or layer not in g.state_layers) for layer in layers]
         is_dense = [layer not in g.moe_layers + g.without_ffn for layer in layers]
-        moe, attending, with_state, dense = map(
-            np.flatnonzero, ([layer in g.moe_layers for layer in layers], attends, has_state, is_dense)
+        moe, attending, with_state, dense, apart = map(
+            np.flatnonzero,
+            ([layer in g.moe_layers for layer in layers], attends, has_state, is_dense, [*map(g.is_apart, layers)]),
         )
-        return cls(moe, np.array([windows[layer] for layer in layers], np.int64), times, of, attending, with_state, dense)
+        return cls(moe, np.array([windows[layer] for layer in layers], np.int64), times, of, attending, with_state, dense, apart)
 
     @property
     def n(self) -> int:

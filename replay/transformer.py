@@ -240,7 +240,7 @@ class _Layers:
     def _parts(self) -> list[tuple[Geometry, Blocks]]:
         """Heads that layers share, and which blocks of attention those are."""
         g, b = self.g, self.blocks
-        at = [(has, b.attending[(b.windows[b.attending] > 0) == has]) for has in (False, True)]
+        at = [(has, b.attending[np.isin(b.attending, b.apart) == has]) for has in (False, True)]
         parts = [(g.alike(has), replace(b, attending=of, with_state=b.with_state[: 0 if has else None])) for has, of in at]
         return [(alike, of) for alike, of in parts if of.mixing.size] if g.of_windows else [(g, b)]
 

@@ -41,6 +41,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "mamba_conv_bias": ("use_conv_bias",),
     "expert_hidden_size": ("moe_latent_size", "moe_hidden_size", "routed_expert_hidden_size"),
     "vocab_size": ("padded_vocab_size",),
+    "mamba_ssm_cache_dtype": ("mamba_ssm_dtype",),
 }
 _OF_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
              "qk_nope_head_dim", "qk_rope_head_dim")  # fmt: skip
@@ -99,8 +100,6 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if found.get("block_auto_adjust_ff_dim") and found.get("intermediate_size"):  # LFM2
         width, whole = int(2 * found["intermediate_size"] / 3), found.get("block_multiple_of") or 1
         found["intermediate_size"] = -(-int((found.get("block_ffn_dim_multiplier") or 1) * width) // whole) * whole
-    shared = {"shared", "S"}.intersection(found.get("indexer_types") or found.get("index_topk_pattern") or ())
-    found["has_shared_indexers"] = bool(shared) or (found.get("index_topk_freq") or 1) > 1
     if found.get("parallel_attn_mlp_res"):  # Arctic
         found["shared_expert_intermediate_size"] = found.get("hidden_size")
     if found.get("kv_lora_rank"):
@@ -154,6 +153,15 @@ def heads_apart(config: dict[str, Any], has_window: Sequence[bool]) -> tuple[dic
             raise ValueError("config.json: layers differ by more than the heads of those with a window, which is not supported")
         fields |= told[0] if told else {}
     return whole, windowed
+
+
+def without_indexer(config: dict[str, Any]) -> tuple[int, ...]:
+    """Layers of a canonical config that attend to what the indexer of a layer before them chose."""
+    n_layers, kinds = config["num_hidden_layers"], config.get("indexer_types") or config.get("index_topk_pattern")
+    if kinds:
+        return tuple(i for i, kind in enumerate(kinds[:n_layers]) if kind in ("shared", "S"))
+    every, first = config.get("index_topk_freq") or 1, config.get("index_skip_topk_offset", 2)
+    return tuple(i for i in range(n_layers) if max(i - first + 1, 0) % every)
 
 
 def _one(name: str, config: dict[str, Any]) -> Any:

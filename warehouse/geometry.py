@@ -46,7 +46,8 @@ class Geometry(BaseModel):
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0  # where it is not that of a key
-    of_windows: tuple[tuple[str, int], ...] = ()  # fields of this class as layers with a window have them in place of the above
+    of_windows: tuple[tuple[str, int], ...] = ()  # fields of this class as layers with a window have them in place of the above,
+    apart: tuple[int, ...] = ()  # or these layers, where there are some
     attentions: int = 1  # of a layer, one after the other, each with keys and values
     is_glu: bool = True
     is_tied: bool = False  # the output head is the input embedding table
@@ -144,12 +145,16 @@ class Geometry(BaseModel):
 
     def of_layer(self, layer: int) -> Geometry:
         """With the heads of that layer in every layer, where layers with a window have others."""
-        return self.alike(self.windows_by_layer[layer] > 0 and layer not in self.state_layers) if self.of_windows else self
+        return self.alike(self.is_apart(layer))
 
-    def alike(self, has_window: bool) -> Geometry:
+    def is_apart(self, layer: int) -> bool:
+        """Whether a layer has the heads of those with a window."""
+        return layer in self.apart if self.apart else self.windows_by_layer[layer] > 0 and layer not in self.state_layers
+
+    def alike(self, is_apart: bool) -> Geometry:
         """With the heads of layers with a window, or of those without, in every layer."""
-        of = dict(self.of_windows) if has_window else {}
-        return self.model_copy(update={**of, "of_windows": ()}) if self.of_windows else self
+        of = dict(self.of_windows) if is_apart else {}
+        return self.model_copy(update={**of, "of_windows": (), "apart": ()}) if self.of_windows else self
 
     @property
     def value_dim(self) -> int:
@@ -185,7 +190,7 @@ class Geometry(BaseModel):
 
     def kind_of(self, layer: int) -> tuple[int, ...]:
         """What layers that cost alike have in common: experts, window, a state, no FFN, no attention or state."""
-        among = (self.state_layers, self.without_ffn, self.without_mixing)
+        among = (self.state_layers, self.without_ffn, self.without_mixing, self.apart)
         return (layer in self.moe_layers, self.windows_by_layer[layer], *(layer in layers for layers in among))
 
     def without_windows(self) -> Geometry:
@@ -209,7 +214,7 @@ class Geometry(BaseModel):
     def caches(self) -> tuple[tuple[int, Geometry], ...]:
         """(window, 0: all tokens; heads) of everything that keeps keys and values or a state."""
         views = (self.alike(False), self.alike(True))
-        found = [(w, views[w > 0 and i not in self.state_layers]) for i, w in enumerate(self.windows_by_layer)]
+        found = [(window, views[self.is_apart(layer)]) for layer, window in enumerate(self.windows_by_layer)]
         found = [cache for layer, cache in enumerate(found) if layer not in self.without_mixing]
         return (*found, *((self.tokens_beside, views[0]),) * (len(self.state_layers) if self.tokens_beside else 0))
 

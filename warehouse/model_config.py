@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tokentape.warehouse.config_fields import FAMILIES, canonical, heads_apart, moe_layers, said_of, text_config
+from tokentape.warehouse.config_fields import FAMILIES, canonical, heads_apart, moe_layers, said_of, text_config, without_indexer
 from tokentape.warehouse.geometry import MOST, Geometry
 from tokentape.warehouse.mixers import layers_alone, layers_with_state, mixer_of
 
@@ -30,13 +30,16 @@ def from_config(config: dict[str, Any]) -> Geometry:
     """
     config = canonical(text_config(config))
     _check(config)
-    windows = [window > 0 for window in _windows(config)]
-    whole, windowed = heads_apart(config, windows)
-    geometry, other = _of(config | (windowed if all(windows) else whole)), _of(config | (windowed if any(windows) else whole))
+    has, apart = [window > 0 for window in _windows(config)], without_indexer(config)
+    whole, windowed = heads_apart(config, has)
+    if apart:
+        config["has_shared_indexers"] = any(has)
+        has, windowed = [layer in apart for layer in range(len(has))], {"index_head_dim": 0, "index_n_heads": 0}
+    geometry, other = _of(config | (windowed if all(has) else whole)), _of(config | (windowed if any(has) else whole))
     differing = tuple((name, getattr(other, name)) for name in _OF_HEADS if getattr(geometry, name) != getattr(other, name))
     of = {config["model_type"], *(name for name, value in config.items() if value)}
     told = next((told for told, names in FAMILIES["unknown"].items() if not of.isdisjoint(names.split())), "")
-    geometry = Geometry(**{**geometry.model_dump(), "of_windows": differing, "uncounted": told})
+    geometry = Geometry(**{**geometry.model_dump(), "of_windows": differing, "apart": apart, "uncounted": told})
     return geometry if told else _with_states(config, geometry)
 
 

@@ -315,7 +315,8 @@ def iteration_costs(
     columns = [moe % prefill.shape[1] if is_moe else -1 for moe, (is_moe, *_) in kinds]
     near_tokens = window_frac = 0.0
     if machine.roles.kv_cache:
-        views = (geometry, geometry) if geometry.state_layers else (geometry.alike(False), geometry.alike(True))
+        is_mixed = geometry.state_layers or geometry.apart  # where a window does not tell
+        views = (geometry, geometry) if is_mixed else (geometry.alike(False), geometry.alike(True))
         token_bytes, windowed_bytes = (kv_token_bytes(of, machine, kv_format) for of in views)
         near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * token_bytes)
         window_frac = windowed_bytes / token_bytes

@@ -110,7 +110,7 @@ _LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rop
         {"model_type": "muse_spark_text", **_EXPERTS, "moe_hidden_size": 8},
         {"model_type": "longcat_flash", **_LATENT, **_EXPERTS, "zero_expert_num": 4},
         {"model_type": "deepseek_v32", **_LATENT, **_EXPERTS, "index_head_dim": 8, "index_n_heads": 2, "sliding_window": None}
-        | {"mla_use_output_gate": True},
+        | {"mla_use_output_gate": True, "indexer_types": ["full", "full", "shared"] * 2},
         {"model_type": "falcon_h1", "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 16, "mamba_d_conv": 4}
         | {"mamba_n_groups": 1, "sliding_window": None},
     ],

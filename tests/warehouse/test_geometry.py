@@ -110,7 +110,13 @@ WITH_STATES = {
     "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
     | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6}
     | {"head_dim": 8},
-    "Qwen3_5Text": {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "head_dim": 16},
+    "Qwen3_5Text": {
+        "mamba_ssm_dtype": "float32",
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "head_dim": 16,
+    },
     "OlmoHybrid": {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6},
     "GraniteMoeHybrid": {"num_local_experts": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16}
     | {"layer_types": ["linear_attention", "full_attention"] * 2},
@@ -156,7 +162,7 @@ def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_ke
         kept, inputs = getattr(states[0].recurrent_states[0], "numel", int)(), states[0].conv_states[0]
         newest = inputs.numel() // inputs.shape[-1]  # which engines do not keep
         assert (mixer.state, mixer.last_inputs) == (kept, inputs.numel() - newest)
-    of_state = 2 if family == "NemotronH" else 1  # 32 bits each
+    of_state = 2 if family in ("NemotronH", "Qwen3_5Text") else 1  # 32 bits each
     tokens = -(-(of_state * mixer.state + mixer.last_inputs) // geometry.kv_elements_per_token_layer)
     assert geometry.state_tokens == tokens
     n = sum(getattr(layer, "keys", None) is not None for layer in cache)
@@ -199,6 +205,9 @@ APART = {
     | {"zero_expert_num": 0, "num_layers": 3, "num_hidden_layers": 6, "head_dim": 4},
     "DeepseekV32": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
     "GlmMoeDsa": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
+    "GlmMoeDsa ": _LATENT
+    | _EXPERTS
+    | {"n_shared_experts": 1, "indexer_types": ["full", "full", "shared", "full", "shared", "shared"]},
     "Afmoe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1},
     "Gemma3Text": {},
     "Dots1": _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
@@ -219,7 +228,8 @@ def test_layers_that_differ_count_every_parameter_and_keep_what_transformers_kee
     kept = 0
     for layer in cache:
         of_token = sum(values.numel() // values.shape[-2] for values in (layer.keys, layer.values))
-        of_token += getattr(layer, "indexer_keys", torch.zeros(0, 0)).shape[-1]
+        index = getattr(layer, "indexer_keys", None)
+        of_token += 0 if index is None else index.shape[-1]
         n = layer.keys.shape[-2]
         kept += of_token * (n if n == n_tokens else n + 1)  # a window without the token that is to come
     assert model_sizes.kv_bytes(geometry, n_tokens, "int8") == kept
@@ -338,9 +348,7 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
             {"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7},
             "it has more than one input table",
         ),
-        ({"kv_lora_rank": 4, "v_head_dim": 4, "indexer_types": ["full", "shared"]}, "layers share an indexer"),
-        ({"index_topk_pattern": "FFS"}, "layers share an indexer"),  # GLM-5.2 writes it so, or
-        ({"index_topk_freq": 4}, "layers share an indexer"),
+        ({"indexer_types": ["full", "shared"], "sliding_window": 4}, "layers with windows share an indexer"),
         ({"block_configs": [{"ffn": {"ffn_mult": 4.8}}]}, "layers are not alike"),
         ({"layer_types": ["hybrid", "hybrid"]}, r"layers of a kind that is not known \(hybrid\)"),
     ],
@@ -351,6 +359,16 @@ def test_what_is_not_counted_is_refused_in_one_line_and_never_guessed(config: di
         with pytest.raises(ValueError, match=message) as refusal:
             asked(g)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "told", [{"index_topk_freq": 2}, {"index_topk_pattern": "FFSFSF"}, {"index_topk_freq": 4, "index_skip_topk_offset": 3}]
+)
+def test_indexers_are_shared_as_transformers_reads_it(told: dict) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = _SIZES | _LATENT | _EXPERTS | {"sliding_window": None}
+    kinds = transformers.GlmMoeDsaConfig(**sizes | told).indexer_types
+    assert from_config({"model_type": "glm_moe_dsa"} | sizes | told).apart == tuple(i for i in range(6) if kinds[i] == "shared")
 
 
 def test_layers_that_differ_in_more_than_heads_are_refused() -> None:
