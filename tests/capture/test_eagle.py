@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from bench.train_head import HeadRecipe, loss_of, train
 from tokentape.capture import models
-from tokentape.capture.embedded.train_head import HeadRecipe, loss_of, train
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.plan import CaptureSettings, plan

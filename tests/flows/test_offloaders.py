@@ -8,10 +8,10 @@ import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
 
+from bench import fit_offloaders as fit
 from bench.docs import errors as error_table
 from tokentape.flows.answers import stated
 from tokentape.flows.running import run
-from tokentape.flows.systems.offloaders import fit
 from tokentape.flows.systems.offloaders.study import PAPER, Settings, asked_for, claimed, draw, drawn_of
 from tokentape.hw.spec import load
 from tokentape.warehouse import models

@@ -1,6 +1,6 @@
 """Three numbers of KTransformers' server, from what was measured on one of its sockets: claims of role calibrate, and no others.
 
-python -m tokentape.flows.systems.offloaders.fit     prints them, as hw/specs/server-xeon6454s-rtx4090d.toml has them
+python -m bench.fit_offloaders     prints them, as hw/specs/server-xeon6454s-rtx4090d.toml has them
 
 Six and eight experts of a token differ by what the memory reads of two: its efficiency. What decode takes beside its experts and
 what the GPU reads is the host's time for a layer. The prompts leave the cores' efficiency, one number for two rows.

@@ -1,4 +1,4 @@
-"""Trains EAGLE's head for the embedded model on what that model says: `python -m tokentape.capture.embedded.train_head FOLDER`.
+"""Trains EAGLE's head for the embedded model on what that model says: `python -m bench.train_head FOLDER`.
 
 Rows begin as training text and go on as the model does, greedily or drawn. The head foretells the model's next distribution from
 the model's states, in the last batches from its own too (training-time test, arXiv 2503.01840). 24 minutes on a core that
@@ -132,5 +132,5 @@ def main(folder: Path, recipe: HeadRecipe) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m tokentape.capture.embedded.train_head FOLDER")
+        sys.exit("usage: python -m bench.train_head FOLDER")
     main(Path(sys.argv[1]), HeadRecipe())
