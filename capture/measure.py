@@ -54,7 +54,7 @@ def geometry(model: PreTrainedModel) -> Geometry:
         update["recorded_dense_bytes"] = _dense_bytes(model, sizes, n_experts)
         measured = sizes[0].params_each
         # Biases make an expert a little larger than its matrices; only another width is a disagreement.
-        width = None if measured is None else measured // (stated.ffn_matrices * (stated.expert_hidden or stated.hidden))
+        width = None if measured is None else measured // (stated.ffn_matrices * stated.moe_hidden)
         if width is not None and width != stated.expert_intermediate:
             update["expert_intermediate"] = width
     return Geometry.model_validate(stated.model_dump() | update)

@@ -152,7 +152,7 @@ def experts_of(
             engine="main",
             blocks=blocks.moe,
             bytes=weights,
-            activation_bytes=selections * (2 * d * g.hidden + 3 * g.expert_intermediate) * _VALUE,
+            activation_bytes=selections * (2 * d * g.moe_hidden + 3 * g.expert_intermediate) * _VALUE,
             ops=2.0 * selections * g.expert_params,
             count=1.0,
             dtype=_dtype(machine, weight_format),
@@ -160,7 +160,7 @@ def experts_of(
             shapes={
                 **operands(machine, weight_format),
                 "num_tokens": n_tokens,
-                "hidden_size": g.hidden,
+                "hidden_size": g.moe_hidden,
                 "inter_size": g.expert_intermediate,
                 "topk": g.top_k,
                 "num_experts": g.n_experts,
@@ -434,7 +434,7 @@ class _Layers:
         one of either moves half of what an all-reduce does, as if every replica had as many tokens as the busiest, whose link is
         the slowest (vLLM, pynccl.py: all_gatherv is a broadcast from every replica)."""
         g, moe = self.g, self.blocks.moe
-        made = (("tokens to their experts", g.hidden), ("router scores", g.n_experts), ("sums of experts", g.hidden))
+        made = (("tokens to their experts", g.moe_hidden), ("router scores", g.n_experts), ("sums of experts", g.moe_hidden))
         return tuple(self._collective("gather", name, moe, self.d, 1.0, n) for name, n in made) if moe.size else ()
 
     def _collective(self, operator: str, name: str, blocks: NDArray[np.int64], n: int, sent: float, width: int) -> Rows:

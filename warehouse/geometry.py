@@ -136,7 +136,12 @@ class Geometry(BaseModel):
     @property
     def expert_params(self) -> int:
         """Weights of one routed expert."""
-        return self.ffn_matrices * (self.expert_hidden or self.hidden) * self.expert_intermediate
+        return self.ffn_matrices * self.moe_hidden * self.expert_intermediate
+
+    @property
+    def moe_hidden(self) -> int:
+        """Width of what routed experts read and write."""
+        return self.expert_hidden or self.hidden
 
     @property
     def shared_params(self) -> int:

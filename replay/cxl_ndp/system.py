@@ -58,7 +58,7 @@ class Setup:
     @property
     def activation_bytes(self) -> int:
         """To and from the NDP, of a token on one expert."""
-        return 2 * FP16_BYTES * self.geometry.hidden
+        return 2 * FP16_BYTES * self.geometry.moe_hidden
 
     @cached_property
     def blocks(self) -> Blocks:

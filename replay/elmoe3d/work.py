@@ -155,7 +155,7 @@ def partial_sums(of: Group, p: Points, passes: Sequence[Reads]) -> Iterator[Rows
 
 def partial_sum_bytes(geometry: Geometry) -> float:
     """Of one token in one expert."""
-    return PARTIAL_SUM_BYTES * (2 * geometry.expert_intermediate + geometry.hidden)
+    return PARTIAL_SUM_BYTES * (2 * geometry.expert_intermediate + geometry.moe_hidden)
 
 
 def findings(machine: HardwareSpec) -> list[str]:

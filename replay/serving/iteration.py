@@ -539,7 +539,7 @@ class _Experts:
             tokens = at["chosen_in_place"] / self.geometry.top_k
             rows += self.read(tokens, at["in_place"], at["chosen_in_place"], at["weights_in_place"], False)
         if self.machine.roles.near_compute:
-            crossing = (at["near_tokens"] + at["busy_tokens"]) * (2.0 * self.geometry.hidden * bytes_per_value(ACTIVATION))
+            crossing = (at["near_tokens"] + at["busy_tokens"]) * (2.0 * self.geometry.moe_hidden * bytes_per_value(ACTIVATION))
             if has_cache:
                 rows.append(self.moved("exchange", "activations", crossing, at["exchanges"]))
             rows += [

@@ -145,7 +145,7 @@ def activation_bytes(geometry: Geometry, n_devices: int, rule: BatchRule, max_se
     widths = [attention, g.mixer_in, g.ffn_matrices * dense]
     if g.moe_layers:  # of every selection: gate and up or, in their place, the down product, and what the activation makes
         gates = (g.ffn_matrices - 1) * g.expert_intermediate
-        widths.append(g.top_k * (max(gates, n_devices * g.hidden) + g.expert_intermediate))
+        widths.append(g.top_k * (max(gates, n_devices * g.moe_hidden) + g.expert_intermediate))
     per_token = 2 * g.hidden * n_devices + max(widths)
     return VALUE_BYTES * n_tokens * per_token + decodes * g.vocab * _LOGIT_BYTES * n_devices
 

@@ -8,7 +8,7 @@ from tokentape.hw.clock import clock
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.passes import fits_of
 from tokentape.replay.tokens import Tokens, blocks_of
-from tokentape.replay.transformer import staged, steps_of, weight_bytes
+from tokentape.replay.transformer import resident, staged, steps_of, weight_bytes
 from tokentape.warehouse import model_sizes
 from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.models import load as load_model
@@ -97,6 +97,14 @@ _SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "n
 _SMALL |= {"num_key_value_heads": 4, "head_dim": 8, "sliding_window": 7, "hidden_size_per_layer_input": 0}
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
+
+
+def test_experts_in_a_narrower_space_take_what_experts_of_a_model_as_narrow_take():
+    wide = from_config(_SMALL | {"model_type": "muse_spark_text", **_EXPERTS, "moe_hidden_size": 8})
+    narrow, machine = wide.model_copy(update={"hidden": 8, "expert_hidden": 0}), load("h100")
+    found = [resident(g, machine, blocks_of(g), np.array([[5.0]]), 3.0, "bf16")[0] for g in (wide, narrow)]
+    for told in ("bytes", "activation_bytes", "ops", "shapes"):
+        assert getattr(found[0], told) == getattr(found[1], told), told
 
 
 @pytest.mark.parametrize("devices", ["h100", "h100x2"])
