@@ -25,6 +25,7 @@ import numpy as np
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 KEPT = 2  # machine code of a kernel as it is and as it was before: two branches of a checkout
 SIGNATURE = "signature"
+OF_NUMBA = frozenset({"_numba_type_", "py_func", "targetoptions"})  # what it asks of a kernel that another one names
 WITHIN = "within-"  # use of a kernel by others: without what Python calls it by, a seventh of a compile
 
 
@@ -107,7 +108,7 @@ def zeros_of(of: Type, *sizes: int) -> Any:
 class Kernel:
     """A function that is compiled, or read from disk, when it is first called or a kernel that calls it is compiled.
 
-    Where other kernels name it, numba finds all that its dispatcher has. Threads may share it. Raises RuntimeError at the first
+    Where other kernels name it, numba finds what it asks of a dispatcher. Threads may share it. Raises RuntimeError at the first
     call where no folder for machine code can be written.
     """
 
@@ -121,7 +122,7 @@ class Kernel:
         return self.compiled(*(each.compiled if isinstance(each, Kernel) else each for each in arguments))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what copying and pickling ask for
+        if name not in OF_NUMBA:  # what else looks at a kernel (copying, pytest) must not compile it
             raise AttributeError(name)
         return getattr(self._of(WITHIN), name)
 
