@@ -143,7 +143,7 @@ class Kernel:
 
         with global_compiler_lock, _uncollected():
             if use not in self._compiled:
-                bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if use == WITHIN else {}
+                bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if use == WITHIN else {}
                 made = njit(nogil=True, **bare, **self._options)(self._written)
                 if self._signature is not None and made is not self._written:
                     made._cache, once = _cache(self._written, use, digest(self))
