@@ -58,7 +58,7 @@ def continued(model: PreTrainedModel, batches: Batches, recipe: HeadRecipe, numb
     prompts = torch.from_numpy(np.stack([row[start : start + n_prompt] for row, start in zip(rows, starts, strict=True)]))
     torch.manual_seed(recipe.seed + number)
     how = {"do_sample": bool(number % 2), "top_k": 0, "max_length": recipe.tokens, "eos_token_id": None, "pad_token_id": 0}
-    return model.generate(prompts, attention_mask=torch.ones_like(prompts), **how)  # type: ignore[operator, no-any-return]
+    return model.generate(prompts, attention_mask=torch.ones_like(prompts), **how)
 
 
 def loss_of(
@@ -91,7 +91,7 @@ def train(recipe: HeadRecipe) -> tuple[Head, list[float], str]:
     torch.set_num_threads(1)
     loaded = models.load(models.find(models.EMBEDDED), "cpu", "float32")
     model = loaded.model.requires_grad_(False)
-    batches = Batches(Recipe(), loaded.tokenizer)  # type: ignore[arg-type]  # the one that was trained
+    batches = Batches(Recipe(), loaded.tokenizer)  # the one that was trained
     with torch.no_grad():
         texts = torch.cat([continued(model, batches, recipe, number) for number in range(recipe.texts)])
         read = model.get_decoder()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def _told(cell: object) -> object:
     value = cell.value if isinstance(cell, Shown) else cell
     plain = value.item() if hasattr(value, "item") else value
     return None if plain != plain else plain
+
+
+def print_json(value: object) -> None:
+    """One document; dataclasses in it are objects of their fields."""
+    print(json.dumps(value, indent=1, default=asdict))
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ marks the batch complete. One that was interrupted, or has lost a file since, is
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.warehouse.at_rest import ID_DIGITS, SHIPPED, Maker, at_rest, declared, filled, hash_of, metric_defs, selected
+from tokentape.warehouse.at_rest import SHIPPED, Maker, at_rest, declared, filled, hash_of, hash_of_text, metric_defs, selected
 from tokentape.warehouse.in_memory import in_memory
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
 from tokentape.warehouse.tape import Store
@@ -75,7 +74,7 @@ def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker =
     if name in VIEWS:
         return write_together(store, {name: rows}, name, of or _content(rows), maker)
     table = declared(name, rows)
-    path = batch_path(store, name, _hashed(of or _content(table.to_pylist())))
+    path = batch_path(store, name, hash_of_text(of or _content(table.to_pylist())))
     store.write_parquet(path, table)
     return path
 
@@ -112,15 +111,11 @@ def write_batch(store: Store, batch: str, tables: Mapping[str, pa.Table]) -> Non
 
 
 def _batch(name: str, of: str) -> str:
-    return f"{name}-{_hashed(of)}"
+    return f"{name}-{hash_of_text(of)}"
 
 
 def _content(rows: Rows) -> str:
     return json.dumps([dict(row) for row in rows], sort_keys=True)
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 
 # ------------------------------------------------------------------------------------------------ what is there

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from tokentape.flows.console import band, note, number, percent, print_table
+from tokentape.flows.console import band, note, number, percent, print_json, print_table
 from tokentape.flows.options import JsonOption, StoreOption, argument
 from tokentape.flows.systems import SYSTEMS
 
@@ -47,7 +46,7 @@ def claims(
         if not answers:
             raise ValueError("no study of a published system in this store; run `tokentape study kelle`, say, first")
         errors = by_system(*compared(stated, answers))
-        print(json.dumps(errors, indent=1)) if as_json else _print_systems(errors)
+        print_json(errors) if as_json else _print_systems(errors)
         return
     papers = set(stated["paper"].to_pylist())
     if paper not in papers:
@@ -61,13 +60,12 @@ def claims(
     summary = sorted(summary, key=lambda row: (row["mode"] == PHYSICAL, ROLES.index(row["role"]), row["mode"]))
     if as_json:
         listed = [{name: row[name] for name in COLUMNS} | {"setting": _setting(row)} for row in rows]
-        print(json.dumps({"claims": listed, "summary": summary}, indent=1))
+        print_json({"claims": listed, "summary": summary})
     else:
         _print_paper(paper, rows, summary)
 
 
 def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> None:
-
     answered = [row for row in rows if row["replay"] is not None]
     n_stated, n_answered = (len({row["claim_id"] for row in of}) for of in (rows, answered))
     shown = [
@@ -103,7 +101,6 @@ def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> Non
 
 
 def _print_systems(errors: Sequence[Row]) -> None:
-
     columns = ("system", "fitted", "median", "mean", "predicted", "median ", "mean ", "worst", "worst predicted row")
     shown = [
         (
@@ -129,7 +126,6 @@ def _setting(row: Row) -> str:
 
 
 def _frac(value: float | None) -> str:
-
     return percent(value, ".1f")
 
 

@@ -241,7 +241,6 @@ def aiconfigurator(
 
 
 def _trace(store: Store, trace: str) -> Trace:
-
     tape = store.open(trace)
     if not tape.has("routing"):
         raise ValueError(f"tape {tape.trace_id} records no routing; import or capture one that does")

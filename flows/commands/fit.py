@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tokentape.flows.console import note, print_table, quantity, say
+from tokentape.flows.console import note, print_json, print_table, quantity, say
 from tokentape.flows.options import JsonOption, argument, option
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ def fit(
       tokentape fit qwen3-235b-a22b h100x8 --batch 32 --context 8192
       tokentape fit ./my-model/config.json oneplus-15r --expert-format int4 --budget 4000MiB --json
     """
-    import json
-
     import typer
 
     from tokentape.flows.grid import load_hardware
@@ -74,7 +72,7 @@ def fit(
             for one, (of_batch, of_context) in zip(each, most, strict=True)
         ]
         made = {"model": model, "machine": place.name, **_told(found), "tiers": tiers, "devices": n_devices, "widths": by_width}
-        print(json.dumps(made, indent=1))
+        print_json(made)
         raise typer.Exit(int(bool(found.missing)))
     rows = [
         (name, words, quantity(n_bytes, "B"), quantity(room, "B") if i == 0 else "", _left(room, what) if i == 0 else "")
@@ -115,6 +113,5 @@ def _told(room: Room) -> dict[str, object]:
 
 
 def _left(room: float, what: dict[str, float]) -> str:
-
     left = room - sum(what.values())
     return quantity(left, "B") if left >= 0 else f"-{quantity(-left, 'B')}"

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokentape.flows.console import Shown, note, number, percent, print_table, progress_bar, quantity, say
+from tokentape.flows.console import Shown, note, number, percent, print_json, print_table, progress_bar, quantity, say
 from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
@@ -244,11 +244,9 @@ def _tell(beyond: list[list[LeftOut]]) -> None:
 
 def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:
     """left_out: what a table says in a note, JSON as rows beside the errors."""
-    from dataclasses import asdict
-
     if as_json:
         rows = errors.to_dicts()
-        print(json.dumps(rows if left_out is None else {"errors": rows, "left_out": list(map(asdict, left_out))}, indent=1))
+        print_json(rows if left_out is None else {"errors": rows, "left_out": left_out})
         return
     shown = [
         (

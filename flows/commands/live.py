@@ -89,7 +89,8 @@ def evaluate(
             rows, said = _measure_policy(model, names, chosen, seeds, device, dtype, show, store if tape else None)
     write_rows(store, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
-    print_table(model, columns, [[_short(row[c]) for c in columns] for row in rows], numbers=columns[1:])
+    shown = [[number(row[c], ".4f") if isinstance(row[c], float) else row[c] for c in columns] for row in rows]
+    print_table(model, columns, shown, numbers=columns[1:])
     for line in said:
         note(line)
 
@@ -277,8 +278,3 @@ MEASURED = (
     *("bits_per_byte", "perplexity", "kl", "acceptance", "agreement_frac", "accuracy", "miss_frac", "flash_bytes_per_token"),
     *("kv_bytes", "recompute_ops", "hot_frac", "table_loss"),
 )
-
-
-def _short(value: object) -> object:
-
-    return number(value, ".4f") if isinstance(value, float) else value

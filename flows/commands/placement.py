@@ -104,15 +104,11 @@ def bits(
     totals = [row for row in rows if row["layer"] is None]
     shown = []
     for row in totals:
-        over = (_over(row["loss"], row[f"{of}_loss"]) for of in ("uniform", "optimum"))
+        references = (row[f"{of}_loss"] for of in ("uniform", "optimum"))
+        over = (number(row["loss"] / other if other else None, ".4f") for other in references)
         shown.append((row["rule"], number(row["mean_bits"], "g"), number(row["loss"], ".4g"), *over))
     columns = ("rule", "mean bits", "table loss", "over uniform", "over the optimum")
     print_table(f"{totals[0]['source']}, {method}, ranked by {totals[0]['ranking']}", columns, shown, numbers=columns[1:])
-
-
-def _over(loss: float, reference: float) -> str:
-
-    return number(loss / reference if reference else None, ".4f")
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], Number]) -> list[Number]:

@@ -114,7 +114,6 @@ def replay(
 
 
 def _print_result(replay_id: str, result: ReplayResult) -> None:
-
     ran = result.settings
     bound = " (a bound: it sees the future)" if ran["is_bound"] else ""
     size = f"{quantity(ran['capacity_bytes'], 'B')} = {ran['capacity_experts']:,.1f} experts = {percent(ran['capacity_frac'])}"

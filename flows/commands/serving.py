@@ -130,7 +130,6 @@ def capacity(
 
 
 def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None:
-
     rows = []
     for name, metric in measured.metrics.items():
         shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from tokentape.flows.console import note, number, percent, print_table, progress_bar, say
+from tokentape.flows.console import note, number, percent, print_json, print_table, progress_bar, say
 from tokentape.flows.options import JsonOption, argument, option
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
@@ -108,9 +108,6 @@ def calibrate_serving(
 
 def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, cross_validate: bool, as_json: bool) -> None:
     """Fits to logs and experiments, or to all models but one, and tells what that gives."""
-    import json
-    from dataclasses import asdict
-
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.hw.fit_files import Fit
     from tokentape.replay.serving.engine_logs import read
@@ -135,7 +132,7 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
         HOST.save(Fit(host, tuple(of_rows), sum(used) / len(used), hardware), out)
         note(f"{out}: written")
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print_json(rows)
         return
     for name, of in errors.items():
         say(f"{name}, mean of {len(of)} stages: {percent(sum(of) / len(of))} off")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tokentape.flows.console import note, percent, print_table, progress_bar, say
+from tokentape.flows.console import note, percent, print_json, print_table, progress_bar, say
 from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ def serving(
       tokentape validate serving experiments/ --hardware h100 --fit-front-end 63
       tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
     """
-    import json
-    from dataclasses import asdict
-
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.replay.serving.engine_logs import METRICS, read
     from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host, over_time
@@ -81,7 +78,7 @@ def serving(
         moments = [moment for served in able for moment in over_time(served, run(served, constants.step_s))]
         _record(store, paths[0], hardware, rows, len(stages), moments)
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print_json(rows)
         return
     _print_rows("engine", rows)
     for metric in METRICS:
@@ -134,9 +131,6 @@ def offload(
       tokentape validate offload measured/ --machine oneplus-15r
       tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
     """
-    import json
-    from dataclasses import asdict
-
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.offload import rows_of
 
@@ -145,7 +139,7 @@ def offload(
     if record:
         _record(store, path, machine, rows, len({row.source for row in rows}))
     if as_json:
-        print(json.dumps([asdict(row) for row in rows], indent=1))
+        print_json(rows)
         return
     _print_rows("setting", rows)
     rates = [row for row in rows if row.metric == "tokens_per_s"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from typing import Any
@@ -13,7 +12,7 @@ import polars as pl
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.serving.setup import Point, engine_of, workload_of
 from tokentape.replay.serving.measure import Engine, Measured, Served
-from tokentape.warehouse.at_rest import ID_DIGITS
+from tokentape.warehouse.at_rest import hash_of_text
 from tokentape.warehouse.tape import Store
 
 ENGINE = (
@@ -48,7 +47,7 @@ def request_times(load: Served, n_seeds: int) -> pl.DataFrame:
 
 def point_id(study: str, series: str, point: Point) -> str:
     """Of all that a person chose; results of newer code or constants replace older ones."""
-    return hashlib.sha256(f"{study}/{series}/{point.text}".encode()).hexdigest()[:ID_DIGITS]
+    return hash_of_text(f"{study}/{series}/{point.text}")
 
 
 def rows_of(study: str, series: str, point: Point, measured: Measured) -> dict[str, list[dict[str, Any]]]:

@@ -367,7 +367,6 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, recall,
 
 
 def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypatch):
-
     model = tiny["Qwen3Moe"]
     monkeypatch.delitem(FAMILIES, "Qwen3Moe")
     with pytest.raises(ValueError, match="its score rule is not known") as caught:
