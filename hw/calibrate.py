@@ -249,6 +249,12 @@ def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str,
     return {fit.key: fit for fits in _of(machine, known) for fit in fits.values()}
 
 
+def of_others(fits: Mapping[str, Fit]) -> str:
+    """That none of a GPU's kernels was measured, where constants are those of all GPUs together; else empty."""
+    told = "no kernels of this GPU were measured: their times follow from its data sheet and constants of those that were"
+    return told if any(fit.setup.device == POOLED for fit in fits.values()) else ""
+
+
 def _of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> list[dict[str, Fit]]:
     known = list(known)
     found = [fits for fits in known if _is_of(machine.measured_as or "-", fits)]

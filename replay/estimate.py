@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.calibrate import Fit
+from tokentape.hw.calibrate import Fit, of_others
 from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
@@ -84,7 +84,7 @@ def estimate(
     cost = clock(work, machine, profiles.load(profile), fits)
     outside = (
         *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
-        *(_beyond(work, fits) if fits else ()),
+        *(filter(None, (of_others(fits), *_beyond(work, fits))) if fits else ()),
     )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 

@@ -264,7 +264,8 @@ class Geometry(BaseModel):
         if expert_format not in EXPERT_FORMATS:
             raise ValueError(f"unknown expert format {expert_format!r}; known: recorded, {', '.join(EXPERT_FORMATS)}")
         if not self.expert_params:
-            raise ValueError("this tape records no expert width; use --expert-format recorded")
+            remedy = "use --expert-format recorded" if self.recorded_expert_bytes else "import it with --model or --expert-bytes"
+            raise ValueError(f"this tape records no expert width; {remedy}")
         return tuple(round(self.expert_params * EXPERT_FORMATS[expert_format]) for _ in self.moe_layers)
 
     def value_format(self, expert_format: str) -> str:

@@ -213,7 +213,7 @@ def requests(
         tokens = tape.read("tokens").filter(pl.col("phase") == "prefill").sort("request_id", "position")
         known = dict(tokens.group_by("request_id").agg("token_id").iter_rows())
     lengths = asked.select("request_id", "n_prompt_tokens").iter_rows()
-    prompts = {of: known[of] for of, n in lengths if len(known.get(of, ())) == n and None not in known[of]}
+    prompts = {of: known[of] for of, n in lengths if n and len(known.get(of, ())) == n and None not in known[of]}
     text = lines(form, asked, prompts, tape.manifest.settings.get("prefix_block_tokens"))
     _write(out, text.encode(), f"{len(asked):,} requests")
 
@@ -235,6 +235,8 @@ def aiconfigurator(
     from tokentape.replay.exports.aiconfigurator import experiment
 
     tape = store.open(trace)
+    if model is None and tape.manifest.model_id == "unknown":
+        raise ValueError(f"tape {tape.trace_id} does not say of which model it is; give --model")
     rounds = tape.read("rounds") if tape.has("rounds") else None
     content = experiment(tape.read("requests"), rounds, model or tape.manifest.model_id, system, gpus)
     _write(out, json.dumps(content, indent=1).encode(), f"isl {content['tape']['isl']}, osl {content['tape']['osl']}")

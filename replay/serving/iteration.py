@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.by_model import ByModel
-from tokentape.hw.calibrate import Fit
+from tokentape.hw.calibrate import Fit, of_others
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
 from tokentape.hw.profile import Profile
@@ -334,7 +334,7 @@ def iteration_costs(
     outside = [coverage.outside(geometry)] if geometry.moe_layers else []
     outside += [ranks.outside] if ranks else []
     if fits and not by_model and any(lane.operators for lane in made.lanes):
-        outside.append(_untimed(fits, geometry, expert_format, dense_format, kv_format))
+        outside += [of_others(fits), _untimed(fits, geometry, expert_format, dense_format, kv_format)]
     return IterationCosts(
         geometry,
         machine,

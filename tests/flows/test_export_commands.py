@@ -194,6 +194,22 @@ def test_requests_are_read_back(routing: pl.DataFrame, tokentape: Cli, store: St
     assert routing["expert_ids"].list.len().unique().to_list() == [TOP_K]
 
 
+def test_a_tape_of_one_decoded_token_leaves_as_it_is(tokentape: Cli, store: Store, tmp_path: Path) -> None:
+    """No prompt, no model, no widths."""
+    (tmp_path / "one.csv").write_text('position,layer,phase,expert_ids\n0,0,decode,"[3]"\n')
+    trace = tokentape("import", "routing", str(tmp_path / "one.csv"), "--n-experts", "8").out.strip()
+    assert tokentape("export", "requests", trace, "--out", str(tmp_path / "out")).code == 0
+    assert json.loads((tmp_path / "out").read_text()) == {"input_toks": 0, "output_toks": 1, "arrival_time_ns": 0}
+    asked = ("--policy", "lru", "--capacity", "50%", "--scope", "global")
+    for command, said in (
+        (("export", "aiconfigurator", trace, "--system", "x", "--gpus", "1", "--out", str(tmp_path / "exp")), "give --model"),
+        (("replay", trace, *asked), "no expert width; import it with --model or --expert-bytes"),
+    ):
+        done = tokentape(*command)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert said in done.err
+
+
 BAD = {
     "kt --capacity 2 experts": "room for 2 experts in 3 layers; give at least one a layer, or --scope global",
     "kt --capacity 70% --phase x": "--phase 'x' is unknown; choose all, prefill, decode",
