@@ -12,7 +12,9 @@ import contextlib
 import functools
 import gc
 import hashlib
+import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -24,6 +26,7 @@ import numpy as np
 # numba colours every candidate that does not fit as it looks for one that does: a tenth of a compile's time, for no reader.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 KEPT = 2  # machine code of a kernel as it is and as it was before: two branches of a checkout
+SAID_AFTER_S = 2.0  # of compiling
 SIGNATURE = "signature"
 OF_NUMBA = frozenset({"_numba_type_", "py_func", "targetoptions"})  # what it asks of a kernel that another one names
 WITHIN = "within-"  # use of a kernel by others: without what Python calls it by, a seventh of a compile
@@ -141,7 +144,7 @@ class Kernel:
         from numba import njit
         from numba.core.compiler_lock import global_compiler_lock
 
-        with global_compiler_lock, _uncollected():
+        with global_compiler_lock, _compiling():
             if use not in self._compiled:
                 bare: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True} if use == WITHIN else {}
                 made = njit(nogil=True, **bare, **self._options)(self._written)
@@ -154,14 +157,24 @@ class Kernel:
             return self._compiled[use]
 
 
+_AT_WORK: list[threading.Timer] = []  # of the compile that is under way, which those that it needs are part of
+
+
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Within it garbage stays: looking for it takes a tenth of a compile, which makes many objects that live to its end."""
-    was_on = gc.isenabled()
+def _compiling() -> Iterator[None]:
+    """Whoever waits is told for what. Garbage stays: looking for it takes a tenth of a compile, whose objects live to its end."""
+    if _AT_WORK:
+        yield
+        return
+    said = "compiling kernels, which the next run finds"
+    _AT_WORK.append(threading.Timer(SAID_AFTER_S, logging.getLogger("tokentape").info, [said]))
+    _AT_WORK[0].daemon, was_on = True, gc.isenabled()
+    _AT_WORK[0].start()
     gc.disable()
     try:
         yield
     finally:
+        _AT_WORK.pop().cancel()
         if was_on:
             gc.enable()
 

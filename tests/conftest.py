@@ -30,7 +30,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_waiting_for_the_disk() -> Iterator[None]:
-    """Files of a test need not outlive a power cut. Tests of the order of syncing put their own function in its place."""
+    """Files of a test need not outlive a power cut. Tests of the order of syncing put their own function in its place. What a
+    command says does not depend on how long it compiled."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tokentape.policies.kernels.SAID_AFTER_S", 3600.0)
         patch.setattr(os, "fsync", lambda handle: None)
         yield

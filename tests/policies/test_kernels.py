@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from tokentape.policies import lfu
+from tokentape.policies import kernels, lfu
 from tokentape.policies.kernels import (
     KEPT,
     Kernel,
@@ -94,6 +94,18 @@ def test_a_change_in_another_file_is_noticed(sources: Any, tmp_path: Path, how: 
     assert sources(5, 3, how)(10) == 45
     assert sources(5, 3, 'int64(int64), error_model="numpy"')(10) == 45
     assert len(list(tmp_path.rglob("caller.run-*.nbi"))) == len(list(tmp_path.rglob("caller.run-*.nbc"))) == KEPT
+
+
+def test_who_waits_for_a_kernel_is_told_once(
+    sources: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = sources()
+    with caplog.at_level("INFO", "tokentape"):
+        run(10)
+        assert caplog.messages == []
+        monkeypatch.setattr(kernels, "SAID_AFTER_S", 0.0)
+        sources(5)(10)
+    assert caplog.messages == ["compiling kernels, which the next run finds"]
 
 
 def test_of_processes_that_need_a_kernel_one_compiles_it(sources: Any, tmp_path: Path) -> None:
