@@ -82,6 +82,7 @@ select p.*, coalesce(p.token_ms, p.gap_ms) as ms, lru.ms / coalesce(p.token_ms, 
         else printf('perplexity × %.3f', perplexity) end as quality
 from placed p left join lru using (trace, terms, machine, room) left join beaten b using (trace, terms, machine, room, method)
     left join quality using (trace, system)
+where coalesce(p.token_ms, p.gap_ms) is not null  -- a tape of prompts alone has no time per token
 order by p.trace, p.terms, p.machine, p.share, ms, p.method
 
 -- winners: Per tape, requests, machine and room, of each time and of energy: the method that is best, and LRU over it.
