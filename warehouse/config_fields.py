@@ -117,7 +117,8 @@ def doubts(config: dict[str, Any]) -> str:
     """What to know before trusting the counts of a config; empty: nothing."""
     text = text_config(config)
     weights = config.get("quantization_config") or text.get("quantization_config") or {}
-    how = " ".join(str(weights[name]) for name in ("quant_method", "quant_algo", "format", "bits") if weights.get(name))
+    told = weights if isinstance(weights, dict) else {"quant_method": weights}
+    how = " ".join(str(told[name]) for name in ("quant_method", "quant_algo", "format", "bits") if told.get(name))
     config = canonical(text)
     name = config["model_type"] or ""
     notes = (

@@ -56,7 +56,7 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         others = (width + 1) * (rank + 2 * state) + width * (rank + state + kernel + 2 + _has(config, "conv_bias"))
         others += (2 * width + hidden) * _has(config, "proj_bias")
         return Mixer(2 * width, width, others, width * state, width * (kernel - 1))
-    if model_type in ("minimax", "minimax_text_01", "minimax_m1"):  # lightning attention
+    if model_type == "minimax":  # lightning attention
         width = config["num_attention_heads"] * (config.get("head_dim") or hidden // config["num_attention_heads"])
         return Mixer(4 * width, width, width, width * width // config["num_attention_heads"], 0)
     if config.get("conv_L_cache"):  # LFM2
