@@ -56,7 +56,7 @@ def evaluate(
             if told and len(told) < len(found):
                 missing = len(found) - len(told)
                 raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
-            scores = exact_match(loaded, told, name, progress) if told else _bits_per_byte(loaded, found, name, progress)
+            scores = answered(loaded, told, name, progress)[1] if told else _bits_per_byte(loaded, found, name, progress)
             row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
             rows.append(row | NOT_MEASURED | scores)
     return rows
@@ -114,14 +114,10 @@ def _plain(loaded: models.Loaded, requests: Sequence[Request]) -> list[Outcome]:
     return decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id)
 
 
-def exact_match(loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain) -> dict[str, Any]:
-    """Share of the items that are answered right."""
-    right, n_tokens = answered(loaded, found, name, progress, run)
-    return {"accuracy": sum(right) / len(found), "n_items": len(found), "n_tokens": n_tokens}
-
-
-def answered(loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain) -> tuple[list[bool], int]:
-    """Whether each item is answered right, greedily, and all tokens. run: of the model with something inside it."""
+def answered(
+    loaded: models.Loaded, found: list[Item], name: str, progress: Report, run: Run = _plain
+) -> tuple[list[bool], dict[str, Any]]:
+    """Whether each item is answered right, greedily, and the columns of `quality`. run: of the model with something inside it."""
     tokenizer = loaded.tokenizer
     is_worked = any(ANSWER_MARK in (item.solution or "") for item in found)
     room = MAX_NEW_TOKENS if is_worked else SHORT_ANSWER_TOKENS + max(len(item.answer or "") for item in found)
@@ -142,7 +138,7 @@ def answered(loaded: models.Loaded, found: list[Item], name: str, progress: Repo
             right[i] = is_right(said, found[i].answer or "", is_worked)
             n_tokens += len(prompts[i]) + len(outcome.output_ids)
         progress(start + len(batch), len(order), name)
-    return right, n_tokens
+    return right, {"accuracy": sum(right) / len(found), "n_items": len(found), "n_tokens": n_tokens}
 
 
 def is_right(said: str, answer: str, is_worked: bool) -> bool:

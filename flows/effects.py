@@ -49,7 +49,10 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             "with --system, which says it by slot (--set)",
         ),
     ),
-    "evaluate": (Idle(("param", "cache", "scheme", "seeds"), lambda of: of["policy"] is None, "without --policy"),),
+    "evaluate": (
+        Idle(("param", "scheme", "seeds"), lambda of: of["policy"] is of["system"] is None, "without --policy or --system"),
+        Idle(("cache",), lambda of: of["policy"] is None, "without --policy"),
+    ),
     "study": (
         Idle(("runner", "workers", "live", "store", "dry_run"), lambda of: of["name"] is None, "without a study"),
         Idle(("runner", "workers", "live"), lambda of: of["dry_run"], "with --dry-run"),

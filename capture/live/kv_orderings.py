@@ -17,7 +17,7 @@ import torch
 
 from tokentape.capture import models
 from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import exact_match
+from tokentape.capture.evaluate import answered
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.copies import LowWeights
 from tokentape.capture.live.loop import Sampling, decode
@@ -71,7 +71,7 @@ class Lab:
         found = items(dataset, self.cut.n_items * (self.seed + 1))[-self.cut.n_items :]
         with self._inside(policy, storage, rates) as inside:
             run = partial(run_in, inside=inside)
-            return float(exact_match(self.loaded, found, dataset, lambda done, total, name: None, run)["accuracy"])
+            return float(answered(self.loaded, found, dataset, lambda done, total, name: None, run)[1]["accuracy"])
 
     def at_width(self, bits: int, policy: KVPolicy, storage: str, rates: BitRates) -> float:
         """Perplexity with the experts and every linear layer at so many bits, in groups; activations are not rounded."""

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, exact_match
+from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 
@@ -70,8 +70,10 @@ def evaluate_inside(
     progress: Report = lambda done, total, name: None,
     tape: AppliedTape | None = None,
     inside: Inside | None = None,
+    right: list[bool] | None = None,
 ) -> dict[str, Any]:
     """A row of table `quality`. seed: of draws, and which windows or items. inside: `run` in the model, where that is made.
+    right: gets whether each item is answered right.
 
     tape: also records natural and applied routing (capture/applied.py); slower, requests run one by one. The caller finishes it.
     Raises ValueError for a data set too short for a window, or of which only some items have an answer.
@@ -83,7 +85,10 @@ def evaluate_inside(
             scores = run.read(loaded, dataset, seed, made, lambda n, of: progress(n, of, dataset), tape)
         else:
             with made:
-                scores = exact_match(loaded, found[-run.n_items :], dataset, progress, partial(run_in, inside=made, tape=tape))
+                of = partial(run_in, inside=made, tape=tape)
+                told, scores = answered(loaded, found[-run.n_items :], dataset, progress, of)
+            if right is not None:
+                right += told
     return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
 
 

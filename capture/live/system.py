@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tokentape.capture import measure, models
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import NOT_MEASURED, Report, answered
+from tokentape.capture.evaluate import Report, answered
 from tokentape.capture.live.attention import KV
-from tokentape.capture.live.quality import Tried, evaluate_inside, key_of, run_in
+from tokentape.capture.live.quality import Tried, evaluate_inside
 from tokentape.capture.live.routers import Placed, Resident, Sliced, slices_of
 from tokentape.capture.live.slots import Inside, Slot
 from tokentape.capture.live.storage import Plain, storage_of
@@ -30,6 +30,9 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
 from tokentape.policies.slots import System
 from tokentape.policies.speculation import POOLS
+
+if TYPE_CHECKING:
+    from tokentape.capture.applied import AppliedTape
 
 Z_95 = 1.959964  # of a normal distribution, two-sided 95 %
 
@@ -178,19 +181,20 @@ class Against:
 
 
 def evaluate_system(
-    loaded: models.Loaded, dataset: str, run: SystemTried, seed: int = 0, progress: Report = lambda done, total, name: None
+    loaded: models.Loaded,
+    dataset: str,
+    run: Tried,
+    seed: int = 0,
+    progress: Report = lambda done, total, name: None,
+    tape: AppliedTape | None = None,
 ) -> tuple[dict[str, Any], Against | None]:
-    """A row of table `quality`, with what the slots counted; of items with answers also against the plain model."""
-    found = items(dataset, run.n_items * (seed + 1))[-run.n_items :]
-    inside = run.inside(loaded, seed)
-    if any(item.answer is None for item in found):
-        return evaluate_inside(loaded, dataset, run, seed, progress, inside=inside), None
+    """A row of table `quality` (capture/live/quality.py); of items with answers also against the plain model."""
+    ours = list[bool]()
+    row = evaluate_inside(loaded, dataset, run, seed, progress, tape, right=ours)
+    if not ours:
+        return row, None
     with models.suitable_threads(loaded.model):
-        plain, _ = answered(loaded, found, dataset, progress)
-        with inside:
-            ours, n_tokens = answered(loaded, found, dataset, progress, lambda of, requests: run_in(of, requests, inside))
-    paired, n = np.array(ours, float) - np.array(plain, float), len(found)
-    mean, half = float(paired.mean()), Z_95 * float(paired.std()) / math.sqrt(n)
-    row = key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | inside.measured
-    row |= {"accuracy": sum(ours) / n, "n_items": n, "n_tokens": n_tokens}
-    return row, Against(sum(plain) / n, mean, mean - half, mean + half)
+        plain, _ = answered(loaded, items(dataset, run.n_items * (seed + 1))[-run.n_items :], dataset, progress)
+    paired = np.array(ours, float) - np.array(plain, float)
+    mean, half = float(paired.mean()), Z_95 * float(paired.std()) / math.sqrt(paired.size)
+    return row, Against(sum(plain) / paired.size, mean, mean - half, mean + half)

@@ -13,14 +13,15 @@ ParamOption = Annotated[
     option(
         "Of slicemoe: router=cache_prior, router.strength=0.2, precision=dbsc, pair=MAT42, ... Of a KV policy: "
         "budget=64, sink=4, importance=mean, storage=int16, rate=1e-3, intervals=360,5400,1440,7200, ... Of cxl_ndp: "
-        "losses=TRACE, bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ...",
+        "losses=TRACE, bits=2, rule=prefix_split, hot=8, alpha=0.5, placement=prefill_guided, method=gptq, ... Of a system: "
+        "prompt_tokens=64, decode_tokens=192, losses=TRACE, draft_depth=4, ...",
         "--param",
     ),
 ]
 CacheOption = Annotated[str, option("Each request's cache, as a share of the experts' bytes.", "--cache")]
 SchemeOption = Annotated[str, option("How low-bit weights follow from high-bit ones; none: weights as loaded.", "--scheme")]
 
-SLICED, CXL_NDP, CACHE_FRAC, SCHEME = "slicemoe", "cxl_ndp", "37.5%", "amat"
+SLICEMOE, CACHE_FRAC, SCHEME = "slicemoe", "37.5%", "amat"
 
 
 def evaluate(
@@ -41,7 +42,7 @@ def evaluate(
     param: ParamOption = None,
     cache: CacheOption = CACHE_FRAC,
     scheme: SchemeOption = SCHEME,
-    seeds: Annotated[int, option("Of a policy: how many seeds, each on text or items of its own.", min=1)] = 1,
+    seeds: Annotated[int, option("Of a policy or system: how many seeds, each on text or items of its own.", min=1)] = 1,
     tape: Annotated[
         bool, option("Also record a policy's routing and the model's own, a tape per data set and seed.", "--tape")
     ] = False,
@@ -52,7 +53,8 @@ def evaluate(
     """Measure a model, or a policy inside it. Writes table `quality`.
 
     Without a policy: bits per byte on text, exact match where the data set has answers. With one: perplexity, KL and acceptance
-    against the unmodified model and the miss rate or KV bytes that were really had, or exact match.
+    against the unmodified model and the miss rate or KV bytes that were really had, or exact match and its difference from the
+    unmodified model's.
 
     \b
     Examples:
@@ -64,6 +66,8 @@ def evaluate(
       tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
     from tokentape.policies.registry import blamed
+    from tokentape.policies.resolve import parse
+    from tokentape.policies.slots import parse_settings, system_of
     from tokentape.warehouse.results import write_rows
 
     names = [name.strip() for name in datasets.split(",") if name.strip()]
@@ -73,20 +77,20 @@ def evaluate(
         raise ValueError("--set changes a system; give --system")
     if system is not None and (policy is not None or tape or cache != CACHE_FRAC):
         raise ValueError("--system says what runs: leave out --policy, --tape and --cache (room: --set residency.budget=25%)")
+    if tape and policy != SLICEMOE:
+        raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
     said: list[str] = []
     with blamed("kv", policy), progress_bar("evaluate") as show:
-        if system is not None:
-            run = _system_run(system, changes, param or [], scheme, max_items, store)
-            rows, said = _measure_system(model, names, run, seeds, device, dtype, show)
-        elif policy is None:
+        if policy is None and system is None:
             from tokentape.capture.evaluate import evaluate as measure
 
             rows = measure(model, names, max_items, device, dtype, show)
         else:
-            chosen = _policy_run(policy, param or [], cache, scheme, max_items, store)
-            if tape and policy != SLICED:
-                raise ValueError(f"--tape records applied routing, which {policy} does not change; leave it out")
-            rows, said = _measure_policy(model, names, chosen, seeds, device, dtype, show, store if tape else None)
+            from tokentape.flows.inside_model import policy_tried, system_tried
+
+            given, made = (parse(param), max_items, store), system and system_of(system, parse_settings(changes))
+            run = system_tried(made, *given, scheme) if made else policy_tried(str(policy), *given, cache, scheme)
+            rows, said = _measured(model, names, run, seeds, device, dtype, show, store if tape else None)
     write_rows(store, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
     shown = [[number(row[c], ".4f") if isinstance(row[c], float) else row[c] for c in columns] for row in rows]
@@ -166,8 +170,8 @@ def fidelity(
     datasets: Annotated[str, option("Comma-separated texts, as --dataset of capture.")] = "code",
     max_items: Annotated[int | None, option("Windows of text per seed. [default: 16]")] = None,
     param: ParamOption = None,
-    cache: CacheOption = "37.5%",
-    scheme: SchemeOption = "amat",
+    cache: CacheOption = CACHE_FRAC,
+    scheme: SchemeOption = SCHEME,
     seeds: Annotated[int, option("Each has windows of its own.", min=1)] = 4,
     hardware: Annotated[str, option("A shipped machine or my.toml, for time and energy.")] = "slicemoe-xpu",
     store: StoreOption = None,
@@ -183,9 +187,11 @@ def fidelity(
     """
     from tokentape.flows.fidelity import UNITS, compare
     from tokentape.flows.grid import load_hardware
+    from tokentape.flows.inside_model import policy_tried
+    from tokentape.policies.resolve import parse
     from tokentape.warehouse.results import write_rows
 
-    run = _policy_run(SLICED, param or [], cache, scheme, max_items, store)
+    run: Any = policy_tried(SLICEMOE, parse(param), max_items, store, cache, scheme)
     names = [name.strip() for name in datasets.split(",") if name.strip()]
     with progress_bar("fidelity") as show:
         rows = compare(model, names, run, seeds, load_hardware(hardware), show)
@@ -207,71 +213,29 @@ def fidelity(
     print_table(f"{model}: {run.parameters}", columns, shown, numbers=columns[1:])
 
 
-def _policy_run(policy: str, param: list[str], cache: str, scheme: str, max_items: int | None, store: Any) -> Any:
-    """How the policy is tried, from what was typed. Raises ValueError naming what is wrong."""
-    from tokentape.capture.live.quality import DEFAULT_WINDOWS
-    from tokentape.flows.inside_model import cxl_ndp_run, kv_run, sliced_run
-    from tokentape.policies import registry
-    from tokentape.policies.resolve import parse
-
-    if policy != SLICED and (cache, scheme) != (CACHE_FRAC, SCHEME):
-        raise ValueError(f"--cache and --scheme are of {SLICED}; give what {policy} takes by --param")
-    params, n_items = parse(param), max_items or DEFAULT_WINDOWS
-    if policy == CXL_NDP:
-        return cxl_ndp_run(params, n_items, store)
-    if policy != SLICED:
-        registry.find("kv", policy, also=(SLICED, CXL_NDP))
-        return kv_run(policy, params, n_items)
-    share = cache.removesuffix("%")
-    if share == cache or not share.replace(".", "", 1).isdigit():
-        raise ValueError(f"--cache {cache!r} is not a share of the experts' bytes; write 37.5%")
-    return sliced_run(params, float(share) / 100, scheme, store, n_items=n_items)
-
-
-def _measure_policy(
+def _measured(
     model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any, store: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of `quality`, and which tapes were recorded where there is a store for them."""
+    """Rows of `quality`; how accuracy stands against the plain model's, and which tapes were recorded where there is a store."""
     from tokentape.capture import models
     from tokentape.capture.applied import AppliedTape
-    from tokentape.capture.live.quality import evaluate_inside
+    from tokentape.capture.live.system import evaluate_system
 
     loaded = models.load(models.find(model), device, dtype)
     rows, said = [], []
     for name, seed in product(names, range(seeds)):
         tape = AppliedTape(store, loaded, name, run, seed) if store else None
-        rows.append(evaluate_inside(loaded, name, run, seed, show, tape))
+        row, of = evaluate_system(loaded, name, run, seed, show, tape)
+        rows.append(row)
+        if of is not None:
+            said.append(
+                f"{name} seed {seed}: accuracy {row['accuracy']:.3f}, plain {of.plain:.3f}; difference "
+                f"{of.difference:+.3f} (95 %: {of.low:+.3f} to {of.high:+.3f})"
+            )
         if tape:
             natural = "applied routing, and the model's own as natural_ids; `tokentape replay` takes it"
             said.append(f"tape {tape.finish()}: {natural}")
     return rows, said
-
-
-def _system_run(system: str, changes: list[str] | None, param: list[str], scheme: str, max_items: int | None, store: Any) -> Any:
-    from tokentape.capture.live.quality import DEFAULT_WINDOWS
-    from tokentape.flows.inside_model import system_tried
-    from tokentape.policies.resolve import parse
-    from tokentape.policies.slots import parse_settings, system_of
-
-    chosen = system_of(system, parse_settings(changes))
-    return system_tried(chosen, parse(param), max_items or DEFAULT_WINDOWS, scheme, store)
-
-
-def _measure_system(
-    model: str, names: list[str], run: Any, seeds: int, device: str, dtype: str, show: Any
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of `quality` of a system, and how its accuracy stands against the plain model's."""
-    from tokentape.capture import models
-    from tokentape.capture.live.system import evaluate_system
-
-    loaded = models.load(models.find(model), device, dtype)
-    found = [evaluate_system(loaded, name, run, seed, show) for name, seed in product(names, range(seeds))]
-    return [row for row, _ in found], [
-        f"{row['dataset']} seed {row['seed']}: accuracy {row['accuracy']:.3f}, plain {of.plain:.3f}; difference "
-        f"{of.difference:+.3f} (95 %: {of.low:+.3f} to {of.high:+.3f})"
-        for row, of in found
-        if of is not None
-    ]
 
 
 MEASURED = (
