@@ -90,9 +90,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "calibrate serving": (
         Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),
     ),
-    "calibrate elmoe3d": (
-        Idle(("out", "level", "rows"), lambda of: of["check"] is not None, "with --check, which fits nothing"),
-    ),
+    "calibrate elmoe3d": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
 }
 
 

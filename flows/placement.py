@@ -25,6 +25,7 @@ from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
+USE_REQUESTS, USE_BIN_STEPS = 2, 4  # of expert use by step
 SCOPES = ("per-layer", "global")
 LOSS_WEIGHTS = ("none", "prefill_share")
 
@@ -69,14 +70,12 @@ def placed(
     scope: str,
     expert_format: str,
     batches: Sequence[int],
-    use_requests: int,
-    bin_steps: int,
 ) -> Placed:
     """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
 
     names: None for all that go with the scope, and by no machine's times. Batches of more sequences than the tape has are left
-    out, and shuffled prompts of a single group. use_requests: requests whose experts by step are kept, in bins of bin_steps.
-    Raises ValueError on bad input; nothing is written then.
+    out, and shuffled prompts of a single group. Expert use by step is kept
+    of two requests. Raises ValueError on bad input; nothing is written then.
     """
     manifest = store.open(traces[0]).manifest
     size = capacity_of(capacity, scope, manifest.geometry, expert_format)
@@ -109,7 +108,7 @@ def placed(
             shares_of = ((row, row["gpu_hit_frac"]) for row in hit_rows(hits, routing.layers))
             rows += [{**known, **row, "low": frac, "high": frac} for row, frac in shares_of]
     alike = similarity_rows(similarity(routing), routing.layers)
-    used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:use_requests], bin_steps)
+    used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:USE_REQUESTS], USE_BIN_STEPS)
     of_seeds: dict[str, object] = of_tape | {"n_seeds": 1}
     for name, table, known in (
         ("cxl_ndp_hits", rows, of_seeds),

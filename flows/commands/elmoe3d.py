@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 def calibrate_elmoe3d(
-    out: Annotated[Path, option("Folder for the files; one per level and rows.")] = Path(),
-    level: Annotated[
-        str | None, option("L0 ties the experts' popularity to the hit law, L1 fits it apart. [default: both]")
-    ] = None,
-    rows: Annotated[
-        str | None,
-        option("calibrate: the rows whose role says so; all-open: every published one, no prediction. [default: both]"),
-    ] = None,
+    out: Annotated[Path, option("Folder for the files.")] = Path(),
     check: Annotated[
         str | None,
         option("Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
@@ -36,12 +29,13 @@ def calibrate_elmoe3d(
     """Fit ELMoE-3D's constants to the rows of its Table 3 that may be fitted on, and print the error on all open ones.
 
     Hit law, popularity and whether EAGLE's head has a table of its own are read off one cell per model each; what a round costs
-    is fitted on Qwen's rows of Phi_SD. Seconds.
+    is fitted on Qwen's rows of Phi_SD. Four files in seconds: L0 ties the popularity to the hit law, L1 fits it apart; each on
+    the rows whose role says so and, no prediction, on all open ones.
 
     \b
     Examples:
       tokentape calibrate elmoe3d --check elmoe3d-l1          how the shipped constants do
-      tokentape calibrate elmoe3d --out fits --level L1 --rows calibrate
+      tokentape calibrate elmoe3d --out fits
     """
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
@@ -52,8 +46,7 @@ def calibrate_elmoe3d(
     if check is not None:
         fits = [load(check)]
     else:
-        wanted = [(a, b) for a in ((level,) if level else LEVELS) for b in ((rows,) if rows else ROWS)]
-        fits = [calibrate(table, setup, *which) for which in wanted]
+        fits = [calibrate(table, setup, level, rows) for level in LEVELS for rows in ROWS]
         out.mkdir(parents=True, exist_ok=True)
         for fit in fits:
             save(fit, out / f"{fit.constants.name}.toml")

@@ -31,7 +31,6 @@ def placement(
     seed: Annotated[int, option("random: its draws.")] = 0,
     weight_source: Annotated[str, option("gate (as applied) or softmax (of the scores).")] = "gate",
     expert_format: Annotated[str, option("Of a capacity in bytes.")] = "recorded",
-    bin_steps: Annotated[int, option("Decode steps in a bin of expert use, of two requests.")] = 4,
     store: StoreOption = None,
 ) -> None:
     """How often decode finds its experts on the GPU, by placement, and how far prompts foretell the experts of their decode.
@@ -50,7 +49,7 @@ def placement(
     names = None if placements is None else [name.strip() for name in placements.split(",")]
     given = {"alpha": alpha, "beta": beta, "seed": seed}
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(store, traces, weight_source, names, given, capacity, scope, expert_format, numbers, 2, bin_steps)
+    found = placed(store, traces, weight_source, names, given, capacity, scope, expert_format, numbers)
     sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
     rows = []
     for label in dict.fromkeys(label for label, _ in found.hits):
