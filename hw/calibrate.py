@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokentape.hw import reachable, spec
 from tokentape.hw.files import write_text
 from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
-from tokentape.hw.operators import OPERATORS, Gpu
+from tokentape.hw.operators import COLLECTIVES, LINK, OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
 from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
@@ -108,6 +108,24 @@ def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSp
         named = ", ".join(sorted({machine.measured_as for machine in known if machine.measured_as}))
         raise BadSpec(f'no machine has measured_as = "{device}"; give --hardware my.toml with that key (shipped: {named})')
     return found[0]
+
+
+def with_links(tables: Iterable[Measurements], others: tuple[HardwareSpec, ...] = ()) -> tuple[list[Measurements], list[str]]:
+    """The tables, those of collectives with the rate of the link between the GPUs, which a machine of several with this
+    `measured_as` tells; and a line on each of those that none does, which are left out."""
+    known, kept, left_out = [*others, *(spec.load(name) for name in spec.shipped())], [], []
+    for table in tables:
+        device = table.setup.device
+        if table.operator in COLLECTIVES:
+            links = [link[1] for of in known if of.measured_as == device and (link := of.link(of.roles.peer, of.roles.peer))]
+            if not links:
+                said = f'no machine of several has measured_as = "{device}"; give --hardware of one with the link between them'
+                left_out.append(f"{table.operator}, {table.setup}: left out, {said}")
+                continue
+            rate = np.full(table.seconds.size, links[0].peak_bytes_per_s.value)
+            table = replace(table, shapes={**table.shapes, LINK: rate})
+        kept.append(table)
+    return kept, left_out
 
 
 def held_out(measurements: Measurements) -> NDArray[np.bool_]:

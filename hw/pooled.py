@@ -10,7 +10,7 @@ import numpy as np
 from tokentape.hw import reachable
 from tokentape.hw.calibrate import POOLED, Fit, fitted, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements, Setup
-from tokentape.hw.operators import COLLECTIVES, OPERATORS, Gpu, Operator
+from tokentape.hw.operators import OPERATORS, Gpu, Operator
 from tokentape.hw.operators import fit as fitter
 from tokentape.hw.operators.operator import Floats, Shapes
 from tokentape.hw.spec import HardwareSpec
@@ -25,7 +25,7 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
     if len(devices) < 2 or len(dtypes) != 1:
         raise ValueError(f"constants of several GPUs together need tables of two at least; found {', '.join(sorted(devices))}")
     fits = []
-    for operator in dict.fromkeys(table.operator for table in tables if table.operator not in COLLECTIVES):
+    for operator in dict.fromkeys(table.operator for table in tables):
         of_operator = [table for table in tables if table.operator == operator]
         gpus = tuple(gpu_of(machine_of(table.setup.device, machines), table.setup.dtype) for table in of_operator)
         kept = []

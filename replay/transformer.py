@@ -450,11 +450,11 @@ class _Layers:
             bytes=sent * (n - 1) * tokens * width * _VALUE,
             count=1.0,
             times=self.turns,
-            operator=operator,
+            operator=operator if link else "",
             shapes={
                 "num_gpus": n,
                 "message_size": np.maximum(1.0, tokens * width * n / self.d),
-                **({"link_bytes_per_s": link[1].peak_bytes_per_s.value} if link else {}),
+                "link_bytes_per_s": link[1].peak_bytes_per_s.value if link else 0.0,
             },
         )
 

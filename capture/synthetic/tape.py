@@ -101,7 +101,8 @@ def _values(geometry: Geometry, settings: SynthesisSettings) -> int:
 
 def _trace_id(model: str, geometry: Geometry, settings: SynthesisSettings, drawn: Profile) -> str:
     """Slug of the model and 8 hex digits of all that decides the rows."""
-    decides = [VERSION, geometry.model_dump(mode="json"), asdict(settings), asdict(drawn)]
+    shape = geometry.model_dump(mode="json", exclude_defaults=True)  # what later versions add leaves the id of other models alone
+    decides = [VERSION, shape, asdict(settings), asdict(drawn)]
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     slug = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "model"
     return f"{slug}-synthetic-{digest[:8]}"

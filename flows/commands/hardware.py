@@ -134,7 +134,7 @@ def calibrate_gpu(
     from tokentape.hw.pooled import pool
 
     machines = tuple(spec.load(name) for name in hardware or [])
-    tables = measured.read(_tables(files), dtype)
+    tables = _linked(measured.read(_tables(files), dtype), machines)
     beyond = _unreachable(tables, machines)
     by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
     with progress_bar("calibrate") as show:
@@ -194,7 +194,7 @@ def validate_hardware(
     machines = tuple(spec.load(name) for name in hardware or [])
     compared, given = [validate.dram_anchors()], _tables(files)
     if given:
-        tables = measured.read(given, dtype)
+        tables = _linked(measured.read(given, dtype), machines)
         _tell(_unreachable(tables, machines))
         compared += validate.compare(tables, calibrate.known(fits), machines)
     else:
@@ -225,6 +225,18 @@ def _tables(files: list[Path] | None) -> list[Path]:
         return files
     folder = tables_folder()
     return [folder] if folder else []
+
+
+def _linked(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[Measurements]:
+    """`calibrate.with_links`, which says what it leaves out. Raises ValueError where that is all."""
+    from tokentape.hw.calibrate import with_links
+
+    kept, left_out = with_links(tables, machines)
+    for line in left_out:
+        note(line)
+    if not kept:
+        raise ValueError("no measured table is left; see above")
+    return kept
 
 
 def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[list[LeftOut]]:

@@ -1,13 +1,13 @@
 """Time of a collective of values over the GPUs of a node: vLLM's own all-reduce, and NCCL's all-gather or reduce-scatter.
 
-    own all-reduce = launch + hop x (GPUs - 1) + bytes read from peers / rate        up to 8 MiB; NCCL's beyond
-    of NCCL        = nccl_launch + nccl_hop x (GPUs - 1) + bytes sent / nccl_rate
+    own all-reduce = launch + hop x (GPUs - 1) + bytes read from peers / (link_frac x link)       up to 8 MiB; NCCL's beyond
+    of NCCL        = nccl_launch + nccl_hop x (GPUs - 1) + bytes sent / (nccl_link_frac x link)
 
 - vLLM's kernel reads every peer's values whole (one stage) between two GPUs, and among more while they are small (512 KiB of
   four, 256 KiB of eight); else its share of each, and then the sums (two stages). It runs on NVLink, or between two GPUs.
 - An all-reduce of NCCL sends 2 (n - 1) / n of the values from every GPU, an all-gather or a reduce-scatter half of that.
-- Rates are those of the links between the GPUs that were measured, constants of one node's wiring, and never above the machine's
-  own (link_bytes_per_s, absent in tables).
+- link is the machine's peak between two GPUs in one direction (link_bytes_per_s), of tables that of the measured node. What is
+  reached of NVLink 3 and 4 and of PCIe 5 is nearly one share: .56 to .65 of vLLM's own, .45 to .78 of NCCL's ring.
 
 Sources: vLLM, csrc/custom_all_reduce.cuh (one and two stages), custom_all_reduce.py (8 MiB; two GPUs without NVLink);
 Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002. Not covered: several nodes, NVSwitch's own
@@ -21,17 +21,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns
+from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes, columns
 
 COLUMNS = ("num_gpus", "message_size")  # values of 16 bits: of a reduction on every GPU, of a gather or a scatter of all together
-ARGUMENTS = (*COLUMNS, "link_bytes_per_s")
+LINK = "link_bytes_per_s"
 _LAUNCH = Parameter("launch_s", "s", 4e-6, 5e-7, 1e-4, "start and end of the kernel, with nothing to move")
 _HOP = Parameter("hop_s", "s", 5e-7, 1e-9, 2e-5, "a further GPU that takes part")
-_RATE = Parameter("bytes_per_s", "B/s", 1e11, 1e9, 2e12, "of one GPU, from its peers")
+_RATE = Parameter("link_frac", "frac", 0.6, 0.02, 1.0, "share of the link that one GPU reads its peers at")
 _OF_NCCL = (
     Parameter("nccl_launch_s", "s", 6e-6, 5e-7, 1e-3, "start and end of NCCL's kernel, with nothing to move"),
     Parameter("nccl_hop_s", "s", 1e-6, 1e-9, 1e-4, "a further GPU in NCCL's ring"),
-    Parameter("nccl_bytes_per_s", "B/s", 1e11, 1e9, 2e12, "of one GPU in NCCL's ring"),
+    Parameter("nccl_link_frac", "frac", 0.6, 0.02, 1.0, "share of the link that NCCL's ring sends at"),
 )
 _OWN_BYTES = 8 * 2**20
 _ONE_STAGE_BYTES = 2**21  # divided by the GPUs
@@ -49,20 +49,20 @@ def _whole(terms: _Terms) -> Floats:
 
 
 def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
-    launch_s, hop_s, bytes_per_s, nccl_launch_s, nccl_hop_s, nccl_bytes_per_s = constants
+    launch_s, hop_s, link_frac, nccl_launch_s, nccl_hop_s, nccl_link_frac = constants
     n_bytes, ring = 2.0 * values, 2.0 * (n - 1.0) / n
     is_whole = (n == 2) | (n_bytes < _ONE_STAGE_BYTES / n)
     has_nvlink = gpu.capability == 8.0 or (gpu.capability >= 9.0 and gpu.capability < 12.0)
     is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | has_nvlink)
-    read_s = n_bytes * np.where(is_whole, n - 1.0, ring) / np.minimum(bytes_per_s, link_bytes_per_s)
-    ring_s = n_bytes * ring / np.minimum(nccl_bytes_per_s, link_bytes_per_s)
+    read_s = n_bytes * np.where(is_whole, n - 1.0, ring) / (link_frac * link_bytes_per_s)
+    ring_s = n_bytes * ring / (nccl_link_frac * link_bytes_per_s)
     fixed_s = np.where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
     return _Terms(fixed_s, np.where(is_own, read_s, ring_s))
 
 
 def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
-    launch_s, hop_s, bytes_per_s = constants
-    return _Terms(launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / np.minimum(bytes_per_s, link_bytes_per_s))
+    launch_s, hop_s, link_frac = constants
+    return _Terms(launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / (link_frac * link_bytes_per_s))
 
 
 def _least(shapes: Shapes) -> tuple[Floats, Floats]:
@@ -77,8 +77,7 @@ def _of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[s
 
 _SHARED: dict[str, Any] = {
     "columns": COLUMNS,
-    "arguments": ARGUMENTS,
-    "defaults": {"link_bytes_per_s": COLD},
+    "arguments": (*COLUMNS, LINK),
     "grows": ("message_size",),
     "whole": _whole,
     "least": _least,
