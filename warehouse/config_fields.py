@@ -25,10 +25,20 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_layers", "n_layers", "n_layer"),
     "num_attention_heads": ("n_heads", "n_head"),
     "num_key_value_heads": ("num_kv_heads", "num_attention_groups", "multi_query_group_num"),
-    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts"),
-    "moe_intermediate_size": ("expert_ffn_hidden_size",),
-    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "ff_intermediate_size"),
+    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts", "num_routed_experts", "moe_num_primary_experts"),
+    "num_experts_per_tok": (
+        *("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts", "moe_num_active_primary_experts"),
+    ),
+    "moe_intermediate_size": ("expert_ffn_hidden_size", "moe_ffn_hidden_size"),
+    "moe_layer_freq": ("moe_layer_layout",),
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "ff_intermediate_size", "block_ff_dim"),
+    "head_dim": ("attention_head_dim", "kv_channels"),
+    "kv_lora_rank": ("attention_kv_lora_dim",),
+    "q_lora_rank": ("attention_q_lora_dim",),
+    "qk_nope_head_dim": ("attention_qk_dim",),
+    "qk_rope_head_dim": ("attention_qk_rope_dim",),
+    "v_head_dim": ("attention_v_dim",),
+    "hybrid_layer_pattern": ("sliding_window_layout",),
     "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
     "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
     "first_k_dense_replace": ("num_dense_layers",),
@@ -100,6 +110,8 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if found.get("block_auto_adjust_ff_dim") and found.get("intermediate_size"):  # LFM2
         width, whole = int(2 * found["intermediate_size"] / 3), found.get("block_multiple_of") or 1
         found["intermediate_size"] = -(-int((found.get("block_ffn_dim_multiplier") or 1) * width) // whole) * whole
+    if found.get("sliding_window_layout"):  # SmallThinker
+        found["sliding_window"] = found.get("sliding_window_size")
     if found.get("parallel_attn_mlp_res"):  # Arctic
         found["shared_expert_intermediate_size"] = found.get("hidden_size")
     if found.get("kv_lora_rank"):

@@ -533,6 +533,7 @@ def test_windows_cap_the_cache() -> None:
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (0, 0, 0, 32)),
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 4}, ()),
         ({"sliding_window": 32, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (0, 0, 0, 32)),
+        ({"model_type": "smallthinker", "sliding_window_size": 8, "sliding_window_layout": [0, 1, 1, 0]}, (0, 8, 8, 0)),
     ],
 )
 def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple[int, ...]) -> None:
@@ -703,6 +704,10 @@ CALLED = [
     ("jamba", {"num_experts": 8, "num_experts_per_tok": 3, "expert_layer_period": 2, "expert_layer_offset": 1,
                "layers_block_type": ["mamba", "attention"] * 2}, (1, 3), 8, 3, 16),
     ("granitemoehybrid", {"num_local_experts": 0, "num_experts_per_tok": 0, "layers_block_type": ["mamba"] * 4}, (), 0, 0, 0),
+    ("smallthinker", {"moe_num_primary_experts": 8, "moe_num_active_primary_experts": 3, "moe_ffn_hidden_size": 6,
+                      "moe_layer_layout": [0, 1, 1, 1]}, (1, 2, 3), 8, 3, 6),
+    ("pangu_ultra_moe", {"num_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 6, "num_dense_layers": 1,
+                         "attention_kv_lora_dim": 4, "attention_v_dim": 4, "attention_qk_dim": 2}, (1, 2, 3), 8, 3, 6),
     ("dbrx", {"hidden_size": None, "d_model": 16, "num_hidden_layers": None, "n_layers": 4, "num_attention_heads": None,
               "n_heads": 2, "intermediate_size": None,
               "ffn_config": {"ffn_hidden_size": 6, "moe_num_experts": 8, "moe_top_k": 3}}, (0, 1, 2, 3), 8, 3, 6),
