@@ -134,7 +134,7 @@ def _details(config: dict[str, Any]) -> dict[str, Any]:
         known["is_tied"] = config["tie_word_embeddings"]
     if config.get("positions_beside") is not None:
         known["n_positions"] = config.get("max_position_embeddings", 2048) + config["positions_beside"]
-    elif not config.get("rotary_dim"):  # GPT-2
+    elif not config.get("rotary_dim") and config.get("position_embedding_type") != "alibi":  # GPT-2
         known["n_positions"] = _first(config, "n_positions")
     known |= said_of(config, "fixed")
     if config.get("enable_moe_block"):  # Gemma 4: an FFN beside the experts, each with its norms, and a scale for the router
