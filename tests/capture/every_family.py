@@ -3,6 +3,7 @@
 python tests/capture/every_family.py docs/capture.md      rewrites what stands between `<!-- families -->` and `<!-- end -->`
 """
 
+import json
 import re
 import sys
 from dataclasses import dataclass
@@ -29,26 +30,7 @@ from tokentape.warehouse.model_config import from_config
 VOCAB = 97
 # Fields by name, wherever they stand in a config and are given.
 TINY: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "d_model", "out_hidden_size", "output_dim", "text_hidden_size"), 32),
-    **dict.fromkeys(("adapter_in_dim", "adapter_out_dim", "adapter_input_size"), 32),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "dense_intermediate_size"), 48),
-    **dict.fromkeys(("moe_intermediate_size", "expert_ffn_hidden_size", "kv_lora_rank", "q_lora_rank", "qk_head_dim"), 16),
-    **dict.fromkeys(("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"), 24),
-    **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size"), VOCAB),
-    **dict.fromkeys(("num_hidden_layers", "n_layers", "num_attention_heads", "n_heads", "num_key_value_heads", "num_heads"), 4),
-    "linear_num_heads": 4,
-    "linear_head_dim": 8,
-    **dict.fromkeys(("head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "sliding_window", "global_head_dim"), 8),
-    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 8),
-    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "top_k_experts", "moe_k", "moe_top_k"), 3),
-    **dict.fromkeys(("n_group", "num_expert_group", "encoder_layers", "decoder_layers"), 2),
-    **dict.fromkeys(("topk_group", "first_k_dense_replace", "depth"), 1),
-    **dict.fromkeys(("max_position_embeddings", "max_seq_len"), 128),
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "encoder_attention_heads": 4,
-    "mamba_n_heads": 4,
+    name: value for value, names in json.loads((Path(__file__).parent / "tiny_fields.json").read_text()) for name in names
 }
 _SKIPPED = {"model_type", "id2label", "label2id", "architectures", "rope_parameters", "per_layer_config"}
 _HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
@@ -58,44 +40,7 @@ _QWEN4 = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "i
 _QWEN4 |= {"ngram_vocab_size_base": 100}
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3}
 # What a model_type needs besides, in the part of its config where it stands.
-# fmt: off
-OVERRIDES: dict[str, dict[str, Any]] = {
-    "bailing_hybrid": _HYBRID,
-    "kimi_linear": _HYBRID,
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2, "mamba_d_state": 16},
-    "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
-        "ffn_config": {"moe_num_experts": 8, "moe_top_k": 3},
-    },
-    "deepseek_v2": _EXPERTS | {"topk_method": "greedy", "n_group": None, "topk_group": None},
-    "dots1": _EXPERTS | {"n_shared_experts": 1},
-    "dots3_note_text": {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16,
-                        "swa_head_dim": 16, "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8},
-    "dots3_note_vision_encoder": {"mlp_layer_types": ["dense"] * 3 + ["sparse"], "num_local_experts": 4},
-    "hunyuan_v1_moe": {"head_dim": 8},
-    "longcat_flash": {"num_layers": 2},
-    "nemotron_h": {"mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "mimo_v2_flash": {"num_key_value_heads": 2},
-    "qwen3_omni_moe": {"talker_config": {"spatial_merge_size": 2}},
-    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 24},
-    "qwen4_exp_text": _QWEN4,
-    "zaya": {"num_experts_per_tok": 1},
-    "gemma4_text": _GEMMA,
-    "diffusion_gemma_text": _GEMMA,
-    "deepseek_ocr2_text": _EXPERTS | {"mlp_layer_types": ["dense"] + ["sparse"] * 3},
-    "doge": {"is_moe": True, "num_experts": 16},
-    "ernie4_5_vl_moe_text": {"rope_parameters": _ROPE},
-    "glm4v_moe_text": {"rope_parameters": _ROPE},
-    "glm5_next_text": {"qk_rope_head_dim": 0},
-    "mistral4": {"head_dim": 16},
-    "phimoe": {"num_experts_per_tok": 2},
-    "step3p5": {"sliding_window": 8, "moe_router_scaling_factor": 2.0},
-    "laguna": {"moe_routed_scaling_factor": 2.5},
-    "minimax_m3_vl_text": {"routed_scaling_factor": 2.0},
-}
-# fmt: on
+OVERRIDES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "tiny_overrides.json").read_text())
 HOLDS_EXPERTS = re.compile(r"class \w*(Experts|MoE|MoA)\w*\(")
 
 

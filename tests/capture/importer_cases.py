@@ -33,6 +33,7 @@ MAX_BYTES = 1 << 20
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
 CONFIG = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 1000}
 CONFIG |= {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32, "mlp_only_layers": [0]}
+CONFIG |= {"intermediate_size": 256}
 
 
 @contextmanager

@@ -141,57 +141,7 @@ def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[
     assert (shipped.manifest.model_id, shipped.geometry.n_experts) == ("olmoe-1b-7b", 64)
 
 
-GOOD = "layer,expert_ids,position\n0,1 2,0\n0,3 4,1\n"
-BAD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "no such column": (GOOD, {"columns": Columns(experts="ids", phase="prefill")}, "no column 'ids'; it has layer, expert_ids"),
-    "no phase": (GOOD, {"columns": Columns()}, "no column 'phase'"),
-    "uneven": (GOOD + "0,5,2\n", {}, "row 3: ids is [5], not 2 experts"),
-    "text as an expert": (GOOD + "0,one two,2\n", {}, "row 3: expert_ids is 'one two'"),
-    "a negative expert": (GOOD + "0,-1 2,2\n", {}, "row 3: expert_ids is '-1 2'"),
-    "a fraction as a layer": (GOOD + "0.5,1 2,2\n", {}, "row 3: layer is '0.5'"),
-    "an expert past any model": (GOOD + "0,1 99999,2\n", {}, "row 3: expert_ids is '99999'"),
-    "an expert past this model": (GOOD + "0,1 8,2\n", {}, "position 2, layer 0: expert 8 is outside 0..7"),
-    "a position past any context": (GOOD + "0,1 2,4e9\n", {}, "row 3: position is '4e9'"),
-    "a row twice": (GOOD + "0,1 2,1\n", {}, "position 1, layer 0: this row was already given"),
-    "an id twice": (GOOD + "0,2 2,2\n", {}, "expert 2 appears twice"),
-    "one per row, k not said": ("layer,expert_ids\n0,1\n0,2\n", {}, "--model or --top-k says how many are one token's"),
-    "a header where none is": (
-        "layer,expert\n0,1\n",
-        {"preset": "moe-trace", "top_k": 1},
-        "row 1: expert is 'expert', not expert ids",
-    ),
-    "too few columns": ("0\n1\n", {"preset": "moe-trace-positions"}, "1 columns, pos, layer, experts are expected"),
-    "cut off": ("0,1,2,3\n1,1,2\n", {"preset": "moe-trace-positions"}, "row 2: experts is None"),
-    "no list of passes": ("{}", {"preset": "expert-selection-trace"}, "no rows"),
-    "a pass of numbers": ("[3]", {"preset": "expert-selection-trace"}, "step 1 is 3, not an object of layers"),
-    "a layer by another name": ('[{"a": [[1, 2]]}]', {"preset": "expert-selection-trace"}, "row 1: layer is None"),
-    "a pass without experts": ('[{"1": [[], [1, 2]]}]', {"preset": "expert-selection-trace"}, "row 1: expert_ids is []"),
-    "another record": ('{"record_type": "x"}', {"preset": "moe-cache-lab"}, "no rows with record_type=routing_selection"),
-    "encoders": (
-        '{"record_type": "routing_selection", "phase": "source", "token_position": 0, "layer": 1, "selected_experts": [1, 2]}',
-        {"preset": "moe-cache-lab"},
-        "phase is 'source', not prefill or decode",
-    ),
-    "a phase by another name": (
-        "phase,token,layer,rank,expert\nwarmup,0,1,0,3\n",
-        {"preset": "moe-trace-ranks", "top_k": 1},
-        "phase is 'warmup', not prefill or decode",
-    ),
-    "a record without experts": (
-        '{"step": 0, "block": "decoder", "layer": 1}',
-        {"preset": "megatron"},
-        "no column 'top_indices'",
-    ),
-    "a prompt's file by another header": ("Layer,Token\n1,2\n", {"preset": "moe-beyond"}, "no column 'Layer ID'"),
-    "a log of no routes": ('{"type": "meta", "num_experts": 8}', {"preset": "vllm-log"}, "no rows with type=route"),
-    "CSV as a layer's Parquet": (GOOD, {"preset": "flame-moe"}, "bad.csv"),
-    "one per row, cut off": ("layer,expert_ids\n0,1\n0,2\n0,3\n", {"top_k": 2}, "each 2 must be one token's"),
-    "one per row, two layers": ("layer,expert_ids\n0,1\n1,2\n", {"top_k": 2}, "row 2: another layer within 2 rows"),
-    "another top-k": (GOOD, {"top_k": 3}, "row 1: 2 experts, --top-k says 3"),
-    "no rows kept": (GOOD, {"where": ("layer", "7")}, "no rows with layer=7"),
-    "files of what": (GOOD, {"files": "prompts"}, "files is 'prompts'; give one of parts, requests, layers"),
-    "a column and a file": (GOOD, {"files": "layers", "columns": Columns(layer="layer", phase="prefill")}, "cannot be named"),
-}
+BAD = json.loads((Path(__file__).parent / "routing_refused.json").read_text())
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -200,8 +150,8 @@ def test_bad_tables_are_refused_in_one_line(name: str, tmp_path: Path, imported:
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with importer_cases.refused(Store(str(tmp_path / "store")), message):
-        columns = Columns() if "preset" in changes else Columns(phase="prefill")
-        imported(path, Layout.of(**{"preset": None, "columns": columns, **changes}))
+        given = {"columns": {} if "preset" in changes else {"phase": "prefill"}, "preset": None, **changes}
+        imported(path, Layout.of(**given | {"columns": Columns(**given["columns"])}))
 
 
 def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """What holds of every paper's page: without rows it says what to run, parts stand alone, a full page has every answer."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -24,42 +25,15 @@ from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
-MENUS = "law level model machine batch"  # of the ELMoE-3D page
 # Page -> rows that may stand alone, figures drawn of them, and the menus there are then.
-PARTS: dict[ModuleType, tuple[ModuleType, dict[str, tuple[str, str]]]] = {
-    kelle: (for_kelle, {
-        "tables requests pareto": ("pareto tables requests", "reading live"),
-        "claims lifetimes orderings kept": ("orderings kept along lifetimes claims", "reading tape keeping"),
-    }),
-    cxl_ndp: (for_cxl_ndp, {
-        "headline lanes": ("throughput lanes", "setup"),
-        "losses tape quality": ("tables quality variants", "table live"),
-    }),
-    elmoe3d: (for_elmoe3d, {
-        "table": ("winners cells latency", MENUS), "batches": ("thresholds", MENUS),
-        "sweeps": ("explorer sweeps", f"{MENUS} size at"), "alpha": ("alpha", MENUS),
-        "measured": ("measured", MENUS), "mapping": ("", ""),
-        "intensity": ("", ""), "platforms": ("platforms", "law"), "energy": ("energy", "law"), "reuse": ("misses", "share"),
-        "checks": ("checks", ""), "claims": ("claims", ""), "acceptance": ("pool shared bits drafters replayed", "live"),
-    }),
-    layered: (for_layered, {
-        "claims": ("claims", "table"), "coverage": ("coverage", "routed"), "prompt": ("chunks", ""),
-        "rates": ("attainment split", ""), "grid": ("attainment split explorer", "served ttft tbt"),
-        "window": ("schedule lives tokens", ""), "knobs": ("front groups", "at"), "energy": ("energy", ""),
-        "dense": ("explorer dense", "served ttft tbt"), "arrivals": ("arrivals", ""), "others": ("others", ""),
-        "elsewhere": ("elsewhere", ""),
-    }),
-    compare: (for_systems, {
-        "cells": ("frontier winners parts resources everything", "trace terms machine room time"),
-        "points": ("composed", "finding"),
-    }),
-    slicemoe: (for_slicemoe, {
-        "points": ("gains sweeps", "model cache pair tau"), "captured": ("sweeps", "model cache pair tau"),
-        "budgets": ("flash", ""), "warmups": ("warmups", "steps"), "claims": ("claims", ""),
-        "live": ("budgets live sparing", "setup"), "schemes": ("schemes", ""), "orderings": ("orderings", ""),
-        "fidelity": ("fidelity", ""), "operating": ("operating", ""), "tapes": ("early critical", "trace layer"),
-    }),
+MADE = {
+    kelle: for_kelle, cxl_ndp: for_cxl_ndp, elmoe3d: for_elmoe3d, layered: for_layered, compare: for_systems,
+    slicemoe: for_slicemoe,
 }  # fmt: skip
+_PARTS = json.loads((Path(__file__).parent / "parts.json").read_text())
+PARTS: dict[ModuleType, tuple[ModuleType, dict[str, list[str]]]] = {
+    page: (made, _PARTS[page.__name__.split(".")[-2]]) for page, made in MADE.items()
+}
 COMMANDS = {
     slicemoe: ("tokentape study slicemoe", "tokentape evaluate --model embedded", "tokentape fidelity --model embedded"),
     layered: ("tokentape study layered_prefill",),
@@ -100,7 +74,7 @@ def test_each_part_stands_alone(topic: ModuleType, part: str, tmp_path: Path) ->
         page = topic.page(connection, 16)
     drawn = [figure for figure in page.figures if figure.chart is not None]
     html = shell.render(page, [(topic.FILE, topic.TITLE)])
-    assert (" ".join(figure.name for figure in drawn), " ".join(control.name for control in page.controls)) == parts[part]
+    assert [" ".join(figure.name for figure in drawn), " ".join(control.name for control in page.controls)] == parts[part]
     assert html.count('class="missing"') == len(page.figures) - len(drawn)
     silent = [figure.name for figure in drawn if not opening_answer(page, figure)]
     assert silent == (["lanes"] if "lanes" in part else [])  # which the page says of a model that was not put on the clock

@@ -259,57 +259,13 @@ def test_a_folder_of_arrivals_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 # Claims by what is between their number's name and the rest, and bars as a share; None: the paper's value lies within the band.
 _LOADED = {"expert_load_per_request": 0.06, "energy_per_token": 0.06}
-BARS: dict[str, dict[str, float | None]] = {
-    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-512-rate-1.3": {"ttft_mean": None} | _LOADED,
-    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-1024-rate-1.7": _LOADED,
-    "table-2/{}/qwen3-30b-a3b/arxiv-chunked-chunk-2048-rate-2.6": {"ttft_mean": None} | _LOADED,
-    "table-6/{}/qwen3-30b-a3b/arxiv-chunked-chunk-512-rate-1.3": {"tbt_mean": 0.08, "tbt_p99": 0.06},
-    "table-6/{}/qwen3-30b-a3b/arxiv-layered-rate-1.3": {"ttft_mean": 0.20, "ttft_p99": 0.15, "tbt_mean": 0.15, "tbt_p99": 0.05},
-    "sec-5.5/{}/mean/qwen3-30b-a3b/arxiv-layered-rate-1.3": {"e2e": 0.06},
-    **{f"table-8/{{}}/qwen3-30b-a3b/arxiv-layered-rate-{rate}": {"energy_per_token": 0.06} for rate in (1.3, 1.6)},
-    "table-12/{}/qwen3-30b-a3b/arxiv-layered-poisson-rate-1.4": dict.fromkeys(
-        ("ttft_mean", "ttft_p99", "tbt_mean", "tbt_p99", "tbt_std", "jain_index"), 0.12
-    ),
-    **{
-        f"table-8/{{}}/gpt-oss-20b/arxiv-layered-rate-{rate}": dict.fromkeys(
-            ("ttft_mean", "ttft_p99", "tbt_mean", "tbt_p99"), 0.15
-        )
-        | {"energy_per_token": 0.06}
-        for rate in (2.1, 2.7)
-    },
-    **{
-        f"table-11/{{}}/qwen3-30b-a3b/arxiv-layered-n-lg-{n}-rate-1.4": {
-            "ttft_mean": 0.20, tail: 0.12, "tbt_mean": 0.06, "tbt_p99": 0.06
-        }
-        for n, tail in ((2, "ttft_tail_read_as_p99"), (8, "ttft_tail_read_as_p99"), (16, "ttft_p95"))
-    },
-    **{
-        f"table-7/{{}}/qwen3-30b-a3b/{data}-{name}": {"expert_load_total_100req": 0.12}
-        for data in ("arxiv", "sharegpt") for name in ("chunked", "layered")
-    },
-}  # fmt: skip
+BARS: dict[str, dict[str, float | None]] = json.loads((Path(__file__).parent / "layered_bars.json").read_text())
 
 
 # Bars that are missed, with the error in % (of `inside`: the share in the band). Most rows are the client's one draw of arrivals:
 # its gaps bunch at 1.3 and 1.4/s and are 4.5 % too long at 2.7; three are what the fit makes of keys and values read as fast as
 # measured (docs/layered_prefill.md takes them apart); means follow.
-MISSED = {
-    "table-2/ttft_mean/qwen3-30b-a3b/arxiv-chunked-chunk-512-rate-1.3": 43,
-    "table-6/ttft_p99/qwen3-30b-a3b/arxiv-layered-rate-1.3": 17,
-    "table-12/ttft_mean/qwen3-30b-a3b/arxiv-layered-poisson-rate-1.4": 16,
-    "table-12/ttft_p99/qwen3-30b-a3b/arxiv-layered-poisson-rate-1.4": 23,
-    "table-8/ttft_mean/gpt-oss-20b/arxiv-layered-rate-2.7": -24,
-    "table-8/ttft_p99/gpt-oss-20b/arxiv-layered-rate-2.7": -17,
-    "table-11/ttft_tail_read_as_p99/qwen3-30b-a3b/arxiv-layered-n-lg-2-rate-1.4": 14,
-    "table-11/tbt_p99/qwen3-30b-a3b/arxiv-layered-n-lg-2-rate-1.4": 9,
-    "table-11/tbt_p99/qwen3-30b-a3b/arxiv-layered-n-lg-8-rate-1.4": 6,
-    "table-11/ttft_p95/qwen3-30b-a3b/arxiv-layered-n-lg-16-rate-1.4": 14,
-    "table-11/tbt_p99/qwen3-30b-a3b/arxiv-layered-n-lg-16-rate-1.4": 7,
-    "sec-5.2/slo_drop_rate/qwen3-30b-a3b/sharegpt-chunked": 10,
-    "median of all, as shares": 6,
-    "median of measured": 6,
-    "inside, of all": 60,
-}
+MISSED: dict[str, int] = json.loads((Path(__file__).parent / "layered_missed.json").read_text())
 
 
 def row_by_row(rows):

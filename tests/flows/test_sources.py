@@ -35,42 +35,10 @@ INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module fo
 LOOP = {"serving", "sliced", "sweeps"}
 LIVE = {*LOOP, *INSIDE}
 # A file, and the engines whose results are made again after a comment in it.
+GROUPS: dict[str, set[str]] = {"none": set(), "LOOP": LOOP, "LIVE": LIVE, "INSIDE": INSIDE, "ENGINES": set(ENGINES)}
 TOUCHED = {
-    "replay/experts.py": {"experts"},
-    "replay/curve.py": {"experts"},
-    "replay/system/slicemoe.py": {"sliced", "sweeps"},
-    "replay/serving/run.py": LOOP,
-    "replay/serving/prefix_cache.py": {"serving"},
-    "replay/rounds.py": {"rounds"},
-    "replay/kv/replay.py": {"kv: kv_replays", *LOOP},
-    "replay/kelle/step.py": set(),
-    "replay/elmoe3d/runs.py": set(),
-    "replay/cxl_ndp/system.py": set(),
-    "capture/fidelity.py": {"sliced inside: fidelity"},
-    "capture/speculation/study.py": {"drafts"},
-    "capture/live/routers.py": INSIDE,
-    "capture/live/divergence.py": {"kv: kv_divergence"},
-    "capture/live/kv_orderings.py": {"kv: orderings"},
-    "capture/embedded/train.py": set(),
-    "capture/embedded/model/manifest.json": INSIDE,
-    "capture/embedded/eagle/manifest.json": INSIDE,
-    "policies/belady.py": set(),
-    "policies/registry.py": set(),
-    "hw/fits/kelle.toml": set(),
-    "hw/fits/nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml": set(),
-    "warehouse/load.py": set(),
-    # kernels, and what engines share
-    "policies/queue.py": {"experts", *LIVE},
-    "replay/stream.py": {"experts"},
-    "policies/sliced/event.py": LIVE,
-    "replay/serving/kernel.py": LOOP,
-    "policies/kv/slots.py": LIVE,
-    "hw/clock.py": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
-    "hw/profiles/slicemoe.toml": {"serving", "experts", "sliced", "sweeps", "sliced inside: fidelity"},
-    "hw/timings/hbm3-6400.toml": {"experts", "sliced", "sweeps", "serving", "sliced inside: fidelity"},
-    "warehouse/geometry.py": set(ENGINES),
-    "warehouse/mixers.py": set(ENGINES),
-    "warehouse/families.toml": set(ENGINES),
+    file: {engine for name in names.split(", ") for engine in GROUPS.get(name, {name})}
+    for file, _, names in (line.partition(" | ") for line in (Path(__file__).parent / "touched.txt").read_text().splitlines())
 }
 # The modules that decide a flow's rows and the engines that its keys name.
 CALLERS = [

@@ -1,6 +1,7 @@
 """A copy of a published study, with a model and a machine of one's own: it runs by its path, beside the one that ships."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_FOLDERS = {name: ROOT / "flows" / "systems" / module.split(".")[-2] for name, module in SYSTEMS.items()}
-ONE_MODEL = "[[models]]\n{}\n\n"
 
 
 def machine(folder: Path, shipped: str) -> str:
@@ -35,59 +35,13 @@ def copied(folder: Path, system: str, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def models(text: str, until: str) -> tuple[str, str]:
-    """The change that leaves one model."""
-    return rf"^\[\[models\]\].*?(?={until})", ONE_MODEL.format(text)
-
-
-COPIES = {
-    "kelle": (
-        "kelle-edram",
-        (r'^models = \[.*?\]', 'models = ["qwen2-7b"]'),
-        (r"^\[workloads\]", '[machines]\nkelle-edram = "my-machine.toml"\n\n[workloads]'),
-        (r"^\[\[grid\]\].*?(?=^# Numbers derived)", '[[grid]]\nseries = "mine"\n\n'),
-    ),
-    "elmoe3d": (
-        "elmoe3d-8gb",
-        ('8 = "elmoe3d-8gb"', '8 = "my-machine.toml"'),
-        models('name = "olmoe-1b-7b"\nexpert_format = "int8-g32"\nlike = "qwen3-30b-a3b"', "^# Past"),
-        (r"^requests = \d+", "requests = 1"),
-        (r"^output = \d+", "output = 17"),
-    ),
-    "cxl_ndp": (
-        "h100-cxl-ndp",
-        ('hardware = "h100-cxl-ndp"', 'hardware = "my-machine.toml"'),
-        models('name = "olmoe-1b-7b"\nhot_experts = 16\nseeds = [0]', "^# The paper does not print"),
-    ),
-    "slicemoe": (
-        "slicemoe-xpu",
-        ('hardware = "slicemoe-xpu"', 'hardware = "my-machine.toml"'),
-        (r"^\[demo\].*?(?=^# Replays)", ""),
-        (r"^capacity_gb = .*?$", "capacity_gb = 1.8"),
-        (r"^seeds = .*?$", "seeds = [0]"),
-        (r"^prompt = \d+", "prompt = 40"),
-        (r"^output = \d+", "output = 13"),
-        (r"^strength = .*?$", "strength = 0.1"),
-        (r"strength = \[0.0, 0.4.*?\]", "strength = 0.5"),
-        models('name = "olmoe-1b-7b"\ncalibrates = true', r"^\[captured\]"),
-    ),
-    "layered_prefill": (
-        "h100x2",
-        (r"^n_seeds = \d+", "n_seeds = 1\ntraces = []"),
-        (
-            r"^\[\[grid\]\].*",
-            '[[grid]]\nseries = "mine"\nscheduler = "layered"\nrate_per_s = 0.5\nmodel = "olmoe-1b-7b"\n'
-            'hardware = "my-machine.toml"\nn_requests = 40\ncoverage = "independent"\n',
-        ),
-    ),
-}  # fmt: skip
+COPIES = tomllib.loads((Path(__file__).parent / "study_copies.toml").read_text())
 
 
 @pytest.mark.parametrize("system", COPIES)
 def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tmp_path: Path) -> None:
-    shipped, *changes = COPIES[system]
-    machine(tmp_path, shipped)
-    path = copied(tmp_path, system, *changes)
+    machine(tmp_path, COPIES[system]["machine"])
+    path = copied(tmp_path, system, *COPIES[system]["changes"])
     live = () if system == "layered_prefill" else ("--no-live",)
     done = tokentape.ok("study", str(path), "--runner", "threads", "--workers", "1", *live)
     assert f"study my-{system}: its runs are those of study 'my-{system}'" in done.err

@@ -53,35 +53,6 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--system", "nope"), "unknown system 'nope'"),
-        (("--system", "lru_offload", "--policy", "lru"), "--policy has no effect with --system"),
-        (("--system", "lru_offload", "--set", "residency.budget=1B"), "is below one layer's event"),
-        (("--system", "lru_offload", "--set", "residency.budget=101%"), "more than all experts"),
-        (("--system", "prefill_guided", "--set", "residency=lru"), "slot residency is filled twice"),
-        (("--system", "lru_offload", "--set", "place=lru"), "not of place"),
-        (("--system", "lru_offload", "--set", "draft=elastic"), "slot draft"),
-        (("--system", "elmoe3d"), "has no rounds of drafts; capture one with --draft"),
-        (("--system", "lru_offload", "--set", "precision=uniform"), "add place"),
-        (("--system", "kelle"), "AERP ranks tokens by attention, and tape tiny-0001 holds none; record it with --attention full"),
-        (("--system", "slicemoe"), "holds the chosen experts only; system slicemoe may route to any expert: record the tape"),
-        (("--system", "lru_offload", "--set", "schedule.max_seqs=0"), "max_seqs"),
-        (("--system", "lru_offload", "--workload", "requests=99"), "requests=99: tape"),
-        (("--system", "lru_offload", "--workload", "speed=3"), "unknown word of --workload"),
-        (("--system", "lru_offload", "--workload", "rate=fast"), "is not a number"),
-        (("--system", "lru_offload", "--model", "qwen3-30b-a3b"), "give the tape's own model"),
-        (("--policy", "lru", "--scope", "global"), "--capacity is missing"),
-    ],
-)
-def test_bad_input_is_one_line_and_code_2(tokentape: Cli, store: Store, tape: str, given: tuple[str, ...], said: str) -> None:
-    done = tokentape("replay", tape, *given)
-    assert done.code == 2
-    assert said in done.err
-    assert len(done.err.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
         (("--machine", ","), "--machine names none"),
         (("--systems", "nope"), "unknown system 'nope'"),
         (("--budget", "lots"), "capacity 'lots' is not understood"),

@@ -38,34 +38,8 @@ def taken(table: str, *rows: int) -> Callable[[Tables], None]:
 
 NAN, INF = float("nan"), float("inf")
 WRONG = {
-    "a doubled row": (taken("routing", 0, 1, 2, 2, 3, 4), "routing row 3 is there twice (request_id 0, position 2, layer 1)"),
-    "a missing row": (taken("routing", 0, 1, 3, 4), "routing: pass 0, layer 1 has 2 rows, its n_tokens in `passes` is 3"),
-    "a missing token": (taken("tokens", 0, 2, 3, 4), "tokens: request 0 has no token at position 1, but later ones"),
-    "a missing last token": (taken("tokens", 0, 1, 2, 3), "tokens: pass 2 has 0 rows, its n_tokens in `passes` is 1"),
-    "ids other than top-k": (
-        put("routing", 3, expert_ids=[0, 1, 2], gate_weights=[0.5, 0.3, 0.2]),
-        "routing row 3: its expert_ids are not top-k: the manifest says 2",
-    ),
-    "an expert past the model": (
-        put("routing", 1, expert_ids=[0, 4]),
-        "routing row 1: its expert_ids go past the model's 4 experts",
-    ),
-    "an expert twice": (put("routing", 4, expert_ids=[2, 2]), "routing row 4: its expert_ids name an expert twice"),
-    "n_tokens": (put("passes", 1, n_tokens=7), "tokens: pass 1 has 1 rows, its n_tokens in `passes` is 7"),
-    "a pass without tokens": (put("passes", 1, n_tokens=0), "passes row 1: its n_tokens is 0"),
-    "a doubled pass": (put("passes", 2, pass_id=1), "passes row 2 is there twice (pass_id 1)"),
-    "a kind of its own": (put("passes", 0, kind="warmup"), "passes row 0: its kind is none of prefill, decode, draft, verify"),
-    "a member that does not exist": (put("passes", 0, request_ids=[0, 9]), "passes row 0: a member is not in `requests`"),
-    "a member twice": (put("passes", 0, request_ids=[0, 0]), "passes row 0: it names a member twice"),
-    "no members": (put("passes", 0, request_ids=[]), "passes row 0: it has no member requests"),
-    "a pass that does not exist": (put("routing", 4, pass_id=8), "routing row 4: its pass_id is not in `passes`"),
-    "a request that does not exist": (put("routing", 4, request_id=1), "routing row 4: its request_id is not in `requests`"),
-    "a dense layer": (put("routing", 2, layer=0), "routing row 2: its layer is no MoE layer of the manifest"),
-    "a negative position": (put("tokens", 0, position=-1), "tokens row 0: its position is negative"),
-    "a NaN gate": (put("routing", 2, gate_weights=[NAN, 0.4]), "routing row 2: its gate_weights hold NaN or an infinity"),
-    "an infinite gate": (put("routing", 0, gate_weights=[INF, 0.4]), "routing row 0: its gate_weights hold NaN or an infinity"),
-    "too few gates": (put("routing", 0, gate_weights=[1.0]), "routing row 0: its gate_weights are not one per expert"),
-    "a NaN arrival": (put("requests", 0, arrival_s=NAN), "requests row 0: its arrival_s is not a finite number"),
+    case: (put(where[0], where[1], **where[2]) if len(where) > 2 else taken(where[0], *where[1]), message)
+    for case, (where, message) in json.loads((Path(__file__).parent / "contradictions.json").read_text()).items()
 }
 
 
