@@ -19,6 +19,7 @@ _LEAST = {  # of a field that is given
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", *_LATENT), 0),
     **dict.fromkeys(("sliding_window", "max_window_layers"), 0),
 }
+_DENSE_WIDTH = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
 _WANTED = "give the config of a decoder-only language model"
 
@@ -39,6 +40,8 @@ def from_config(config: dict[str, Any]) -> Geometry:
     differing = tuple((name, getattr(other, name)) for name in _OF_HEADS if getattr(geometry, name) != getattr(other, name))
     of = {config["model_type"], *(name for name, value in config.items() if value)}
     told = next((told for told, names in FAMILIES["unknown"].items() if not of.isdisjoint(names.split())), "")
+    if not told and geometry.is_glu and geometry.n_dense and not _first(config, *_DENSE_WIDTH):
+        told = "its config gives no intermediate_size"
     geometry = Geometry(**{**geometry.model_dump(), "of_windows": differing, "apart": apart, "uncounted": told})
     return geometry if told else _with_states(config, geometry)
 
@@ -72,10 +75,7 @@ def _of(config: dict[str, Any]) -> Geometry:
     hidden, n_heads = config["hidden_size"], config["num_attention_heads"]
     in_layers = moe_layers(config) if config["num_experts"] else ()
     n_experts = config["num_experts"] if in_layers else 0
-    width, details = _first(config, "intermediate_size_mlp", "dense_intermediate_size", "intermediate_size"), _details(config)
-    if not width and len(in_layers) < config["num_hidden_layers"] and details.get("is_glu", True):
-        raise ValueError(f"config.json: intermediate_size is missing; {_WANTED}")
-    width = width or 4 * hidden
+    width = _first(config, *_DENSE_WIDTH, default=4 * hidden)
     of_experts = _of_experts(config, n_experts, width) if n_experts else {}
     head_dim = _first(config, "head_dim", default=hidden // n_heads)
     if config.get("kv_lora_rank"):  # MLA states the two parts of a query
@@ -92,7 +92,7 @@ def _of(config: dict[str, Any]) -> Geometry:
         dense_intermediate=width,
         **{name: _first(config, name) for name in _LATENT},
         **of_experts,
-        **details,
+        **_details(config),
     )
 
 

@@ -344,6 +344,7 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
         ({"model_type": "deepseek_v4"}, "llama: it compresses keys and values; its attention, keys and values are not counted"),
         ({"model_type": "gemma4_text"}, "it has more than one input table"),
         ({"num_kv_shared_layers": 1}, "layers share keys and values"),
+        ({"intermediate_size": None}, "its config gives no intermediate_size"),
         (
             {"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7},
             "it has more than one input table",
@@ -648,7 +649,6 @@ def test_bad_configs_are_refused_in_one_line(tmp_path: Path, text: str, message:
         (LLAMA | {"num_key_value_heads": 0}, "num_key_value_heads must be a whole number of at least 1, not 0"),
         (LLAMA | {"vocab_size": True}, "vocab_size must be a whole number of at least 1, not True"),
         (LLAMA | {"vocab_size": None}, "vocab_size is missing"),
-        (LLAMA | {"intermediate_size": None}, "intermediate_size is missing"),
         (LLAMA | {"kv_lora_rank": 4}, "v_head_dim is missing"),
         (LLAMA | {"num_attention_heads": 0}, "num_attention_heads must be"),
         (LLAMA | {"sliding_window": -1}, "sliding_window must be a whole number of at least 0, not -1"),
