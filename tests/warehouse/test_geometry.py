@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_tables import HEADINGS, details
 from tokentape.warehouse.models import FOLDER, load, names, shipped
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
 PAPERS = Path(__file__).resolve().parents[3] / "shared" / "papers"
 MODELS = {model.name: model for model in shipped()}
 SHAPES = {name: model.geometry for name, model in MODELS.items()}
@@ -49,18 +50,7 @@ def test_totals_equal_the_parameters_that_transformers_builds(name: str) -> None
     assert from_config(config.to_dict()) == SHAPES[name]
 
 
-OTHER_CONFIGS = {
-    "Glm4Moe": {"use_qk_norm": True, "attention_bias": True, "n_routed_experts": 8, "n_shared_experts": 1, "head_dim": 8},
-    "DeepseekV3": {
-        "n_routed_experts": 8, "n_shared_experts": 1, "kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8,
-        "qk_rope_head_dim": 4, "v_head_dim": 6, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "attention_bias": True,
-    },
-    "GraniteMoe": {"num_local_experts": 8, "attention_bias": True},
-    "Phimoe": {"num_local_experts": 8, "attention_bias": True, "sliding_window": 64},
-    "Gemma2": {"head_dim": 8, "sliding_window": 8},
-    "Llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
-    "Qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
-}  # fmt: skip
+OTHER_CONFIGS: dict[str, Any] = json.loads((HERE / "other_configs.json").read_text())
 
 
 @pytest.mark.parametrize("family", OTHER_CONFIGS)
@@ -106,38 +96,7 @@ def test_layers_without_a_gate_have_two_matrices_and_one_head_of_keys_where_all_
     assert (geometry.n_kv_heads == 1) == (family == "Falcon")
 
 
-WITH_STATES = {
-    "Qwen3Next": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
-    | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6}
-    | {"head_dim": 8},
-    "Qwen3_5Text": {
-        "mamba_ssm_dtype": "float32",
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "head_dim": 16,
-    },
-    "OlmoHybrid": {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6},
-    "GraniteMoeHybrid": {"num_local_experts": 4, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16}
-    | {"layer_types": ["linear_attention", "full_attention"] * 2},
-    "Bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "attn_layer_indices": [1], "mamba_proj_bias": True},
-    "Jamba": {"mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "use_mamba_kernels": False},
-    "NemotronH": {"mamba_num_heads": 8, "mamba_head_dim": 8, "ssm_state_size": 16, "n_groups": 2, "moe_intermediate_size": 16}
-    | {"n_routed_experts": 4, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "head_dim": 8}
-    | {"moe_latent_size": 24},
-    "MiniMax": {"num_local_experts": 4, "head_dim": 12},
-    "Lfm2": {"layer_types": ["conv", "full_attention"] * 2, "intermediate_size": 700},
-    "Lfm2Moe": {"layer_types": ["conv", "full_attention"] * 2, "num_experts": 4, "num_experts_per_tok": 2, "num_dense_layers": 1}
-    | {"moe_intermediate_size": 16},
-    "FalconH1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16},
-    "BailingHybrid": {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1}
-    | {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "linear_num_heads": 4, "topk_group": 1}
-    | {"linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2, "num_expert_group": 2, "head_dim": 4}
-    | {"num_key_value_heads": 4},
-    "KimiLinear": {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-    | {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "linear_num_heads": 4}
-    | {"num_key_value_heads": 4, "linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"] * 2},
-}
+WITH_STATES: dict[str, Any] = json.loads((HERE / "layers_with_states.json").read_text())
 
 
 def with_states(family: str):
@@ -192,28 +151,7 @@ _SIZES |= {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 7, "pad_to
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
 _LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
 _LATENT |= {"num_key_value_heads": 4, "index_head_dim": 8, "index_n_heads": 2, "index_topk": 4}
-_GEMMA = {"hidden_size_per_layer_input": 0, "global_head_dim": 16, "num_key_value_heads": 4, "num_global_key_value_heads": 2}
-APART = {
-    "Gemma4Text": _GEMMA | {"attention_k_eq_v": True},
-    "Gemma4Text ": _GEMMA | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 16},
-    "Gemma4UnifiedText": {"global_head_dim": 16},
-    "MiMoV2Flash": _EXPERTS | {"v_head_dim": 6},
-    "Laguna": {"num_attention_heads_per_layer": [4, 6] * 3, "layer_types": ["full_attention", "sliding_attention"] * 3},
-    "Laguna ": {"gating": "per-element"},
-    "LongcatFlash": _LATENT
-    | {"n_routed_experts": 8, "moe_topk": 3, "expert_ffn_hidden_size": 16, "ffn_hidden_size": 48}
-    | {"zero_expert_num": 0, "num_layers": 3, "num_hidden_layers": 6, "head_dim": 4},
-    "DeepseekV32": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
-    "GlmMoeDsa": _LATENT | _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
-    "GlmMoeDsa ": _LATENT
-    | _EXPERTS
-    | {"n_shared_experts": 1, "indexer_types": ["full", "full", "shared", "full", "shared", "shared"]},
-    "Afmoe": {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "num_dense_layers": 1},
-    "Gemma3Text": {},
-    "Dots1": _EXPERTS | {"n_shared_experts": 1, "first_k_dense_replace": 1},
-    "Ernie4_5_Moe": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 16},
-    "HunYuanMoEV1": {"num_experts": 8, "moe_topk": 2},
-}
+APART: dict[str, Any] = json.loads((HERE / "layers_apart.json").read_text())
 
 
 @pytest.mark.parametrize("family", APART)
@@ -257,76 +195,9 @@ def test_windows_are_where_transformers_has_them_when_layers_are_not_listed(fami
     assert from_config(config.to_dict() | {"layer_types": None} | told).sliding_windows == windows
 
 
-# Fields as on the hub, with the publisher's rounded counts of all and of active parameters (1e9).
-ON_THE_HUB = {
-    "grok-2": (270, 115, {
-        "architectures": ["Grok1ForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 64, "num_attention_heads": 64,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072, "intermediate_size": 32768, "num_local_experts": 8,
-        "moe_intermediate_size": 16384, "num_experts_per_tok": 2, "residual_moe": True,
-    }),
-    "minimax-m1": (456, 45.9, {
-        "model_type": "minimax_m1", "hidden_size": 6144, "intermediate_size": 9216, "num_hidden_layers": 80, "head_dim": 128,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 200064, "num_local_experts": 32,
-        "num_experts_per_tok": 2, "attn_type_list": [*[0] * 7, 1] * 10,
-    }),
-    "gemma-4-26b-a4b": (25.2, 3.8, {
-        "model_type": "gemma4_text", "hidden_size": 2816, "num_hidden_layers": 30, "num_attention_heads": 16,
-        "vocab_size": 262144, "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512,
-        "sliding_window": 1024, "attention_k_eq_v": True, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0,
-        "enable_moe_block": True, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704, "intermediate_size": 2112,
-    }),
-    "mimo-v2-flash": (309, 15, {
-        "model_type": "mimo_v2_flash", "hidden_size": 4096, "num_hidden_layers": 48, "num_attention_heads": 64, "head_dim": 192,
-        "num_key_value_heads": 4, "v_head_dim": 128, "swa_num_attention_heads": 64, "swa_num_key_value_heads": 8,
-        "swa_head_dim": 192, "swa_v_head_dim": 128, "hybrid_layer_pattern": [0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
-        "sliding_window": 128, "sliding_window_size": 128, "n_routed_experts": 256, "num_experts_per_tok": 8,
-        "vocab_size": 152576, "moe_intermediate_size": 2048, "intermediate_size": 16384, "moe_layer_freq": [0] + [1] * 47,
-        "n_shared_experts": None,
-    }),
-    "step-3.5-flash": (196.8, 11.5, {
-        "model_type": "step3p5", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64, "vocab_size": 128896,
-        "num_attention_groups": 8, "head_dim": 128, "moe_layers_enum": ",".join(map(str, range(3, 45))), "moe_num_experts": 288,
-        "moe_top_k": 8, "moe_intermediate_size": 1280, "share_expert_dim": 1280, "intermediate_size": 11264,
-        "sliding_window": 512, "layer_types": ["full_attention", *["sliding_attention"] * 3] * 12,
-        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 96, "num_attention_groups": 8},
-    }),
-    "kimi-k3": (2800, 104, {  # 2.8T
-        "model_type": "kimi_k3", "text_config": {
-            "model_type": "kimi_linear", "hidden_size": 7168, "num_hidden_layers": 93, "num_attention_heads": 96,
-            "num_key_value_heads": 96, "intermediate_size": 33792, "first_k_dense_replace": 1, "num_experts": 896,
-            "num_experts_per_token": 16, "moe_intermediate_size": 3072, "num_shared_experts": 2, "vocab_size": 163840,
-            "routed_expert_hidden_size": 3584, "mla_use_output_gate": True, "q_lora_rank": 1536, "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "linear_attn_config": {
-                "num_heads": 96, "head_dim": 128, "short_conv_kernel_size": 4, "use_full_rank_gate": True,
-                "full_attn_layers": [*range(4, 93, 4), 93],
-            },
-        },
-    }),
-    "nemotron-3-super": (120.6, 12.1, {
-        "model_type": "nemotron_h", "hidden_size": 4096, "intermediate_size": 5376, "head_dim": 128, "num_attention_heads": 32,
-        "num_key_value_heads": 2, "vocab_size": 131072, "num_hidden_layers": 88, "mamba_num_heads": 128, "mamba_head_dim": 64,
-        "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4, "n_routed_experts": 512, "num_experts_per_tok": 22,
-        "moe_intermediate_size": 2688, "moe_latent_size": 1024, "moe_shared_expert_intermediate_size": 5376,
-        "hybrid_override_pattern": "MEMEMEM*E" + "MEMEMEM*E" * 2 + "MEMEMEMEM*E" * 4 + "MEMEMEM*E" + "MEMEMEME",
-    }),
-    "arctic": (478.5, 17, {  # 10 + 128 x 3.66
-        "model_type": "arctic", "hidden_size": 7168, "intermediate_size": 4864, "num_attention_heads": 56, "vocab_size": 32000,
-        "num_hidden_layers": 35, "num_key_value_heads": 8, "num_local_experts": 128, "num_experts_per_tok": 2,
-        "moe_layer_frequency": 1, "parallel_attn_mlp_res": True, "moe_train_capacity_factor": 1,
-    }),
-    "jamba-1.5-large": (398, 94, {
-        "model_type": "jamba", "hidden_size": 8192, "intermediate_size": 24576, "num_attention_heads": 64, "vocab_size": 65536,
-        "num_hidden_layers": 72, "num_key_value_heads": 8, "num_experts": 16, "num_experts_per_tok": 2, "attn_layer_offset": 4,
-        "attn_layer_period": 8, "expert_layer_offset": 1, "expert_layer_period": 2, "mamba_conv_bias": True, "mamba_d_conv": 4,
-        "mamba_d_state": 16, "mamba_dt_rank": 512, "mamba_expand": 2,
-    }),
-    "longcat-flash-chat": (560, 31.3, {  # of 18.6 to 31.3, by how many of the chosen experts compute
-        "architectures": ["LongcatFlashForCausalLM"], "hidden_size": 6144, "num_layers": 28, "num_attention_heads": 64,
-        "vocab_size": 131072, "ffn_hidden_size": 12288, "expert_ffn_hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": 1536,
-        "v_head_dim": 128, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "n_routed_experts": 512,
-        "zero_expert_num": 256, "moe_topk": 12,
-    }),
-}  # fmt: skip
+# Fields as on the hub, after the publisher's rounded counts of all and of active parameters (1e9): of Kimi K3 2.8T, of Arctic
+# 10 + 128 x 3.66, of LongCat the most of 18.6 to 31.3, by how many of the chosen experts compute.
+ON_THE_HUB: dict[str, Any] = json.loads((HERE / "models_on_the_hub.json").read_text())
 
 
 @pytest.mark.parametrize("name", ON_THE_HUB)
