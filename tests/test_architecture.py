@@ -11,38 +11,16 @@ import pytest
 
 from bench.lines import PRODUCT, ROOMS, ROOT
 
-# Modules of other rooms that a room may use; a room's own modules and warehouse.tables' neighbours are spelled out.
-MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "tokentape": ROOMS,
-    "flows": ROOMS,
-    "dashboards": ("warehouse",),
-    "replay": (
-        "policies",
-        "hw",
-        "warehouse.at_rest",
-        "warehouse.tables",
-        "warehouse.geometry",
-        "warehouse.model_sizes",
-        "warehouse.formats",
-    ),
-    "capture": (
-        "policies",
-        "warehouse.tables",
-        "warehouse.tape",
-        "warehouse.geometry",
-        "warehouse.model_config",
-        "warehouse.formats",
-        "warehouse.losses",
-    ),
-    "policies": (),
-    "hw": (),
-    "warehouse": (),
+PAGE = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+_TABLE = {
+    room: listed.partition("; the only room with ")
+    for room, listed in re.findall(r"^\| (\w+)/ \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE)
 }
-LIVES_IN = {
-    **dict.fromkeys(("torch", "transformers", "datasets", "tokenizers", "safetensors"), "capture"),
-    **dict.fromkeys(("prefect",), "flows"),
-    **dict.fromkeys(("altair", "vl_convert", "jinja2"), "dashboards"),
+# Modules of other rooms that a room may use, and packages that one room alone may, as the page's table has them.
+MAY_IMPORT = {
+    room: {"all": ROOMS, "nothing of ours": ()}.get(allowed, tuple(allowed.split(", "))) for room, (allowed, *_) in _TABLE.items()
 }
+LIVES_IN = {name: room for room, (*_, alone) in _TABLE.items() for name in alone.split(", ") if name}
 NEVER = ("pickle", "marshal", "shelve")
 
 
@@ -110,16 +88,6 @@ def test_a_folder_of_the_checkout_is_not_imported_by_its_own_name() -> None:
         command = [sys.executable, "-c", f"import {room}"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         assert done.stderr.splitlines()[-1].endswith(f"write: import tokentape.{room}"), done.stderr
-
-
-def test_the_table_of_the_development_page_is_what_is_enforced() -> None:
-    page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| (\w+)/ \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE))
-    said = {"all": ROOMS, "nothing of ours": ()}
-    for room, allowed in MAY_IMPORT.items():
-        listed, _, alone = rows[room].partition("; the only room with ")
-        assert set(said.get(listed, listed.split(", "))) == set(allowed), room
-        assert set(filter(None, alone.split(", "))) == {name for name, home in LIVES_IN.items() if home == room}, room
 
 
 def test_nothing_outside_the_project_is_looked_for() -> None:

@@ -75,25 +75,7 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
 
 
 # As the sources of requests.toml define them: three requests, of which one has no answer, or two; seconds, prompts, outputs.
-PUBLISHED_FORMS = {
-    "burstgpt": (
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-        "5,ChatGPT,472,18,490,Conversation log\n45,ChatGPT,1087,230,1317,Conversation log\n118,GPT-4,417,0,417,API log\n",
-        ([0, 40], [472, 1087], [18, 230]),
-    ),
-    "servegen": ("request_id,timestamp,input_tokens,output_tokens\n0,0.5,10,20\n1,1.25,15,25\n", ([0, 0.75], [10, 15], [20, 25])),
-    "servegen-offline": (
-        '{"request_id": 0, "type": "text", "input_length": 61, "output_length": 2370, "duration": 14000}\n'
-        '{"request_id": 1, "type": "text", "input_length": 54, "output_length": 2031, "duration": 11630}\n',
-        ([0, 0], [61, 54], [2370, 2031]),
-    ),
-    "llmservingsim": (
-        '{"input_toks": 16, "output_toks": 8, "arrival_time_ns": 0}\n'
-        '{"input_toks": 32, "output_toks": 8, "arrival_time_ns": 5000}\n',
-        ([0, 5e-6], [16, 32], [8, 8]),
-    ),
-    "vllm": ('{"arrival_time": 9.5, "input_toks": 3, "output_toks": 4}\n', ([0], [3], [4])),
-}
+PUBLISHED_FORMS = json.loads((Path(__file__).parent / "published_forms.json").read_text())
 
 
 @pytest.mark.parametrize("form", PUBLISHED_FORMS)
@@ -102,9 +84,9 @@ def test_published_forms_are_known_by_their_columns(
 ) -> None:
     text, columns = PUBLISHED_FORMS[form]
     path = written(tmp_path, f"trace.{FORMS[form].form}", text)
-    imports.import_requests([path], store=store.root)
+    imports.import_requests([path], store=store)
     table = store.open(capsys.readouterr().out.strip()).read("requests")
-    assert [table[name].to_list() for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")] == list(map(list, columns))
+    assert [table[name].to_list() for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")] == columns
     assert table["dataset"].unique().to_list() == [form]
 
 
@@ -120,20 +102,7 @@ def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        ("", "cannot be read as CSV"),
-        ("a,b\n1,2\n", "no column 'TIMESTAMP'; it has a, b"),
-        (AZURE_HEAD + "yesterday,1,2\n", "row 1: TIMESTAMP is 'yesterday'"),
-        (
-            AZURE_HEAD + "2023-11-16 18:17:03.9,1,2\n2023-11-16 18:17:04.9,-1,2\n",
-            "row 2: ContextTokens is '-1', not",
-        ),
-        (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-05-10 00:00:01Z,1,2\n", "row 2: some rows have a time zone"),
-        (AZURE_HEAD + "2024-05-10 00:00:00,1,2\n2024-02-30 00:00:01,1,2\n", "row 2: TIMESTAMP is '2024-02-30"),
-        (AZURE_HEAD + "nan,1,2\n", "row 1: TIMESTAMP is 'nan'"),
-        (AZURE_HEAD + "1e308,1,2\n-1e308,1,2\n", "arrivals lie inf s apart"),
-        (AZURE_HEAD + "2023-11-16 18:17:03.9,0,2\n", "none of its 1 rows"),
-    ],
+    json.loads((Path(__file__).parent / "damaged_csv.json").read_text()),
 )
 def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: str, message: str) -> None:
     with pytest.raises(BadImport, match=message) as caught:

@@ -1,5 +1,6 @@
 """What is checked before anything is computed: spelling, options without effect, and how little a list of studies imports."""
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -62,34 +63,7 @@ def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> N
     assert "times" not in done.err
 
 
-ON = {  # values under which every rule of flows.effects holds, by command
-    "capture": {
-        "draft": "model:x",
-        "teacher_forced": True,
-        "temperature": 0.0,
-        "tables": "tokens",
-        "dataset": "math",
-        "device_map": "a",
-    },
-    "evaluate": {"policy": None},
-    "watch": {"alerts": None},
-    "study": {"name": None},
-    "query": {"name": None, "database": "x", "as_json": True},
-    "sql": {"database": "x", "as_json": True},
-    "site": {"database": "x"},
-    "step gpu": {"roofline": True},
-    "step elmoe3d": {"accepted": 2.0, "scheme": "Elastic-SD"},
-    "step cxl_ndp": {"system": "monde", "fit": "x"},
-    "decide place": {"placements": "oracle"},
-    "decide precision": {"routing": None},
-    "models quantise": {"as_json": True},
-    "import requests": {"form": "azure"},
-    "calibrate kelle": {"trace": None},
-    "calibrate cxl_ndp": {"check": "x"},
-    "calibrate serving": {"check": None, "cross_validate": True},
-    "calibrate elmoe3d": {"check": "x"},
-    "replay": {"system": "lru_offload"},
-}
+ON = json.loads((Path(__file__).parent / "options_without_effect.json").read_text())
 
 
 @pytest.mark.parametrize("name", list(IDLE))
