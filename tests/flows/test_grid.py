@@ -17,7 +17,7 @@ from tokentape.flows.shared import mapped, shared
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.trace import Trace
-from tokentape.warehouse import results
+from tokentape.warehouse import at_rest, results
 from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +190,7 @@ def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Stor
     cells = expanded(small, store)
     ids = {grid.replay_key(store, cell) for cell in cells}
     assert len(ids) == len(cells)
-    assert all(len(i) == results.ID_DIGITS for i in ids)
+    assert all(len(i) == at_rest.ID_DIGITS for i in ids)
 
 
 def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study.Study, store: Store, tmp_path: Path) -> None:
