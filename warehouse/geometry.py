@@ -250,7 +250,7 @@ class Geometry(BaseModel):
         """Cached of a token in a layer; MLA: a latent, the RoPE part, an indexer's key. Raises ValueError where layers differ."""
         self.refuse_uncounted()
         if self.of_windows and len({self.alike(has_window).kv_elements_per_token_layer for has_window in (False, True)}) > 1:
-            raise ValueError(f"{self.architecture}: layers with a window cache other numbers of values; one is supported here")
+            raise ValueError(f"{self.architecture}: its layers cache unlike numbers of values; one is supported here")
         if self.kv_lora_rank:
             return self.attentions * (self.kv_lora_rank + self.qk_rope_head_dim + self.index_head_dim)
         return self.attentions * self.n_kv_heads * (self.head_dim + self.value_dim)
