@@ -38,11 +38,7 @@ ROOFLINE = (
 
 @pytest.fixture(scope="module")
 def tables():
-    if not SHARED.is_dir():
-        pytest.skip("needs the measured tables beside the project")
-    kept, left_out = calibrate.with_links(measured.read(TABLES))
-    assert left_out == []
-    return kept
+    return tables_of("bfloat16")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +119,48 @@ def test_collectives_of_a_gpu_that_nobody_measured_are_nearer_than_its_link_alon
             for found in (fit.seconds(calibrate.gpu_of(machine), table.shapes), plain_s)
         )
         assert off < 0.65 * plainly_off
+
+
+def tables_of(dtype):
+    if not SHARED.is_dir():
+        pytest.skip("needs the measured tables beside the project")
+    return calibrate.with_links(measured.read(TABLES, dtype))[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "half", "fp8", "bfloat16 with fp8 cache", "w4a16_mxfp4"])
+def test_what_ships_for_gpus_that_nobody_measured_is_what_pooling_gives(dtype):
+    shipped = {
+        fit.operator: fit.constants
+        for fits in calibrate.shipped()
+        for fit in fits.values()
+        if (fit.setup.device, fit.setup.dtype) == (calibrate.POOLED, dtype)
+    }
+    found = {fit.operator: fit.constants for fit in pool(tables_of(dtype))}
+    assert found.keys() == shipped.keys()
+    for operator, constants in found.items():
+        assert constants == pytest.approx(shipped[operator], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp8", "bfloat16 with fp8 cache"])
+def test_eight_bits_on_a_gpu_that_nobody_measured_are_nearer_than_its_roofline(dtype):
+    """Constants of the other two GPUs, against what stands where there are none: launch + max(operations, bytes)."""
+    launches = {"gemm": "gemm", "moe": "experts"}
+    for table in (tables := tables_of(dtype)):
+        [fit] = pool([other for other in tables if other.operator == table.operator and other.setup != table.setup])
+        machine = calibrate.machine_of(table.setup.device)
+        gpu = calibrate.gpu_of(machine, dtype)
+        table, _ = reachable.split(table, gpu)
+        ops, n_bytes = OPERATORS[table.operator].least(table.shapes)
+        busy_s = ops / gpu.peak_ops_per_s / machine.compute.efficiency_frac.value
+        bytes_s = n_bytes / gpu.peak_bytes_per_s / machine.tiers[machine.fast].efficiency_frac.value
+        launch_s = machine.compute.launch_s[launches.get(table.operator, "attention")].value
+        off, plainly_off = (
+            np.abs(found / table.seconds - 1.0).mean()
+            for found in (fit.seconds(gpu, table.shapes), launch_s + np.maximum(busy_s, bytes_s))
+        )
+        assert off < 0.95 * plainly_off, table.setup
 
 
 def test_tables_of_collectives_without_a_node_are_left_out_with_a_line(tables):
