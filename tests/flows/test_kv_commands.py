@@ -90,6 +90,18 @@ def test_evaluate_takes_kv_policies(tokentape: Cli, tmp_path: Path) -> None:
     assert rotated["kv_bytes"] == 4 * 4 * 32.0 * 32 * 2 * bits / 8  # layers, heads, mean tokens, width, K and V
 
 
+@pytest.mark.embedded
+def test_a_policy_alone_measures_what_a_system_with_it_does(tokentape: Cli, tmp_path: Path) -> None:
+    sizes = ("--param", "prompt_tokens=24", "--param", "decode_tokens=16", "--max-items", "2", "--datasets", "code")
+    typed = ("budget=16", "sink=2", "accounting=physical", "intervals=2drp")
+    tokentape.ok("evaluate", "--policy", "aerp", *(word for one in typed for word in ("--param", one)), *sizes)
+    tokentape.ok("evaluate", "--system", "kelle", "--set", "kv.budget=16", "--set", "kv.sink=2", *sizes)
+    rows = {row.pop("policy"): row for row in read_rows(Store(str(tmp_path / "tape")), "quality")}
+    assert json.loads(rows["aerp"].pop("parameters"))["storage"] == "int16"
+    assert json.loads(rows["kelle"].pop("parameters"))["refresh"].startswith("2drp ")
+    assert rows["aerp"] == rows["kelle"]
+
+
 def test_parameters_as_typed() -> None:
     policy = resolve("kv", "aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
     assert (policy.budget, policy.recent, policy.score_bits, policy.per_head, policy.theta) == (None, "auto", 4, False, 0.25)
