@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 import shutil
@@ -22,23 +23,7 @@ from tokentape.warehouse.tape import Store
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Commands of the README that need a download or a large model, and the test that runs their like.
-RUN_BY = {
-    "tokentape capture --model Qwen/": "tests/capture/test_families_capture.py",
-    "tokentape capture --model MODEL_FOLDER": "tests/capture/test_families_capture.py",
-    "tokentape record": "tests/capture/test_served.py",
-    "tokentape import vllm": "tests/capture/test_import_vllm.py",
-    "tokentape import routing": "tests/capture/test_import_routing.py",
-    "tokentape study slicemoe": "tests/flows/test_slicemoe.py",
-    "tokentape claims slicemoe": "tests/flows/test_slicemoe.py",
-    "tokentape study kelle": "tests/flows/test_kelle_study.py",
-    "tokentape claims kelle": "tests/flows/test_kelle_study.py",
-    "tokentape study layered_prefill": "tests/flows/test_layered_prefill.py",
-    "tokentape claims layered_prefill": "tests/flows/test_layered_prefill.py",
-    "tokentape study cxl_ndp": "tests/flows/test_cxl_ndp.py",
-    "tokentape claims cxl_ndp": "tests/flows/test_cxl_ndp.py",
-    "tokentape study elmoe3d": "tests/flows/test_elmoe3d.py",
-    "tokentape claims elmoe3d": "tests/flows/test_elmoe3d.py",
-}
+RUN_BY: dict[str, str] = json.loads((Path(__file__).parent / "readme_run_by.json").read_text())
 
 
 def write_table(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,22 +11,7 @@ from tokentape.flows.speculation import metrics_of
 from tokentape.warehouse.tape import Store
 
 # The example of vLLM's pull request 48915, in its two forms.
-SUMMARY = {
-    "model": "m",
-    "choices": [],
-    "usage": {"prompt_tokens": 12, "completion_tokens": 53},
-    "metrics": {
-        "speculative_decoding": {
-            "mean_acceptance_length": 1.2325581395348837,
-            "draft_acceptance_rate": 0.07751937984496124,
-            "acceptance_histogram": [39, 1, 0, 3],
-            "num_spec_steps": 43,
-            "num_accepted_draft_tokens": 10,
-            "num_draft_tokens": 129,
-            "num_spec_tokens": 3,
-        }
-    },
-}
+SUMMARY = json.loads((Path(__file__).parent / "vllm_summary.json").read_text())
 DETAILED = copy.deepcopy(SUMMARY)
 DETAILED["metrics"]["speculative_decoding"] |= {
     "per_step_accepted": [3, *[0] * 39, 1, 3, 3],

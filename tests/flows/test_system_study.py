@@ -21,23 +21,7 @@ RECORDED = {
     "near_starves_cache": "recorded routing",
     "one_at_a_time": "recorded routing",
 }
-SMALL = """
-question = "which?"
-[[grid]]
-series = "small"
-machine = "h100-cxl-ndp"
-"machine.links.pcie.peak_bytes_per_s" = [32e9, 64e9]
-each = [
-    { system = "near_compute", "place.most" = [1, 4] }, { system = "sarathi", "schedule.chunk_tokens" = 8 }, { system = "kelle" },
-]
-"residency.budget" = "50%"
-"workload.rate" = 50
-"workload.repeats" = 1
-"workload.seed" = [0, 1]
-panel = "{machine.links.pcie.peak_bytes_per_s}/s"
-line = "{system}"
-x = "{residency.budget}"
-"""
+SMALL = (Path(__file__).parent / "small_study.toml").read_text()
 
 
 def written(tmp_path: Path, text: str) -> str:

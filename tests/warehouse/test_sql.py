@@ -139,27 +139,7 @@ def test_best_policy_is_the_fastest_method(database: Path) -> None:
     assert answer.select("capacity_frac", "policy", "decode_step_ms").rows() == [(0.25, "lru", 4000.0), (0.5, "lfu", 2000.0)]
 
 
-WRITES = [
-    "drop table traces",
-    "delete from replays",
-    "insert into traces select * from traces",
-    "create table t as select 1",
-    "create temp table t as select 1",
-    "update metrics set value = 0",
-    "attach 'other.duckdb'",
-    "copy traces to 'out.csv'",
-    "export database 'folder'",
-    "set threads = 1",
-    "install httpfs",
-    "load httpfs",
-    "pragma database_size",
-    "call pragma_version()",
-    "checkpoint",
-    "select 1; drop table traces",
-    "select 1; select 2",
-    "",
-    "-- nothing",
-]
+STATEMENTS = json.loads((Path(__file__).parent / "statements.json").read_text())
 
 
 def test_the_settings_of_a_connection_cannot_be_unlocked(database: Path) -> None:
@@ -170,7 +150,7 @@ def test_the_settings_of_a_connection_cannot_be_unlocked(database: Path) -> None
                 connection.execute(statement)
 
 
-@pytest.mark.parametrize("statement", WRITES)
+@pytest.mark.parametrize("statement", STATEMENTS["refused"])
 def test_only_one_question_is_accepted(statement: str, database: Path) -> None:
     before = database.read_bytes()
     with pytest.raises(BadQuery) as caught:
@@ -179,18 +159,7 @@ def test_only_one_question_is_accepted(statement: str, database: Path) -> None:
     assert database.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "from traces",
-        "with t as (select 1 as a) from t",
-        "describe traces",
-        "show tables",
-        "summarize metrics",
-        "explain select 1",
-        "values (1)",
-    ],
-)
+@pytest.mark.parametrize("statement", STATEMENTS["accepted"])
 def test_forms_of_a_question(statement: str, database: Path) -> None:
     assert len(query(database, statement))
 
