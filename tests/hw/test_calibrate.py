@@ -128,7 +128,7 @@ def tables_of(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "half", "fp8", "bfloat16 with fp8 cache", "w4a16_mxfp4"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "half", "fp8", "bfloat16 with fp8 cache", "w4a16_mxfp4", "int4_wo"])
 def test_what_ships_for_gpus_that_nobody_measured_is_what_pooling_gives(dtype):
     shipped = {
         fit.operator: fit.constants
@@ -136,7 +136,10 @@ def test_what_ships_for_gpus_that_nobody_measured_is_what_pooling_gives(dtype):
         for fit in fits.values()
         if (fit.setup.device, fit.setup.dtype) == (calibrate.POOLED, dtype)
     }
-    found = {fit.operator: fit.constants for fit in pool(tables_of(dtype))}
+    tables = [
+        table for table in tables_of(dtype) if dtype != "int4_wo" or table.setup.version == "0.24.0"
+    ]  # 0.19 has other kernels
+    found = {fit.operator: fit.constants for fit in pool(tables)}
     assert found.keys() == shipped.keys()
     for operator, constants in found.items():
         assert constants == pytest.approx(shipped[operator], rel=1e-6)
