@@ -1,6 +1,6 @@
 """Which score rule each MoE family of transformers uses, how its router says what it chose, and where the rule's parameters are.
 
-Read off the routers' and blocks' forward in transformers 5.21 to 5.23; the rules are in policies/scoring.py, and
+Read off the routers' and blocks' forward in transformers 5.21 to 5.24; the rules are in policies/scoring.py, and
 tests/capture/every_family.py recomputes each from a recorded pass. A family that is not listed is recorded all the same, with the
 rule `unknown`: its scores are raw logits and its weights what the model applied.
 """
@@ -64,7 +64,7 @@ _ERNIE = Family("softmax", fixed=_NORMED, bias="moe_statics.e_score_correction_b
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("Qwen2Moe", "Qwen3Moe", "Qwen3Next", "Qwen3OmniMoeThinkerText", "Olmoe", "FlexOlmo", "Mellum"), _SOFTMAX),
-    "Qwen4ExpText": _SOFTMAX,
+    **dict.fromkeys(("Qwen4ExpText", "LaraMini"), _SOFTMAX),
     **dict.fromkeys(("Mixtral", "MiniMax", "Qwen3_5Moe", "Qwen3VLMoeText", "HunYuanMoEV1"), _SOFTMAX_NORMED),
     "Jamba": Family("softmax", fixed=_RAW),
     "Dbrx": Family("softmax", {"norm_topk_prob": "block.moe_normalize_expert_weights"}, speaks="logits"),
@@ -78,7 +78,7 @@ FAMILIES: dict[str, Family] = {
     "Phimoe": Family("sparsemixer", {"router_jitter_noise": "router_jitter_noise"}),
     **dict.fromkeys(("DeepseekV3", "DeepseekV32", "Glm4Moe", "Glm4MoeLite", "Glm4vMoeText", "GlmMoeDsa"), _SIGMOID),
     **dict.fromkeys(("Dots1", "Dots3NoteText", "SolarOpen", "HYV4", "AXK1", "AXK2", "BailingHybrid", "KimiLinear"), _SIGMOID),
-    **dict.fromkeys(("MiMoV2Flash", "NemotronH", "ExaoneMoe", "Glm5NextText"), _SIGMOID),
+    **dict.fromkeys(("MiMoV2Flash", "NemotronH", "ExaoneMoe", "Glm5NextText", "HYV4VL"), _SIGMOID),
     "Beam": replace(_SIGMOID, attributes=_NORM | _GROUPS, outer_scale="block.routed_scaling_factor"),
     "Afmoe": replace(_SIGMOID_NORMED, attributes={"routed_scaling_factor": "route_scale"}, bias="block.expert_bias"),
     "HYV3": replace(
@@ -92,7 +92,7 @@ FAMILIES: dict[str, Family] = {
     "Flint": Family("sigmoid_bias_groups", _NORM),
     "Llama4": Family("sigmoid_bias_groups", fixed=_RAW, speaks="dense"),
     "Cohere2Moe": Family("softmax_topk"),
-    **dict.fromkeys(("DeepseekV4", "Inkling2"), _SQRTSOFTPLUS),
+    **dict.fromkeys(("DeepseekV4", "Inkling2", "Inkling2Loop"), _SQRTSOFTPLUS),
 }
 _UNLISTED = Family(UNKNOWN)
 
@@ -106,7 +106,7 @@ def family_of(router: nn.Module) -> Family:
     if getattr(router, "expert_selection_fn", None) == "sigmoid":
         return replace(family, rule="sigmoid_bias_groups", attributes=_NORM)
     function = getattr(router, "score_fn", None)
-    if function is not None and "Softplus" not in type(function).__name__:
+    if function is not None and "Softplus" not in type(function).__name__ and family is not _UNLISTED:
         return replace(family, rule="sigmoid_bias_groups") if isinstance(function, nn.Sigmoid) else _UNLISTED
     return family
 

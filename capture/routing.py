@@ -70,7 +70,10 @@ class RoutingCapture(Hooked):
         """The pass since the last call, copied to the host. keep: (n,) bool, the tokens that are not padding; None: all."""
         seen, self._seen = self._seen, []
         if len(seen) != len(self.blocks):
-            raise ValueError(f"{len(seen)} router calls, expected {len(self.blocks)}: call take() after each pass")
+            raise ValueError(
+                f"{len(seen)} router calls in a pass over {len(self.blocks)} MoE layers: the model applies layers several times; "
+                "a tape holds one choice of experts per layer and token, so this is not recorded"
+            )
         return RoutingStep(
             scores=_join([s[0] for s in seen], keep) if self.with_scores else None,
             weights=_join([s[1] for s in seen], keep),

@@ -242,12 +242,12 @@ def test_a_router_that_breaks_the_contract_is_refused_by_name(answer):
         model(torch.randn(5, 4))
 
 
-def test_take_must_follow_each_pass():
+def test_a_layer_that_chooses_twice_in_a_pass_is_refused():
     model = StrangeModel(three)
     with RoutingCapture(model) as routing:
         model(torch.randn(5, 4))
         model(torch.randn(5, 4))
-        with pytest.raises(ValueError, match="take\\(\\) after each pass"):
+        with pytest.raises(ValueError, match="2 router calls in a pass over 1 MoE layers"):
             routing.take()
 
 
