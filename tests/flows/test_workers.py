@@ -65,9 +65,8 @@ def test_a_script_is_not_run_over_by_its_workers(tmp_path: Path) -> None:
     assert ran.stdout == "[(-1, 1), (2, 2)]\n"
 
 
-STUBBORN = """
-import pathlib, signal, sys, time
-from tokentape.flows.workers import each, gone_soon, pool_of
+JOBS = """
+import pathlib, time
 
 def stubborn(n):
     pathlib.Path(f"started-{n}").touch()
@@ -76,6 +75,11 @@ def stubborn(n):
             time.sleep(60)
         except BaseException:
             pass
+"""
+SCRIPT = """
+import signal, sys
+from jobs import stubborn
+from tokentape.flows.workers import each, gone_soon, pool_of
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,11 +91,14 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform == "win32", reason="no process groups there")
 @pytest.mark.parametrize("runner", ["threads", "processes"])
 def test_ctrl_c_ends_even_jobs_that_do_not_listen_and_leaves_no_process(runner: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(STUBBORN)
+    for name, text in (("jobs.py", JOBS), ("script.py", SCRIPT)):
+        (tmp_path / name).write_text(text)
     command = [sys.executable, "script.py", runner]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
     give_up = time.monotonic() + 60
-    while len(list(tmp_path.glob("started-*"))) < 2 and time.monotonic() < give_up:
+    while len(list(tmp_path.glob("started-*"))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < give_up
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the group
     process.communicate(timeout=60)
