@@ -170,10 +170,12 @@ SYSTEMS: dict[str, Callable[[EveryMachine], Cell]] = {
 def page(geometry: Geometry) -> str:
     """The whole document; geometry: MODEL's."""
     lines = [_HEAD, f"| machine | {' | '.join(SYSTEMS)} |", f"|---|{'---|' * len(SYSTEMS)}"]
-    for name in shipped():
-        cells = EveryMachine(load(name), geometry).cells()
-        lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(line(name, geometry) for name in shipped())]) + "\n"
+
+
+def line(machine: str, geometry: Geometry) -> str:
+    """One machine's row of the table."""
+    return f"| {machine} | {' | '.join(map(str, EveryMachine(load(machine), geometry).cells()))} |"
 
 
 if __name__ == "__main__":

@@ -252,9 +252,16 @@ def test_a_site_lost_between_its_two_names_is_back_before_anything_can_fail(
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_the_same_warehouse_gives_the_same_bytes(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:
     out = build(database, tmp_path / "again").parent
     assert {path.name: path.read_text(encoding="utf-8") for path in out.glob("*.html")} == pages
+
+
+@pytest.mark.usefixtures("one_topic")
+def test_a_page_alone_says_what_it_says_among_others(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:
+    out = build(database, tmp_path / "again").parent
+    assert payload((out / experts.FILE).read_text(encoding="utf-8")) == payload(pages[experts.FILE])
     assert "window.vegaEmbed=" in (out / "vega.js").read_text(encoding="utf-8")
 
 

@@ -113,12 +113,15 @@ def test_replay_takes_own_policy_and_own_machine(store: Store, tokentape: Cli, t
     assert hits[0] == hits[1]  # the same rule under another name
 
 
-def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("altair")
+    from tokentape.dashboards import site
+
+    monkeypatch.setattr(site, "TOPICS", {"experts.html": site.TOPICS["experts.html"]})
     assert "baselines" in tokentape("study").out
     shipped = (ROOT / "flows" / "studies" / "baselines.toml").read_text()
     (tmp_path / "few.toml").write_text(re.sub(r"(?m)^capacities = .*", 'capacities = ["50%", "80%"]', shipped))
-    ran = tokentape.ok("study", "few.toml", "--workers", "2")
+    ran = tokentape.ok("study", "few.toml", "--workers", "2", "--runner", "threads")
     assert "replays run" in ran.err
     assert "0 replays run" in tokentape("study", "few.toml").err
     # eight policies and the LRU of every capacity
@@ -130,8 +133,8 @@ def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path)
     prompt = tokentape.ok("import", "routing", "prompt.csv", "--n-experts", "8", "--expert-bytes", "9").out.strip()
     tokentape.ok("replay", prompt, "--policy", "lru", "--capacity", "50%", "--scope", "global")
     tokentape.ok("load")
-    site = tokentape.ok("site", "--out", "pages")
-    assert (tmp_path / site.out.strip()).is_file()
+    made = tokentape.ok("site", "--out", "pages")
+    assert (tmp_path / made.out.strip()).is_file()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "foreign", "missing"])

@@ -30,9 +30,9 @@ _FEW = {
     "budget": {"items": 1, "budget": 16},
     "recall": {"items": 1, "budget": 64},
     "refresh": {"items": 1, "intervals_us": [[360, 5400, 1440, 7200], [180, 3600, 720, 5400]]},
-    "errors": {"items": 1, "output": 8, "value": 2e-2},
-    "divergence": {"items": 1, "output": 8, "budget": 16},
-    "tape": {"items": 1, "output": 8, "prompt": 48, "budget": 24},
+    "errors": {"items": 1, "output": 4, "value": 2e-2},
+    "divergence": {"items": 1, "output": 4, "budget": 16},
+    "tape": {"items": 1, "output": 4, "prompt": 48, "budget": 24},
 }
 _TRIED = {("full", ""), ("full", "4-bit"), ("aep", ""), ("aerp", ""), ("aerp", "mean score"), ("kelle", "")}
 
@@ -51,7 +51,7 @@ SMALL = _STUDY.model_copy(
     update={
         "grid": _STUDY.grid[:1],  # closed forms: test_kelle_study.py
         "live": _LIVE.model_copy(
-            update={"seeds": (0, 1), "prompt": 16, "output": 8, "grid": tuple(_small(grid) for grid in _LIVE.grid)}
+            update={"seeds": (0, 1), "prompt": 16, "output": 4, "grid": tuple(_small(grid) for grid in _LIVE.grid)}
         ),
     }
 )
@@ -172,7 +172,7 @@ def test_energy_is_that_of_the_closed_forms(pareto):
     """Oracle: a full cache stores what the closed form counts, so its energy is a plain decode step's."""
     made = setup(SMALL)
     geometry = from_config(models.find("embedded").config.to_dict())
-    step = decode_step(geometry, made.systems[BASELINE], Work(16, 8, 16), made.shares.once, profiles.load("kelle"), PHYSICAL)
+    step = decode_step(geometry, made.systems[BASELINE], Work(16, 4, 16), made.shares.once, profiles.load("kelle"), PHYSICAL)
     full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
     assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
     total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()

@@ -1,6 +1,7 @@
 """The SliceMoE study on small settings: points and answers, resumed and repeated, and the claims beside them."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -8,6 +9,7 @@ from command import Cli
 
 from tokentape.capture import orderings
 from tokentape.flows.commands.claims import COLUMNS
+from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import run
 from tokentape.flows.systems.slicemoe import live, sweeps
@@ -31,7 +33,7 @@ def _few(grid: Inside) -> Inside:
     if grid.series != "policy":
         return grid.model_copy(update={"each": grid.each[:1]})
     if (grid.model_extra or {}).get("router"):
-        return grid.model_copy(update={"pair": "MAT84", "router.strength": (0.0, 0.5)})
+        return grid.model_copy(update={"router.strength": (0.0, 0.5), "each": ({"precision": "high-bit"}, grid.each[-1])})
     fewer = {"pair": "MAT42", "precision": ("high-bit", "dbsc")}
     fewer |= {"each": tuple(one | ({"budget.target_frac": 0.05} if one else {}) for one in grid.each)}
     return grid.model_copy(update=fewer | ({"items": 1} if "items" in (grid.model_extra or {}) else {}))
@@ -69,6 +71,8 @@ def answers(place, loaded_once):
     """Of the orderings one of each kind is asked: tests/capture asks all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orderings, "ORDERINGS", (orderings.ORDERINGS[0], *orderings.ORDERINGS[8:9], *orderings.ORDERINGS[-1:]))
+        shorter = {"prompt_tokens": 24, "decode_tokens": 16}
+        patch.setattr(live, "compare", lambda model, texts, run, *of: compare(model, texts, replace(run, **shorter), *of))
         return {row["claim_id"]: row for row in run(SMALL, place, runner="threads", workers=1)}
 
 

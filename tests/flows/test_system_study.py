@@ -77,16 +77,21 @@ def test_pages_of_findings_are_those_of_the_studies() -> None:
         assert {part for text in told if "|" not in text for part in (text.partition(";")[0],)} <= series
 
 
+@pytest.fixture(scope="module")
+def recorded(place: Store) -> Store:
+    import_bigmoe(PUBLISHED, place)
+    return place
+
+
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_cells_of_a_page_are_what_the_recorded_tape_gives(store: Store, page: Path) -> None:
-    import_bigmoe(PUBLISHED, store)
+def test_cells_of_a_page_are_what_the_recorded_tape_gives(recorded: Store, page: Path) -> None:
     asked = study.load(page.stem)
     (of,) = (of for of in asked.grid if RECORDED[page.stem] in of.series)
     room = "place.budget" if "place.budget" in (of.model_extra or {}) else "residency.budget"
     few = of.model_copy(update={"each": of.each[:2], room: ["50%"]})
-    grid.run(asked.model_copy(update={"grid": (few,)}), store, workers=1)
-    found = findings.cells(store, page.stem)
+    grid.run(asked.model_copy(update={"grid": (few,)}), recorded, workers=1)
+    found = findings.cells(recorded, page.stem)
     every = [
         (block[1].partition(" ")[2], block[2]) for block in blocks(findings.KINDS).finditer(page.read_text(encoding="utf-8"))
     ]
