@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
-from tokentape.policies.kernels import kernel
+from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
@@ -186,20 +186,18 @@ def looked_up(
 
 @kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, :, ::1], int64)")
 def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # type: ignore[no-untyped-def]
-    """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed."""
+    """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed.
+    Experts of a layer are of one size."""
     for e in range(event_pass.shape[0]):
-        p, layer = event_pass[e], keys[offsets[e]] // n_experts
-        n_hits, n_bytes, missed = 0, 0, 0
-        for i in range(offsets[e], offsets[e + 1]):
-            size = sizes[keys[i]]
+        first, n = keys[offsets[e]], offsets[e + 1] - offsets[e]
+        p, layer, size, n_hits = event_pass[e], first // n_experts, sizes[first], 0
+        for i in range(uint64(offsets[e]), uint64(offsets[e + 1])):
             n_hits += hits[i]
-            n_bytes += size
-            missed += 0 if hits[i] else size
-        totals[0, p, layer] += offsets[e + 1] - offsets[e]
+        totals[0, p, layer] += n
         totals[1, p, layer] += n_hits
-        totals[2, p, layer] += n_bytes
-        totals[3, p, layer] += missed
-        totals[4, p, layer] += missed > 0
+        totals[2, p, layer] += n * size
+        totals[3, p, layer] += (n - n_hits) * size
+        totals[4, p, layer] += n_hits < n
 
 
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
