@@ -21,7 +21,7 @@ from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
-from tokentape.policies.ranked import SPARE, look_up_ranked, settle_ranked, shrink_ranked
+from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, settle_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
@@ -155,12 +155,15 @@ class ExpertCache:
             resident=np.zeros(n_keys, np.uint8),
             marks=np.zeros(2 * n_keys if kind == "lists" else 0, np.uint8),
             slot_of=np.zeros(n_ranked, np.uint32),
+            key_of=np.zeros(n_ranked, np.uint32),
             n_resident=np.zeros(n_caches, np.int64),
             ranks=np.zeros(n_caches * N_NUMBERS if kind == "lists" else 0),
-            rank=np.full(n_ranked + 1, np.iinfo(np.int64).max),
+            rank=np.zeros(n_ranked, np.int64),
             n_cached=np.zeros(n_ranked, np.int64),
             n_total=np.zeros(n_ranked, np.int64),
-            last=np.full(n_ranked + 1, -1, np.int64),
+            last=np.full(n_ranked, -1, np.int64),
+            order=np.full(n_ranked + 1, np.iinfo(np.int64).max),
+            latest=np.full(n_ranked + 1, -1, np.int64),
             floor=np.zeros(n_caches),
             memory=np.zeros(2 * n_ranked),
         )
@@ -173,6 +176,7 @@ class ExpertCache:
             cleared[:] = 0
         if self.policy.kind == "ranked":
             state.link[:] = self.sizes.size
+            state.link[2 * state.base_of + SPARE * np.arange(state.base_of.size) + N_LEAVES] = 0
         if self.policy.kind in _LINKED:
             sentinels = np.arange(self.sizes.size, state.link.size // 2)
             state.link[2 * sentinels] = state.link[2 * sentinels + 1] = sentinels
@@ -247,7 +251,9 @@ class ExpertCache:
             state, n = self.state, int(self.used[c] // self.sizes[0])
             here = np.flatnonzero(self.resident & (self.cache_of == c))
             residents = np.zeros(self.sizes.size, np.uint32)
-            residents[:n] = here[np.lexsort((state.last[here], state.rank[here]))]
+            places = state.slot_of[here]
+            state.last[here] = state.latest[places]
+            residents[:n] = here[np.lexsort((state.last[here], state.order[places]))]
             hits[mine], n = run_counted(
                 keys[mine], own_events, self._places(c), residents, n, state.n_cached, state.last, self.n_lookups
             )

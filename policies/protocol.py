@@ -82,13 +82,16 @@ class CacheState(NamedTuple):
     link: NDArray[np.uint32]  # of linked lists, (2 (K + lists),); else a cache's residents from its first place on, (K,)
     resident: NDArray[np.uint8]  # (K,)
     marks: NDArray[np.uint8]  # (2 K,) see lists.py
-    slot_of: NDArray[np.uint32]  # (K,) where a resident stands among its cache's
-    n_resident: NDArray[np.int64]  # (C,)
+    slot_of: NDArray[np.uint32]  # (K,) where a resident stands among its cache's; a ranked one: its place, among all
+    key_of: NDArray[np.uint32]  # (K,) who stands at a place
+    n_resident: NDArray[np.int64]  # (C,) of ranked ones the most at once
     ranks: NDArray[np.float64]  # the numbers of lists.py
-    rank: NDArray[np.int64]  # (K + 1,) at the last lookup; the last one: of nobody
+    rank: NDArray[np.int64]  # (K,) at the last lookup that missed, and
+    last: NDArray[np.int64]  # (K,) which one that was
     n_cached: NDArray[np.int64]  # (K,) lookups since it entered
     n_total: NDArray[np.int64]  # (K,) lookups
-    last: NDArray[np.int64]  # (K + 1,) last lookup, as `rank`
+    order: NDArray[np.int64]  # (K + 1,) rank, and
+    latest: NDArray[np.int64]  # (K + 1,) last lookup, of who stands at a place; the last one: of nobody
     floor: NDArray[np.float64]  # (C,) and
     memory: NDArray[np.float64]  # (2 K,) as in Candidate
 
