@@ -48,10 +48,10 @@ class Room:
         return {name: n_bytes for name, n_bytes in left.items() if n_bytes > 0}
 
     @property
-    def cached_frac(self) -> float:
-        """Share of the experts in the fast tier; 1 where they have no other."""
+    def cached_frac(self) -> float | None:
+        """Share of the experts in the fast tier, 1 where they have no other; None where there are none, or not all fits."""
         experts = self.held["expert_home"]
-        return self.held["expert_cache"] / experts if experts and "expert_cache" in self.held else 1.0
+        return None if self.missing or not experts else self.held.get("expert_cache", experts) / experts
 
 
 def room_of(geometry: Geometry, machine: HardwareSpec, asked: Asked) -> Room:

@@ -85,7 +85,7 @@ def fit(
         (
             one.asked.expert_format,
             quantity(one.held["weights_home"] + one.held["expert_home"], "B"),
-            f"{one.cached_frac:.0%}",
+            "does not fit" if one.missing else "no experts" if one.cached_frac is None else f"{one.cached_frac:.0%}",
             f"{of_batch:,}" if of_batch else "none",
             f"{of_context:,}" if of_context else "none",
         )
@@ -94,7 +94,8 @@ def fit(
     head = ("weights in", "all weights", "experts in the fast tier", f"batch at {context:,} tokens", f"tokens at batch {batch}")
     print_table("what each width leaves room for", head, shown, numbers=head[1:])
     if not found.missing:
-        say("it fits" if found.cached_frac == 1.0 else f"it fits with {found.cached_frac:.0%} of the experts in the fast tier")
+        frac = found.cached_frac
+        say("it fits" if frac in (None, 1.0) else f"it fits with {frac:.0%} of the experts in the fast tier")
         return
     for name, n_bytes in found.missing.items():
         note(f"{name} lacks {quantity(n_bytes, 'B')}")

@@ -39,7 +39,7 @@ def test_a_cache_takes_what_is_left_and_no_more_than_all_experts():
     phone, laptop = (room_of(geometry, load(name), Asked(expert_format="int4")) for name in ("oneplus-15r", "laptop-m4-max"))
     assert 0 < phone.cached_frac < 1
     assert laptop.cached_frac == 1
-    narrow = [one.cached_frac for one in widths(geometry, load("oneplus-15r"), Asked())]
+    narrow = [one.cached_frac or 0.0 for one in widths(geometry, load("oneplus-15r"), Asked())]
     assert narrow == sorted(narrow)
 
 
@@ -50,6 +50,16 @@ def test_what_does_not_fit_says_what_would(tokentape: Cli):
     geometry = models.load("llama-3.1-70b").geometry
     assert devices(geometry, load("h100"), Asked()) == 2
     assert not room_of(geometry, load("h100x2"), Asked()).missing
+
+
+def test_experts_are_there_where_they_fit(tokentape: Cli):
+    of_width = {}
+    for model, machine in (("qwen3-30b-a3b", "h100"), ("qwen3-8b", "phone-lpddr5x-ufs4")):
+        cells = [[*filter(None, map(str.strip, line.split("  ")))] for line in tokentape("fit", model, machine).out.splitlines()]
+        of_width[model] = {cell[0]: cell[2] for cell in cells if len(cell) == 5}
+    assert (of_width["qwen3-30b-a3b"]["fp32"], of_width["qwen3-30b-a3b"]["bf16"]) == ("does not fit", "100%")
+    assert (of_width["qwen3-8b"]["bf16"], of_width["qwen3-8b"]["int4"]) == ("does not fit", "no experts")
+    assert json.loads(tokentape("fit", "qwen3-8b", "h100", "--json").out)["cached_frac"] is None
 
 
 def test_json_and_a_budget(tokentape: Cli):
