@@ -16,9 +16,12 @@ def entries(trace: Trace, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int
     if phase not in PHASES:
         raise ValueError(f"--phase {phase!r} is unknown; choose {', '.join(PHASES)}")
     row = np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets))
-    counts = np.isin(trace.pass_kind[trace.row_pass], PHASES[phase])[row]
+    kinds = trace.pass_kind[trace.row_pass][row]
+    counts = np.isin(kinds, PHASES[phase])
     if not counts.any():
-        raise ValueError(f"tape {trace.trace_id} has no {phase}; choose {' or '.join(PHASES)} for --phase")
+        there = [name for name, of in PHASES.items() if np.isin(of, kinds).all()]
+        remedy = f"choose {' or '.join(there)} for --phase" if there else "record one with routing"
+        raise ValueError(f"tape {trace.trace_id} has no {phase}; {remedy}")
     row = row[counts]
     return trace.row_layer[row].astype(np.int64), trace.ids[counts].astype(np.int64), trace.row_pass[row].astype(np.int64)
 

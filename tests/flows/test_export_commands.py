@@ -203,6 +203,7 @@ def test_a_tape_of_one_decoded_token_leaves_as_it_is(tokentape: Cli, store: Stor
     asked = ("--policy", "lru", "--capacity", "50%", "--scope", "global")
     for command, said in (
         (("export", "aiconfigurator", trace, "--system", "x", "--gpus", "1", "--out", str(tmp_path / "exp")), "give --model"),
+        (("export", "ot", trace, "--capacity", "50%", "--phase", "prefill"), "has no prefill; choose decode for --phase"),
         (("replay", trace, *asked), "no expert width; import it with --model or --expert-bytes"),
     ):
         done = tokentape(*command)
