@@ -92,30 +92,19 @@ def _tree_of(c, cache):  # type: ignore[no-untyped-def]
     return base, uint64(end) - base, uint64(2) * base + c * uint64(SPARE)
 
 
-@kernel(void(uint64, uint64, uint64, CACHE), allocates=False)
-def _grow(n, n_places, root, cache):  # type: ignore[no-untyped-def]
-    """As many leaves as there are places, or more: a power of four, or all n. The nodes are to be settled."""
-    tree, nobody = cache.link, uint64(cache.sizes.shape[0])
-    n_before = n_leaves = uint64(tree[root + uint64(N_LEAVES)])
-    while n_leaves < n_places:
-        n_leaves = min(n, max(uint64(1), uint64(4) * n_leaves))
-    tree[root + uint64(N_LEAVES)] = n_leaves
-    for at in range(uint64(LEAVES) + n_before, uint64(2) * n + uint64(SPARE)):
-        tree[root + at] = nobody
-
-
 @kernel(void(uint64, uint64, uint64, uint64, uint64, CACHE), allocates=False)
 def _enter(key, c, base, n, root, cache):  # type: ignore[no-untyped-def]
-    """A place for a key: the one that was left last, else a new one."""
-    tree, place = cache.link, uint64(cache.link[root + uint64(LEFT)])
-    if place != uint64(cache.sizes.shape[0]):
+    """A place for a key: the one that was left last, else a new one. Leaves: at least as many, a power of four or all n."""
+    tree, nobody, place = cache.link, uint64(cache.sizes.shape[0]), uint64(cache.link[root + uint64(LEFT)])
+    if place != nobody:
         tree[root + uint64(LEFT)] = cache.key_of[place]
     else:
-        n_places = uint64(cache.n_resident[c])
-        place = base + n_places
+        place, n_leaves = base + uint64(cache.n_resident[c]), uint64(tree[root + uint64(N_LEAVES)])
         cache.n_resident[c] += 1
-        if n_places >= uint64(tree[root + uint64(N_LEAVES)]):
-            _grow(n, n_places + uint64(1), root, cache)
+        if place - base >= n_leaves:
+            tree[root + uint64(N_LEAVES)] = min(n, max(uint64(1), uint64(4) * n_leaves))
+            for at in range(uint64(LEAVES) + n_leaves, uint64(2) * n + uint64(SPARE)):
+                tree[root + at] = nobody
             _settle_all(root, tree, cache.order, cache.latest)
     cache.slot_of[key], cache.key_of[place] = place, key
     cache.order[place], cache.latest[place] = cache.rank[key], cache.last[key]
@@ -232,15 +221,8 @@ def settle_ranked(cache):  # type: ignore[no-untyped-def]
     """All trees, after who is resident was written."""
     for c in range(uint64(cache.capacity.shape[0])):
         base, n, root = _tree_of(c, cache)
-        place = base
+        cache.n_resident[c], cache.link[root + uint64(N_LEAVES)] = 0, 0
+        cache.link[root] = cache.link[root + uint64(LEFT)] = cache.sizes.shape[0]
         for key in range(base, base + n):
             if cache.resident[key]:
-                cache.slot_of[key], cache.key_of[place] = place, key
-                cache.order[place], cache.latest[place] = cache.rank[key], cache.last[key]
-                place += uint64(1)
-        cache.n_resident[c], cache.link[root + uint64(LEFT)] = place - base, cache.sizes.shape[0]
-        cache.link[root + uint64(N_LEAVES)] = 0
-        _grow(n, place - base, root, cache)
-        for at in range(base, place):
-            cache.link[root + uint64(LEAVES) + at - base] = at
-        _settle_all(root, cache.link, cache.order, cache.latest)
+                _enter(key, c, base, n, root, cache)

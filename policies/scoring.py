@@ -40,7 +40,7 @@ def topk_from_scores(
 
     scores: (n, E) raw router logits. params: `score_params` of the manifest. layer: absolute layer, needed where the rule has a
     bias per layer. Returns ids (n, k) u16 and weights (n, k) f32, each row by falling weight. Logits that tie at the k-th place
-    leave the choice open; here the lower id wins, an engine may differ (see `disagreements`).
+    leave the choice open; here the lower id wins, an engine may differ.
     Raises ValueError for an unknown rule, NaN scores or a layer without bias.
     """
     wide, k = _checked(scores, rule, params), int(params["top_k"])
@@ -48,27 +48,6 @@ def topk_from_scores(
     weights = weights_of(wide, ids, rule, params, layer).astype(np.float32)
     ids, weights = by_weight(ids, weights)
     return ids.astype(np.uint16), weights
-
-
-def disagreements(
-    ids: np.ndarray,
-    scores: np.ndarray,
-    rule: str,
-    params: Mapping[str, Any],
-    layer: int | None = None,
-    tolerance: float = 1e-6,
-) -> np.ndarray:
-    """Rows of `ids` (n, k) that `scores` (n, E) do not explain, as (n,) bool.
-
-    A row agrees when no expert left out ranks above a chosen one by more than `tolerance` (float32 rounding of the engine).
-    """
-    values = ranking(_checked(scores, rule, params), rule, params, layer)
-    chosen = np.zeros(values.shape, dtype=bool)
-    np.put_along_axis(chosen, ids.astype(np.int64), True, axis=-1)
-    worst_in = np.where(chosen, values, np.inf).min(axis=-1)
-    best_out = np.where(chosen, -np.inf, values).max(axis=-1)
-    wrong: np.ndarray = (best_out > worst_in + tolerance) | (chosen.sum(axis=-1) != ids.shape[1])
-    return wrong
 
 
 def _checked(scores: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:

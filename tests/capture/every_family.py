@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tiny_families import randomised
+from tiny_families import disagreements, randomised
 from torch import nn
 from transformers import CONFIG_MAPPING
 from transformers.models.auto import modeling_auto
@@ -24,7 +24,7 @@ from tokentape.capture import measure, models
 from tokentape.capture.blocks import find_blocks
 from tokentape.capture.families import outer_scale, score_rule
 from tokentape.capture.routing import RoutingCapture
-from tokentape.policies.scoring import UNKNOWN, by_weight, disagreements, topk_from_scores, weights_of
+from tokentape.policies.scoring import UNKNOWN, by_weight, topk_from_scores, weights_of
 from tokentape.warehouse.model_config import from_config
 
 VOCAB = 97

@@ -8,12 +8,12 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tiny_families import disagreements
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tokentape.capture import models, plan, run
 from tokentape.capture.live import texts
 from tokentape.capture.run import CaptureSettings, capture, estimate
-from tokentape.policies.scoring import disagreements
 from tokentape.warehouse.tape import Store
 
 ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")

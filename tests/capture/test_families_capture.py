@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 from every_family import build as build_tiny
 from every_family import check_pass
-from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, prompt
+from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, disagreements, prompt
 from torch import nn
 
 from tokentape.capture import measure
@@ -15,7 +15,7 @@ from tokentape.capture.blocks import find_blocks, layer_of
 from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
 from tokentape.capture.models import auto_class
 from tokentape.capture.routing import RoutingCapture
-from tokentape.policies.scoring import UNKNOWN, disagreements, topk_from_scores
+from tokentape.policies.scoring import UNKNOWN, topk_from_scores
 
 # One of each kind of attention: a family's experts change nothing in it.
 ATTENTIONS = ("Qwen3Moe", "DeepseekV2", "DeepseekV3", "GptOss", "GraniteMoe", "Phimoe", *DENSE_CONFIGS)
@@ -298,3 +298,10 @@ def test_layer_names():
     assert layer_of("model.layers.12.mlp.gate") == 12
     with pytest.raises(ValueError, match="names no layer number"):
         layer_of("model.gate")
+
+
+def test_disagreements_forgive_ties_and_nothing_else():
+    logits = np.array([[3.0, 1.0, 1.0, 0.0]] * 4, dtype=np.float32)
+    ids = np.array([[0, 1], [0, 2], [0, 3], [0, 0]])
+    found = disagreements(ids, logits, "softmax", {"top_k": 2, "norm_topk_prob": True})
+    assert found.tolist() == [False, False, True, True]

@@ -6,11 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tiny_families import disagreements
 from transformers import AutoModelForCausalLM
 
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.capture.speculation.settings import DraftSettings
-from tokentape.policies.scoring import disagreements
 from tokentape.policies.speculation.pools import restricted_topk
 from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tape import Store

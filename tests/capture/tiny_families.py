@@ -1,8 +1,14 @@
 """Tiny random-weight models of every family: the mechanism of a real one, in milliseconds."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import torch
 import transformers as hf
 from transformers import PreTrainedModel
+
+from tokentape.policies.scoring import ranking
 
 VOCAB = 97
 BASE = {
@@ -83,3 +89,24 @@ def randomised(model: PreTrainedModel) -> PreTrainedModel:
 
 def prompt(n: int = 24, rows: int = 1) -> torch.Tensor:
     return torch.randint(3, VOCAB, (rows, n), generator=torch.Generator().manual_seed(22))
+
+
+def disagreements(
+    ids: np.ndarray,
+    scores: np.ndarray,
+    rule: str,
+    params: Mapping[str, Any],
+    layer: int | None = None,
+    tolerance: float = 1e-6,
+) -> np.ndarray:
+    """Rows of `ids` (n, k) that `scores` (n, E) do not explain, as (n,) bool.
+
+    A row agrees when no expert left out ranks above a chosen one by more than `tolerance` (float32 rounding of the engine).
+    """
+    values = ranking(scores.astype(np.float64), rule, params, layer)
+    chosen = np.zeros(values.shape, dtype=bool)
+    np.put_along_axis(chosen, ids.astype(np.int64), True, axis=-1)
+    worst_in = np.where(chosen, values, np.inf).min(axis=-1)
+    best_out = np.where(chosen, -np.inf, values).max(axis=-1)
+    wrong: np.ndarray = (best_out > worst_in + tolerance) | (chosen.sum(axis=-1) != ids.shape[1])
+    return wrong

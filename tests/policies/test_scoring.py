@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tokentape.policies.scoring import by_weight, disagreements, topk_from_scores
+from tokentape.policies.scoring import by_weight, topk_from_scores
 
 SIGMOID = {"top_k": 2, "norm_topk_prob": False, "n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.0}
 
@@ -37,13 +37,6 @@ def test_sparsemixer_weights_need_not_sum_to_one():
     ids, weights = topk_from_scores(scores(1.0, 0.999, -3.0, 0.5), "sparsemixer", {"top_k": 2, "router_jitter_noise": 0.01})
     assert ids.tolist() == [[1, 0]]
     np.testing.assert_allclose(weights, [[1.0, 1 / (1 + np.exp(-0.001))]], rtol=1e-6)
-
-
-def test_disagreements_forgive_ties_and_nothing_else():
-    logits = np.array([[3.0, 1.0, 1.0, 0.0]] * 4, dtype=np.float32)
-    ids = np.array([[0, 1], [0, 2], [0, 3], [0, 0]])
-    found = disagreements(ids, logits, "softmax", {"top_k": 2, "norm_topk_prob": True})
-    assert found.tolist() == [False, False, True, True]
 
 
 def test_equal_weights_are_ordered_by_id():
