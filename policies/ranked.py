@@ -10,7 +10,7 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 import numpy as np
 
 from tokentape.policies.kernels import array, float64, int64, kernel, uint32, uint64, void
-from tokentape.policies.protocol import AGES, CACHE, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, SHRINK, Candidate
+from tokentape.policies.protocol import AGES, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, SHRINK, Candidate
 
 _I64, _U32 = (array(t, 1) for t in (int64, uint32))
 SPARE = 8  # numbers of a cache's tree beside two for each of its experts
@@ -92,7 +92,7 @@ def _tree_of(c, cache):  # type: ignore[no-untyped-def]
     return base, uint64(end) - base, uint64(2) * base + c * uint64(SPARE)
 
 
-@kernel(void(uint64, uint64, uint64, uint64, uint64, CACHE), allocates=False)
+@kernel(inline="always")
 def _enter(key, c, base, n, root, cache):  # type: ignore[no-untyped-def]
     """A place for a key: the one that was left last, else a new one. Leaves: at least as many, a power of four or all n."""
     tree, nobody, place = cache.link, uint64(cache.sizes.shape[0]), uint64(cache.link[root + uint64(LEFT)])
