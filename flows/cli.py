@@ -238,9 +238,8 @@ def main(arguments: list[str] | None = None) -> None:
     _drop_what_closed_streams_are_told()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
-        code = _app_of(sys.argv[1:] if arguments is None else arguments)(
-            args=arguments, prog_name="tokentape", standalone_mode=False
-        )
+        called = (sys.argv[1:] if arguments is None else arguments)[:1]
+        code = _command_of(*called)(args=arguments, prog_name="tokentape", standalone_mode=False)
         if code == INTERRUPTED:  # typer has turned Ctrl-C into its exit code
             raise KeyboardInterrupt
     except BrokenPipeError:  # the reader of our output (`| head`) has gone
@@ -254,16 +253,15 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _app_of(arguments: list[str]) -> typer.Typer:
+@lru_cache
+def _command_of(called: str = "") -> Any:
     """The command line with the command that is called alone: typer builds the options of all it has, a tenth of a second."""
-    called = arguments[0] if arguments else ""
     commands = [command for command in app.registered_commands if command.name == called]
     groups = [group for group in app.registered_groups if group.name == called]
-    if not commands and not groups:
-        return app
     alone = copy.copy(app)
-    alone.registered_commands, alone.registered_groups = commands, groups
-    return alone
+    if commands or groups:
+        alone.registered_commands, alone.registered_groups = commands, groups
+    return typer.main.get_command(alone)
 
 
 def _drop_what_closed_streams_are_told() -> None:
