@@ -161,7 +161,7 @@ def answered(system: str, to: Mapping[str, float] = MappingProxyType({})) -> tup
     files = Files(system)
     files.table("study.toml")
     for module in (module for name, module in list(sys.modules.items()) if name.startswith("tokentape.")):
-        for cached in [one for one in vars(module).values() if hasattr(one, "cache_clear")]:
+        for cached in [one for one in vars(module).values() if hasattr(type(one), "cache_clear")]:
             cached.cache_clear()
     with ExitStack() as moved, tempfile.TemporaryDirectory() as folder:
         for place, briefly in TOLD[system]["brief"].items():
