@@ -241,14 +241,14 @@ def _check(fit: Fit, path: Path) -> None:
 
 
 def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:
-    """The constants of a folder, if one is given, and those that ship for other setups. Raises BadSpec if the folder has none."""
+    """The constants that ship and, last, so that they count, those of a folder. Raises BadSpec if the folder has none."""
     if folder is None:
         return shipped()
     mine = [load(path) for path in sorted(folder.glob("*.toml"))]
     if not mine:
         raise BadSpec(f"{folder}: no folder with files of constants; `tokentape calibrate gpu FILES --out {folder}` writes them")
     setups = {fit.setup for fits in mine for fit in fits.values()}
-    return [*mine, *(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values()))]
+    return [*(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values())), *mine]
 
 
 @cache

@@ -21,7 +21,7 @@ _DEVICE = "device"  # argument that says whose row it is
 
 def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()) -> list[Fit]:
     """One set of constants per operator. Deterministic. Raises ValueError where tables are of one device, or of two dtypes."""
-    dtypes, devices = ({getattr(table.setup, name) for table in tables} for name in ("dtype", "device"))
+    dtypes, devices, versions = ({getattr(table.setup, name) for table in tables} for name in ("dtype", "device", "version"))
     if len(devices) < 2 or len(dtypes) != 1:
         raise ValueError(f"constants of several GPUs together need tables of two at least; found {', '.join(sorted(devices))}")
     fits = []
@@ -37,7 +37,7 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
         shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
         seconds = np.concatenate([table.seconds for table in kept])
         unseen = np.concatenate([held_out(table) for table in kept])
-        setup = Setup(POOLED, of_operator[0].setup.framework, "all", dtypes.copy().pop())
+        setup = Setup(POOLED, of_operator[0].setup.framework, min(versions) if len(versions) == 1 else "all", *dtypes)
         together = Measurements(operator, setup, shapes, seconds, tuple(source for table in kept for source in table.sources))
         fit = fitted(together, POOLED, gpus[0], unseen, seconds=_on_each(OPERATORS[operator], gpus))
         fits.append(replace(fit, ranges={name: ends for name, ends in fit.ranges.items() if name != _DEVICE}))

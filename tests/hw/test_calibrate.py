@@ -130,16 +130,19 @@ def tables_of(dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "half", "fp8", "bfloat16 with fp8 cache", "w4a16_mxfp4", "int4_wo"])
 def test_what_ships_for_gpus_that_nobody_measured_is_what_pooling_gives(dtype):
-    shipped = {
-        fit.operator: fit.constants
+    of_dtype = [
+        fit
         for fits in calibrate.shipped()
         for fit in fits.values()
         if (fit.setup.device, fit.setup.dtype) == (calibrate.POOLED, dtype)
-    }
+    ]
+    shipped, of_setup = {fit.operator: fit.constants for fit in of_dtype}, {fit.setup for fit in of_dtype}
     tables = [
         table for table in tables_of(dtype) if dtype != "int4_wo" or table.setup.version == "0.24.0"
     ]  # 0.19 has other kernels
-    found = {fit.operator: fit.constants for fit in pool(tables)}
+    made = pool(tables)
+    found = {fit.operator: fit.constants for fit in made}
+    assert {fit.setup for fit in made} == of_setup
     assert found.keys() == shipped.keys()
     for operator, constants in found.items():
         assert constants == pytest.approx(shipped[operator], rel=1e-6)
@@ -317,6 +320,23 @@ def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path):
     inside = {name: values[:1] for name, values in table.shapes.items()}
     assert not back.is_extrapolated(inside).any()
     assert back.is_extrapolated({**inside, "m": np.array([10**6])}).all()
+
+
+def test_constants_of_ones_own_count_before_those_that_ship_of_another_version(tmp_path):
+    table, _ = made_up()
+    fit = calibrate.calibrate(table, load("a100"))
+    mine = replace(fit, setup=replace(fit.setup, version="9.9"))
+    calibrate.save([mine], tmp_path / "mine.toml")
+    found = calibrate.fits_of(load("a100"), calibrate.known(tmp_path))
+    assert (found["gemm"].setup.version, found["moe"].setup.version) == ("9.9", "0.14.0")
+
+
+def test_what_is_pooled_of_one_version_says_which():
+    shipped = [of for fits in calibrate.shipped() for of in fits.values() if of.setup.device == calibrate.POOLED]
+    for of in shipped:
+        versions = {source.partition("/")[0].rpartition("vllm")[2] for source in of.sources}
+        assert of.setup.version == "all" or versions == {of.setup.version.removesuffix(".0")}
+    assert {of.setup.version for of in shipped if of.setup.dtype in ("int4_wo", "w4a16_mxfp4")} == {"0.24.0"}
 
 
 def test_bad_files_of_constants_are_named(tmp_path):
