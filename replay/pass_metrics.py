@@ -51,7 +51,7 @@ def priced(
         metrics = metrics | cost_metrics(trace, cost)
         static = trace.geometry.non_expert_bytes(weight_format)
         held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
-        outside += _outside(trace, machine, cost, metrics, held)
+        outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured
         if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
             outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
         n_lookups, n_hits, looked_up, missed, _ = per_pass

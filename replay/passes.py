@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, Prepared, StepCost, clock, prepare
-from tokentape.hw.profile import ENDS
+from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Values, Work
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.tokens import Blocks, Tokens, blocks_of
 from tokentape.replay.trace import PREFILL, Trace
-from tokentape.replay.transformer import experts_of, operator_of, steps_of
+from tokentape.replay.transformer import ACTIVATION, experts_of, operator_of, steps_of
+from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
@@ -27,13 +28,14 @@ _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDi
 @dataclass(frozen=True, eq=False)
 class PassCosts:
     """Of a tape's passes: seconds, joules and, by `joules_of`, what spends them; what its profile leaves out: kind -> (bytes,
-    operations); and tokens of the longest context."""
+    operations); tokens of the longest context; and what is not timed by kernels measured on it, in words."""
 
     seconds: Band
     joules: Band
     joules_of: dict[str, Band]
     uncounted: dict[str, tuple[float, float]]
     longest: int
+    not_measured: list[str]
 
 
 def costs_of(
@@ -65,7 +67,9 @@ def costs_of(
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
     if machine is None:
         return per_pass, None
-    return per_pass, PassCosts(bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest)
+    stored, fits, how = _format_of(weight_format), fits_of(machine, weight_format), profiles.load(profile)
+    told = not_measured(machine, how, fits, trace.geometry, stored, stored, ACTIVATION)
+    return per_pass, PassCosts(bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest, told)
 
 
 def pass_costs(
@@ -111,6 +115,26 @@ def fits_of(machine: HardwareSpec, weight_format: str) -> dict[str, calibrate.Fi
     """The machine's fitted operators, where some of them were measured with such weights."""
     fits = calibrate.fits_of(machine, calibrate.shipped())
     return fits if any(operator_of(name, weight_format) in fits for name in ("gemm", "moe")) else {}
+
+
+def not_measured(
+    machine: HardwareSpec,
+    profile: Profile,
+    fits: Mapping[str, calibrate.Fit],
+    geometry: Geometry,
+    expert_format: str,
+    dense_format: str | Mapping[str, str],
+    kv_format: str,
+) -> list[str]:
+    """What of a GPU's step is not timed by kernels that were measured on it: by constants of others, or by the roofline."""
+    if not (fits or calibrate.is_gpu(machine)) or not any(lane.operators for lane in profile.lanes):
+        return []
+    dense = {dense_format} if isinstance(dense_format, str) else {ACTIVATION, *dense_format.values()}
+    wanted = {operator_of("gemm", of) for of in dense} | ({operator_of("decode_attention", kv_format)} if fits else set())
+    wanted |= {operator_of("moe", expert_format)} if geometry.moe_layers else set()
+    missing, whole = sorted(wanted - set(fits)), "" if fits else "all is "
+    of_roofline = f"no table of this GPU has {', '.join(missing)}: {whole}from the roofline" if missing else ""
+    return [told for told in (calibrate.of_others(fits), of_roofline) if told]
 
 
 def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.by_model import ByModel
-from tokentape.hw.calibrate import Fit, of_others
+from tokentape.hw.calibrate import Fit
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
 from tokentape.hw.profile import Profile
@@ -29,11 +29,12 @@ from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import array, float64, int64, kernel, uint64
 from tokentape.policies.placement.host import Host
 from tokentape.policies.serving import Speculation
+from tokentape.replay.passes import not_measured
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.serving.ranks import Ranks, fuller
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
 from tokentape.replay.tokens import Blocks, Sums, blocks_of
-from tokentape.replay.transformer import ACTIVATION, experts_of, kv_token_bytes, operator_of, rebuilt_of, steps_of
+from tokentape.replay.transformer import ACTIVATION, experts_of, kv_token_bytes, rebuilt_of, steps_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 
@@ -333,8 +334,7 @@ def iteration_costs(
     pack = np.concatenate([pack, ranks.crowding.ravel()]) if ranks else pack
     outside = [coverage.outside(geometry)] if geometry.moe_layers else []
     outside += [ranks.outside] if ranks else []
-    if fits and not by_model and any(lane.operators for lane in made.lanes):
-        outside += [of_others(fits), _untimed(fits, geometry, expert_format, dense_format, kv_format)]
+    outside += [] if by_model else not_measured(machine, made, fits or {}, geometry, expert_format, dense_format, kv_format)
     return IterationCosts(
         geometry,
         machine,
@@ -374,17 +374,6 @@ def no_costs(geometry: Geometry) -> IterationCosts:
 def _of_kinds(table: Floats, columns: list[int]) -> Floats:
     """A column per kind of layer; a dense one has no experts to touch."""
     return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
-
-
-def _untimed(
-    fits: Mapping[str, Fit], geometry: Geometry, expert_format: str, dense_format: str | Mapping[str, str], kv_format: str
-) -> str:
-    """Which operators of a machine that has some are taken from the roofline, for want of a table of their format."""
-    dense = {dense_format} if isinstance(dense_format, str) else {ACTIVATION, *dense_format.values()}
-    wanted = {operator_of("gemm", of) for of in dense} | {operator_of("decode_attention", kv_format)}
-    wanted |= {operator_of("moe", expert_format)} if geometry.moe_layers else set()
-    missing = sorted(wanted - set(fits))
-    return f"no table of this GPU has {', '.join(missing)}: from the roofline" if missing else ""
 
 
 def _padded(n_tokens: NDArray[np.int64], most: int, n_replicas: int) -> NDArray[np.int64]:

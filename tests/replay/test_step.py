@@ -8,15 +8,20 @@ import pytest
 from sliced_tape import sliced_trace
 from tapes import GEOMETRY, make_trace
 
+from tokentape.hw.calibrate import fits_of, of_others, shipped
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
+from tokentape.policies.serving import Chunked
 from tokentape.policies.sliced import SliceMoE
+from tokentape.policies.slots import System
 from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe.cost import OTHER_FORMAT
 from tokentape.replay.step import replay_step
+from tokentape.replay.system.recorded import recorded
+from tokentape.replay.system.run import Setting, run
 from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve
 from tokentape.warehouse.geometry import Geometry
 
@@ -133,6 +138,27 @@ def test_what_does_not_fit_is_told_with_its_sizes():
         f"weights outside the experts {large.non_expert_bytes('int8-g32') / 1e9:.3g} GB, the expert cache {CAPACITY / 1e9:.3g} GB"
     )
     assert f"dram (12 GB) does not hold what lies in it: {parts}" in said["outside_envelope"]
+
+
+@pytest.mark.parametrize(
+    ("machine", "weights", "told"),
+    [
+        ("rtx5090", "bf16", [of_others(fits_of(load("rtx5090"), shipped()))]),
+        ("h100", "int8-g32", ["no table of this GPU has gemm int8-g32, moe int8-g32: all is from the roofline"]),
+        ("h100", "bf16", []),
+        ("phone-lpddr5x-ufs4", "int8-g32", []),
+    ],
+)
+def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(machine, weights, told):
+    trace, place = make_trace(), load(machine)
+    of_policy = replay(trace, CACHES["lru"](), place, Semantics("global"), CAPACITY, weights)
+    tape = recorded(trace)
+    held = System("held", {"schedule": Chunked(16)})
+    of_system = run(tape, tape.requests(), held, place, Setting(expert_format=weights))
+    for result in (of_policy, of_system):
+        said = result.settings["outside_envelope"].split("; ")
+        assert [one for one in said if "of this GPU" in one] == told
+        assert result.settings["is_extrapolated"] == bool(said[0])
 
 
 @pytest.mark.parametrize(("n_devices", "vocab", "told"), [(1, 5e8, "24 GB"), (2, 5e8, ""), (2, 8e8, "48 GB")])
