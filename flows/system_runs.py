@@ -149,13 +149,12 @@ class Asked:
         """The run's id, the same in every study. Raises ValueError on what cannot be had."""
         return key_of(store, self, self.made())
 
-    def check_budget(self, store: Store) -> None:
-        """Raises ValueError for a room, or a format of experts, that there cannot be."""
+    def check_budget(self, store: Store) -> int:
+        """Bytes of the room, 0: none is asked for. Raises ValueError for one, or a format of experts, that there cannot be."""
         geometry = tape_of(store, self.trace_id, self.model).geometry
         expert_format = format_of(store, self.trace_id, self.expert_format)
         geometry.expert_bytes(expert_format)
-        if self.budget:
-            parse_capacity(self.budget, geometry, expert_format)
+        return parse_capacity(self.budget, geometry, expert_format) if self.budget else 0
 
     @property
     def hardware(self) -> HardwareSpec:
@@ -341,17 +340,16 @@ def compare(
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
-    asked.check_budget(store)
+    given = asked.check_budget(store)  # in bytes: a share of a system's own width of experts would be another room
     asked.workload.of(tape)
     for machine in machines:
-        room = 0 if asked.budget else room_for(store, asked, tape, machine)
-        budget = asked.budget or f"{room}B"
+        room = given or room_for(store, asked, tape, machine)
         for name, one in zip(systems, every, strict=True):
             made, reason = dict[str, ReplayResult](), ""
             for seed in range(asked.workload.seed, asked.workload.seed + n_seeds):
                 workload = replace(asked.workload, seed=seed)
                 try:
-                    key, result = run_asked(store, replace(one, machine=machine, budget=budget, workload=workload))
+                    key, result = run_asked(store, replace(one, machine=machine, budget=f"{room}B", workload=workload))
                     made[key] = result
                 except (BadTable, BadTape):
                     raise  # says nothing about the system

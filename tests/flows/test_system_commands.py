@@ -50,6 +50,19 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
     assert "bound" not in {name for row in best["rows"] for name in row.values()}
 
 
+def test_a_share_is_the_same_bytes_for_every_system(store: Store, tape: str, tmp_path: Path) -> None:
+    from tokentape.flows import system_runs as runs
+
+    asked = runs.Asked(tape, "lru_offload", "", runs.workload_of("batch=1"), budget="75%", expert_format="int8-g32")
+    sliced = tmp_path / "sliced.toml"  # zero points beside its scales
+    route = 'route = { policy = "slicemoe", router = "lru", budget = "none" }'
+    sliced.write_text(f'[system]\nschedule = {{ policy = "orca", max_seqs = 1 }}\n{route}\nresidency = {{ budget = "25%" }}\n')
+    cells = runs.compare(store, asked, [str(sliced)], ["slicemoe-xpu"], 1, lambda *_: None)
+    of = {cell.system: cell.any.settings for cell in cells if cell.any and cell.system != "no_offload"}
+    assert {"sliced", "lru_offload"} <= of.keys(), [cell.reason for cell in cells]
+    assert {row["capacity_frac"] for row in of.values()} == {0.75}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
