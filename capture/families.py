@@ -92,7 +92,7 @@ FAMILIES: dict[str, Family] = {
     "Flint": Family("sigmoid_bias_groups", _NORM),
     "Llama4": Family("sigmoid_bias_groups", fixed=_RAW, speaks="dense"),
     "Cohere2Moe": Family("softmax_topk"),
-    **dict.fromkeys(("DeepseekV4", "Inkling2", "Inkling2Loop"), _SQRTSOFTPLUS),
+    **dict.fromkeys(("DeepseekV4", "Inkling2"), _SQRTSOFTPLUS),
 }
 _UNLISTED = Family(UNKNOWN)
 

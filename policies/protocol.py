@@ -79,7 +79,7 @@ class CacheState(NamedTuple):
     profile: NDArray[np.float64]  # (K,) lookups counted beforehand
     stamp: NDArray[np.int64]  # (K,) last event
     draws: NDArray[np.uint64]  # (1,) state of the generator
-    link: NDArray[np.uint32]  # of linked lists, (2 (K + lists),); else a cache's residents from its first place on, (K,)
+    link: NDArray[np.uint32]  # linked lists, (2 (K + lists),); trees (ranked.py); a cache's residents, from its first place on
     resident: NDArray[np.uint8]  # (K,)
     marks: NDArray[np.uint8]  # (2 K,) see lists.py
     slot_of: NDArray[np.uint32]  # (K,) where a resident stands among its cache's; a ranked one: its place, among all

@@ -215,8 +215,11 @@ def three(hidden):
     return hidden, weights, ids
 
 
-def test_an_unlisted_router_is_recorded_and_its_rule_called_unknown():
+@pytest.mark.parametrize("function", [None, nn.Sigmoid(), nn.Softplus()])
+def test_an_unlisted_router_is_recorded_and_its_rule_called_unknown(function):
     model = StrangeModel(three)
+    for block in find_blocks(model).values():
+        block.router.score_fn = function
     with RoutingCapture(model) as routing:
         model(torch.randn(5, 4))
         assert routing.take().ids.shape == (1, 5, 2)

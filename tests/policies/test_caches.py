@@ -223,6 +223,23 @@ def test_lru_as_a_rank_equals_the_queue(tape, capacity):
     assert run(RankedLRU(), events, np.ones(12), capacity)[0].tolist() == run("lru", events, np.ones(12), capacity)[0].tolist()
 
 
+@pytest.mark.parametrize("serial", [True, False])
+@pytest.mark.parametrize("n", [17, 65, 300])
+def test_lru_as_a_rank_equals_the_queue_in_large_caches_whose_room_changes(n, serial):
+    rng, sizes = np.random.default_rng(n), np.random.default_rng(1).integers(1, 9, 2 * n)
+    layer, share = (np.arange(2 * n) // n).astype(np.int32), np.array([sizes[:n].sum(), sizes[n:].sum()])
+    caches = [ExpertCache(policy, sizes, layer, share // 2) for policy in (RankedLRU(), CACHES["lru"]())]
+    for frac in (0.5, 1.0, 0.1, 0.8):
+        keys = np.concatenate([rng.choice(n, 5, replace=False) + n * (e % 2) for e in range(2 * n)]).astype(np.int32)
+        events = None if serial else np.arange(0, keys.size + 1, 5)
+        for one in caches:
+            one.room((frac * share).astype(np.int64) + 40)
+        ranked, queue = (one.advance(keys, events) for one in caches)
+        np.testing.assert_array_equal(ranked, queue)
+        np.testing.assert_array_equal(caches[0].resident, caches[1].resident)
+        assert 0 < queue.sum() < queue.size
+
+
 @dataclass(frozen=True)
 class RankedLRU:
     """What a user writes: fields are parameters, `rank` is plain Python."""

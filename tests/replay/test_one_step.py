@@ -189,7 +189,7 @@ SLOW = {("serving, operators", model) for model in MODELS if model != "qwen3-30b
 
 
 def halves():
-    """Each case on every other machine, by turns from model to model; slow, on the rest: an engine still meets every machine."""
+    """Each case on every other machine, by turns from model to model; slow, on the rest."""
     for n, case in enumerate(CASES):
         for rest in (0, 1):
             marks = [pytest.mark.slow] * (rest or case in SLOW)
