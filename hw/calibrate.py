@@ -22,11 +22,13 @@ from tokentape.hw.files import write_text
 from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
 from tokentape.hw.operators import COLLECTIVES, LINK, OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
+from tokentape.hw.operators.operator import release
 from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
 FITS = Path(__file__).parent / "fits"
 POOLED = "any GPU"  # the device of constants that were fitted to several together
+EVERY = "all"  # their version, where there is more than one
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
 Floats = NDArray[np.float64]
 
@@ -262,33 +264,57 @@ def _shipped_files() -> list[Path]:
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
-    """Of the known constants, those of this machine's device, by operator and format (`Fit.key`); of a GPU that was never
-    measured those of all GPUs together (`POOLED`); none where the machine is no GPU."""
-    return {fit.key: fit for fits in _of(machine, known) for fit in fits.values()}
+    """Of the known constants, the nearest to this machine's device by operator and format (`Fit.key`); none where it is no GPU.
+
+    Its own; else those of a device of its generation (compute capability), whose kernels are its own; else those of all GPUs
+    together (`POOLED`), which count before a generation's where that was timed in an older version than all of theirs.
+    """
+    near = [(rank, fit) for fits in known for fit in fits.values() if (rank := _nearness(machine, fit))]
+    return {fit.key: fit for _, fit in sorted(near, key=lambda pair: pair[0])}
 
 
-def of_others(fits: Mapping[str, Fit]) -> str:
-    """That none of a GPU's kernels was measured, where constants are those of all GPUs together; else empty."""
-    told = "no kernels of this GPU were measured: their times follow from its data sheet and constants of those that were"
-    return told if any(fit.setup.device == POOLED for fit in fits.values()) else ""
+def of_others(machine: HardwareSpec, fits: Iterable[Fit]) -> tuple[str, ...]:
+    """In words, in which of these operators this GPU was not measured, and whose constants time them: a line per device."""
+    by_device: dict[str, list[str]] = {}
+    for fit in fits:
+        if fit.setup.device != machine.measured_as:
+            by_device.setdefault(fit.setup.device, []).append(fit.key)
+    return tuple(
+        f"this GPU was not measured in {', '.join(sorted(set(keys)))}: times follow from its data sheet and constants of "
+        + ("all that were" if device == POOLED else f"{device}, of its generation")
+        for device, keys in sorted(by_device.items())
+    )
 
 
-def _of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> list[dict[str, Fit]]:
-    known = list(known)
-    found = [fits for fits in known if _is_of(machine.measured_as or "-", fits)]
-    return found or [fits for fits in known if is_gpu(machine) and _is_of(POOLED, fits)]
+def _nearness(machine: HardwareSpec, fit: Fit) -> tuple[int, ...]:
+    """How near constants are to a machine's device, for sorting; () where they say nothing of it."""
+    setup, operands = fit.setup, OPERANDS_OF.get(fit.setup.dtype) if fit.operator not in COLLECTIVES else None
+    if setup.device == (machine.measured_as or "-"):
+        return (2,)
+    capability = machine.compute.compute_capability
+    if capability is None or (operands and operands.ops not in machine.compute.ops_per_s):
+        return ()
+    version = () if setup.version == EVERY else release(setup.version)
+    if setup.device == POOLED:
+        return (1, *version, 0) if version else (0,)
+    return (1, *version, 1) if _capability(fit.machine) == capability.value else ()
+
+
+@cache
+def _capability(machine: str) -> float | None:
+    """Of a shipped machine's GPU; None for others: constants name a user's own machine, not its file."""
+    found = spec.load(machine).compute.compute_capability if machine in spec.shipped() else None
+    return found.value if found else None
 
 
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
     """Where the shipped constants of `fits_of` are kept."""
-    chosen = list(map(id, _of(machine, shipped())))
-    return tuple(path for path, fits in zip(_shipped_files(), shipped(), strict=True) if id(fits) in chosen)
+    chosen = {id(fit) for fit in fits_of(machine, shipped()).values()}
+    return tuple(
+        path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen & {id(fit) for fit in fits.values()}
+    )
 
 
 def is_gpu(machine: HardwareSpec) -> bool:
     """Whether operator times follow from the machine's data sheet: it names its kernels' generation."""
     return machine.compute.compute_capability is not None
-
-
-def _is_of(device: str, fits: Mapping[str, Fit]) -> bool:
-    return any(fit.setup.device == device for fit in fits.values())

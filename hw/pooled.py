@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tokentape.hw import reachable
-from tokentape.hw.calibrate import POOLED, Fit, fitted, gpu_of, held_out, machine_of
+from tokentape.hw.calibrate import EVERY, POOLED, Fit, fitted, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements, Setup
 from tokentape.hw.operators import OPERATORS, Gpu, Operator
 from tokentape.hw.operators import fit as fitter
@@ -37,7 +37,7 @@ def pool(tables: Sequence[Measurements], machines: tuple[HardwareSpec, ...] = ()
         shapes[_DEVICE] = np.repeat(np.arange(len(kept)), [table.seconds.size for table in kept])
         seconds = np.concatenate([table.seconds for table in kept])
         unseen = np.concatenate([held_out(table) for table in kept])
-        setup = Setup(POOLED, of_operator[0].setup.framework, min(versions) if len(versions) == 1 else "all", *dtypes)
+        setup = Setup(POOLED, of_operator[0].setup.framework, min(versions) if len(versions) == 1 else EVERY, *dtypes)
         together = Measurements(operator, setup, shapes, seconds, tuple(source for table in kept for source in table.sources))
         fit = fitted(together, POOLED, gpus[0], unseen, seconds=_on_each(OPERATORS[operator], gpus))
         fits.append(replace(fit, ranges={name: ends for name, ends in fit.ranges.items() if name != _DEVICE}))

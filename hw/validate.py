@@ -1,8 +1,8 @@
 """How wrong the cost models are: predicted against measured, by operator and regime, on rows fitted, held out and elsewhere.
 
 A frame of comparisons has a row per measurement: `check` (gpu_operator or dram), where it was measured, `operator`, `split`
-(fitted, held_out, pooled, other_device, or closed_form: nothing fitted), regime, measured, predicted, and, of at most MAX_POINTS
-of an operator and split, evenly spaced, its shape.
+(fitted, held_out, other_version, same_generation, pooled, other_device, or closed_form: nothing fitted), regime, measured,
+predicted, and, of at most MAX_POINTS of an operator and split, evenly spaced, its shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tokentape.hw import dram, reachable
-from tokentape.hw.calibrate import POOLED, Fit, gpu_of, held_out, machine_of
+from tokentape.hw.calibrate import POOLED, Fit, fits_of, gpu_of, held_out, machine_of
 from tokentape.hw.measured import Measurements
 from tokentape.hw.operators import Gpu
 from tokentape.hw.spec import HardwareSpec
@@ -47,31 +47,30 @@ def compare(
     tables: Iterable[Measurements], fits: Iterable[dict[str, Fit]], machines: tuple[HardwareSpec, ...] = ()
 ) -> Iterator[pl.DataFrame]:
     """Every measured table against the constants of its own setup (fitted and held-out rows) and of every other device; one of a
-    device that no constants are of against those that engines take for it (pooled).
+    setup that no constants are of against those that engines take for it (other_version, same_generation or pooled).
 
     Rows that the device cannot have reached are left out, as they are of every fit. `machines`: a user's own, for devices that no
     shipped machine is measured as. Raises BadSpec if a device is unknown.
     """
     known = list(fits)
     for measurements in tables:
-        gpu = gpu_of(machine_of(measurements.setup.device, machines), measurements.setup.dtype)
+        machine = machine_of(measurements.setup.device, machines)
+        gpu = gpu_of(machine, measurements.setup.dtype)
         measurements, _ = reachable.split(measurements, gpu)
         if not measurements.seconds.size:
             continue
-        of_operator = [fits_of[measurements.operator] for fits_of in known if measurements.operator in fits_of]
-        others, is_known = [], measurements.setup.device in {fit.setup.device for fit in of_operator}
-        for fit in of_operator:
-            if fit.setup == measurements.setup:
-                yield _comparison([fit], measurements, "fitted", gpu)
-                unseen = measurements.take(held_out(measurements))
-                if unseen.seconds.size:
-                    yield _comparison([fit], unseen, "held_out", gpu)
-            elif fit.setup.dtype != measurements.setup.dtype:
-                continue
-            elif fit.setup.device == POOLED and not is_known:
-                yield _comparison([fit], measurements, "pooled", gpu)
-            elif fit.setup.device not in (measurements.setup.device, POOLED):
-                others.append(fit)
+        fits_of_table = [of[measurements.operator] for of in known if measurements.operator in of]
+        of_format = [fit for fit in fits_of_table if fit.setup.dtype == measurements.setup.dtype]
+        others = [fit for fit in of_format if fit.setup.device not in (measurements.setup.device, POOLED)]
+        own = [fit for fit in of_format if fit.setup == measurements.setup]
+        for fit in own:
+            yield _comparison([fit], measurements, "fitted", gpu)
+            unseen = measurements.take(held_out(measurements))
+            if unseen.seconds.size:
+                yield _comparison([fit], unseen, "held_out", gpu)
+        for fit in () if own else fits_of(machine, [{str(fit.setup): fit} for fit in of_format]).values():
+            of = {measurements.setup.device: "other_version", POOLED: "pooled"}.get(fit.setup.device, "same_generation")
+            yield _comparison([fit], measurements, of, gpu)
         if others:
             yield _comparison(others, measurements, "other_device", gpu)
 

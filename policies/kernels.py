@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
+
+from tokentape.policies.annotated import scalar_of
 
 # numba colours every candidate that does not fit as it looks for one that does: a tenth of a compile's time, for no reader.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
@@ -95,7 +97,7 @@ def record_of(of: Any) -> Type:
     """A NamedTuple of numbers and of arrays of one dimension, as its annotations say."""
     numbers = {bool: boolean, int: int64, float: float64}
     hints = get_type_hints(of).values()
-    parts = (numbers.get(hint) or array(Type(get_args(get_args(hint)[1])[0].__name__), 1) for hint in hints)
+    parts = (numbers.get(hint) or array(Type(np.dtype(scalar_of(hint) or hint).name), 1) for hint in hints)
     return Type("NamedTuple", (of, of._fields, *parts))
 
 

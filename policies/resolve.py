@@ -15,6 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from tokentape.policies import registry
+from tokentape.policies.annotated import scalar_of
 from tokentape.policies.names import unknown
 
 Value = str | int | float | bool | None
@@ -56,7 +57,7 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
     kinds = get_args(wanted) if isinstance(wanted, types.UnionType) or get_origin(wanted) is Union else (wanted,)
     kinds = tuple(sorted(kinds, key=lambda kind: _IN_ORDER.index(kind) if kind in _IN_ORDER else -1))
     for kind in kinds:
-        if isinstance(value, np.ndarray) and get_origin(kind) is np.ndarray:
+        if isinstance(value, np.ndarray) and scalar_of(kind):
             return value
         if kind is types.NoneType and str(value).lower() == "none":
             return None
@@ -71,7 +72,7 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
                 continue
             if isinstance(value, str) or made == value or made != made:
                 return made
-    if not any(kind in _IN_ORDER or get_origin(kind) is np.ndarray for kind in kinds):
+    if not any(kind in _IN_ORDER or scalar_of(kind) for kind in kinds):
         return value  # a type of the policy's own
     raise ValueError(f"{where}={_short(value)} is not {' or '.join(map(_word, kinds))}")
 
@@ -139,4 +140,4 @@ def _word(kind: Any) -> str:
         return "none"
     if kind is bool:
         return "true or false"
-    return "an array, which its caller gives" if get_origin(kind) is np.ndarray else f"of type {kind.__name__}"
+    return "an array, which its caller gives" if scalar_of(kind) else f"of type {kind.__name__}"

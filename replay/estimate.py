@@ -84,7 +84,7 @@ def estimate(
     cost = clock(work, machine, profiles.load(profile), fits)
     outside = (
         *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
-        *(filter(None, (of_others(fits), *_beyond(work, fits))) if fits else ()),
+        *((*of_others(machine, _used(work, fits)), *_beyond(work, fits)) if fits else ()),
     )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
@@ -98,6 +98,11 @@ def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: 
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,
         "kv_home": kv,
     }
+
+
+def _used(work: Work, fits: Mapping[str, Fit]) -> list[Fit]:
+    """The constants that time some of the step's operations."""
+    return [fits[rows.operator] for rows in work.rows if rows.operator in fits]
 
 
 def _beyond(work: Work, fits: Mapping[str, Fit]) -> list[str]:

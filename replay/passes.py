@@ -134,7 +134,7 @@ def not_measured(
     wanted |= {operator_of("moe", expert_format)} if geometry.moe_layers else set()
     missing, whole = sorted(wanted - set(fits)), "" if fits else "all is "
     of_roofline = f"no table of this GPU has {', '.join(missing)}: {whole}from the roofline" if missing else ""
-    return [told for told in (calibrate.of_others(fits), of_roofline) if told]
+    return [*calibrate.of_others(machine, (fits[key] for key in wanted if key in fits)), *([of_roofline] if of_roofline else [])]
 
 
 def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:

@@ -5,7 +5,8 @@ VALIDATE = (
 )
 BARS = "Bar: mean of |predicted / measured - 1|; white tick: median; circle: 95th percentile."
 SPLITS = {
-    "fitted": "rows fitted on", "held_out": "rows never seen", "pooled": "device never seen, all together",
+    "fitted": "rows fitted on", "held_out": "rows never seen", "other_version": "another version of vLLM",
+    "same_generation": "device never seen, its generation", "pooled": "device never seen, all together",
     "other_device": "device never seen",
 }  # fmt: skip
 OPERATORS = {"gemm": "GEMM", "moe": "MoE"}

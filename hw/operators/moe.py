@@ -10,7 +10,9 @@
   (`kernel`): Triton's of vLLM before 0.16 takes blocks of 16 rows by 64 columns where tokens are at most the experts of the rank,
   else 128 by 128 (get_default_config: M <= E); from 0.16 on 16, 32, 64, 128 rows to 32, 96, 512 and more tokens, 64 columns to 64
   tokens. FlashInfer's CUTLASS kernels on Blackwell, and TensorRT-LLM's on its data-centre parts, take the power of two
-  that holds an expert's rows, 16 (8) to 128.
+  that holds an expert's rows, 16 (8) to 128. Weights of 4 bits run in Marlin everywhere: blocks of 8, 16, 32, 48 or 64 rows, the
+  first that an expert's share of the selections fills to less than nine tenths. It deals its steps out over the SMs, so that no
+  wave is half empty, and multiplies no faster than _MARLIN_OPS_PER_CYCLE.
 - Inside a tile an element that is loaded takes as long as so many tensor operations. Per step of k a tile loads its
   real rows (padding is masked) and its weight columns. Rows are gathered: where the tokens' hidden states outgrow the L2 cache,
   the missing share of their loads counts twice.
@@ -23,9 +25,10 @@
   from memory (the default).
 - Active experts and blocks: hw/operators/expert_load.py. Tensor parallelism divides i, expert parallelism the experts.
 
-Sources: vLLM, vllm/model_executor/layers/fused_moe/fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config);
-NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once
-for all devices with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks.
+Sources: vLLM, vllm/model_executor/layers/fused_moe: fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config),
+experts/marlin_moe.py (block_size_m); NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). Block
+heights, 64 and 2.5 are chosen once for all devices with their tables in view. Not covered: the router's own product, shared
+experts, collectives between ranks, and widths that are no multiple of 16, whose down product Triton loads value by value.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_
 COLUMNS = (*SIZES, "distribution")
 KINDS = ("matrices", "kernel", "is_warm", *OPERANDS)
 ARGUMENTS = (*SIZES, "active_experts", *KINDS)  # where the active experts are known, as a tape or a curve tells them
-TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM = range(1, 5)
+TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM, MARLIN = range(1, 6)
 DEFAULTS = {
     "moe_tp_size": 1,
     "moe_ep_size": 1,
@@ -79,6 +82,10 @@ _COLUMN_OVERHEAD_K = 64.0
 _TWO_MATRICES, _TWO_MATRICES_FROM = ((2688, 1856, 128, 6), (2048, 5120, 512, 22)), (0, 24)
 # First measured tables whose generator deals leftovers out rank by rank; between 0.14 and 0.19, which is all there is to tell.
 _DEALT_OUT_FROM = (0, 16)
+# Marlin: bits of the weights that it is for, and what an SM multiplies in a cycle with instructions of one warp, while it unpacks
+# weights: about as much on Ada, Hopper and Blackwell, whatever their tensor cores reach with those of four.
+_MARLIN_BELOW_BITS = 8.0
+_MARLIN_OPS_PER_CYCLE = 1536.0
 # Sharpness of max(weights, tiles): 1 would add them, infinity would take the larger.
 _OVERLAP_POWER = 2.5
 
@@ -115,7 +122,8 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     version is none."""
     triton = TRITON if release(version) >= _DEALT_OUT_FROM else TRITON_BEFORE_16
     names = np.char.lower(kernels.astype(np.str_))
-    other = np.where(np.char.find(names, "trtllm") >= 0, TRTLLM, np.where(np.char.find(names, "cutlass") >= 0, CUTLASS, triton))
+    named = {"trtllm": TRTLLM, "cutlass": CUTLASS, "marlinexperts": MARLIN}
+    other = np.select([np.char.find(names, name) >= 0 for name in named], list(named.values()), triton)
     has_two = np.zeros(kernels.size, np.bool_)
     for sizes in _TWO_MATRICES:
         columns_of = ("hidden_size", "inter_size", "num_experts", "topk")
@@ -133,7 +141,7 @@ def _of_arguments(gpu: Gpu, *arguments: Floats) -> tuple[_Layer]:
     the block height changes."""
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments[:8]
     matrices, given, is_warm, weight_bits, value_bits, speedup = arguments[8:]
-    kernel = _kernel(gpu, given)
+    kernel = _kernel(gpu, given, weight_bits)
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = even_load(n_tokens * top_k / ep_size, active, block_rows)
     selections = n_tokens * top_k
@@ -167,12 +175,12 @@ def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
     weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
     weights_bytes = weights * layer.weight_bits / 8.0
     ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
-    written = np.where(layer.kernel >= CUTLASS, load.rows, layer.selections)
+    written = np.where(_is_cutlass(layer.kernel), load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
         launch_s * slower(gpu) + 0.0 * hidden,
         weights_bytes * s_per_byte(gpu, bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
-        ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac),
+        ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac * _peak_share(gpu, layer.kernel)),
         activations * OUTPUT_BITS / 8.0 / (gpu.peak_bytes_per_s * bandwidth_frac),
     )
 
@@ -187,7 +195,8 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     missed = np.maximum(0.0, 1.0 - gpu.l2_bytes / hidden_bytes)
     multiplied = 2.0 * blocks * layer.block_rows * column_blocks * width
     loaded = rows * column_blocks * (1.0 + missed) + blocks * column_blocks * width
-    return np.ceil(waves) / waves * (multiplied + tile_load_ops * loaded) * k
+    idle = np.where(layer.kernel == MARLIN, np.maximum(1.0 / waves, 1.0), np.ceil(waves) / waves)
+    return idle * (multiplied + tile_load_ops * loaded) * k
 
 
 def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
@@ -197,7 +206,7 @@ def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
     n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm, *operands = columns(
         shapes, given_as, DEFAULTS
     )
-    kernel = _kernel(gpu, given) if gpu is not None else given
+    kernel = _kernel(gpu, given, operands[0]) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     if "active_experts" in shapes:
         load = even_load(n_tokens * top_k / ep_size, columns(shapes, ["active_experts"])[0], block_rows)
@@ -209,10 +218,20 @@ def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
     return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
 
 
-def _kernel(gpu: Gpu, given: Floats) -> Floats:
+def _kernel(gpu: Gpu, given: Floats, weight_bits: Floats) -> Floats:
     """The kernel that runs, (n,)."""
     latest = TRITON if gpu.capability < 10.0 else CUTLASS if gpu.capability >= 12.0 else TRTLLM
-    return np.where(given > 0, given, 1.0 * latest)
+    return np.where(given > 0, given, np.where(weight_bits < _MARLIN_BELOW_BITS, MARLIN, 1.0 * latest))
+
+
+def _is_cutlass(kernel: Floats) -> NDArray[np.bool_]:
+    return (kernel >= CUTLASS) & (kernel <= TRTLLM)
+
+
+def _peak_share(gpu: Gpu, kernel: Floats) -> Floats:
+    """Of the tensor peak, what the kernel's instructions can reach, (n,)."""
+    of_warps = _MARLIN_OPS_PER_CYCLE * gpu.n_sms * gpu.clock_hz
+    return np.where(kernel == MARLIN, np.minimum(1.0, of_warps / gpu.peak_ops_per_s), 1.0)
 
 
 def _block_rows(kernel: Floats, n_tokens: Floats, top_k: Floats, n_experts: Floats, ep_size: Floats) -> Floats:
@@ -220,7 +239,12 @@ def _block_rows(kernel: Floats, n_tokens: Floats, top_k: Floats, n_experts: Floa
     of_new = np.where(n_tokens <= 32, 16.0, np.where(n_tokens <= 96, 32.0, np.where(n_tokens <= 512, 64.0, 128.0)))
     per_expert = 2.0 ** np.ceil(np.log2(np.maximum(n_tokens * top_k / n_experts, 1.0)))
     of_power = np.minimum(np.maximum(per_expert, np.where(kernel == TRTLLM, 8.0, 16.0)), 128.0)
-    return np.where(kernel >= CUTLASS, of_power, np.where(kernel == TRITON_BEFORE_16, of_old, of_new))
+    filled = n_tokens * top_k * ep_size / n_experts / 0.9
+    of_marlin = np.where(
+        filled < 8, 8.0, np.where(filled < 16, 16.0, np.where(filled < 32, 32.0, np.where(filled < 48, 48.0, 64.0)))
+    )
+    of_triton = np.where(kernel == TRITON_BEFORE_16, of_old, of_new)
+    return np.where(kernel == MARLIN, of_marlin, np.where(_is_cutlass(kernel), of_power, of_triton))
 
 
 def _block_columns(kernel: Floats, n_tokens: Floats, block_rows: Floats) -> Floats:

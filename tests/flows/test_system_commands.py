@@ -178,7 +178,7 @@ def test_the_qwen_tape_is_compared_on_three_machines(tokentape: Cli, store: Stor
     cells, best = (table["rows"] for table in json.loads(done.out))
     empty = {(row["system"], row["machine"]) for row in cells if not row["tokens/s"]}
     assert (len(cells), empty) == (21, {("no_offload", "phone-lpddr5x-ufs4")})
-    assert [row["tokens_per_s"] for row in best] == ["lru_offload", "no_offload", "near_compute"]
+    assert [row["tokens_per_s"] for row in best] == ["lru_offload", "no_offload", "no_offload"]
     assert "moe recorded: from the roofline; losses of experts at few bits are drawn" in done.err
 
 

@@ -18,6 +18,7 @@ from tokentape.hw.spec import load
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu"
 TABLES = [SHARED / name for name in ("a100_sxm_vllm0.14", "h100_sxm_vllm0.19", "l40s_vllm0.24", "rtxpro6000_vllm0.24")]
+OURS = [Path(__file__).parent / "tables" / name for name in ("h100_vllm0.24", "h200_vllm0.24")]
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 L40S, RTX = "NVIDIA L40S", "NVIDIA RTX PRO 6000 Blackwell Server Edition"
 # Largest mean error allowed: fitted, on all four devices; by the constants of the other three.
@@ -137,9 +138,9 @@ def test_what_ships_for_gpus_that_nobody_measured_is_what_pooling_gives(dtype):
         if (fit.setup.device, fit.setup.dtype) == (calibrate.POOLED, dtype)
     ]
     shipped, of_setup = {fit.operator: fit.constants for fit in of_dtype}, {fit.setup for fit in of_dtype}
-    tables = [
-        table for table in tables_of(dtype) if dtype != "int4_wo" or table.setup.version == "0.24.0"
-    ]  # 0.19 has other kernels
+    tables = tables_of(dtype)
+    if dtype == "int4_wo":  # 0.19 has other kernels
+        tables = [table for table in (*tables, *measured.read(OURS, dtype)) if table.setup.version == "0.24.0"]
     made = pool(tables)
     found = {fit.operator: fit.constants for fit in made}
     assert {fit.setup for fit in made} == of_setup
@@ -167,6 +168,92 @@ def test_eight_bits_on_a_gpu_that_nobody_measured_are_nearer_than_its_roofline(d
             for found in (fit.seconds(gpu, table.shapes), launch_s + np.maximum(busy_s, bytes_s))
         )
         assert off < 0.95 * plainly_off, table.setup
+
+
+@pytest.fixture(scope="module")
+def of_h200():
+    """Mean errors by (operator, split), split by the constants that ship: none of these rows was fitted but those of INT4."""
+    dtypes = ("bfloat16", "fp8", "bfloat16 with fp8 cache", "int4_wo")
+    known = [{key: of for key, of in fits.items() if of.setup.device != "NVIDIA H200"} for fits in calibrate.shipped()]
+    found = {}
+    for dtype in dtypes:
+        machine = load("h200")
+        for table in measured.read(OURS[1:], dtype):
+            gpu = calibrate.gpu_of(machine, dtype)
+            table, beyond = reachable.split(table, gpu)
+            assert not beyond
+            fits = [of for fits in known for of in fits.values() if (of.operator, of.setup.dtype) == (table.operator, dtype)]
+            [taken] = calibrate.fits_of(machine, [{str(of.setup): of} for of in fits]).values()
+            pooled = [of for of in fits if of.setup.device == calibrate.POOLED]
+            for name, of in (("taken", taken), ("pooled", *pooled)):
+                found[table.operator, dtype, name] = np.abs(of.seconds(gpu, table.shapes) / table.seconds - 1.0).mean()
+            assert taken.setup.device == H100
+    return found
+
+
+def test_a_fifth_gpu_is_predicted_blind(of_h200):
+    """vLLM 0.24's kernels on an H200, which nothing was fitted or chosen on, by the H100's constants."""
+    bars = {
+        ("gemm", "bfloat16"): 0.115,
+        ("moe", "bfloat16"): 0.11,
+        ("decode_attention", "bfloat16"): 0.08,
+        ("prefill_attention", "bfloat16"): 0.125,
+        ("gemm", "fp8"): 0.23,
+        ("moe", "fp8"): 0.17,
+        ("decode_attention", "bfloat16 with fp8 cache"): 0.115,
+        ("prefill_attention", "bfloat16 with fp8 cache"): 0.18,
+        ("moe", "int4_wo"): 0.14,
+    }
+    assert {key[:2] for key in of_h200} == set(bars)
+    for key, bar in bars.items():
+        assert of_h200[(*key, "taken")] <= bar, key
+
+
+def test_docs_say_how_far_off_the_fifth_gpu_is(of_h200):
+    words = {"gemm": "GEMM", "moe": "MoE", "decode_attention": "decode attention", "prefill_attention": "prefill attention"}
+    told = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    for operator, dtype in {key[:2] for key in of_h200 if key[1] != "int4_wo"}:
+        name = f"{'FP8 ' * (dtype == 'fp8')}{words[operator]}{', FP8 cache' * dtype.endswith('cache')}"
+        taken, pooled = (100 * of_h200[operator, dtype, which] for which in ("taken", "pooled"))
+        assert f"| {name} | {taken:.1f} | {pooled:.1f} |" in told
+
+
+def test_a_gpus_generation_says_more_of_it_than_all_gpus_together(of_h200):
+    """In the mean over operators by a fifth; of attention to an FP8 cache, whose kernel is Hopper's own, by more."""
+    taken, pooled = ({key[:2]: error for key, error in of_h200.items() if key[2] == name} for name in ("taken", "pooled"))
+    assert np.mean(list(taken.values())) < 0.85 * np.mean(list(pooled.values()))
+    assert taken["decode_attention", "bfloat16 with fp8 cache"] < 0.5 * pooled["decode_attention", "bfloat16 with fp8 cache"]
+
+
+def test_the_nearest_constants_count():
+    """A device's own, then its generation's unless all GPUs' are of a newer version, then all GPUs'."""
+
+    def named(machine, known=None):
+        found = calibrate.fits_of(load(machine), known or calibrate.shipped())
+        return {key: fit.setup.device for key, fit in found.items()}
+
+    assert named("h200")["gemm"] == named("gh200")["gemm"] == named("h200x8")["all_reduce"] == H100
+    assert named("h200")["moe int4"] == "NVIDIA H200"
+    assert named("rtx5090")["decode_attention fp8"] == RTX
+    assert named("b200")["gemm"] == named("a100")["moe int4"] == calibrate.POOLED
+    assert "gemm fp8" not in named("a100")  # which has no units for it
+    assert named("phone-lpddr5x-ufs4") == {}
+    shipped = calibrate.fits_of(load("h100"), calibrate.shipped())["moe int4"]
+    assert shipped.setup.version == "0.24.0"
+    of_before = replace(shipped, setup=replace(shipped.setup, version="0.19.0"))
+    pooled = replace(shipped, setup=replace(shipped.setup, device=calibrate.POOLED))
+    assert named("h200", [{"moe": of_before}, {"moe": pooled}]) == {"moe int4": calibrate.POOLED}
+    assert named("h200", [{"moe": shipped}, {"moe": pooled}]) == {"moe int4": H100}
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_shipped_constants_of_four_bits_are_what_calibration_gives(path):
+    [table] = measured.read([path / "moe_perf.parquet"], "int4_wo")
+    machine = calibrate.machine_of(table.setup.device)
+    kept = next(fits["moe"] for fits in calibrate.shipped() if fits.get("moe") and fits["moe"].setup == table.setup)
+    assert calibrate.calibrate(table, machine).constants == pytest.approx(kept.constants, rel=1e-6)
+    error = np.abs(kept.seconds(calibrate.gpu_of(machine), table.shapes) / table.seconds - 1.0).mean()
+    assert error < 0.065
 
 
 def test_tables_of_collectives_without_a_node_are_left_out_with_a_line(tables):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.expert_load import expert_load
-from tokentape.hw.operators.moe import CUTLASS, TRITON, TRITON_BEFORE_16, TRTLLM
+from tokentape.hw.operators.moe import CUTLASS, MARLIN, TRITON, TRITON_BEFORE_16, TRTLLM
 from tokentape.hw.operators.operator import slower
 
 moe = OPERATORS["moe"]
@@ -33,6 +33,38 @@ def test_a_layer_by_hand():
     shapes = layer(4, 128, 128, 1, 4)
     assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes), expected)
     assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes) == "compute"
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(8, 8), (28, 8), (29, 16), (58, 32), (116, 48), (173, 64), (900, 64)])
+def test_a_layer_of_four_bits_by_hand(tokens, rows):
+    """Marlin on 4 experts of 128 x 128: the first of its heights that a quarter of the tokens fills to less than nine tenths; 2
+    column blocks of gate and up, one of down, no wave half empty, at most 1,536 operations of an SM and cycle, the peak here."""
+    blocks = 4 * -(-tokens // 4 // rows)
+    gate_up_ops, down_ops = ((2 * blocks * rows * n * 128 + 10 * (tokens * n + blocks * n * 128)) * 128 for n in (2, 1))
+    weights_s = 4 * (2 * 128 * (128 + 64) + 128 * (128 + 64)) * 0.5625 / 1e12
+    activations_s = (tokens * (5 * 128 + 2 * 128) + tokens * (128 + 128) + tokens * 128) * 2 / 1e12
+    fast = TOY._replace(clock_hz=1.755e9)
+    expected = 1e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
+    shapes = layer(tokens, 128, 128, 1, 4) | {"weight_bits": np.array([4.5])}
+    constants = np.array([1e-6, 1.0, 10.0, 1.0])
+    assert np.isclose(moe.seconds(fast, constants, shapes), expected)
+    assert np.isclose(moe.seconds(fast, constants, shapes | {"kernel": np.array([MARLIN])}), expected)
+    slow = fast._replace(peak_ops_per_s=1536 * 2 * 1.755e9 * 4)  # four times what a warp's instructions reach
+    busy_s = ((gate_up_ops + down_ops) / (1536 * 2 * 1.755e9)) ** 2.5
+    assert np.isclose(moe.seconds(slow, constants, shapes), 1e-6 + (weights_s**2.5 + busy_s) ** 0.4 + activations_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "kernel"),
+    [
+        ("vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts", "0.24.0", MARLIN),
+        ("vllm_marlin_int4_moe", "0.19.0", TRITON),  # so called, it timed Triton's
+        ("vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "0.24.0", CUTLASS),
+        ("vllm_fused_moe", "0.14.0", TRITON_BEFORE_16),
+    ],
+)
+def test_the_name_in_a_table_tells_its_kernel(name, version, kernel):
+    assert moe.of_table(version, np.array([name]), layer(4, 128, 128, 1, 4))["kernel"] == [kernel]
 
 
 @pytest.mark.parametrize(

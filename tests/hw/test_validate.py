@@ -15,11 +15,11 @@ GPU = calibrate.gpu_of(load("a100"))
 SETUP = measured.Setup("NVIDIA A100-SXM4-80GB", "VLLM", "0.14.0", "bfloat16")
 
 
-def fit_of(setup, factor=1.0):
-    """GEMM constants of a made-up calibration; times are `factor` those of the start values."""
+def fit_of(setup, factor=1.0, machine="h100"):
+    """GEMM constants of a made-up calibration of another generation's machine; times are `factor` those of the start values."""
     constants = {p.name: p.start for p in OPERATORS["gemm"].parameters}
     slow = {**constants, "launch_s": constants["launch_s"] * factor}
-    return calibrate.Fit("gemm", setup, "a100", slow, slow, {"m": (1, 64)}, 10, ("made/up.parquet",))
+    return calibrate.Fit("gemm", setup, machine, slow, slow, {"m": (1, 64)}, 10, ("made/up.parquet",))
 
 
 def table(n=25):
@@ -62,6 +62,10 @@ def test_a_device_without_constants_is_held_to_those_that_engines_take_for_it():
     assert rows["pooled"]["mape_frac"] == pytest.approx(0.25)
     assert rows["other_device"]["mape_frac"] > 0.3
     assert "pooled" not in by_split(pooled, {"gemm": fit_of(SETUP, 1.0)})[0]
+    sibling = {"gemm": fit_of(replace(SETUP, device="A100 of another maker"), 1.0, "a100")}
+    assert set(by_split(pooled, sibling)[0]) == {"same_generation", "other_device"}
+    of_before = {"gemm": fit_of(replace(SETUP, version="0.1.0"), 1.0)}
+    assert set(by_split(pooled, of_before)[0]) == {"other_version"}
 
 
 def test_no_two_rows_share_a_key_and_points_are_few():

@@ -8,7 +8,6 @@ import pytest
 from sliced_tape import sliced_trace
 from tapes import GEOMETRY, make_trace
 
-from tokentape.hw.calibrate import fits_of, of_others, shipped
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
@@ -143,7 +142,14 @@ def test_what_does_not_fit_is_told_with_its_sizes():
 @pytest.mark.parametrize(
     ("machine", "weights", "told"),
     [
-        ("rtx5090", "bf16", [of_others(fits_of(load("rtx5090"), shipped()))]),
+        (
+            "rtx5090",
+            "bf16",
+            [
+                "this GPU was not measured in decode_attention, gemm, moe: times follow from its data sheet and constants of "
+                "NVIDIA RTX PRO 6000 Blackwell Server Edition, of its generation"
+            ],
+        ),
         ("h100", "int8-g32", ["no table of this GPU has gemm int8-g32, moe int8-g32: all is from the roofline"]),
         ("h100", "bf16", []),
         ("phone-lpddr5x-ufs4", "int8-g32", []),
@@ -157,7 +163,7 @@ def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(ma
     of_system = run(tape, tape.requests(), held, place, Setting(expert_format=weights))
     for result in (of_policy, of_system):
         said = result.settings["outside_envelope"].split("; ")
-        assert [one for one in said if "of this GPU" in one] == told
+        assert [one for one in said if "this GPU" in one] == told
         assert result.settings["is_extrapolated"] == bool(said[0])
 
 
