@@ -1,6 +1,7 @@
-"""Time of a dense matrix product (m, k) x (k, n) on a GPU, as cuBLAS runs it: output tiles in waves over the SMs.
+"""Time of a dense matrix product (m, k) x (k, n) on a GPU: output tiles in waves over the SMs, as cuBLAS runs it and, of operands
+of 8 bits, vLLM's CUTLASS kernels.
 
-    seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5)
+    seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5) + rounding
     tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
     waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
     memory  = (m k + k n + m n), each by its bits, at bandwidth_frac of the peak, or from the L2 cache
@@ -12,20 +13,23 @@
   with a short k, which write more than they multiply, come out slow.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
+- Operands of 8 bits: a kernel of its own reads the activations and writes them rounded, in memory or L2. The product takes the
+  one tile of vLLM's ladder for so many rows on this generation, and splits no k.
 - A tile is computed whole: below 64 rows, time hardly depends on m. Times never rise with more bandwidth or a higher tensor rate;
   with the shape they may fall by a few percent where another tile or split begins to fit.
 - Fixed costs are cycles. Weights are met again after weight_copies others of their size: in a benchmark that cycles few copies
   from L2 where these fit, within a model from memory (the default). Activations were written just before.
 
 Sources: NVIDIA, "Matrix Multiplication Background User's Guide" (tiles, tile and wave quantisation) and "GPU Performance
-Background User's Guide"; NVIDIA CUTLASS, "Efficient GEMM in CUDA" (k loop, epilogue, split-k). The tile list, the 15, the
-three and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: clocks that fall under
+Background User's Guide"; NVIDIA CUTLASS, "Efficient GEMM in CUDA" (k loop, epilogue, split-k); vLLM, csrc/quantization/w8a8,
+scaled_mm_*_fp8_dispatch.cuh (the ladders; where a tile hangs on n too, that of narrow products). The tile list, the 15, the three
+and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: clocks that fall under
 sustained load, batched products.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +44,6 @@ from tokentape.hw.operators.operator import (
     Operator,
     Parameter,
     Shapes,
-    Terms,
     columns,
     overlap,
     s_per_byte,
@@ -59,6 +62,13 @@ PARAMETERS = (
 )
 
 TILES = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+# Of rounded operands, before a compute capability: up to so many rows, the rows and columns of the tile.
+_LADDERS: tuple[tuple[float, tuple[tuple[float, int, int], ...]], ...] = (
+    (9.0, ((16, 16, 64), (32, 32, 64), (64, 64, 64), (256, 64, 128), (np.inf, 128, 128))),
+    (10.0, ((16, 16, 64), (64, 64, 64), (128, 64, 128), (np.inf, 128, 128))),
+    (12.0, ((16, 32, 128), (64, 64, 128), (256, 128, 128), (np.inf, 256, 128))),
+    (np.inf, ((16, 16, 64), (32, 32, 64), (256, 64, 64), (np.inf, 128, 128))),
+)
 # Multiply-adds that take as long as loading one operand element of a tile.
 _LOAD_MACS = 15.0
 _STEP_K = 64
@@ -74,8 +84,17 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     return {"weight_copies": np.full(kernels.size, 6.0)}
 
 
-def _whole(terms: Terms) -> Floats:
-    return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
+class _Terms(NamedTuple):
+    """Parts of the time, each (n,) f64 seconds; compute and memory overlap."""
+
+    launch_s: Floats
+    compute_s: Floats
+    memory_s: Floats
+    rounding_s: Floats
+
+
+def _whole(terms: _Terms) -> Floats:
+    return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER) + terms.rounding_s
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
@@ -84,7 +103,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     return 2.0 * m * n * k, (value_bits * m * k + weight_bits * k * n + OUTPUT_BITS * m * n) / 8.0
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     m, n, k, weight_copies, weight_bits, value_bits, speedup = arguments
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
     launch_s = launch_s * slower(gpu)
@@ -93,22 +112,37 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     steps = np.ceil(k / _STEP_K)
     overhead_steps = tile_overhead_k / _STEP_K
     partial_s = 2.0 * m * n * _BYTES_PER_PARTIAL / (bytes_per_s * _L2_SPEEDUP)  # written and read again, per part
+
+    def walked(rows: Floats | float, width: Floats | float) -> tuple[Floats, Floats, Floats]:
+        tiles = np.ceil(m / rows) * np.ceil(n / width)
+        step_s = _STEP_K * _tile_macs(rows, width) / macs_per_s
+        return tiles, step_s, np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
+
     fastest_s = np.inf * m
     for tile in TILES:
-        tiles = np.ceil(m / tile[0]) * np.ceil(n / tile[1])
-        step_s = _STEP_K * _tile_macs(tile[0], tile[1]) / macs_per_s
-        whole_s = np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
+        tiles, step_s, whole_s = walked(*tile)
         parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
         split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
+    is_rounded = value_bits < OUTPUT_BITS
+    compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], fastest_s)
     weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
     memory_s = weights * s_per_byte(gpu, bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * s_per_byte(gpu, bandwidth_frac, weights + others)
-    return Terms(launch_s + 0.0 * m, fastest_s, memory_s)
+    rounded = np.where(is_rounded, m * k * (OUTPUT_BITS + value_bits) / 8.0, 0.0)
+    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, rounded * s_per_byte(gpu, bandwidth_frac, rounded))
 
 
-def _tile_macs(rows: int, width: int) -> float:
+def _of_ladder(gpu: Gpu, m: Floats) -> tuple[Floats, Floats]:
+    """Rows and columns of the one tile that vLLM's CUTLASS kernels take for so many rows, (n,) each."""
+    rows, width = np.inf * m, np.inf * m
+    for most, of_rows, of_width in reversed(next(ladder for before, ladder in _LADDERS if gpu.capability < before)):
+        rows, width = np.where(m <= most, of_rows, rows), np.where(m <= most, of_width, width)
+    return rows, width
+
+
+def _tile_macs(rows: Floats | float, width: Floats | float) -> Floats | float:
     """Multiply-adds of a tile per element of k, its operand loads counted as such, in the measure of the largest tile."""
     largest = TILES[0]
     load_share = _LOAD_MACS * (largest[0] + largest[1]) / (largest[0] * largest[1])

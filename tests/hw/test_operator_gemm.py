@@ -44,6 +44,30 @@ def test_split_along_k_by_hand():
     assert np.isclose(time(TOY, constants, 64, 64, 256), 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4)
 
 
+@pytest.mark.parametrize(("capability", "m", "tile"), [
+    (8.9, 16, (16, 64)), (8.9, 17, (32, 64)), (8.9, 256, (64, 128)), (8.9, 257, (128, 128)),
+    (9.0, 16, (16, 64)), (9.0, 17, (64, 64)), (9.0, 128, (64, 128)), (9.0, 129, (128, 128)),
+    (10.0, 16, (32, 128)), (10.0, 257, (256, 128)), (12.0, 32, (32, 64)), (12.0, 256, (64, 64)), (12.0, 257, (128, 128)),
+])  # fmt: skip
+def test_eight_bit_operands_by_hand(capability, m, tile):
+    """m x 256 x 512 on two SMs: the tile of vLLM's ladder alone, no split though tiles may be fewer than SMs, and the activations
+    read in 16 bits and written in 8 by a kernel of its own."""
+    rows, columns = tile
+    n_tiles = -(-m // rows) * -(-256 // columns)
+    macs = (rows * columns + 15 * (rows + columns)) / (1 + 15 * 384 / 32768)
+    tiles_s = -(-n_tiles // 2) * 9 * 64 * macs * 2 / 1e12
+    memory_s = (512 * 256 + m * 512 + 2 * m * 256) / 1e12
+    expected = CYCLE * 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4 + 3 * m * 512 / 1e12
+    shapes = {
+        "m": np.array([m]),
+        "n": np.array([256]),
+        "k": np.array([512]),
+        "weight_bits": np.array([8]),
+        "value_bits": np.array([8]),
+    }
+    assert np.isclose(gemm.seconds(TOY._replace(capability=capability), TOY_CONSTANTS, shapes), expected)
+
+
 @pytest.mark.parametrize(
     ("shape", "expected"), [((1, 32, 32), "launch"), ((8192, 8192, 8192), "compute"), ((1, 16384, 16384), "memory")]
 )
