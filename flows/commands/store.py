@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
-    from tokentape.warehouse.results import run_ids
-
     rows: list[tuple[object, ...]] = []
     tapes, damaged = store.tapes()
     for tape in tapes:
@@ -48,7 +46,10 @@ def ls(store: StoreOption = None) -> None:
         return
     columns = ("trace", "origin", "model", "data set", "requests", "tokens", "tables", "MiB")
     print_table("", columns, rows, numbers=("requests", "tokens", "MiB"))
-    note(f"{len(run_ids(store))} replay results in {store.uri}")
+    if store.fs.isdir(store.path("runs")):
+        from tokentape.warehouse.results import run_ids
+
+        note(f"{len(run_ids(store))} replay results in {store.uri}")
 
 
 def show(trace: TraceArgument, store: StoreOption = None) -> None:

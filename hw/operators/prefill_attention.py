@@ -15,8 +15,8 @@ each is a tile of its own, so that the call is bound by them, or by reading thei
 
 Fixed costs are cycles. FlashAttention 3 plans its tiles in a kernel of its own. Where the call also stores K and V in the paged
 cache (stores_kv; without it the write is counted), that takes a kernel, and its bytes at the memory's rate or at 6 in a cycle of
-every SM, whichever is slower. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model operands
-come from memory (the default).
+every SM (2.25 where it rounds them to 8 bits), whichever is slower. A benchmark that repeats one call (is_warm) finds in L2 what
+fits there; within a model operands come from memory (the default).
 
 Not covered: chunked prefill over an existing cache, prompts of unequal length in a batch.
 """
@@ -69,7 +69,8 @@ PARAMETERS = (
 # Half of the memory time hides behind the arithmetic of other tiles.
 _OVERLAP = 0.5
 _FURTHER_KERNEL_S = 2e-6
-_STORED_BYTES_PER_CYCLE = 6.0  # of an SM
+_STORED_BYTES_PER_CYCLE = 6.0  # read and written by an SM that copies values
+_ROUNDED_BYTES_PER_CYCLE = 2.25  # and by one that rounds them to 8 bits: half as many values
 
 
 def _whole(terms: Terms) -> Floats:
@@ -96,7 +97,8 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
     stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * (2.0 + kv_bits / 8.0) * kv_heads * stored
     each_s = s_per_byte(gpu, e_memory, np.where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
-    storing_s = stored_bytes * np.maximum(each_s, 1.0 / (_STORED_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz))
+    per_cycle = np.where(kv_bits < 8.0 * BYTES_PER_VALUE, _ROUNDED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE)
+    storing_s = stored_bytes * np.maximum(each_s, 1.0 / (per_cycle * gpu.n_sms * gpu.clock_hz))
     kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * slower(gpu)
     read_s = kv_bits / 4.0 * decodes * kv_heads * seen * head_dim * s_per_byte(gpu, e_memory, COLD + 0.0 * seen)
     compute_s = compute_s + (np.maximum(beside_s, read_s) if runs_fa2(gpu) else 0.0)

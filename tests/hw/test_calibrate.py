@@ -201,7 +201,7 @@ def test_a_fifth_gpu_is_predicted_blind(of_h200):
         ("gemm", "fp8"): 0.135,
         ("moe", "fp8"): 0.17,
         ("decode_attention", "bfloat16 with fp8 cache"): 0.115,
-        ("prefill_attention", "bfloat16 with fp8 cache"): 0.18,
+        ("prefill_attention", "bfloat16 with fp8 cache"): 0.15,
         ("moe", "int4_wo"): 0.14,
     }
     assert {key[:2] for key in of_h200} == set(bars)
