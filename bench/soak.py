@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -162,7 +163,8 @@ class Disturbance:
 def start(world: World, job: Callable[[], object], disturbed: Disturbance) -> Callable[[], Ended]:
     """Starts a job in a fork; the function waits for it. What the job returns is said as JSON."""
     (err, err_to), (told, told_to) = os.pipe(), os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # that threads are at work
+        pid = os.fork()
     if pid:
         os.close(err_to)
         os.close(told_to)

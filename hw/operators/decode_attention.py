@@ -11,8 +11,9 @@ the whole context on one SM per head) and transposes grouped queries in further 
 heads; with a window it does neither, and every query head is a tile. With prompts in the same call (prompt_tokens) it walks the
 decodes as it does prompts: their time is in prefill attention's. FlashAttention 3 splits everything. With a window it takes
 narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
-!is_local): all 192 cost time. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count
-as 3 (FlashAttention 2, transposes and combination) or 1.
+!is_local): all 192 cost time. FlashInfer's kernels, for caches of 8 bits where FlashAttention 2 would run, split everything and
+transpose nothing. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count as 3
+(FlashAttention 2, transposes and combination) or 1.
 
 Fixed costs and blocks are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model the
 cache comes from memory (the default). Times never fall as the context grows; they may as the batch grows past the point where
@@ -39,6 +40,7 @@ from tokentape.hw.operators.flash_attention import (
     of_table,
     runs_fa2,
     runs_fa3,
+    runs_flashinfer,
     runs_trtllm,
     tiles_per_sm,
     window,
@@ -99,9 +101,10 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     keys = np.where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    packs = (window_size == 0) | (not runs_fa2(gpu))
+    shared = runs_flashinfer(gpu, kv_bits)
+    packs = (window_size == 0) | (not runs_fa2(gpu)) | shared
     tiles = batch * np.where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
-    splits, places = _splits(gpu, tiles, blocks, group, packs)
+    splits, places = _splits(gpu, tiles, blocks, ((group > 1) & packs) | shared)
 
     rows = np.where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
     each_s = block_s * block_share(gpu) * rows * block / 128.0 * (head_dim + SOFTMAX_DIMS) / (128.0 + SOFTMAX_DIMS)
@@ -115,19 +118,20 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, np.where(is_warm > 0, cache_bytes, COLD))
 
     combining = np.where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
-    further = stored + combining * (0.0 if runs_trtllm(gpu) else 1.0 if runs_fa3(gpu) else 3.0) + 1.0 * runs_fa3(gpu)
+    kernels = 0.0 if runs_trtllm(gpu) else np.where(shared, 1.0, 3.0) if runs_fa2(gpu) else 1.0
+    further = stored + combining * kernels + 1.0 * runs_fa3(gpu)
     if runs_fa2(gpu):
-        further = further + 3.0 * (packs & (group > 1) & (batch > 1) & (kv_heads > 1))
+        further = further + 3.0 * (packs & ~shared & (group > 1) & (batch > 1) & (kv_heads > 1))
     own = np.where((prompt_tokens > 0) & runs_fa2(gpu), 0.0, 1.0)
     return Terms(own * (launch_s + further * further_kernel_s), own * compute_s, own * memory_s)
 
 
-def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, group: Floats, packs: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, may: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Parts into which each tile's keys are cut (1: not at all), and how many tiles or parts there are to place; (n,) each."""
     slots = gpu.n_sms * tiles_per_sm(gpu)
     split = (tiles < SPLIT_BELOW * slots) & (blocks > 1)
     if runs_fa2(gpu):
-        split = split & (group > 1) & packs
+        split = split & may
     parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
     return np.where(split, np.maximum(parts, 1.0), 1.0), np.where(split, np.minimum(tiles * blocks, slots), tiles)
 

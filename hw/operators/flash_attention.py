@@ -1,7 +1,9 @@
 """How the attention kernels cut attention into tiles: what the prefill and the decode model share.
 
 Facts of the software, not fitted. vLLM runs FlashAttention 3 on Hopper, TensorRT-LLM's kernels (by FlashInfer) on data-centre
-Blackwell, FlashAttention 2 on the others:
+Blackwell, FlashAttention 2 on the others, but FlashInfer's own there where the cache is of 8 bits. Those are taken as
+FlashAttention 2, with tiles of 16, 64 or 128 rows (128 where heads are < 256) by the rows of a group's heads, which always share
+them, single queries of any group split, one kernel that combines them, and no transposes. The others:
 
 |                              | FlashAttention 2                  | FlashAttention 3                      | TensorRT-LLM      |
 |------------------------------|-----------------------------------|---------------------------------------|-------------------|
@@ -15,7 +17,8 @@ Blackwell, FlashAttention 2 on the others:
 
 Sources: github.com/vllm-project/flash-attention, csrc/flash_attn/flash_api.cpp (set_params_splitkv, mha_varlen_fwd: kBlockM 64,
 seqlenq_ngroups_swapped), hopper/tile_size.h (tile_size_fwd_sm90), hopper/heuristics.h (should_pack_gqa),
-hopper/flash_prepare_scheduler.cu (num_splits_dynamic). TensorRT-LLM's column is assumed: its kernels are closed.
+hopper/flash_prepare_scheduler.cu (num_splits_dynamic); github.com/flashinfer-ai/flashinfer, include/flashinfer/utils.cuh
+(FA2DetermineCtaTileQ). TensorRT-LLM's column is assumed: its kernels are closed.
 """
 
 from __future__ import annotations
@@ -51,6 +54,11 @@ def runs_trtllm(gpu: Gpu) -> bool:
 
 def runs_fa2(gpu: Gpu) -> bool:
     return not runs_fa3(gpu) and not runs_trtllm(gpu)
+
+
+def runs_flashinfer(gpu: Gpu, kv_bits: Floats) -> NDArray[np.bool_]:
+    """Where vLLM runs FlashInfer's kernels in place of FlashAttention 2, which reads no cache of 8 bits, (n,)."""
+    return kv_bits < (8.0 * BYTES_PER_VALUE if runs_fa2(gpu) else 0.0)
 
 
 def tiles_per_sm(gpu: Gpu) -> float:

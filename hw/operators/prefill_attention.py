@@ -37,6 +37,7 @@ from tokentape.hw.operators.flash_attention import (
     of_table,
     runs_fa2,
     runs_fa3,
+    runs_flashinfer,
     tiles_per_sm,
     window,
 )
@@ -89,7 +90,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm, kv_bits, decodes, context = arguments
     launch_s, tile_s, e_compute, e_memory = constants
     compute_s, further = _compute(
-        gpu, tile_s * slower(gpu), e_compute, batch, isl, heads, kv_heads, head_dim, window(window_size)
+        gpu, tile_s * slower(gpu), e_compute, batch, isl, heads, kv_heads, head_dim, window(window_size), kv_bits
     )
     seen = np.minimum(context, window(window_size))
     walked = np.ceil(seen / keys_per_block(gpu, head_dim))
@@ -121,18 +122,22 @@ def _compute(
     kv_heads: Floats,
     head_dim: Floats,
     window_tokens: Floats,
+    kv_bits: Floats,
 ) -> tuple[Floats, Floats]:
     """Seconds of the busiest SM and the number of further kernels, both (n,)."""
     fa2 = runs_fa2(gpu)
     group, block = heads / kv_heads, keys_per_block(gpu, head_dim)
     tile_rows = np.where((head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
     packed = (isl == 1) & (window_tokens == np.inf) if fa2 else isl <= tile_rows
+    shared = runs_flashinfer(gpu, kv_bits)
+    of_group = np.where((isl * group > 64) & (head_dim < 256), 128.0, np.where(isl * group > 16, 64.0, 16.0))
+    tile_rows, packed = np.where(shared, of_group, tile_rows), packed | shared
     tiles_per_head = np.where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
     tiles = batch * np.where(packed, kv_heads, heads) * tiles_per_head
-    ramp = (tiles_per_head > 1) & ~packed  # packed tiles and lone tiles all see the same keys
-    longest, mean = _key_blocks(isl, tile_rows, window_tokens, block, ramp)
+    ramp = (tiles_per_head > 1) & (~packed | shared)  # packed tiles and lone tiles all see the same keys
+    longest, mean = _key_blocks(isl, np.where(shared, np.maximum(tile_rows / group, 1.0), tile_rows), window_tokens, block, ramp)
 
-    rows = np.where(isl * group <= 64, 64.0, tile_rows)
+    rows = np.where((isl * group <= 64) & ~shared, 64.0, tile_rows)
     block_s = 4.0 * rows * block * (head_dim + SOFTMAX_DIMS) / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
     longest_s = tile_s + longest * block_s
     shortest_s = tile_s + np.where(ramp, 1.0, longest) * block_s
@@ -141,7 +146,7 @@ def _compute(
     idle_s = (np.ceil(waves) - waves) * shortest_s
     if fa2:
         last_s = np.where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
-        transposed = packed & (batch > 1) & (group > 1) & (kv_heads > 1)
+        transposed = packed & ~shared & (batch > 1) & (group > 1) & (kv_heads > 1)
         return np.maximum(longest_s, share_s + idle_s + last_s), np.where(transposed, 1.0, 0.0)
     whole_s = np.maximum(longest_s, share_s + idle_s)
     split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s

@@ -49,7 +49,7 @@ def test_the_corpus_is_refused_as_it_says(name: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, OSError)) as caught:
         run(path, Store(str(tmp_path / "store")))
     line = str(caught.value)
-    assert REFUSED[name] in line
+    assert any(words in line for words in REFUSED[name].split(" | "))  # Python's own differ by its version
     assert "\n" not in line
     assert len(line) < 600
     assert str(tmp_path) in line

@@ -129,3 +129,20 @@ def test_the_constants_can_be_told_apart(operator, truth):
     some = shape(2 ** rng.integers(0, 9, n), tokens, kv_heads * 2 ** rng.integers(0, 4, n), kv_heads, rng.choice([64, 128], n))
     measured = operator.seconds(H100, truth, some)
     assert np.allclose(fit(operator, H100, some, measured), truth, rtol=0.05)
+
+
+def compute_s(operator, constants, **shapes):
+    """Of one call on the toy, in blocks of 64 rows by 128 keys where tiles cost nothing beside."""
+    given = [np.array([float({**operator.defaults, **shapes}[name])]) for name in operator.arguments]
+    return operator.terms(TOY, np.array(constants), *given).compute_s[0]
+
+
+def test_caches_of_eight_bits_are_read_by_tiles_of_whole_groups():
+    """FlashInfer's, where FlashAttention 2 would run. 16 heads of one group over 16 tokens: 16 tiles of 64 rows on two SMs, or two
+    of 128. A lone head over 64 blocks: FlashAttention 2 walks all, FlashInfer 18 on each SM, twice."""
+    prompt = {"batch_size": 1, "isl": 16, "num_heads": 16, "num_key_value_heads": 1, "head_dim": 128}
+    fa2, shared = (compute_s(prefill_attention, (0, 0, 1, 1), **prompt, kv_bits=bits) for bits in (16, 8))
+    assert fa2 / shared == pytest.approx(8 / 2)
+    lone = {"batch_size": 1, "isl": 1, "step": 8191, "num_heads": 1, "num_key_value_heads": 1, "head_dim": 128}
+    fa2, split = (compute_s(decode_attention, (0, 0, 0, 1e-6, 1), **lone, kv_bits=bits) for bits in (16, 8))
+    assert fa2 / split == pytest.approx(64 / 36)

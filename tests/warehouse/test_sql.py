@@ -71,12 +71,12 @@ def test_pareto_and_best_policy_rank_means_over_seeds(small: Store) -> None:
 
 
 def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
-    steps_s = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
+    steps_s = first, second, third = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
     for seed, step_s in enumerate(steps_s):
         key = f"f{len(steps_s) - seed}"  # results lie in the order of their ids
         write_replays(small, result_tables(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
     database = load(small, database_path(small)).database
-    assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == sum(steps_s) / 3
+    assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == (first + second + third) / 3
 
 
 OTHERS = {"lookup": "serial", "recency": "hits-first", "prefill": "token-major", "start": "cold", "overflow": "keep"}
