@@ -294,10 +294,9 @@ def _nearness(machine: HardwareSpec, fit: Fit) -> tuple[int, ...]:
     capability = machine.compute.compute_capability
     if capability is None or (operands and operands.ops not in machine.compute.ops_per_s):
         return ()
-    version = () if setup.version == EVERY else release(setup.version)
     if setup.device == POOLED:
-        return (1, *version, 0) if version else (0,)
-    return (1, *version, 1) if _capability(fit.machine) == capability.value else ()
+        return (0,) if setup.version == EVERY else (1, *release(setup.version), 0)
+    return (1, *release(setup.version), 1) if _capability(fit.machine) == capability.value else ()
 
 
 @cache

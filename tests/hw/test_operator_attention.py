@@ -138,8 +138,8 @@ def compute_s(operator, constants, **shapes):
 
 
 def test_caches_of_eight_bits_are_read_by_tiles_of_whole_groups():
-    """FlashInfer's, where FlashAttention 2 would run. 16 heads of one group over 16 tokens: 16 tiles of 64 rows on two SMs, or two
-    of 128. A lone head over 64 blocks: FlashAttention 2 walks all, FlashInfer 18 on each SM, twice."""
+    """FlashInfer's, where FlashAttention 2 would run. 16 heads of one group over 16 tokens: 16 tiles of 64 rows on two SMs, or
+    two of 128. A lone head over 64 blocks: FlashAttention 2 walks all, FlashInfer 18 on each SM, twice."""
     prompt = {"batch_size": 1, "isl": 16, "num_heads": 16, "num_key_value_heads": 1, "head_dim": 128}
     fa2, shared = (compute_s(prefill_attention, (0, 0, 1, 1), **prompt, kv_bits=bits) for bits in (16, 8))
     assert fa2 / shared == pytest.approx(8 / 2)
