@@ -6,7 +6,7 @@ VALIDATE = (
 BARS = "Bar: mean of |predicted / measured - 1|; white tick: median; circle: 95th percentile."
 SPLITS = {
     "fitted": "rows fitted on", "held_out": "rows never seen", "other_version": "another version of vLLM",
-    "same_generation": "device never seen, its generation", "pooled": "device never seen, all together",
+    "same_generation": "device never seen (by its generation)", "pooled": "device never seen, all together",
     "other_device": "device never seen",
 }  # fmt: skip
 OPERATORS = {"gemm": "GEMM", "moe": "MoE"}
