@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def test_the_corpus_is_refused_as_it_says(name: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, OSError)) as caught:
         run(path, Store(str(tmp_path / "store")))
     line = str(caught.value)
-    assert any(words in line for words in REFUSED[name].split(" | "))  # Python's own differ by its version
+    told = REFUSED[name].split(" | ")  # by Python 3.11, by later ones
+    assert any(words in line for words in (told[:1] if sys.version_info < (3, 12) else told))
     assert "\n" not in line
     assert len(line) < 600
     assert str(tmp_path) in line
