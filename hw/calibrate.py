@@ -287,8 +287,8 @@ def of_others(machine: HardwareSpec, fits: Iterable[Fit]) -> tuple[str, ...]:
 
 
 def _nearness(machine: HardwareSpec, fit: Fit) -> tuple[int, ...]:
-    """How near constants are to a machine's device, for sorting; () where they say nothing of it. Its own stay in the order in which
-    they are known: of later versions, and last those of a user's."""
+    """How near constants are to a machine's device, for sorting; () where they say nothing of it. Its own stay in the order in
+    which they are known: of later versions, and last a user's."""
     setup, operands = fit.setup, OPERANDS_OF.get(fit.setup.dtype) if fit.operator not in COLLECTIVES else None
     if setup.device == (machine.measured_as or "-"):
         return (2,)

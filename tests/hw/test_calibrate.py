@@ -193,8 +193,8 @@ def of_h200():
 
 
 def test_a_fifth_gpu_is_predicted_by_one_of_its_generation(of_h200):
-    """vLLM 0.24's kernels on an H200 by the H100's constants: none was fitted on it. In 16 bits and FP8 experts nothing was chosen on
-    it either; FP8 products and caches, and INT4, were mended after their errors here had been seen."""
+    """vLLM 0.24's kernels on an H200 by the H100's constants: none was fitted on it. In 16 bits and FP8 experts nothing was
+    chosen on it either; FP8 products and caches, and INT4, were mended after their errors here had been seen."""
     bars = {
         ("gemm", "bfloat16"): 0.115,
         ("moe", "bfloat16"): 0.11,
