@@ -120,7 +120,8 @@ class KVLayer(CacheLayerMixin):
         """Keys and values (batch, heads, m, width) of tokens (batch, m), from what is stored of their layer inputs."""
         assert self.inputs is not None
         device = self.x_planes[0].device
-        at = torch.from_numpy(tokens + self.pads[:, None]).to(device)
+        last = self.x_planes[0].shape[2] - 1  # of a shorter row, whose further ones nobody reads
+        at = torch.from_numpy(np.minimum(tokens + self.pads[:, None], last)).to(device)
         planes = tuple(plane.take_along_dim(at[:, None, :, None], dim=2) for plane in self.x_planes)
         is_hst = torch.from_numpy(self._important(tokens))[:, None].to(device) if self.storage.needs_groups else None
         stored = self.storage.read(planes, is_hst, (self.index, "inputs"))[:, 0]
