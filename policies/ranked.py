@@ -58,6 +58,13 @@ def _settle(place, winner, base, root, tree, order, latest):  # type: ignore[no-
     tree[root] = winner
 
 
+@kernel(inline="always")
+def _is_first_of_four(place, base, root, tree):  # type: ignore[no-untyped-def]
+    """Whether the node over a place names it: where it does not, it may leave later and no node changes."""
+    n = uint64(tree[root + uint64(N_LEAVES)])
+    return n == uint64(1) or tree[root + uint64(LEAVES) + ((n + uint64(3)) & ~uint64(3)) + ((place - base) >> uint64(2))] == place
+
+
 @kernel(void(uint64, _U32, _I64, _I64), allocates=False)
 def _settle_all(root, tree, order, latest):  # type: ignore[no-untyped-def]
     """All nodes, by the leaves."""
@@ -154,9 +161,11 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
             hits[i] = is_hit
             if is_hit:
                 place = uint64(slot_of[key])
+                is_later = ranked >= order[place]
                 order[place], latest[place] = ranked, first_lookup + nth
                 nth += 1
-                _settle(place, place, base, root, tree, order, latest)
+                if not is_later or _is_first_of_four(place, base, root, tree):
+                    _settle(place, place, base, root, tree, order, latest)
                 continue
             missing += sizes[key]
             rank[key] = ranked
