@@ -53,7 +53,7 @@ group by trace_id, dataset, hardware, scope, expert_format order by 1, 2, 3
 
 
 class Demo(NamedTuple):
-    """What the demo made: the index page and its tapes."""
+    """What the demo made: the index page, or where there are no pages the database, and its tapes."""
 
     page: str
     traces: tuple[str, ...]

@@ -79,10 +79,10 @@ def publish_flow(store: str | None = None, site: str = "site") -> str:
 
     Args:
         store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        site: Folder of the pages.
+        site: Folder of the pages; none are written where it is empty.
     """
     database = step("load the warehouse", partial(publish.load, store), WAREHOUSE)
-    return str(step("write the pages", partial(publish.write, database, site), WAREHOUSE))
+    return str(step("write the pages", partial(publish.write, database, site), WAREHOUSE) if site else database)
 
 
 @flow(name="pipeline", flow_run_name=_named)

@@ -29,5 +29,6 @@ def write(database: Path, site: str) -> Path:
 
 
 def publish(store: str | None = None, site: str = "site") -> str:
-    """Loads the store's warehouse and writes its pages; the path of the index page."""
-    return str(write(load(store), site))
+    """Loads the store's warehouse and writes its pages; the path of the index page, of the database where `site` is empty."""
+    database = load(store)
+    return str(write(database, site) if site else database)

@@ -18,10 +18,11 @@ SiteOption = Annotated[str, option("Folder of the pages.", "--out")]
 def demo(
     store: StoreUri = None,
     out: SiteOption = "site",
+    site: Annotated[bool, option("Write the pages, or end once the results are loaded.", "--site/--no-site")] = True,
     prefect: Annotated[bool, option("Record the run in a Prefect server that is started for it.", "--prefect")] = False,
 ) -> None:
     """Everything once, offline: capture from the embedded model, replay the baselines, answer the papers in brief, load, write
-    the pages.
+    the pages. Prints what it found and where the pages are, without them where the database is.
 
     A second run finds the tapes and results of the first and only loads them again.
     """
@@ -29,7 +30,9 @@ def demo(
 
     if prefect:
         from tokentape.flows.pipeline import demo as run_demo
-    made = run_demo(store, out)
+    if not site and out != "site":
+        raise typer.BadParameter("--out is the folder of the pages, which --no-site leaves out; give one of the two")
+    made = run_demo(store, out if site else "")
     print_summary(made, store)
     print(made.page)
 

@@ -261,6 +261,11 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     assert "study baselines: 0 replays run" in second.err
     assert "paper " not in second.err
     assert second.out == first.out
+    for each in (tmp_path / "site").iterdir():
+        each.unlink()
+    assert tokentape.ok("demo", "--no-site").out.splitlines()[-1] == str(tmp_path / "tape/warehouse.duckdb")
+    assert not list((tmp_path / "site").iterdir())
+    assert "give one of the two" in tokentape("demo", "--no-site", "--out", "pages").err
 
 
 def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
