@@ -9,7 +9,7 @@ PIP_ARGS ?=
 JOBS ?= 2
 SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow screenshots lint check matrix bench soak lines mutate golden golden-all clean
+.PHONY: help demo test test-slow screenshots lint check matrix lowest bench soak lines mutate golden golden-all clean
 
 help:
 	@echo "make demo       capture, replay, load and show, on the model that ships with tokentape"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make check      lint + test: what CI runs"
 	@echo "make matrix     the tests under every Python from 3.11 to 3.14 that is installed"
+	@echo "make lowest     the tests with the oldest releases that pyproject.toml allows; needs uv"
 	@echo "make bench      speed, last line JSON"
 	@echo "make soak       kills, full disks, second writers, rot over every command, in a folder and on S3: SOAK_MINUTES=45 SOAK_SEED=0"
 	@echo "make lines      lines of Python by room, product and tests"
@@ -67,6 +68,12 @@ matrix:
 	@for version in 3.11 3.12 3.13 3.14; do \
 	  if command -v python$$version >/dev/null; then $(MAKE) test PYTHON=python$$version VENV=.venv-$$version || exit 1; \
 	  else echo "python$$version is not installed: left out"; fi; done
+
+lowest:
+	uv venv --quiet --allow-existing --seed .venv-lowest
+	uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e '.[test]'
+	touch .venv-lowest/installed-test
+	$(MAKE) test VENV=.venv-lowest
 
 bench: $(VENV)/installed-test
 	@$(BIN)/python -m bench

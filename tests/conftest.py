@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,12 @@ def pytest_unconfigure() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("embedded") and not EMBEDDED.is_file():
         pytest.skip("the embedded model's weights are not in this checkout")
+
+
+@pytest.fixture(autouse=True)
+def log_that_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line keeps the program's log to itself once it was imported; `caplog` hears it all the same."""
+    monkeypatch.setattr(logging.getLogger("tokentape"), "propagate", True)
 
 
 @pytest.fixture(scope="session", autouse=True)

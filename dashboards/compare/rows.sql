@@ -1,12 +1,12 @@
 -- systems: part of others: runs of whole systems
 select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_string(list_transform(map_entries(
         (asked::json->'numbers')::map(varchar, varchar)), lambda e: e.key || '=' || e.value), ' '), ''), '') as machine, system,
-    system || if(asked::json->>'name' <> '', '', coalesce(' ' || nullif(array_to_string(changes, ' '), ''), '')) as method,
+    system || if((asked::json->>'name') <> '', '', coalesce(' ' || nullif(array_to_string(changes, ' '), ''), '')) as method,
     if(w.requests = 0, 'all requests', w.requests || ' requests') || if(w.repeats > 0, ', ' || w.repeats || ' times again', '')
         || if(w.output > 0, ', ' || w.output || ' tokens of each at most', '')
         || if(w.batch > 0, ', at most ' || w.batch || ' at once', '') || if(w.rate > 0, ', ' || w.rate || ' arriving per second', ', all there at once')
         || if(w."order" = 'tape', '', ', shuffled') || if(profile = 'physical', '', ', priced by ' || profile)
-        || if(asked::json->>'expert_format' = 'auto', '', ', experts ' || (asked::json->>'expert_format')) as terms,
+        || if((asked::json->>'expert_format') = 'auto', '', ', experts ' || (asked::json->>'expert_format')) as terms,
     capacity_frac as share, is_bound, residency is null and place is null and route is null as holds_all,
     system = 'lru_offload' and list_has_all(['residency=lru', 'residency.scope=global', 'residency.share_kv=false'], changes) as is_lru,
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,

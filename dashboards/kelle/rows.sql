@@ -212,8 +212,8 @@ from ({quality}) where series = 'errors' and metric = 'perplexity_ratio' and "at
 order by panel, "group", "at", model, dataset
 
 -- variant: what tells parameters of one policy apart, as kelle_quality.setting; part of others
-case when policy in ('aep', 'aerp') and parameters ->> '$.importance' = 'mean' then 'mean score'
-    when policy = 'random' and (parameters ->> '$.sink')::bigint = 0 and parameters ->> '$.recent' = '0' then 'unprotected'
+case when policy in ('aep', 'aerp') and (parameters ->> '$.importance') = 'mean' then 'mean score'
+    when policy = 'random' and (parameters ->> '$.sink')::bigint = 0 and (parameters ->> '$.recent') = '0' then 'unprotected'
     when policy = 'streaming' and (parameters ->> '$.sink')::bigint = 0 then 'recent only' else '' end as variant
 
 -- divergence: Tokens that a replayed tape and the live run both keep, by layer, over seeds.

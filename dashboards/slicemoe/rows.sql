@@ -107,7 +107,7 @@ with pulled as (
     select model_id as model, dataset, seed, coalesce(parameters ->> '$.pair', 'MAT84') as pair, parameters ->> '$.precision' as configuration,
         coalesce(parameters ->> '$."precision.tau"', '') as tau, (parameters ->> '$."router.strength"')::double as strength, kl,
         strayed_frac as strayed, 1 - kept_gate_mass_frac as lost
-    from quality where parameters ->> '$.router' = 'cache_prior' and kl is not null and strayed_frac is not null
+    from quality where (parameters ->> '$.router') = 'cache_prior' and kl is not null and strayed_frac is not null
 ),
 points as (unpivot pulled on strayed, lost into name proxy value deviation),
 correlated as (

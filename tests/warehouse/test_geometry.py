@@ -116,6 +116,7 @@ def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_ke
     with torch.no_grad():
         cache = model(torch.full((1, 60), 5), use_cache=True).past_key_values.layers
     states = [layer for layer in cache if "Linear" in type(layer).__name__]
+    states = [layer for layer in states if family == "MiniMax" or layer.conv_states[0] is not None]  # empty ones before 5.22
     if family != "MiniMax":  # which keeps its states outside what the cache tells
         assert len(states) == len(geometry.state_layers) > 0
         kept, inputs = getattr(states[0].recurrent_states[0], "numel", int)(), states[0].conv_states[0]

@@ -51,7 +51,7 @@ def test_a_tape_that_cannot_be_opened_is_told_and_hides_no_other(small: Store, c
 
 
 def test_a_writer_marks_a_shard_by_its_last_part_and_counts_its_rows(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {name: pq.read_table(small.open("hand").files(name)[0]) for name in ("requests", "tokens", "routing")}
+    tables = {name: pq.ParquetFile(small.open("hand").files(name)[0]).read() for name in ("requests", "tokens", "routing")}
     writer, written = small.writer("new"), list[str]()
     write = small.write_shard
     monkeypatch.setattr(small, "write_shard", lambda path, rows: (written.append(path.split("/")[-2]), write(path, rows)))
