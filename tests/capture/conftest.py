@@ -31,6 +31,19 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return wrapped
 
 
+@pytest.fixture(autouse=True)
+def places_that_are_there(monkeypatch):
+    """An index beyond the end is wrapped by this torch on a CPU, and ends the program on a GPU."""
+    take = torch.take_along_dim
+
+    def checked(values, at, dim):
+        assert 0 <= int(at.min()) <= int(at.max()) < values.shape[dim]
+        return take(values, at, dim=dim)
+
+    monkeypatch.setattr(torch, "take_along_dim", checked)
+    monkeypatch.setattr(torch.Tensor, "take_along_dim", checked)
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     """`model_folder("Qwen3Moe")` -> path of a saved tiny model of that family with a byte tokenizer."""
