@@ -32,6 +32,8 @@ def demo(
         from tokentape.flows.pipeline import demo as run_demo
     if not site and out != "site":
         raise typer.BadParameter("--out is the folder of the pages, which --no-site leaves out; give one of the two")
+    if site:
+        import tokentape.dashboards.site  # noqa: F401  what it lacks is told before the work
     made = run_demo(store, out if site else "")
     print_summary(made, store)
     print(made.page)
