@@ -11,17 +11,11 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards import index, shell
-from tokentape.dashboards.compare import page as compare
-from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.elmoe3d import page as elmoe3d
-from tokentape.dashboards.engine import Page
+from tokentape.dashboards.engine import Page, declared
 from tokentape.dashboards.experts import page as experts
 from tokentape.dashboards.hardware import page as hardware
-from tokentape.dashboards.kelle import page as kelle
-from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.slicemoe import page as slicemoe
-from tokentape.dashboards.tape import page as tape
-from tokentape.dashboards.validation import page as validation
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
@@ -30,6 +24,9 @@ MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
+compare, tape, validation, layered, kelle, cxl_ndp = map(
+    declared, ("compare", "tape", "validation", "layered_prefill", "kelle", "cxl_ndp")
+)
 PAGES = (compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp)
 TOPICS: dict[str, tuple[str, Topic]] = {page.FILE: (page.TITLE, page.page) for page in PAGES}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 
@@ -12,13 +13,21 @@ from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import menus, with_figures
 from tokentape.dashboards.shell import Page
 
-Asked = Callable[..., Ask]
-Made = Callable[[duckdb.DuckDBPyConnection, int], Page]
+
+class Declared(NamedTuple):
+    """A page of which page.toml of its folder says all, named as a module names them; size of `asked` and `page`: how many tapes,
+    models or settings it carries."""
+
+    FILE: str
+    TITLE: str
+    asked: Callable[..., Ask]
+    page: Callable[[duckdb.DuckDBPyConnection, int], Page]
+    folder: Path
 
 
-def declared(module: str) -> tuple[str, str, Asked, Made]:
-    """FILE, TITLE, asked and page of a module beside a page.toml; size: how many tapes, models or settings a page carries."""
-    folder = Path(module).parent
+def declared(name: str) -> Declared:
+    """The page of a folder of dashboards/."""
+    folder = Path(__file__).parents[1] / name
     told = tomllib.loads((folder / "page.toml").read_text(encoding="utf-8"))
 
     def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
@@ -30,4 +39,4 @@ def declared(module: str) -> tuple[str, str, Asked, Made]:
         own = Page(told["file"], told["title"], told["lead"], "page.html", controls=controls, choices=choices)
         return with_figures(own, ask, told["figures"], told.get("digits"))
 
-    return told["file"], told["title"], asked, page
+    return Declared(told["file"], told["title"], asked, page, folder)

@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from tokentape import warehouse
 from tokentape.dashboards.engine.figures import load
+from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
 from tokentape.warehouse.claim_errors import create_view
@@ -278,9 +279,14 @@ def assert_says(said: dict[str, dict[str, str]], page: str) -> None:
     assert {key: found[key] for key in wrong} == {key: sentences[key] for key in wrong}
 
 
-def said_of(page: ModuleType, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
+def folder_of(page: ModuleType | Declared) -> Path:
+    """Where the files of a page lie."""
+    return page.folder if isinstance(page, Declared) else Path(str(page.__file__)).parent
+
+
+def said_of(page: ModuleType | Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
     """The sentence of a page's figure over rows of one's own. facts: what else it names."""
-    folder = Path(str(page.__file__)).parent
-    words = vars(import_module(f"{page.__package__}.words"))
+    folder = folder_of(page)
+    words = vars(import_module(f"tokentape.dashboards.{folder.name}.words"))
     named = {name: Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
     return filled(load(folder, figure)["answer"], {**words, **named})

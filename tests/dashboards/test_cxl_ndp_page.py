@@ -9,8 +9,8 @@ import polars as pl
 from made_up import assert_says, opened
 from made_up_cxl_ndp import EVERYTHING, LARGE, SMALL, add_tape
 
-from tokentape.dashboards.cxl_ndp import page as cxl_ndp
 from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import cxl_ndp
 from tokentape.warehouse.load import claims
 
 PAGE, MADE = cxl_ndp, (*EVERYTHING, add_tape)  # of the fixtures connection, page and said

@@ -17,8 +17,8 @@ from tokentape.dashboards.engine.chart import chart, expression
 from tokentape.dashboards.engine.figures import Drawn, load, options, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
 from tokentape.dashboards.engine.say import Rows, filled
-from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.shell import Control, Page
+from tokentape.dashboards.site import kelle
 
 ROWS = pl.DataFrame(
     {"batch": [1, 2], "ms": [3.0, 2.0], "low": [2.0, 1.0], "high": [4.0, 3.0], "paper": [3.5, None], "who": ["b", "a"]}
@@ -176,7 +176,7 @@ def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_query_may_be_drawn_as_it_is() -> None:
-    ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
+    ask = Ask(duckdb.connect(), kelle.folder)
     shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
     ask.asked["chip"] = pl.DataFrame(shares), {}
     (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
@@ -205,7 +205,7 @@ def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_sql_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(duckdb.connect(), Path(kelle.__file__).parent)
+    ask = Ask(duckdb.connect(), kelle.folder)
     for wrong in ("select from where", "select * from ({nothing})"):
         monkeypatch.setattr(figures, "load", lambda *_, wrong=wrong: {"query": wrong})
         with pytest.raises(BadFigure, match=r"kelle/figures/chip\.toml: ") as error:
@@ -257,7 +257,7 @@ def test_a_mistake_in_a_sentence_is_one_line_that_names_its_file(monkeypatch: py
     monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}, chart=lambda start: {}))
     monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | {"answer": answer, "depends": []})
     with pytest.raises(BadFigure) as error:
-        with_figures(Page("f", "t", "l", "page.html"), Ask(duckdb.connect(), Path(kelle.__file__).parent), ["chip"])
+        with_figures(Page("f", "t", "l", "page.html"), Ask(duckdb.connect(), kelle.folder), ["chip"])
     assert str(error.value).startswith("kelle/figures/chip.toml: answer: ")
     assert "\n" not in str(error.value)
 

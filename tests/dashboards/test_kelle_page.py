@@ -10,9 +10,9 @@ import pytest
 from made_up import assert_says, opened, said_of
 from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_kept, measured
 
-from tokentape.dashboards.kelle import page as kelle
 from tokentape.dashboards.kelle.words import READINGS
 from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import kelle
 
 PAPER, PHYSICAL = READINGS
 PAGE, MADE = kelle, EVERYTHING  # of the fixtures connection, page and said

@@ -21,12 +21,12 @@ from made_up_layered import (
     served,
 )
 
-from tokentape.dashboards.layered_prefill import page as layered
 from tokentape.dashboards.layered_prefill import rates as layered_rates
 from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.layered_prefill.words import capacity
 from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import layered
 from tokentape.flows.systems.layered_prefill.study import Settings
 
 PAGE, MADE = layered, EVERYTHING  # of the fixtures connection, page and said

@@ -9,8 +9,7 @@ import polars as pl
 from made_up import NAMES, assert_says, said_of, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
-from tokentape.dashboards.site import build
-from tokentape.dashboards.validation import page as validation
+from tokentape.dashboards.site import build, validation
 from tokentape.dashboards.validation.words import SPLITS as SPLIT_WORDS
 from tokentape.warehouse.sql import connect
 
