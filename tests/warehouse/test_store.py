@@ -283,6 +283,18 @@ def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.M
         Store("nowhere://bucket")
 
 
+def test_threads_of_arrow_hold_no_bytes_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that drops the last of them while the interpreter ends is ended in it, and the process aborts."""
+    store = Store(str(tmp_path))
+    store.write_parquet(path := store.path("rows.parquet"), ROWS)
+    data = store.fs.cat_file(path)
+    monkeypatch.setattr(store.fs, "cat_file", lambda _: data)
+    held = sys.getrefcount(data)
+    file = store.parquet(path)
+    assert sys.getrefcount(data) == held
+    assert file.read().equals(ROWS)
+
+
 def test_texts_by_places_and_numbers_that_rise_are_read_as_the_table_declares_them(tmp_path: Path) -> None:
     """steps at rest: what a replay hands over in a smaller form is the declared type in the file."""
     store, n = Store(str(tmp_path)), 20_000
