@@ -112,13 +112,11 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     elif not path.is_file():
         raise unknown("system", name, shipped())
     try:
-        data = tomllib.loads(path.read_text())
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(
-            f"system {name}: {error.strerror or error}; give one of {', '.join(shipped())} or a TOML file"
-        ) from error
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"system {name}: {error.strerror}; give a TOML file or one of {', '.join(shipped())}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML: {error}") from error
     if set(data) != {"system"} or not isinstance(data["system"], dict):
         raise ValueError(f"{path}: a system is one table [system] with a line per slot ({', '.join(SLOTS)})")
     table = {slot: _as_table(path, slot, value) for slot, value in data["system"].items()}
@@ -140,7 +138,7 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
     policies, options = dict[str, Any](), dict[str, dict[str, str]]()
     for slot, value in table.items():
         if slot not in SLOTS:
-            raise unknown(f"system {name}: slot", slot, SLOTS)
+            raise unknown(f"slot of system {name}:", slot, SLOTS)
         given = dict(value)
         policy = str(given.pop("policy", "none"))
         options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}

@@ -22,11 +22,11 @@ def parse_capacity(text: str, geometry: Geometry, expert_format: str) -> int:
     return bytes_of(text, total_expert_bytes(geometry, expert_format), geometry.n_experts * len(geometry.moe_layers))
 
 
-def bytes_of(text: str, total: int, n_experts: int) -> int:
-    """The same where all `n_experts` together take `total` bytes."""
+def bytes_of(text: str, total: int, n_experts: int, of: str = "capacity") -> int:
+    """The same where all `n_experts` together take `total` bytes. of: what errors call it."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]+)\s*", text)
     if not match:
-        raise ValueError(f"capacity {text!r} is not understood; write 50%, 1.5GB, 900MiB or '64 experts'")
+        raise ValueError(f"{of} {text!r} is not understood; write 50%, 1.5GB, 900MiB or '64 experts'")
     amount, unit = float(match[1]), match[2].lower()
     if unit == "%":
         n_bytes = round(total * amount / 100)
@@ -35,9 +35,9 @@ def bytes_of(text: str, total: int, n_experts: int) -> int:
     elif unit in _UNITS:
         n_bytes = round(amount * _UNITS[unit])
     else:
-        raise ValueError(f"capacity unit {match[2]!r} is unknown; use %, experts, {', '.join(_UNITS)}")
+        raise ValueError(f"{of} unit {match[2]!r} is unknown; use %, experts, {', '.join(_UNITS)}")
     if n_bytes <= 0:
-        raise ValueError(f"capacity {text!r} is zero; give at least one expert")
+        raise ValueError(f"{of} {text!r} is zero; give at least one expert")
     if n_bytes > total:
-        raise ValueError(f"capacity {text!r} is more than all experts ({total} B); give at most 100%")
+        raise ValueError(f"{of} {text!r} is more than all experts ({total} B); give at most 100%")
     return n_bytes

@@ -96,9 +96,10 @@ class ExpertSlots:
     @property
     def budget_bytes(self) -> int:
         """Of the cache or the hot set; all where nothing says."""
-        text = self.system.option(self.system.room or "place", "budget")
+        text = self.system.option(slot := self.system.room or "place", "budget")
         n_experts = self.recorded.geometry.n_experts * len(self.sizes)
-        return bytes_of(text, self.total_bytes, n_experts) if text else self.total_bytes
+        of = f"system {self.system.name}: {slot}.budget"
+        return bytes_of(text, self.total_bytes, n_experts, of) if text else self.total_bytes
 
     @property
     def away(self) -> int:

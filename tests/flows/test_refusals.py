@@ -56,6 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     gemm_rows().write_parquet(root / "gemm.parquet")
     (root / "truncated.parquet").write_bytes((root / "gemm.parquet").read_bytes()[:-40])
     (root / "zero.parquet").touch()
+    (root / "latin.toml").write_bytes("# für".encode("latin-1"))
     gemm_rows().clear().write_parquet(root / "no-rows.parquet")
     pl.DataFrame({"a": [1]}).write_parquet(root / "other.parquet")
     gemm_rows().drop("m").write_parquet(root / "no-m.parquet")

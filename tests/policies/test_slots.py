@@ -31,7 +31,7 @@ def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"residence": {"policy": "lru"}}, "unknown system x: slot 'residence'"),
+        ({"residence": {"policy": "lru"}}, "unknown slot of system x: 'residence'"),
         ({"place": {"policy": "lru"}}, "lru is a policy of slot residency, not of place"),
         ({"residency": {"policy": "lru"}, "place": {"policy": "prefill_guided"}}, "slot residency is filled twice, by LRU"),
         ({"residency": {"policy": "lru", "size": 3}}, "unknown parameter of lru: 'size'.*the slot itself takes budget, scope"),
