@@ -95,7 +95,7 @@ def _listen(quiet: bool, verbose: bool) -> None:
 
 class Command(TyperCommand):
     """Has the options of every command, and refuses what would be dropped in silence: an option given twice that takes one value,
-    or one that is idle beside others."""
+    a NAME=VALUE whose name comes twice, or one that is idle beside others."""
 
     has_tables = True
 
@@ -106,11 +106,14 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         path = ctx.command_path.partition(" ")[2]
-        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        texts, _, order = self.make_parser(ctx).parse_args(args=list(args))
         given = [parameter for parameter in order if parameter.param_type_name == "option"]
         for parameter in given:
             if not parameter.multiple and given.count(parameter) > 1:
                 ctx.fail(f"{parameter.opts[0]} is given {given.count(parameter)} times and takes one value")
+            pairs = [text.partition("=")[0] for text in texts[parameter.name] if "=" in text] if parameter.multiple else []
+            if len(pairs) > len(set(pairs)):
+                ctx.fail(f"{parameter.opts[0]} gives {max(pairs, key=pairs.count)} twice; leave one out")
         rest = super().parse_args(ctx, args)
         said = without_effect(path, {parameter.name for parameter in given}, ctx.params)
         if said:

@@ -27,7 +27,7 @@ from tokentape.policies.bits import BitRule
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
-from tokentape.policies.resolve import told
+from tokentape.policies.resolve import convert, told
 from tokentape.policies.slots import System, system_of
 from tokentape.replay.capacity import parse_capacity
 from tokentape.replay.cxl_ndp.setting import stand_in_losses
@@ -105,16 +105,14 @@ def workload_of(text: str | None) -> Workload:
         name, equals, value = (part.strip() for part in pair.partition("="))
         if name not in WORDS or not equals:
             raise unknown("word of --workload", name, WORDS)
+        if name in given:
+            raise ValueError(f"--workload gives {name} twice; leave one out")
         if name == "order":
             if value not in ("tape", "shuffled"):
                 raise ValueError(f"--workload order={value}: choose tape or shuffled")
             given[name] = value
             continue
-        try:
-            given[name] = float(value) if name == "rate" else int(value)
-        except ValueError as error:
-            kind = "number" if name == "rate" else "whole number"
-            raise ValueError(f"--workload {name}={value} is not a {kind}") from error
+        given[name] = convert(f"--workload {name}", value, float if name == "rate" else int)
         if not 0 <= float(given[name]) < float("inf"):
             raise ValueError(f"--workload {name}={value} must be 0 or more and finite")
     return Workload(**given)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from tokentape.policies.names import unknown
 Value = str | int | float | bool | None
 NAMES = "names"  # metadata of a field that is a part: name -> class
 _IN_ORDER: tuple[type, ...] = (types.NoneType, bool, int, float, str)  # which of a union is tried first
+_WORDS = {types.NoneType: "none", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def resolve(kind: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
@@ -136,8 +137,5 @@ def _short(value: Any) -> str:
 
 
 def _word(kind: Any) -> str:
-    if kind is types.NoneType:
-        return "none"
-    if kind is bool:
-        return "true or false"
-    return "an array, which its caller gives" if scalar_of(kind) else f"of type {kind.__name__}"
+    other = "an array, which its caller gives" if scalar_of(kind) else f"of type {kind.__name__}"
+    return _WORDS.get(kind, other)

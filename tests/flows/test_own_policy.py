@@ -79,7 +79,7 @@ def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
         ("lru2", {}, "did you mean 'lru'"),
         ("lru", {"size": 1}, "unknown parameter of lru: 'size'"),
         ("static", {"profile_fraction": 1}, "did you mean 'profile_frac'"),
-        ("static", {"profile_frac": "much"}, "profile_frac=much is not of type float"),
+        ("static", {"profile_frac": "much"}, "profile_frac=much is not a number"),
         ("static", {"profile_frac": 0}, "must lie in"),
         ("nowhere.py:Mine", {}, "no such file"),
         ("mine.py", {}, "name the class too"),
