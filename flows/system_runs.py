@@ -107,13 +107,10 @@ def workload_of(text: str | None) -> Workload:
             raise unknown("word of --workload", name, WORDS)
         if name in given:
             raise ValueError(f"--workload gives {name} twice; leave one out")
-        if name == "order":
-            if value not in ("tape", "shuffled"):
-                raise ValueError(f"--workload order={value}: choose tape or shuffled")
-            given[name] = value
-            continue
-        given[name] = convert(f"--workload {name}", value, float if name == "rate" else int)
-        if not 0 <= float(given[name]) < float("inf"):
+        given[name] = convert(f"--workload {name}", value, {"order": str, "rate": float}.get(name, int))
+        if name == "order" and value not in ("tape", "shuffled"):
+            raise ValueError(f"--workload order={value}: choose tape or shuffled")
+        if name != "order" and not 0 <= float(given[name]) < float("inf"):
             raise ValueError(f"--workload {name}={value} must be 0 or more and finite")
     return Workload(**given)  # type: ignore[arg-type]
 

@@ -190,10 +190,7 @@ def _words(slot: str, system: System) -> list[str]:
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:
     """`["residency.budget=24GB"]` as a dict. Raises ValueError for text of another form."""
-    found = {}
     for text in texts or []:
-        match = re.fullmatch(r"([a-z_]+(?:\.[a-z_.]+)?)=(.+)", text)
-        if not match:
+        if not re.fullmatch(r"[a-z_]+(?:\.[a-z_.]+)?=.+", text):
             raise ValueError(f"--set {text!r} is not SLOT=POLICY or SLOT.PARAMETER=VALUE, such as residency.budget=24GB")
-        found[match[1]] = match[2]
-    return found
+    return dict(text.split("=", 1) for text in texts or [])

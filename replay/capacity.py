@@ -24,7 +24,7 @@ def parse_capacity(text: str, geometry: Geometry, expert_format: str) -> int:
 
 def bytes_of(text: str, total: int, n_experts: int, of: str = "capacity") -> int:
     """The same where all `n_experts` together take `total` bytes. of: what errors call it."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]+)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]+)\s*", str(text))
     if not match:
         raise ValueError(f"{of} {text!r} is not understood; write 50%, 1.5GB, 900MiB or '64 experts'")
     amount, unit = float(match[1]), match[2].lower()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ import polars as pl
 from tokentape.flows.grid import replay_once
 from tokentape.flows.system_runs import Asked, run_asked, workload_of
 from tokentape.hw.profile import PHYSICAL
+from tokentape.policies import registry
 from tokentape.policies.resolve import told
 from tokentape.policies.systems import System
 from tokentape.replay.result import ReplayResult
@@ -113,7 +115,11 @@ def run_system(
 def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
     if params:
         raise ValueError("params are of a policy that is named; a policy object has its own")
-    return told("system" if isinstance(policy, System) else "residency", policy)
+    kind = "system" if isinstance(policy, System) else "residency"
+    name = registry.name_of(kind, policy)
+    if name not in {*registry.shipped(kind), *registry.installed()} and not Path(name.rpartition(":")[0]).is_file():
+        raise ValueError(f"{policy!r} is no policy; give a name, my.py:MyCache, or an object of a class that stands in a file")
+    return told(kind, policy)
 
 
 def compare(*runs: Run) -> pl.DataFrame:

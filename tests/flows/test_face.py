@@ -116,6 +116,9 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
         ),
         ({"policy": LRU(), "params": {"a": 1}}, "a policy object has its own"),
         ({"policy": "lru", "machine": "phone"}, "phone-lpddr5x-ufs4"),
+        ({"policy": "lru", "capacity": 0.5}, "capacity 0.5 is not understood; write 50%"),
+        ({"policy": Path}, "is no policy; give a name, my.py:MyCache, or an object of a class that stands in a file"),
+        ({"policy": type("Mine", (LRU,), {"__module__": "__nowhere__"})()}, "is no policy"),
     ):
         with pytest.raises(ValueError, match=said):
             tt.run(tape, **{**SIZE, **wrong})
