@@ -34,7 +34,7 @@ def items(name: str, n: int, split: str | None = None, field: str | None = None,
     set; OSError where the hub cannot be reached.
     """
     if n < 1:
-        raise ValueError(f"{n} requests asked for; --max-requests must be 1 or more")
+        raise ValueError(f"{n} requests asked for; give 1 or more")
     found = list(itertools.islice(_items(name, n, split, field, subset), n))
     if not found:
         raise ValueError(f"data set {name} is empty: it holds no item with text; give another --dataset or --split")

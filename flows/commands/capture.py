@@ -33,7 +33,7 @@ def capture(
     model: ModelOption,
     dataset: DatasetOption,
     tables: TablesOption = "requests,tokens,routing,scores",
-    max_requests: Annotated[int, option("Prompts to run.")] = 32,
+    max_requests: Annotated[int, option("Prompts to run.", min=1)] = 32,
     max_prompt_tokens: Annotated[int, option("Longer prompts are cut.")] = 256,
     max_new_tokens: Annotated[int, option("Tokens after each prompt; 0 records prefill only.")] = 128,
     batch_size: Annotated[int, option("Requests per forward pass; with --draft, requests that share a pool.")] = 1,

@@ -27,7 +27,7 @@ SLICEMOE, CACHE_FRAC, SCHEME = "slicemoe", "37.5%", "amat"
 def evaluate(
     model: ModelOption = "embedded",
     datasets: Annotated[str, option("Comma-separated, as --dataset of capture.")] = "code,docs,math,recall",
-    max_items: Annotated[int | None, option("Items per data set. [default: as the model card]")] = None,
+    max_items: Annotated[int | None, option("Items per data set. [default: as the model card]", min=1)] = None,
     policy: Annotated[
         str | None,
         option(
@@ -168,8 +168,8 @@ def _bench(loaded: Any, progress: Any, store: Any) -> Any:
 def fidelity(
     model: ModelOption = "embedded",
     datasets: Annotated[str, option("Comma-separated texts, as --dataset of capture.")] = "code",
-    max_items: Annotated[int | None, option("Windows of text per seed. [default: 16]")] = None,
-    param: ParamOption = None,
+    max_items: Annotated[int | None, option("Windows of text per seed. [default: 16]", min=1)] = None,
+    param: Annotated[list[str] | None, option("Of slicemoe: router=cache_prior, precision=dbsc, pair=MAT42, ...")] = None,
     cache: CacheOption = CACHE_FRAC,
     scheme: SchemeOption = SCHEME,
     seeds: Annotated[int, option("Each has windows of its own.", min=1)] = 4,

@@ -16,7 +16,7 @@ def record(
     model: ModelOption,
     dataset: DatasetOption,
     engine: Annotated[str, option("What the server is: vllm or sglang.", "--from")] = "vllm",
-    max_requests: Annotated[int, option("Prompts to send.")] = 32,
+    max_requests: Annotated[int, option("Prompts to send.", min=1)] = 32,
     max_new_tokens: Annotated[int, option("Tokens after each prompt.", min=1)] = 128,
     temperature: Annotated[float, option("0 is greedy.")] = 0.0,
     seed: Annotated[int, option("For sampling.")] = 0,

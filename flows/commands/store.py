@@ -142,7 +142,8 @@ def check(
     if as_json:
         print(json.dumps([asdict(finding) for finding in found], indent=2))
     for finding in () if as_json else found:
-        print(f"{finding.kind}{' (removed)' if finding.is_repaired else ''}: {finding.path}: {finding.what}")
+        what = finding.what.removeprefix(f"{finding.path}: ")
+        print(f"{finding.kind}{' (removed)' if finding.is_repaired else ''}: {finding.path}: {what}")
     n_wrong = sum(finding.is_wrong for finding in found)
     can_mend = any(finding.is_wrong and finding.files for finding in found)
     note(f"{place.uri}: {n_wrong} wrong" + ("; --repair removes what can be made again" if can_mend else ""))

@@ -88,6 +88,7 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     found = tokentape("check", "--json")
     assert (found.code, kinds(found.out)) == (1, wrong)
     mended = tokentape("check", "--repair")
+    assert not [line for line in mended.out.splitlines() if line.split(": ")[1] == line.split(": ")[2]]  # a file is named once
     assert mended.code == 1  # tapes cannot be made again from here
     assert mended.out.count("(removed)") == 5
     assert run_ids(store) == [whole]
