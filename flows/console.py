@@ -290,7 +290,7 @@ def band(low: float | None, high: float | None, shown: Callable[[float], str]) -
 
 def print_metrics(title: str, metrics: Mapping[str, Metric]) -> None:
     """A run's metrics by their names, each with its band and what a share is of."""
-    rows = [(name, value_of(name, m), spread_of(m), m.denominator or "") for name, m in sorted(metrics.items())]
+    rows = [(name, value_of(name, m), spread_of(name, m), m.denominator or "") for name, m in sorted(metrics.items())]
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
 
 
@@ -298,9 +298,9 @@ def value_of(name: str, metric: Metric) -> Shown:
     return percent(metric.value) if "_frac" in name else quantity(metric.value, metric.unit)
 
 
-def spread_of(metric: Metric) -> Shown:
+def spread_of(name: str, metric: Metric) -> Shown:
     """Of a metric, from one end of its band to the other."""
-    return band(metric.low, metric.high, lambda value: quantity(value, metric.unit))
+    return band(metric.low, metric.high, percent if "_frac" in name else lambda value: quantity(value, metric.unit))
 
 
 # unit -> (shown as, factor, from this value on)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from tokentape.flows import console
 from tokentape.flows.console import band, note, number, one_document, percent, print_table, progress_bar, quantity, say
+from tokentape.replay.result import Metric
 from tokentape.warehouse.tape import Store
 
 WORDS = (
@@ -78,6 +79,14 @@ def test_json_holds_the_values_behind_what_is_shown(capsys: pytest.CaptureFixtur
         "none": None,
     }
     assert json.loads(capsys.readouterr().out) == [{"title": "of a tape", "rows": [shown]}, {"said": "a sentence"}]
+
+
+def test_a_band_is_written_as_its_value_is(capsys: pytest.CaptureFixture[str]) -> None:
+    share, time = Metric(0.1014, "1", 0.015, 0.1014), Metric(0.01, "s", 0.0002, 1.5)
+    console.print_metrics("", {"attention_frac": share, "ttft_mean_s": time})
+    shown = capsys.readouterr().out
+    assert "1.50 % to 10.14 %" in shown
+    assert "200.000 us to 1.500 s" in shown
 
 
 def test_quiet_shows_results_alone_and_verbose_every_step_and_where_an_error_is_from(tokentape: Cli) -> None:
