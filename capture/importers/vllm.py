@@ -153,9 +153,14 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None
             raise BadImport(f"{where}: choices is missing; {REMEDY}")
         usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
         prompt = _experts(body.get(PROMPT), f"{where}: {PROMPT}", max_bytes)
+        is_batch = len(choices) > 1 and body.get("object") == "text_completion"  # of several prompts, whose sum usage has
         for number, choice in enumerate(choices):
             place = f"{where}, choice {number}" if len(choices) > 1 else where
             output = _experts(choice.get(OUTPUT), f"{place}: {OUTPUT}", max_bytes)
+            output_ids = _listed(choice.get("token_ids"), f"{place}: token_ids")
+            n_output = _stated(usage, "completion_tokens", where) if len(choices) == 1 else None  # the sum of all
+            if output is None and prompt is not None and (n_output if output_ids is None else len(output_ids)) == 1:
+                output = prompt[:0]  # an answer's one token is no pass's input
             if output is None:
                 yield None
                 continue
@@ -166,14 +171,14 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None
                 output=output,
                 prompt=prompt,
                 prompt_ids=_listed(prompt_ids, f"{place}: prompt_token_ids"),
-                output_ids=_listed(choice.get("token_ids"), f"{place}: token_ids"),
-                n_prompt=_stated(usage, "prompt_tokens", where),
-                n_output=_stated(usage, "completion_tokens", where) if len(choices) == 1 else None,  # the sum of all
+                output_ids=output_ids,
+                n_prompt=None if is_batch else _stated(usage, "prompt_tokens", where),
+                n_output=n_output,
             )
 
 
 def _experts(value: Any, where: str, max_bytes: int) -> np.ndarray | None:
-    if value is None:
+    if value is None or value == []:
         return None
     return base64_npy(value, where, max_bytes) if isinstance(value, str) else int_lists(value, 3, where)
 

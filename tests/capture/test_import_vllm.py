@@ -206,6 +206,28 @@ def test_lists_of_v0_21_and_the_prompt_s_at_the_response(store: Store, tmp_path:
     assert (ids_of(from_server(store, tmp_path, body)) == whole()).all()
 
 
+@pytest.mark.parametrize("none", [None, []])
+def test_an_answer_of_one_token_has_the_prompt_s_rows_alone(none: list[int] | None, store: Store, tmp_path: Path) -> None:
+    body = {"prompt_routed_experts": whole()[:P].tolist(), "choices": [{"index": 0, "routed_experts": none}]}
+    tape = from_server(store, tmp_path, body | {"usage": {"prompt_tokens": P, "completion_tokens": 1}})
+    assert (ids_of(tape) == whole()[:P]).all()
+    assert tape.read("requests").select("n_prompt_tokens", "n_output_tokens").rows() == [(P, 1)]
+
+
+def test_a_completion_of_several_prompts(store: Store, tmp_path: Path) -> None:
+    """Its usage is the sum of its prompts: it says nothing of one of them."""
+    one = {"routed_experts": npy_text(whole()), "prompt_token_ids": list(range(P)), "token_ids": list(range(G + 1))}
+    other = {"routed_experts": npy_text(whole(1)[1:]), "prompt_token_ids": list(range(P - 1)), "token_ids": list(range(G + 1))}
+    usage = {"prompt_tokens": 2 * P - 1, "completion_tokens": 2 * G + 2}
+    body = {"object": "text_completion", "choices": [one, other], "usage": usage}
+    tape = from_server(store, tmp_path, body)
+    assert (ids_of(tape, 1) == whole(1)[1:]).all()
+    assert tape.read("requests")["n_prompt_tokens"].to_list() == [P, P - 1]
+    body["choices"] = [{"routed_experts": npy_text(whole()[: P + 2])}] * 2
+    with pytest.raises(BadImport, match="choice 0: routed_experts does not say where the prompt ends"):
+        from_server(store, tmp_path, body | {"usage": {"prompt_tokens": P, "completion_tokens": 6}})
+
+
 def test_several_files_are_one_tape_in_the_order_given(store: Store, tmp_path: Path) -> None:
     paths = []
     for seed in (3, 1):
