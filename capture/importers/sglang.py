@@ -62,9 +62,8 @@ def _returned(where: str, body: dict[str, Any], geometry: Geometry, max_bytes: i
         meta: dict[str, Any] = next((of for of in holders if isinstance(of, dict) and of.get(OUTPUT) is not None), {})
         if not meta:
             continue
-        usage = (
-            meta if "completion_tokens" in meta or not isinstance(body.get("usage"), dict) else body["usage"]
-        )  # of all answers
+        is_counted = "completion_tokens" in meta or not isinstance(body.get("usage"), dict)
+        usage = meta if is_counted else body["usage"]  # of all answers
         n_prompt, n_output = (whole(usage.get(name), f"{place}: {name}") for name in ("prompt_tokens", "completion_tokens"))
         ids = meta[OUTPUT]
         if isinstance(ids, str):

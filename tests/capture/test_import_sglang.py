@@ -58,6 +58,8 @@ def test_responses_of_both_endpoints(store: Store, tmp_path: Path) -> None:
     assert tape.read("passes")["n_tokens"].to_list() == [P, *[1] * (N - 1)] * 3
     assert tape.manifest.flags == {"without_experts": 1, "duplicate_prompts": 1}
     assert tape.manifest.settings["importer"] == "sglang"
+    batches = responded(tmp_path, store, [GENERATE, GENERATE], [GENERATE])  # an answer to several prompts is a list of them
+    assert batches.read("requests")["n_prompt_tokens"].to_list() == [P] * 3
 
 
 def record(number: int, mode: int, tokens: list[int], positions: list[int], lengths: list[int] | None) -> dict[str, Any]:
