@@ -37,15 +37,12 @@ def table(
 
     Raises BadImport if it cannot be read, or has no rows.
     """
-    if form == "csv":
-        frame = csv_text(raw, path, names)
-        rows = np.arange(1, len(frame) + 1)
-    elif form == "jsonl":
+    if form == "jsonl":
         frame, rows = _json_rows(raw, path, keep)
     elif form == "steps":
         frame, rows = _steps(raw, path)
     else:
-        frame = _parquet(raw, path, max_bytes)
+        frame = csv_text(raw, path, names) if form == "csv" else _parquet(raw, path, max_bytes)
         rows = np.arange(1, len(frame) + 1)
     if keep is not None and form != "jsonl":
         need(frame, keep[0], path)
@@ -69,7 +66,7 @@ def csv_text(raw: bytes, path: Path, names: tuple[str, ...] = ()) -> pl.DataFram
         line = raw.count(b"\n", 0, error.start) + 1
         raise BadImport(f"{path}: line {line} is no text in UTF-8; write the file again as UTF-8") from None
     try:
-        frame = pl.read_csv(io.BytesIO(raw), infer_schema=False, has_header=not names)
+        frame = pl.read_csv(io.BytesIO(raw.rstrip(b"\r\n")), infer_schema=False, has_header=not names)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise BadImport(f"{path}: cannot be read as CSV ({reason(error)}); download it again") from None
     if frame.is_empty():

@@ -265,7 +265,7 @@ def published_form(file: Path) -> str | None:
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline(1 << 20)
-        names = set(json.loads(header) if is_json else header.strip().split(","))
+        names = set(json.loads(header) if is_json else header.strip().replace('"', "").split(","))
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, RecursionError):  # the importer says what is wrong
         names = set()
     return next((name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json), None)
