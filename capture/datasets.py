@@ -155,3 +155,14 @@ def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:
     if type(answer) in (int, float):  # not bool
         answer = str(answer).removesuffix(".0")  # a Parquet column of whole numbers may be float
     return Item(name, prompt, answer if isinstance(answer, str) and used != "answer" else None, follows)
+
+
+def chat_ids(tokenizer: Any, turns: list[dict[str, str]], where: str) -> list[int]:
+    """A chat and the header of its answer, by the model's own template. Raises ValueError naming a chat that it does not take."""
+    try:
+        encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=True)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "jinja2":
+            raise
+        raise ValueError(f"{where}: the chat template refuses it ({error}); leave it out, or give another model") from error
+    return list(encoded["input_ids"])

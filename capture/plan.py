@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tokentape.capture import datasets, models, quantised
 from tokentape.capture.checkpoint import FLOATS, stored_tensors
@@ -365,6 +365,4 @@ def _encode(item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenize
         remedy = f"{item.name} is a chat: give a chat model" if item.turns else "leave --chat-template out"
         raise ValueError(f"{settings.model} has no chat template; {remedy}")
     turns = [dict(turn) for turn in item.turns] or [{"role": "user", "content": item.prompt}]
-    encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=True, return_dict=True)
-    assert isinstance(encoded, BatchEncoding)  # as return_dict asks
-    return list(encoded["input_ids"])
+    return datasets.chat_ids(tokenizer, turns, item.name)

@@ -19,22 +19,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from tokentape.capture import datasets
-from tokentape.capture.importers.limits import BadImport
+from tokentape.capture.importers.column_limits import span
+from tokentape.capture.importers.limits import BadImport, finite
 from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
 from tokentape.warehouse.tape import Store
 
 TURNS = {"conversation": ("role", "content"), "messages": ("role", "content"), "conversations": ("from", "value")}
-ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
-    "bing": "assistant",
-    "bard": "assistant",
-}
+ROLES = {"human": "user"} | dict.fromkeys(("gpt", "bot", "chatgpt", "bing", "bard"), "assistant")
 BLOCK_TOKENS = 16  # of vLLM's prefix cache
 Turn = Mapping[str, Any]
 
@@ -55,7 +50,7 @@ def import_chats(
             if not output:
                 left_out += 1
                 continue
-            prompt = _prompt(tokenizer, turns)
+            prompt = _prompt(tokenizer, turns, f"{name} record {number}")
             kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")
             came = answer.get("timestamp", record.get("timestamp"))
             rows.append((_seconds(came, f"{name} record {number}"), len(prompt), len(output), _blocks(prompt, seen)))
@@ -64,7 +59,7 @@ def import_chats(
     arrivals = "none" if any(row[0] is None for row in rows) else "chat" if "chat" in kinds else "turn"
     came_s = np.zeros(len(rows)) if arrivals == "none" else np.array([row[0] for row in rows])
     order = np.argsort(came_s, kind="stable")
-    rows, came_s = [rows[i] for i in order], came_s[order] - came_s.min()
+    rows, came_s = [rows[i] for i in order], span(pl.Series(came_s[order]), name).to_numpy()
     settings = {"importer": "chats", "dataset": name, "split": split, "subset": subset, "max_chats": n, "tokenizer": model_id}
     settings |= {"arrivals": arrivals, "prefix_block_tokens": BLOCK_TOKENS}
     table = request_table([row[1] for row in rows], [row[2] for row in rows], name, came_s)
@@ -94,11 +89,11 @@ def _answers(record: Turn, where: str) -> Iterator[tuple[list[Turn], Turn]]:
         turns.append(said)
 
 
-def _prompt(tokenizer: Any, turns: list[Turn]) -> list[int]:
+def _prompt(tokenizer: Any, turns: list[Turn], where: str) -> list[int]:
     said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
     if not tokenizer.chat_template:
         return list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
-    return list(tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"])
+    return datasets.chat_ids(tokenizer, said, where)
 
 
 def _blocks(prompt: list[int], seen: dict[tuple[int, tuple[int, ...]], int]) -> list[int]:
@@ -113,7 +108,7 @@ def _blocks(prompt: list[int], seen: dict[tuple[int, tuple[int, ...]], int]) -> 
 def _seconds(came: Any, where: str) -> float | None:
     """Since 1970; a moment without a zone is UTC's."""
     if came is None or isinstance(came, float | int):
-        return None if came is None else float(came)
+        return None if came is None else finite(came, f"{where}: timestamp")
     try:
         moment = came if isinstance(came, datetime) else datetime.fromisoformat(came)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
 """Chats as requests: lengths, arrivals and prefixes counted by hand with a tokenizer of words, and what is refused."""
 
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jinja2 import TemplateError
 
 from tokentape.capture.importers import chats
 from tokentape.capture.importers.chats import import_chats
@@ -101,9 +103,21 @@ def test_sharegpt_and_parquet_as_datasets_writes_it(store: Store, tmp_path: Path
         ({"conversation": [{"role": "user"}]}, "a turn of conversation has no text in role and content"),
         ({"conversation": chat("a")}, "no chat with an answer"),
         ({"conversation": chat("a", "b", timestamp="yesterday")}, "timestamp 'yesterday' is no date and time"),
+        ({"conversation": chat("a", "b"), "timestamp": math.nan}, "record 0: timestamp is nan, not a finite number"),
+        ({"conversation": [*chat("a", "b", timestamp=0), *chat("a", "b", timestamp=1e12)]}, "arrivals lie 1e.12 s apart"),
     ],
 )
 def test_what_is_refused(store: Store, tmp_path: Path, record: dict[str, Any], message: str) -> None:
     with pytest.raises(BadImport, match=message):
         imported(store, written(tmp_path, record))
+    assert not store.exists
+
+
+def test_a_chat_that_the_template_does_not_take_is_named(store: Store, tmp_path: Path) -> None:
+    class Strict(Words):
+        def apply_chat_template(self, turns: list[dict[str, str]], **how: bool) -> dict[str, list[int]]:
+            raise TemplateError("System role not supported")
+
+    with pytest.raises(ValueError, match=r"record 0: the chat template refuses it \(System role not supported\); leave it out"):
+        imported(store, written(tmp_path, {"conversation": chat("a", "b")}), tokenizer=Strict())
     assert not store.exists
