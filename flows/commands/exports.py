@@ -137,7 +137,7 @@ def eplb(
     rows = [(name, *map(percent, maps.balance(read, of, ranks, phase))) for name, of in shown.items()]
     title = f"{ranks} ranks, {phase} of {read.trace_id}: mean load over the largest"
     print_table(title, ("experts", "whole tape", "pass by pass"), rows, numbers=("whole tape", "pass by pass"))
-    content = maps.content(form, mapped, ranks, read.geometry, read.trace_id)
+    content = maps.content(form, mapped, ranks, read.geometry, store.open(trace).manifest.model_id)
     _write(out, json.dumps(content).encode(), f"{mapped.shape[1]} slots in each of {len(mapped)} layers")
 
 

@@ -21,7 +21,7 @@ from tokentape.capture.importers.routing_table import import_routing
 from tokentape.flows.grid import load_trace
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES
-from tokentape.replay.exports import eplb, llama
+from tokentape.replay.exports import arrivals, eplb, llama
 from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
@@ -125,6 +125,7 @@ def test_physical_maps_are_read_back(form: str, routing: pl.DataFrame, store: St
         assert held["layer_list"][0]["device_count"] == 4
     else:
         mapped = np.array(held["physical_to_logical_map"])
+        assert held.get("model_name", "tiny") == "tiny"  # the model, not the tape
     assert (mapped == eplb.physical_map(counts, 4, 4)).all()
     assert (eplb.read_map(out, store.open("tiny").geometry) == mapped).all()
     balance = {row["experts"]: row for row in json.loads(done.out)[0]["rows"]}
@@ -192,6 +193,16 @@ def test_requests_are_read_back(routing: pl.DataFrame, tokentape: Cli, store: St
     prompt = store.open("tiny").read("tokens").filter(pl.col("request_id") == 0, pl.col("position") < N_PROMPT)
     assert lines[0]["input_tok_ids"] == prompt.sort("position")["token_id"].to_list()
     assert routing["expert_ids"].list.len().unique().to_list() == [TOP_K]
+
+
+def test_shorter_prefix_blocks_become_mooncake_s() -> None:
+    """The last of the blocks within 512 tokens stands for all before it; 96 tokens do not divide 512."""
+    prompts = [list(range(40)), [*range(40), 99], [*range(33), 100]]
+    columns = {"request_id": [0, 1, 2], "arrival_s": [0.0] * 3, "n_prompt_tokens": [640, 650, 530], "n_output_tokens": [1] * 3}
+    frame = pl.DataFrame(columns | {"prefix_blocks": prompts})
+    for block_tokens, expected in ((16, [[31, 39], [31, 99], [31, 100]]), (96, [[0, 1], [2, 3], [4, 5]])):
+        lines = arrivals.lines("mooncake", frame, {}, block_tokens).splitlines()
+        assert [json.loads(line)["hash_ids"] for line in lines] == expected
 
 
 def test_a_tape_of_one_decoded_token_leaves_as_it_is(tokentape: Cli, store: Store, tmp_path: Path) -> None:
