@@ -86,6 +86,13 @@ def test_each_form_gives_the_same_rows(form: str, tmp_path: Path, imported: Call
     assert (tape.manifest.settings["order"], tape.manifest.settings["files"]) == ("requests", [f"log.{form}"])
 
 
+def test_words_of_a_dictionary(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+    """As pandas writes categories."""
+    path = write(tmp_path, "parquet", rows())
+    pl.read_parquet(path).with_columns(pl.col("phase").cast(pl.Categorical)).write_parquet(path)
+    check(imported(path, Layout(NAMED)))
+
+
 def test_parts_of_one_table_in_the_order_given(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     first, second = write(tmp_path, "csv", rows()[:9], "x"), write(tmp_path, "csv", rows()[9:], "a")
     tape = imported([first, second], Layout(NAMED))
