@@ -30,6 +30,7 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
 AGAIN = "record with --expert-distribution-recorder-mode per_token and dump it again"
+UNMIXED = "serve without --enable-mixed-chunk and without drafts, and record again"
 _EXTEND, _DECODE = 1, 2  # forward_mode, python/sglang/srt/model_executor/forward_batch_info.py
 
 
@@ -133,7 +134,7 @@ def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request],
         if not len(tokens):
             continue
         if mode not in (_EXTEND, _DECODE) or lengths.sum() != len(tokens) or positions.shape != tokens.shape:
-            raise BadImport(f"{where}: forward_mode {mode} of {lengths.sum()} tokens, {len(tokens)} inputs; {AGAIN}")
+            raise BadImport(f"{where}: forward_mode {mode} of {lengths.sum()} tokens, {len(tokens)} inputs; {UNMIXED}")
         experts, is_real = _logical(chosen, logical, len(tokens), geometry, where)
         counted["padded_tokens"] += int((~is_real).sum())
         goes_on: list[_Live] = []
@@ -171,7 +172,5 @@ def _logical(
 
 
 def _request(one: _Live, where: str) -> Request:
-    n_rows, n_decoded = len(one.ids), one.n_decoded
-    known = np.concatenate((np.zeros(one.first, np.int64), one.ids))
-    experts = np.concatenate(one.experts)
-    return Request(where, experts, n_rows - n_decoded, n_decoded, known if not one.first else None, first=one.first)
+    n_prompt, known = len(one.ids) - one.n_decoded, None if one.first else np.array(one.ids, np.int64)
+    return Request(where, np.concatenate(one.experts), n_prompt, one.n_decoded, known, first=one.first)

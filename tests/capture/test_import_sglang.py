@@ -134,7 +134,7 @@ BAD_DUMPS: dict[str, tuple[bytes, str]] = {
         dump_of(topk_ids_of_layer=torch.zeros((2, 2, 8), dtype=torch.int32)),
         "for 2 tokens in 3 layers; give the model that was served",
     ),
-    "verified drafts": (dump_of(forward_mode=4), "forward_mode 4"),
+    "verified drafts": (dump_of(forward_mode=4), "serve without --enable-mixed-chunk and without drafts"),
     "positions": (dump_of(positions=[0, 5]), "do not follow"),
     "past the map": (dump_of(MAP[:, :3]), "or one past the map"),
 }  # fmt: skip
