@@ -141,13 +141,13 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
             if len(statements) != 1 or statements[0].type not in _ANSWERS:
                 raise BadQuery("give one SELECT statement; the warehouse is read-only: it is built by `tokentape load`")
             answer = connection.sql(sql).to_arrow_table()
-            for name in answer.column_names:
-                _refuse_unprintable(name, answer.column(name))
+            for place, name in enumerate(answer.column_names):  # which may come twice
+                _refuse_unprintable(name, answer.column(place))
             frame = pl.from_arrow(answer)
         except duckdb.Error as error:
             raise BadQuery(f"{one_line(error)}; `tokentape sql 'show tables'` lists what there is") from error
         except pl.exceptions.PolarsError as error:
-            raise BadQuery(f"{one_line(error)}; cast the column to a plain type") from error
+            raise BadQuery(f"{one_line(error)}; cast the column to a plain type, or call it by another name (as)") from error
     assert isinstance(frame, pl.DataFrame)
     whole = {name: _plain(frame[name]) for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal)}
     return frame.with_columns(**whole)

@@ -211,6 +211,8 @@ def test_errors_are_one_line_with_what_there_is(database: Path, tmp_path: Path) 
     assert "Candidate bindings" in str(caught.value)
     with pytest.raises(BadQuery, match="syntax error"):
         query(database, "selec 1")
+    with pytest.raises(BadQuery, match=r'"run_id".*; .* call it by another name \(as\)$'):
+        query(database, "select * from runs r join metrics m on r.run_id = m.run_id")
     with pytest.raises(BadQuery, match="cast the column"):
         query(database, "select interval 1 day as i")
     with pytest.raises(FileNotFoundError, match="run `tokentape load` first"):
