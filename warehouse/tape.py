@@ -124,13 +124,14 @@ class Store:
         names = [entry.rstrip("/").rsplit("/", 1)[-1] for entry in self.fs.ls(folder, detail=False)]
         return [name.removeprefix(FOLDER) for name in names if name.startswith(FOLDER)]
 
-    def remove(self, trace_id: str) -> None:
-        """Deletes a tape, finished or not; its manifest first, so that a half-deleted tape reads as unfinished."""
-        if trace_id not in self._all_ids():
-            raise BadTape(self._unknown(trace_id))
-        if self.fs.exists(self.trace_path(trace_id, "manifest.json")):
-            self.fs.rm(self.trace_path(trace_id, "manifest.json"))
-        self.fs.rm(self.trace_path(trace_id), recursive=True)
+    def remove(self, *trace_ids: str) -> None:
+        """Deletes tapes, finished or not; none where one is not there; manifests first: half-deleted ones read as unfinished."""
+        if missing := set(trace_ids).difference(self._all_ids()):
+            raise BadTape(self._unknown(min(missing)))
+        for trace_id in dict.fromkeys(trace_ids):
+            if self.fs.exists(self.trace_path(trace_id, "manifest.json")):
+                self.fs.rm(self.trace_path(trace_id, "manifest.json"))
+            self.fs.rm(self.trace_path(trace_id), recursive=True)
 
     def size_bytes(self, trace_id: str) -> int:
         folder = self.trace_path(trace_id)

@@ -64,9 +64,8 @@ def rm(
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
 
-    for trace in traces:
-        store.remove(trace)
-        note(f"removed {trace}")
+    store.remove(*traces)
+    note(f"removed {', '.join(traces)}")
 
 
 def push(

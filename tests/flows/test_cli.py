@@ -65,7 +65,9 @@ def test_ls_show_rm(store: Store, tokentape: Cli) -> None:
     assert "unfinished" in tokentape("ls").out
     refused = tokentape.refused("show", "tiny-0002")
     assert "manifest" in refused.err
-    assert tokentape("rm", "tiny-0002", "tiny-0001").code == 0
+    assert "no tape 'tiny-0003'" in tokentape.refused("rm", "tiny-0001", "tiny-0003").err
+    assert store.trace_ids() == ["tiny-0001"]  # none is removed where one is not there
+    assert tokentape("rm", "tiny-0002", "tiny-0001", "tiny-0002").code == 0
     assert "no tapes" in tokentape("ls").err
 
 
