@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.counted import run_counted
 from tokentape.policies.future import next_lookups, run_even, run_future
-from tokentape.policies.kernels import dispatcher_of
+from tokentape.policies.kernels import dispatcher_of, numbers_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
@@ -42,16 +41,6 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "uniform": (),
     "future": ("bypass",),
 }
-
-
-@lru_cache(maxsize=64)
-def _compiled(rank: Any) -> Any:
-    """The rank function as compiled code; a plain Python function (a user's policy) is compiled here."""
-    try:
-        return dispatcher_of(rank, RANK_SIGNATURE)
-    except Exception as error:  # numba raises many kinds; the person needs the first line and the name
-        first = str(error).splitlines()[0]
-        raise ValueError(f"rank function {rank.__qualname__} does not compile with numba: {first}") from error
 
 
 def _refuse_incomplete(policy: Any) -> None:
@@ -141,7 +130,7 @@ class ExpertCache:
         flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
         self.state = CacheState(
             how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers], np.int64),
-            params=np.asarray(policy.params(), float) if kind == "ranked" else np.zeros(0),
+            params=numbers_of(policy) if kind == "ranked" else np.zeros(0),
             layer_of=(np.arange(n_ranked) // max(1, n_keys // n_layers)).astype(np.int32),
             sizes=sizes,
             cache_of=cache_of,
@@ -195,7 +184,8 @@ class ExpertCache:
 
     def kernels(self) -> tuple[Any, Any, Any]:
         """What looks up, what shrinks, and the rank function, compiled; LFU's, which is not called, where nothing is ranked."""
-        return *KERNELS[self.policy.kind], _compiled(self.policy.rank if self.policy.kind == "ranked" else LFU.rank)
+        rank = self.policy.rank if self.policy.kind == "ranked" else LFU.rank
+        return *KERNELS[self.policy.kind], dispatcher_of(rank, RANK_SIGNATURE)
 
     @property
     def resident(self) -> NDArray[np.bool_]:

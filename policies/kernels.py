@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from inspect import ismethod
 from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -193,12 +194,28 @@ def kernel(signature: Type | str | None = None, allocates: bool = True, **option
 
 @functools.lru_cache(maxsize=64)
 def dispatcher_of(written: Any, signature: Type) -> Any:
-    """A function as compiled code; one of a person's own that is plain Python is compiled once, here. Raises what numba does."""
+    """A function as compiled code; one of a person's own that is plain Python is compiled once, here, and raises IndexError where
+    it leaves an array. Raises ValueError, in one line, if it does not compile."""
     from numba import njit
 
     if isinstance(written, Kernel):
         return written.compiled
-    return written if hasattr(written, "signatures") else njit(signature.of_numba, nogil=True)(written)
+    if hasattr(written, "signatures"):
+        return written
+    try:
+        return njit(signature.of_numba, nogil=True, boundscheck=True)(written)
+    except Exception as error:  # numba raises many kinds; a first line that names a step of its own is followed by the reason
+        reasons = [line for line in str(error).splitlines() if not line.startswith("Failed in nopython mode")]
+        why = "put @staticmethod above it" if ismethod(written) else reasons[0]
+        raise ValueError(f"{getattr(written, '__qualname__', written)} does not compile with numba: {why}") from error
+
+
+def numbers_of(policy: Any) -> Any:
+    """A policy's parameters, f64 (n,), a copy. Raises ValueError where they are no row of numbers."""
+    params = np.array(policy.params(), float, order="C")
+    if params.ndim != 1:
+        raise ValueError(f"{type(policy).__name__}.params has shape {params.shape}; it must be a row of numbers, such as (2,)")
+    return params
 
 
 def digest(kernel: Kernel) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float32, float64, function, int32, int64, kernel, void
+from tokentape.policies.kernels import array, dispatcher_of, float32, float64, function, int32, int64, kernel, numbers_of, void
 from tokentape.policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
 
 _F64, _I32 = array(float64, 1), array(int32, 1)
@@ -105,9 +105,9 @@ class Slots:
     """
 
     def __init__(self, policy: KVPolicy, salts: NDArray[np.int64], n_slots: int | None = None) -> None:
-        self.policy, self.salts = policy, salts
+        self.policy, self.salts, self.weigh = policy, salts, dispatcher_of(policy.weigh, WEIGH_SIGNATURE)
         self.limits = np.array(policy.limits, np.int64)
-        self.params = policy.params()
+        self.params = numbers_of(policy)
         budget = policy.limits[0]
         self.allocate(n_slots or (1 if budget == UNLIMITED else budget + 1))
 
@@ -144,7 +144,7 @@ class Slots:
         """(G,) position that left each set by eviction, or -1; mass (G, S) f64: attention of the query at `now` by slot."""
         left = np.empty(self.salts.size, np.int64)
         _settle_all(
-            self.policy.weigh, self.params, mass, self.positions, now, self.limits, window, self.salts, self.total, self.rank,
+            self.weigh, self.params, mass, self.positions, now, self.limits, window, self.salts, self.total, self.rank,
             self.memory, left,
         )  # fmt: skip
         return left

@@ -54,14 +54,11 @@ def compiled(router: Any) -> Any:
     Handed over as it is, a compiled function has its address looked up at every call: 130 us, where the rest of a call with one
     event takes 50. Where NUMBA_DISABLE_JIT is set it is the function as it is. Raises ValueError if it does not compile.
     """
-    try:
-        from numba.core.types import CompileResultWAP
+    from numba.core.types import CompileResultWAP
 
-        made = dispatcher_of(router.choose, CHOOSE_SIGNATURE)
-        is_compiled = hasattr(made, "get_compile_result")
-        return CompileResultWAP(made.get_compile_result(CHOOSE_SIGNATURE.of_numba)) if is_compiled else made
-    except Exception as error:  # numba raises many kinds; the person needs the first line and the name
-        raise ValueError(f"router {type(router).__name__} does not compile with numba: {str(error).splitlines()[0]}") from error
+    made = dispatcher_of(router.choose, CHOOSE_SIGNATURE)
+    is_compiled = hasattr(made, "get_compile_result")
+    return CompileResultWAP(made.get_compile_result(CHOOSE_SIGNATURE.of_numba)) if is_compiled else made
 
 
 @kernel(inline="always")

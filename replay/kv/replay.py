@@ -210,7 +210,7 @@ class _Engine:
         kept, n_left = np.zeros((m, self.n_heads, 3)), np.zeros((m, self.n_sets), np.int64)
         tallies, seen = np.zeros((m, 5), np.int64), np.zeros(shape[2])
         code = run_events(
-            self.policy.weigh, slots.params, slots.limits, self.renorm, self.stores_x, self.tape.row_sum, self.theta,
+            slots.weigh, slots.params, slots.limits, self.renorm, self.stores_x, self.tape.row_sum, self.theta,
             self.windows, events.layers, events.now, events.mass_bounds, events.mass, events.key_bounds, events.keys, events.rest,
             slots.positions.reshape(shape), slots.total.reshape(shape), slots.rank.reshape(shape),
             slots.memory.reshape(*shape, -1), request.salts, request.future, request.held, request.is_x, request.tally, kept,

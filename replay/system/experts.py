@@ -13,7 +13,7 @@ from tokentape.policies.bits import ByGate
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
-from tokentape.policies.kernels import dispatcher_of, zeros_of
+from tokentape.policies.kernels import dispatcher_of, numbers_of, zeros_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.placement import (
     MIGRATE_SIGNATURE,
@@ -166,7 +166,7 @@ class ExpertSlots:
         state = cache.state if cache else zeros_of(CACHE)._replace(resident=np.ones(n_layers * n_experts, np.uint8))
         where, where_params = near_if_rare, np.zeros(1)
         if isinstance(place, EventPlacement):
-            where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), place.params()
+            where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), numbers_of(place)
         kind = ev.CACHED if cache else ev.HELD if policy is None else ev.GIVEN
         mover = place if isinstance(place, ReactivePlacement) else Never()
         placement = ev.MOVING if mover is place else ev.FIXED if self.is_placed else ev.BY_FUNCTION if place else ev.NOWHERE
@@ -188,13 +188,13 @@ class ExpertSlots:
             self.how, self.ids, rec.first[:-1][self.requests.tape_request], of_layer, near_bound(costs, self.end), hot, widths,
             np.zeros(n_layers), self.totals, self.log_keys, self.log_hits, self.log_starts,
             self.fetched_of_layer, self.profile[1] if self.profile else np.zeros(0),
-            self.of_iteration, np.zeros(n_rows, np.int64), np.asarray(where_params, float),
+            self.of_iteration, np.zeros(n_rows, np.int64), where_params,
             zeros_of(ev.SCRATCH, *(n_most,) * 5, n_experts, *(n_layers + 1,) * 3),
         )  # fmt: skip
         split: Any = system.precision.split if system.precision and not self.by_gate else UNIFORM.split
         self.cache = cache
         memory = np.zeros((n_layers, n_experts)), np.zeros(n_experts, np.int64)
-        moves = (*memory, np.asarray(mover.params(), float), np.array([self.n_hot], np.int64))
+        moves = (*memory, numbers_of(mover), np.array([self.n_hot], np.int64))
         migrate = dispatcher_of(mover.migrate, MIGRATE_SIGNATURE)
         router = system.route if system.route is not None and system.sliced is None else Stock()
         has_gates = system.route is None and self.rounds is None  # those of the choices that the loop sees

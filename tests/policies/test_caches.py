@@ -420,9 +420,49 @@ def test_a_rank_of_the_wrong_form_or_without_what_it_reads_is_named():
         cache.advance(np.zeros(1, np.int32))
 
 
-def test_a_rank_that_does_not_compile_is_named():
-    with pytest.raises(ValueError, match="does not compile"):
-        run(BadRank(), [[0]], [1], 1)
+class NoMethod(RankedLRU):
+    def rank(of):
+        return of.now
+
+
+class Misspelt(RankedLRU):
+    @staticmethod
+    def rank(of):
+        return of.n_lookups
+
+
+class Outside(RankedLRU):
+    @staticmethod
+    def rank(of):
+        return of.params[3]
+
+
+class Table(RankedLRU):
+    def params(self):
+        return np.zeros((2, 2))
+
+
+class EveryOther(RankedLRU):
+    def params(self):
+        return np.arange(6)[::2]
+
+
+def test_a_rank_that_does_not_compile_is_named_with_the_reason():
+    for policy, says in (
+        (BadRank(), "BadRank.rank does not compile with numba: NameError: name 'undefined_name'"),
+        (NoMethod(), "NoMethod.rank does not compile with numba: put @staticmethod above it"),
+        (Misspelt(), "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            run(policy, [[0]], [1], 1)
+
+
+def test_parameters_are_a_row_of_numbers_and_nothing_beside_them_is_read():
+    with pytest.raises(ValueError, match=r"Table.params has shape \(2, 2\)"):
+        run(Table(), [[0]], [1], 1)
+    with pytest.raises(IndexError, match="out of bounds"):
+        run(Outside(), [[0]], [1], 1)
+    assert run(EveryOther(), [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
 
 
 def test_policies_hold_no_instances_and_bounds_say_so():

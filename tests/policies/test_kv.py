@@ -1,5 +1,6 @@
 """KV eviction kernels against a dictionary, and what every policy must keep to."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -92,6 +93,29 @@ def test_sets_filled_in_parts_are_those_filled_at_once(policy):
         assert np.array_equal(parts.start(mass[first:last], first), kept[first:last])
     for name in ("positions", "total", "rank", "memory"):
         assert np.array_equal(getattr(parts, name), getattr(whole, name))
+
+
+@dataclass(frozen=True)
+class OwnTOVA(TOVA):
+    """What a person writes: plain Python, which is compiled at first use."""
+
+    @staticmethod
+    def weigh(mass, positions, now, total, rank, memory, salt, params):
+        for s in range(mass.shape[0]):
+            rank[s] = mass[s]
+
+
+class Short(OwnTOVA):
+    @staticmethod
+    def weigh(mass, positions, now):
+        pass
+
+
+def test_scores_of_ones_own_need_no_decorator():
+    prompt, rows = attention(np.random.default_rng(2), 2, 12, 20)
+    assert run(OwnTOVA(6), prompt, rows)[0] == run(TOVA(6), prompt, rows)[0]
+    with pytest.raises(ValueError, match=r"Short.weigh does not compile with numba: .* takes 3 arguments"):
+        run(Short(6), prompt, rows)
 
 
 def test_full_keeps_all_and_grows():
