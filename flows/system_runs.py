@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from statistics import median
@@ -183,11 +184,14 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     if there := results.stored_run(store, VIEW, key):
         record_machine(store.absolute, asked.machine)
         return key, _read(*there)
-    made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
+    with ExitStack() as own:
+        for slot, policy in chosen.policies.items():
+            own.enter_context(registry.blamed(slot, told(slot, policy)[0]))
+        made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
     told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
-        told = filter(None, (made.settings["outside_envelope"], STAND_IN))
-        told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(told)}
+        said = filter(None, (made.settings["outside_envelope"], STAND_IN))
+        told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(said)}
     result = replace(made, settings=made.settings | told_also)
     record_machine(store.absolute, asked.machine)
     results.write_replays(store, tables_of({key: result}, "adhoc", {key: code}, VIEW))

@@ -110,13 +110,9 @@ def _highest_bit(word):  # type: ignore[no-untyped-def]
 
 @kernel(void(uint64, _U64, _U64, _U64, _U64))
 def _set(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
-    bits[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
-    i >>= uint64(6)
-    tens[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
-    i >>= uint64(6)
-    hundreds[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
-    i >>= uint64(6)
-    top[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+    for level in (bits, tens, hundreds, top):
+        level[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
+        i >>= uint64(6)
 
 
 @kernel(void(uint64, _U64, _U64, _U64, _U64))

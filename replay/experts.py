@@ -72,26 +72,18 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
     """
     hits = np.empty(looked_up.keys.size, np.uint8)
     n_profiled = round(cache.policy.profile_frac * (looked_up.offsets.size - 1)) if cache.policy.kind == "ranked" else 0
-    if n_profiled and cache.policy.is_bound:
-        cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
-        n_profiled = 0
-    stops = np.union1d(looked_up.segments, n_profiled)
-    for first, last in pairwise(stops.tolist()):
+    seen_from = 0 if cache.policy.is_bound else n_profiled
+    for first, last in pairwise(np.union1d(looked_up.segments, seen_from).tolist()):
         keys, bounds = looked_up.between(first, last)
         if first and first in looked_up.segments:
             cache.clear()
-        if n_profiled and first == n_profiled:
-            cache.profile[:] = _counts(looked_up, n_profiled, cache.sizes.size)
+        if n_profiled and first == seen_from:
+            cache.profile[:] = np.bincount(looked_up.keys[: looked_up.offsets[n_profiled]], minlength=cache.sizes.size)
         start = looked_up.offsets[first]
         here = slice(start, start + keys.size)
         told = (looked_up.told.get(name, UNTOLD)[here] for name in GIVEN)
         hits[here] = cache.advance(keys, None if semantics.lookup == "serial" else bounds, *told)
     return hits
-
-
-def _counts(looked_up: Stream, n_events: int, n_keys: int) -> NDArray[np.float64]:
-    """(K,) f64 lookups of each expert in the first events."""
-    return np.bincount(looked_up.keys[: looked_up.offsets[n_events]], minlength=n_keys).astype(np.float64)
 
 
 def replay(

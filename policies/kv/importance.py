@@ -17,7 +17,7 @@ from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 IMPORTANCE = ("sum", "mean", "decay")
 SCORE_KINDS = ("softmax", "raw")
-_SUM, _MEAN, _DECAY = range(3)
+_, _MEAN, _DECAY = range(3)
 # The register file's range: twice the mean size of the head's scores; larger ones saturate (assumed, the paper gives none).
 REGISTER_SPAN = 2.0
 
@@ -26,18 +26,9 @@ REGISTER_SPAN = 2.0
 def weigh_by_importance(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
     kind, gamma, lowest, highest = params[0], params[1], params[2], params[3]
     n = uint64(mass.shape[0])
-    if kind == _SUM:
-        for s in range(n):
-            total[s] += mass[s]
-            rank[s] = total[s]
-    elif kind == _MEAN:
-        for s in range(n):
-            total[s] += mass[s]
-            rank[s] = total[s] / float64(now - positions[s] + 1)
-    else:
-        for s in range(n):
-            total[s] = gamma * total[s] + mass[s]
-            rank[s] = total[s]
+    for s in range(n):
+        total[s] = (gamma if kind == _DECAY else 1.0) * total[s] + mass[s]
+        rank[s] = total[s] / float64(now - positions[s] + 1) if kind == _MEAN else total[s]
     if highest > 0.0:
         size, count = 0.0, 0
         for s in range(n):

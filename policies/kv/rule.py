@@ -57,7 +57,7 @@ class KVPolicy:
             raise ValueError(f"budget {self.budget} must be 1 token or more; none keeps all")
         if self.sink and self.sink >= self.budget - 1:
             raise ValueError(
-                f"sink {self.sink} leaves no room in a budget of {self.budget} tokens; give less than {self.budget - 1}"
+                f"sink {self.sink} leaves no room in a budget of {self.budget} tokens; give less than {max(1, self.budget - 1)}"
             )
         if isinstance(self.recent, int) and self.sink + self.recent >= self.budget:
             raise ValueError(

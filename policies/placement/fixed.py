@@ -49,7 +49,7 @@ class PrefillGuided(FixedPlacement):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"prefill_guided: alpha {self.alpha} must lie in 0..1")
+            raise ValueError(f"alpha {self.alpha} must lie in 0..1")
 
     def scores(self, seen: Seen) -> Floats:
         return importance(seen.prefill_counts, seen.prefill_weights, self.alpha)
@@ -74,15 +74,13 @@ class RandomPlacement(FixedPlacement):
 
 
 @dataclass(frozen=True)
-class ShuffledPrompts(FixedPlacement):
+class ShuffledPrompts(PrefillGuided):
     """By the prompts of the group before, the last one's for the first: a control. What it hits is not the context."""
-
-    alpha: float = 0.5
 
     def scores(self, seen: Seen) -> Floats:
         if len(seen.prefill_counts) < 2:
             raise ValueError("shuffled_prompts goes by another group's prompt; give two groups or more")
-        return np.roll(importance(seen.prefill_counts, seen.prefill_weights, self.alpha), 1, axis=0)
+        return np.roll(super().scores(seen), 1, axis=0)
 
 
 @dataclass(frozen=True)

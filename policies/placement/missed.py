@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from tokentape.policies.kernels import array, float64, int64, kernel, uint8, void
-from tokentape.policies.placement.host import Host
+from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats
 
 _I64, _U8, _F64 = (array(t, 1) for t in (int64, uint8, float64))
@@ -20,21 +20,11 @@ WHERE_SIGNATURE = void(int64, _I64, _I64, _U8, _U8, _F64)
 
 
 @dataclass(frozen=True)
-class EventPlacement:
+class EventPlacement(AsItDecodes):
     """One function; plain Python is compiled."""
 
     kind: ClassVar[str] = "event"
-    is_bound: ClassVar[bool] = False
-    by_machine: ClassVar[bool] = False
     where: ClassVar[Any]  # of WHERE_SIGNATURE
-
-    def params(self) -> Floats:
-        """Handed to `where`, f64 (p,)."""
-        return np.zeros(0)
-
-    def on(self, host: Host) -> Self:
-        """The same, as it decides on that machine."""
-        return self
 
 
 @kernel(WHERE_SIGNATURE, allocates=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import array, float64, int64, kernel, uint8
-from tokentape.policies.placement.host import Host
+from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats, shares
 
 _F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
@@ -26,23 +26,12 @@ MIGRATE_SIGNATURE = int64(_I64, _F64, _U8, int64, _F64)
 
 
 @dataclass(frozen=True)
-class ReactivePlacement:
-    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing. by_machine: it decides by the times
-    of a machine."""
+class ReactivePlacement(AsItDecodes):
+    """starts_placed: the first step finds the prefill-guided set on the GPU, else nothing."""
 
     kind: ClassVar[str] = "reactive"
-    is_bound: ClassVar[bool] = False
     starts_placed: ClassVar[bool] = False
-    by_machine: ClassVar[bool] = False
     migrate: ClassVar[Any]  # compiled function of MIGRATE_SIGNATURE
-
-    def params(self) -> Floats:
-        """Handed to `migrate`, f64 (p,)."""
-        return np.zeros(0)
-
-    def on(self, host: Host) -> Self:
-        """The same, as it decides on that machine."""
-        return self
 
 
 def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -> Floats:
@@ -178,12 +167,8 @@ class Balance(ReactivePlacement):
             raise ValueError(f"balance: fetch_reads {fetch} must be above 0, token_reads {token} 0 or more")
 
     def on(self, host: Host) -> Self:
-        fetch, token = self.fetch_reads, self.token_reads
-        return replace(
-            self,
-            fetch_reads=host.fetch_reads or None if fetch is None else fetch,
-            token_reads=host.token_reads if token is None else token,
-        )
+        fetch = host.fetch_reads or None if self.fetch_reads is None else self.fetch_reads
+        return replace(self, fetch_reads=fetch, token_reads=host.token_reads if self.token_reads is None else self.token_reads)
 
     def params(self) -> Floats:
         if self.fetch_reads is None or self.token_reads is None:

@@ -6,7 +6,7 @@ none is in flight, and in how many groups of layers it walks through, one group 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -36,8 +36,7 @@ class BatchRule:
 
     def numbers(self) -> NDArray[np.int64]:
         """(6,) the fields but `steps`, in their order, as the kernel takes them."""
-        fields = (self.budget_tokens, self.counts_decodes, self.may_split, self.waits_for_idle, self.max_prompts)
-        return np.array([*fields, self.starts_decoding], np.int64)
+        return np.array(astuple(self)[:-1], np.int64)
 
     def step_numbers(self) -> NDArray[np.int64]:
         """(2, m) the steps: largest batch, groups."""

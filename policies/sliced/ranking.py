@@ -6,6 +6,7 @@ function has one fixed signature, so that the loop's machine code is kept on dis
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ DECODE, PROMPT = 0, 1  # phases
 #   resident (E,) u8    of the layer, in the fast tier   phase    (m,) u8     DECODE or PROMPT
 #   params   (p,) f64   the policy's parameters and, behind them, what it remembers: it may write there
 #   work     (2, E) i64 free to use                      ids      (m, k) i64  out: distinct experts in any order; -1 where too few
-#                                                                             can be chosen. A function must not raise.
+#                                                                             can be chosen.
 CHOOSE_SIGNATURE = void(int64, _F32_2D, _F32_2D, _I64_2D, _U8, _U8, _F64, _I64_2D, _I64_2D)
 CHOOSE = function(CHOOSE_SIGNATURE)
 
@@ -49,7 +50,7 @@ class Router:
 
 
 def compiled(router: Any) -> Any:
-    """The kernel as an address to hand over; a plain Python function (a user's) is compiled here.
+    """The kernel as an address to hand over; a plain Python function (a user's) is compiled here, with a look at what it chooses.
 
     Handed over as it is, a compiled function has its address looked up at every call: 130 us, where the rest of a call with one
     event takes 50. Where NUMBA_DISABLE_JIT is set it is the function as it is. Raises ValueError if it does not compile.
@@ -57,8 +58,24 @@ def compiled(router: Any) -> Any:
     from numba.core.types import CompileResultWAP
 
     made = dispatcher_of(router.choose, CHOOSE_SIGNATURE)
+    if not hasattr(router.choose, "compiled"):  # no kernel of ours; as it is, for nobody hears what an address raises
+        return dispatcher_of(_checked(made), CHOOSE_SIGNATURE)
     is_compiled = hasattr(made, "get_compile_result")
     return CompileResultWAP(made.get_compile_result(CHOOSE_SIGNATURE.of_numba)) if is_compiled else made
+
+
+@lru_cache(maxsize=64)
+def _checked(choose: Any) -> Any:
+    """A person's own function, which raises IndexError where an expert is not there or stands twice."""
+
+    def checked(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        choose(layer, values, gates, natural, resident, phase, params, work, ids)
+        for i in range(ids.shape[0]):
+            for j in range(ids.shape[1]):
+                if not -1 <= ids[i, j] < values.shape[1] or (ids[i, j] >= 0 and ids[i, j] in ids[i, :j]):
+                    raise IndexError("ids hold an expert twice, or one that is not there")
+
+    return checked
 
 
 @kernel(inline="always")

@@ -103,8 +103,7 @@ def run_events(  # type: ignore[no-untyped-def]
         out_of_window = t - limits[2]
         if stores_x and out_of_window >= 0 and held[at, out_of_window] > 0:
             judge(held[at], is_x[at], tally[at], out_of_window, n_heads, theta)
-        for j in range(5):
-            tallies[e, j] = tally[at, j]
+        tallies[e] = tally[at]
     return int64(OK)
 
 

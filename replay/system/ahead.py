@@ -148,8 +148,7 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
     marks = np.zeros(n_layers), np.zeros(n_layers * n_experts, np.uint8)
     asked = np.zeros(2 * n_experts, np.int32), np.zeros(2 * n_experts, np.uint8), np.zeros(2, np.int64)
     return dispatcher_of(policy.predict, PREDICT_SIGNATURE), (
-        np.array(numbers, np.int64), gates, *scratch, memory, numbers_of(policy), *marks,
-        *asked,
+        np.array(numbers, np.int64), gates, *scratch, memory, numbers_of(policy), *marks, *asked,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from tokentape.policies.placement import (
     ReactivePlacement,
 )
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from tokentape.policies.placement.missed import near_if_rare
+from tokentape.policies.placement.missed import NearIfRare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.sliced.lru import Stock
@@ -164,9 +164,8 @@ class ExpertSlots:
         cache = None if policy is None or policy.kind == "future" else self.cache_of(policy)
         of_cache = cache.kernels() if cache else (*KERNELS["queue"], LFU.rank)
         state = cache.state if cache else zeros_of(CACHE)._replace(resident=np.ones(n_layers * n_experts, np.uint8))
-        where, where_params = near_if_rare, np.zeros(1)
-        if isinstance(place, EventPlacement):
-            where, where_params = dispatcher_of(place.where, WHERE_SIGNATURE), numbers_of(place)
+        by_event = place if isinstance(place, EventPlacement) else NearIfRare()
+        where, where_params = dispatcher_of(by_event.where, WHERE_SIGNATURE), numbers_of(by_event)
         kind = ev.CACHED if cache else ev.HELD if policy is None else ev.GIVEN
         mover = place if isinstance(place, ReactivePlacement) else Never()
         placement = ev.MOVING if mover is place else ev.FIXED if self.is_placed else ev.BY_FUNCTION if place else ev.NOWHERE
@@ -261,7 +260,7 @@ class ExpertSlots:
             return tuple(zeros_of(ev.PLACED))
         counts, weights = self.recorded.used_by_prompts()
         place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
-        if isinstance(place, PrefillGuided | ShuffledPrompts):
+        if isinstance(place, PrefillGuided):
             alpha = place.alpha
         elif isinstance(place, Oracle):
             counts = self.recorded.used_by_decodes()

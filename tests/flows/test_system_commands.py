@@ -1,6 +1,7 @@
 """replay --system and compare: what they print, what they refuse, and cells that cannot be had."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -31,6 +32,13 @@ def test_a_system_says_its_decisions_and_its_metrics(tokentape: Cli, store: Stor
     assert "place near_if_rare most=4" in table["title"]
     metrics = {row["metric"]: row["value"] for row in table["rows"]}
     assert metrics["n_lookups"] > metrics["n_hits"] > 0
+
+
+def test_what_a_decision_of_ones_own_raises_is_one_line_with_its_place(tokentape: Cli, store: Store, tape: str) -> None:
+    example = (Path(__file__).parents[2] / "docs" / "examples" / "my_placement.py").read_text()
+    Path("mine.py").write_text(example.replace("n_missing = 0", "raise KeyError(layer)"))
+    done = tokentape.refused("replay", tape, "--system", "near_compute", "--set", "place=mine.py:NearWhenFew")
+    assert re.search(r"^tokentape: .*mine.py:NearWhenFew, line \d+: the policy raised KeyError: 0", done.err)
 
 
 def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape: Cli, store: Store, tape: str) -> None:

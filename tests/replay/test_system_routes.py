@@ -153,6 +153,16 @@ def test_a_router_of_ones_own_from_a_file_reroutes_to_what_is_resident(taped, tm
     assert isinstance(resolve("route", f"{file}:Near", {}), Router)
 
 
+@pytest.mark.parametrize("chosen", ["ids[i, j] = 500", "ids[i, j] = -2", "ids[i, j] = 0", "ids[i, 99] = j", "ids[i, j] = 1 // j"])
+def test_a_choice_that_cannot_be_is_refused_and_not_read_as_memory(taped, tmp_path, chosen):
+    trace, scores, _ = taped
+    file = tmp_path / "own.py"
+    file.write_text(OWN.replace("ids[i, j] = natural[i, j]", chosen))
+    tape = recorded(trace, scores=scores)
+    with pytest.raises(IndexError if "//" not in chosen else ZeroDivisionError):
+        simulate(tape, tape.requests(), system_of("lru_offload", {"route": f"{file}:Near", "residency.budget": "40%"}), XPU)
+
+
 @pytest.mark.parametrize("name", ["cache_prior", "max_rank"])
 def test_shipped_routers_work_beside_any_cache(taped, name):
     trace, scores, _ = taped
