@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokentape.policies.kernels import array, dispatcher_of, float32, float64, function, int32, int64, kernel, uint8, uint64, void
 
 _F32, _F64, _I64, _U8 = (array(t, 1) for t in (float32, float64, int64, uint8))
-_F32_2D, _I64_2D = array(float32, 2), array(int64, 2)
+_F32_2D, _I64_2D, _U8_IN = array(float32, 2), array(int64, 2), array(uint8, 1, readonly=True)
 INFINITE, RULED_OUT = 0x7F800000, -0x7F800001  # inf and -inf as whole numbers of the same order; NaNs lie outside
 LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
 DECODE, PROMPT = 0, 1  # phases
@@ -27,7 +27,7 @@ DECODE, PROMPT = 0, 1  # phases
 #   params   (p,) f64   the policy's parameters and, behind them, what it remembers: it may write there
 #   work     (2, E) i64 free to use                      ids      (m, k) i64  out: distinct experts in any order; -1 where too few
 #                                                                             can be chosen.
-CHOOSE_SIGNATURE = void(int64, _F32_2D, _F32_2D, _I64_2D, _U8, _U8, _F64, _I64_2D, _I64_2D)
+CHOOSE_SIGNATURE = void(int64, _F32_2D, _F32_2D, _I64_2D, _U8_IN, _U8, _F64, _I64_2D, _I64_2D)
 CHOOSE = function(CHOOSE_SIGNATURE)
 
 
