@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from statistics import median
@@ -184,9 +183,7 @@ def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple
     if there := results.stored_run(store, VIEW, key):
         record_machine(store.absolute, asked.machine)
         return key, _read(*there)
-    with ExitStack() as own:
-        for slot, policy in chosen.policies.items():
-            own.enter_context(registry.blamed(slot, told(slot, policy)[0]))
+    with chosen.blamed():
         made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
     told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):

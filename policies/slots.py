@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,13 @@ class System:
     def flag(self, slot: str, name: str) -> bool:
         """An option that is true or false. Raises ValueError for anything else."""
         return bool(convert(f"system {self.name}: {slot}.{name}", self.option(slot, name), bool))
+
+    def blamed(self) -> ExitStack:
+        """Within it, what policies of one's own raise is one line each (registry.blamed)."""
+        own = ExitStack()
+        for slot, policy in self.policies.items():
+            own.enter_context(registry.blamed(slot, told(slot, policy)[0]))
+        return own
 
     def without(self, slot: str) -> System:
         """The same with that slot off."""

@@ -31,8 +31,7 @@ def look_up_uniform(first_event, first_lookup, keys, offsets, gates, scores, ran
     stamp, draws, link, resident, slot_of = cache.stamp, cache.draws, cache.link, cache.resident, cache.slot_of
     count = cache.n_resident
     one_by_one = offsets.shape[0] == 0
-    n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
-    for e in range(uint64(n_events)):
+    for e in range(uint64(keys.shape[0] if one_by_one else offsets.shape[0] - 1)):
         start = e if one_by_one else uint64(offsets[e])
         end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
         if start == end:

@@ -90,7 +90,8 @@ def evaluate(
 
             given, made = (parse(param), max_items, store), system and system_of(system, parse_settings(changes))
             run = system_tried(made, *given, scheme) if made else policy_tried(str(policy), *given, cache, scheme)
-            rows, said = _measured(model, names, run, seeds, device, dtype, show, store if tape else None)
+            with made.blamed() if made else blamed("kv", None):
+                rows, said = _measured(model, names, run, seeds, device, dtype, show, store if tape else None)
     write_rows(store, "quality", rows)
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
     shown = [[number(row[c], ".4f") if isinstance(row[c], float) else row[c] for c in columns] for row in rows]

@@ -2,7 +2,7 @@
 
 A policy never moves keys or values and never sees a tape or a model; slots.py runs it over both. Its compiled `weigh` updates the
 score of every retained token by the attention of one query; the lowest `rank` outside sink and recent window leaves, of equals
-the oldest. Sink and recent tokens count inside the budget.
+the oldest (of a prompt the latest). Sink and recent tokens count inside the budget.
 """
 
 from __future__ import annotations

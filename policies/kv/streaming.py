@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tokentape.policies.kv.full import weigh_nothing
-from tokentape.policies.kv.rule import UNLIMITED, KVPolicy
+from tokentape.policies.kv.rule import KVPolicy
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,5 @@ class Streaming(KVPolicy):
 
     @property
     def limits(self) -> tuple[int, int, int]:
-        if self.budget is None:
-            return UNLIMITED, self.sink, 0
-        return self.budget, self.sink, self.budget - self.sink
+        budget, sink, _ = super().limits
+        return budget, sink, 0 if self.budget is None else budget - sink

@@ -71,3 +71,16 @@ def test_a_system_of_ones_own_is_a_file(tmp_path) -> None:
             system_of(str(path))
     with pytest.raises(ValueError, match="No such file"):
         system_of("nowhere.toml")
+
+
+def test_what_a_decision_of_ones_own_raises_is_one_line(tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom tokentape.policies.placement import EventPlacement\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine(EventPlacement):\n    def on(self, host):\n        return {}['absent']\n"
+    )
+    system = system_of("near_compute", {"place": f"{path}:Mine"})
+    with pytest.raises(ValueError, match=r"mine.py:Mine, line 8: the policy raised KeyError: 'absent'"), system.blamed():
+        system.place.on(None)
+    with pytest.raises(KeyError), system_of("near_compute").blamed():  # a bug of ours stays one
+        raise KeyError
