@@ -56,7 +56,7 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
         (("--param", "rule=best"), "unknown rule 'best'"),
         (("--param", "bit=2"), "unknown parameter of cxl_ndp: 'bit'"),
         (("--param", "method=awq"), "holds no losses of awq; it has gptq, rtn"),
-        (("--param", "hot=half"), "hot=half is not of type int"),
+        (("--param", "hot=half"), "hot=half is not a whole number"),
         (("--cache", "40%"), "--cache and --scheme are of slicemoe"),
     ):
         refused = tokentape.refused(*run, *wrong)
