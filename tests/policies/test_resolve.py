@@ -63,7 +63,7 @@ def test_an_array_is_given_by_the_caller() -> None:
     assert (again.similarity is alike, again.threshold) == (True, 0.75)
     with pytest.raises(ValueError, match=r"slicemoe: router\.similarity=TRACE is not an array, which its caller gives"):
         resolve("system", "slicemoe", {"router": "buddy", "router.similarity": "TRACE"})
-    with pytest.raises(ValueError, match=r"slicemoe: free_steps=array of \(1, 4, 4\) is not of type int"):
+    with pytest.raises(ValueError, match=r"slicemoe: free_steps=array of \(1, 4, 4\) is not a whole number"):
         resolve("system", "slicemoe", {"free_steps": alike})
 
 
