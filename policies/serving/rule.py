@@ -34,6 +34,9 @@ class BatchRule:
     starts_decoding: bool = False
     steps: tuple[tuple[int, int], ...] = ((UNLIMITED, 1),)
 
+    def __post_init__(self) -> None:
+        at_least_one(self, "budget_tokens", "max_prompts")
+
     def numbers(self) -> NDArray[np.int64]:
         """(6,) the fields but `steps`, in their order, as the kernel takes them."""
         return np.array(astuple(self)[:-1], np.int64)
@@ -55,6 +58,5 @@ class Scheduler(Protocol):
 def at_least_one(scheduler: object, *names: str) -> None:
     """Raises ValueError naming the first of these fields that is below 1."""
     for name in names:
-        value = getattr(scheduler, name)
-        if value < 1:
+        if (value := getattr(scheduler, name)) < 1:
             raise ValueError(f"{type(scheduler).__name__}: {name} must be at least 1, found {value}")

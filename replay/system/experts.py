@@ -268,18 +268,17 @@ class ExpertSlots:
             counts = np.repeat((counts + self.recorded.used_by_decodes()).sum(axis=0, keepdims=True), len(counts), axis=0)
         elif isinstance(place, RandomPlacement):
             counts = np.random.default_rng(place.seed).random(counts.shape)
+        elif not isinstance(place, ReactivePlacement):
+            raise ValueError(f"{type(place).__name__}: of placements that stand a system knows those shipped; see `decide place`")
         else:  # one that moves experts
             alpha, per_layer = 0.5, per_layer if place.starts_placed else 0
         if isinstance(place, ShuffledPrompts):
             of = np.roll(of, max_seqs(self.system))
         across = self.system.flag("place", "across_layers")
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
-        losses = np.zeros(shape if has_bits else (0, 0, 0))
-        if has_bits and self.losses is not None:
-            losses = checked(self.losses)
+        losses = checked(self.losses) if has_bits and self.losses is not None else np.zeros(shape if has_bits else (0, 0, 0))
         numbers = np.array([alpha, per_layer, across, self.mean_bits, self._full_bits])
-        of = np.ascontiguousarray(of, np.int64)
-        return np.ascontiguousarray(counts), np.ascontiguousarray(weights), of, numbers, losses
+        return np.ascontiguousarray(counts), np.ascontiguousarray(weights), np.ascontiguousarray(of, np.int64), numbers, losses
 
     def _refuse(self) -> None:
         """Raises ValueError for what the loop does not run, before anything is computed."""

@@ -5,6 +5,7 @@ import pytest
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import PLACEMENTS
 from tokentape.policies.serving import Chunked
+from tokentape.policies.serving.rule import BatchRule
 from tokentape.policies.slots import SLOTS, System, of_table, parse_settings, shipped, slots_of, system_of
 
 
@@ -71,6 +72,12 @@ def test_a_system_of_ones_own_is_a_file(tmp_path) -> None:
             system_of(str(path))
     with pytest.raises(ValueError, match="No such file"):
         system_of("nowhere.toml")
+
+
+@pytest.mark.parametrize("wrong", [{"budget_tokens": 0}, {"budget_tokens": -5}, {"max_prompts": 0}])
+def test_a_batch_without_room_for_a_prompt_would_never_end_and_is_refused(wrong) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        BatchRule(**{"budget_tokens": 64, "counts_decodes": False, "may_split": True, **wrong})
 
 
 def test_what_a_decision_of_ones_own_raises_is_one_line(tmp_path) -> None:

@@ -13,7 +13,7 @@ from tokentape.hw.spec import load, shipped, with_values
 from tokentape.hw.work import Rows
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.lru import LRU
-from tokentape.policies.placement import PLACEMENTS, Capacity, importance
+from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, importance
 from tokentape.policies.serving import Chunked, Continuous, Layered
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
@@ -85,6 +85,17 @@ def test_one_request_with_all_experts_held_takes_what_step_says(every) -> None:
         assert made.serving.iterations["seconds"].tolist() == pytest.approx(wanted, rel=1e-9), name
         joules = sum(float(step.joules.value[0]) for step in steps)
         assert sum(made.serving.joules_of.values()) == pytest.approx(joules, rel=1e-9), name
+
+
+class OwnFixed(FixedPlacement):
+    def scores(self, seen):
+        return seen.decode_counts
+
+
+def test_a_placement_of_ones_own_that_stands_is_refused_in_a_system() -> None:
+    tape = recorded(make_trace(1))
+    with pytest.raises(ValueError, match="OwnFixed: of placements that stand a system knows those shipped"):
+        simulate(tape, tape.requests(), System("own", {"schedule": Chunked(64), "place": OwnFixed()}), load("h100-cxl-ndp"), INT8)
 
 
 def test_near_compute_is_what_a_dictionary_says() -> None:
