@@ -210,22 +210,7 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
     assert any(count / 1e9 == pytest.approx(active, rel=0.015) for count in counts)
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "deepseek_v4"}, "llama: it compresses keys and values; its attention, keys and values are not counted"),
-        ({"model_type": "gemma4_text"}, "it has more than one input table"),
-        ({"num_kv_shared_layers": 1}, "layers share keys and values"),
-        ({"intermediate_size": None}, "its config gives no intermediate_size"),
-        (
-            {"num_experts": 4, "moe_topk": 1, "moe_intermediate_size": 4, "ngram_vocab_size_ratio": 7},
-            "it has more than one input table",
-        ),
-        ({"indexer_types": ["full", "shared"], "sliding_window": 4}, "layers with windows share an indexer"),
-        ({"block_configs": [{"ffn": {"ffn_mult": 4.8}}]}, "layers are not alike"),
-        ({"layer_types": ["hybrid", "hybrid"]}, r"layers of a kind that is not known \(hybrid\)"),
-    ],
-)
+@pytest.mark.parametrize(("config", "message"), json.loads((HERE / "uncounted_configs.json").read_text()))
 def test_what_is_not_counted_is_refused_in_one_line_and_never_guessed(config: dict, message: str) -> None:
     g = from_config(LLAMA | {"architectures": ["llama"]} | config)
     for asked in (model_sizes.total_params, lambda g: model_sizes.kv_bytes_per_token(g, "int8")):
