@@ -71,7 +71,7 @@ def _bytes_in(folder: str) -> int:
 class Store:
     """A directory of traces at a path or fsspec URI. Creating a Store touches nothing.
 
-    Raises ValueError for a URI of an unknown kind, of one whose driver is not installed, or with a password in it.
+    Raises ValueError for a URI of an unknown kind, of one whose driver is not installed, or with a password in it; for a file.
     """
 
     def __init__(self, uri: str | None = None) -> None:
@@ -85,6 +85,8 @@ class Store:
             # fsspec's message names the package: Install s3fs to access S3
             reason = str(error).splitlines()[0]
             raise ValueError(f"{self.uri} needs a Python package that is not installed: {reason}") from error
+        if self.is_local and os.path.isfile(self.root):
+            raise ValueError(f"{self.uri}: a file, where the store is a folder; give another --store")
 
     @property
     def is_local(self) -> bool:

@@ -283,6 +283,12 @@ def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.M
         Store("nowhere://bucket")
 
 
+def test_a_store_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    with pytest.raises(ValueError, match="store: a file, where the store is a folder"):
+        Store(str(tmp_path / "store"))
+
+
 def test_threads_of_arrow_hold_no_bytes_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that drops the last of them while the interpreter ends is ended in it, and the process aborts."""
     store = Store(str(tmp_path))
