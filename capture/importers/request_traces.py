@@ -29,13 +29,14 @@ from tokentape.warehouse.tape import Store
 
 @dataclass(frozen=True)
 class Form:
-    """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name. blocks: a list
-    with an id for every block_tokens of the prompt. source: where the form is defined."""
+    """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name; also: one more,
+    by which the form is known. blocks: a list with an id for every block_tokens of the prompt. source: where it is defined."""
 
     columns: tuple[str, str, str]
     form: str = "csv"
     unit_s: float = 1.0
     or_arrival: str = ""
+    also: str = ""
     blocks: str = ""
     block_tokens: int = 0
     source: str = ""
@@ -43,7 +44,8 @@ class Form:
     def is_of(self, names: set[str]) -> bool:
         """Whether a file with these columns has the form."""
         arrival, *others = self.columns
-        return {*others, *filter(None, (self.blocks,))} <= names and (not arrival or bool({arrival, self.or_arrival} & names))
+        others += filter(None, (self.blocks, self.also))
+        return {*others} <= names and (not arrival or bool({arrival, self.or_arrival} & names))
 
 
 _FILE = (Path(__file__).parent / "requests.toml").read_text(encoding="utf-8")
@@ -90,7 +92,8 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
 
 def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
     (arrival, n_prompt, n_output), rows = form.columns, list[tuple[Any, ...]]()
-    wanted = ", ".join(filter(None, (" or ".join(filter(None, (arrival, form.or_arrival))), n_prompt, n_output, form.blocks)))
+    came = " or ".join(filter(None, (arrival, form.or_arrival)))
+    wanted = ", ".join(filter(None, (came, n_prompt, n_output, form.also, form.blocks)))
     for raw, path in zip(contents, files, strict=True):
         for number, line in json_lines(text(raw, path), path):
             where = f"{path}: line {number}"

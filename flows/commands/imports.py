@@ -194,8 +194,8 @@ def import_requests(
     form: Annotated[
         str | None,
         option(
-            "azure, burstgpt, servegen, mooncake, servegen-offline, llmservingsim, vllm or csv. [default: by the name and the "
-            "columns of FILE]"
+            "azure, burstgpt, servegen, bailian, mooncake, servegen-offline, llmservingsim, vllm or csv. [default: by the name "
+            "and the columns of FILE]"
         ),
     ] = None,
     arrival: Annotated[str | None, option("Column of a CSV: seconds, or a date and time. [default: arrival_s]")] = None,
@@ -204,8 +204,8 @@ def import_requests(
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,
 ) -> str:
-    """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Mooncake, LLMServingSim, the request
-    log of a vLLM engine, or any CSV. Prints the trace id.
+    """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Bailian, Mooncake, LLMServingSim,
+    the request log of a vLLM engine, or any CSV. Prints the trace id.
 
     \b
     Examples:

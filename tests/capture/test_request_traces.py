@@ -123,6 +123,7 @@ def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: 
     [
         ("{", "line 2: not JSON"),
         ('{"timestamp": 1}', "line 2 is not an object of timestamp, input_length"),
+        ('{"parent_chat_id": -1, "timestamp": 1, "input_length": 17, "output_length": 1, "hash_ids": [1, 2]}', "one per 512"),
         ('{"timestamp": 1, "input_length": 513, "output_length": 1, "hash_ids": [1]}', "line 2: 1 hash_ids for 513 tokens"),
     ],
 )
