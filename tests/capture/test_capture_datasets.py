@@ -92,7 +92,7 @@ def test_bad_data_sets_name_the_remedy(tmp_path):
     refused(tmp_path / "e.txt", "is empty")
     (tmp_path / "f.parquet").write_text("not parquet")
     refused(tmp_path / "f.parquet", "not a readable Parquet file")
-    with pytest.raises(ValueError, match="must be 1 or more"):
+    with pytest.raises(ValueError, match="give 1 or more"):
         datasets.items("math", 0)
 
 
