@@ -119,6 +119,7 @@ def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path,
     pytest.importorskip("altair")
     from tokentape.dashboards import site
 
+    monkeypatch.setattr(site, "TOPICS", {"experts.html": site.TOPICS["experts.html"]})
     assert "baselines" in tokentape("study").out
     shipped = (ROOT / "flows" / "studies" / "baselines.toml").read_text()
     (tmp_path / "few.toml").write_text(re.sub(r"(?m)^capacities = .*", 'capacities = ["50%", "80%"]', shipped))
