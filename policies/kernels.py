@@ -205,7 +205,8 @@ def dispatcher_of(written: Any, signature: Type) -> Any:
     try:
         return njit(signature.of_numba, nogil=True, boundscheck=True)(written)
     except Exception as error:  # numba raises many kinds; a first line that names a step of its own is followed by the reason
-        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Failed in nopython")]
+        lines = [line.strip() for line in f"{error}\n{type(error).__name__}".splitlines() if line.strip()]
+        lines = [line for line in lines if not line.startswith("Failed in nopython")]
         why = "put @staticmethod above it" if ismethod(written) else " ".join(lines[: 1 + lines[0].endswith(":")])
         raise ValueError(f"{getattr(written, '__qualname__', written)} does not compile with numba: {why}") from error
 
