@@ -20,11 +20,11 @@ MODEL, N_SHARDS, N_TOKENS = "qwen3-30b-a3b", 16, 16_384  # of each shard, one re
 REPLAY = """
 import json, sys, time
 from bench.memory import peak_bytes
-from tokentape.flows.cli import app
+from tokentape.flows.cli import main
 how = "--policy lru --capacity 25% --scope global --hardware gh200 --quiet"
 sys.argv = ["tokentape", "replay", "long", "--store", sys.argv[1], *how.split()]
 try:
-    app()
+    main()
 except SystemExit as end:
     assert not end.code
 print(json.dumps([time.process_time(), peak_bytes()]))

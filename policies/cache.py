@@ -20,7 +20,7 @@ from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
-from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, settle_ranked, shrink_ranked
+from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, see_profile, settle_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
 EACH = np.zeros(0, np.int64)  # no event bounds: every lookup is an event of its own
@@ -181,6 +181,10 @@ class ExpertCache:
             raise ValueError(f"{type(self.policy).__name__} reads the future of one fixed room")
         self.capacity[:] = capacity
         KERNELS[self.policy.kind][1](self.state)
+
+    def see(self, counted: NDArray[np.float64]) -> None:
+        """Tells a ranked policy the lookups of its profile, (K,), by which it ranks all that is resident."""
+        see_profile(self.n_events, counted, self.kernels()[2], self.state)
 
     def kernels(self) -> tuple[Any, Any, Any]:
         """What looks up, what shrinks, and the rank function, compiled; LFU's, which is not called, where nothing is ranked."""

@@ -9,8 +9,8 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, int64, kernel, uint32, uint64, void
-from tokentape.policies.protocol import AGES, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, SHRINK, Candidate
+from tokentape.policies.kernels import array, float64, function, int64, kernel, uint32, uint64, void
+from tokentape.policies.protocol import AGES, CACHE, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, RANK_SIGNATURE, SHRINK, Candidate
 
 _I64, _U32 = (array(t, 1) for t in (int64, uint32))
 SPARE = 8  # numbers of a cache's tree beside two for each of its experts
@@ -127,6 +127,26 @@ def _leave(place, c, root, cache):  # type: ignore[no-untyped-def]
     cache.key_of[place], cache.link[root + uint64(LEFT)] = cache.link[root + uint64(LEFT)], place
 
 
+@kernel(inline="always")
+def _rank_anew(c, base, n, root, now, at_layer, rank_of, cache):  # type: ignore[no-untyped-def]
+    """All residents of a cache but those of the event."""
+    for key in range(base, base + n):
+        if cache.resident[key] and cache.stamp[key] != now:
+            ranked = _rank(key, c, now, int64(cache.layer_of[key]), at_layer, 0, 0.0, 0.0, rank_of, cache)
+            cache.order[cache.slot_of[key]] = ranked
+    _settle_all(root, cache.link, cache.order, cache.latest)
+
+
+@kernel(void(int64, array(float64, 1), function(RANK_SIGNATURE), CACHE), allocates=False)
+def see_profile(now, counted, rank_of, cache):  # type: ignore[no-untyped-def]
+    """What was counted beforehand is there before event `now`, and all residents are ranked by it. counted: (K,)."""
+    for key in range(counted.shape[0]):
+        cache.profile[key] = counted[key]
+    for c in range(uint64(cache.capacity.shape[0])):
+        base, n, root = _tree_of(c, cache)
+        _rank_anew(c, base, n, root, now, int64(0), rank_of, cache)
+
+
 @kernel(LOOK_UP, allocates=False)
 def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     """`link` is the caches' trees. FLAG: a missed key may leave at once; the others as in queue.look_up_queue."""
@@ -177,10 +197,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
         if one_by_one and missing > capacity[c]:
             continue  # larger than the cache: streamed
         if how[AGES] and used[c] + missing > capacity[c]:
-            for key in range(base, base + n):
-                if resident[key] and stamp[key] != now:
-                    order[slot_of[key]] = _rank(key, c, now, int64(cache.layer_of[key]), layer, 0, 0.0, 0.0, rank_of, cache)
-            _settle_all(root, tree, order, latest)
+            _rank_anew(c, base, n, root, now, layer, rank_of, cache)
         left = nobody  # the place that was left last, while it is in the tree
         while not bypass and used[c] + missing > capacity[c]:
             if left != nobody:

@@ -78,7 +78,8 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
         if first and first in looked_up.segments:
             cache.clear()
         if n_profiled and first == seen_from:
-            cache.profile[:] = np.bincount(looked_up.keys[: looked_up.offsets[n_profiled]], minlength=cache.sizes.size)
+            counted = np.bincount(looked_up.keys[: looked_up.offsets[n_profiled]], minlength=cache.sizes.size)
+            cache.see(counted.astype(float))
         start = looked_up.offsets[first]
         here = slice(start, start + keys.size)
         told = (looked_up.told.get(name, UNTOLD)[here] for name in GIVEN)

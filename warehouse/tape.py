@@ -221,8 +221,9 @@ class Store:
         data = self.fs.cat_file(path)
         if not seals.is_whole(data):
             raise BadTable(f"{path}: changed since it was written; `tokentape check --repair` drops it, then make it again")
-        held = pa.array([data], pa.large_binary()).buffers()[2]  # Arrow's own: its threads abort on Python's while Python ends
-        return pq.ParquetFile(pa.BufferReader(held))
+        held = pa.BufferOutputStream()  # Arrow's own memory: its threads abort on Python's while Python ends
+        held.write(data)
+        return pq.ParquetFile(pa.BufferReader(held.getvalue()))
 
     @contextmanager
     def replacing(self, path: str, once: bool = False) -> Iterator[IO[bytes]]:

@@ -28,6 +28,7 @@ from tokentape.policies.kernels import (
 from tokentape.policies.order import ascending
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE, SHRINK
+from tokentape.policies.ranked import see_profile
 from tokentape.policies.sliced.ranking import CHOOSE, DECODE, by_gate
 from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
@@ -343,8 +344,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
         if n_events == 0:
             continue
         if how[N_EVENTS] == how[PROFILED]:
-            for key in range(counted.shape[0]):
-                cache.profile[key] = counted[key]
+            see_profile(how[N_EVENTS], counted, rank_of, cache)
         if is_ahead:
             numbers, later = ahead[0], uint64(int64(first) + ahead[0][DISTANCE]) % n_layers
             n_then = n_all if prompt_layers[0] <= of_layer[0, later] < prompt_layers[1] else n_decode

@@ -10,12 +10,15 @@ def gate_of(now, key):
     return ((7 * key + 13 * now) % 11 + 1) / 16
 
 
-def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False, n_layers=1):
+def obvious_hits(
+    policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False, n_layers=1, n_profiled=0
+):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
     policy: sieve, slru, s3-fifo, arc (below), lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass: the lowest rank
     leaves, ties by least recent use.
     hits_first: the hits of an event are used before its misses, else all in their order; nothing of a bound changes.
+    n_profiled: events before the profile is there.
     """
     if policy in ("sieve", "slru", "s3-fifo", "arc"):
         return Lists(policy, sizes, capacity, keep_overflow).hits(events)
@@ -43,7 +46,8 @@ def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=Fa
         # never used again: farther than everything, and the newest of them leaves first
         future = {k: later.index(k) if k in later else len(later) + used_at[k] for k in resident}
         farthest = {k: -future[k] for k in resident}
-        ranks = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": profile, "belady": farthest}
+        seen = profile if now >= n_profiled else dict.fromkeys(resident, 0)
+        ranks = {"lru": used_at, "fifo": entered, "lfu": cached, "lfu-lifetime": total, "static": seen, "belady": farthest}
         rank = ranks.get(policy.removesuffix("-bypass"))
         protected = [] if policy in ("static", "belady-bypass") else event
         while sum(sizes[k] for k in resident) > capacity:

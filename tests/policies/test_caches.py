@@ -137,6 +137,17 @@ def test_advancing_in_two_calls_equals_one(policy, tape, cut):
     assert np.concatenate(parts).tolist() == whole.tolist()
 
 
+@given(tape=tapes, cut=st.integers(0, 60), capacity=st.integers(4, 14), keep=st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_all_that_is_resident_goes_by_a_profile_from_the_moment_it_is_there(tape, cut, capacity, keep):
+    rng, events = tape
+    sizes, profile = rng.integers(1, 4, 12), rng.integers(0, 5, 12).astype(float)
+    hits, cache = run("static", events[:cut], sizes, capacity, keep_overflow=keep)
+    cache.see(profile)
+    hits = [*hits, *cache.advance(*flat(events[cut:]))]
+    assert hits == obvious_hits("static", events, sizes, capacity, profile, keep, n_profiled=cut)
+
+
 @pytest.mark.parametrize("serial", [True, False])
 @pytest.mark.parametrize("policy", ["lru", "lfu"])
 @given(tape=tapes, capacity=st.integers(9, 20), unit=st.integers(1, 3))
