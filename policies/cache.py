@@ -17,7 +17,7 @@ from tokentape.policies.counted import run_counted
 from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import dispatcher_of, numbers_of
 from tokentape.policies.lfu import LFU
-from tokentape.policies.lists import FIRST, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
+from tokentape.policies.lists import FIRST, KNOWN, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
 from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, see_profile, settle_ranked, shrink_ranked
@@ -51,6 +51,8 @@ def _refuse_incomplete(policy: Any) -> None:
     for needed in ("is_bound", *_NEEDED[policy.kind]):
         if not hasattr(policy, needed):
             raise ValueError(f"{name} is of kind {policy.kind} and has no `{needed}`; see policies/protocol.py")
+    if policy.kind == "lists" and policy.which not in KNOWN:
+        raise ValueError(f"{name}.which is {policy.which!r}; it must be SIEVE, SLRU, S3_FIFO or ARC of policies/lists.py")
     if policy.kind == "ranked":
         if not 0.0 <= policy.profile_frac <= 1.0:
             raise ValueError(f"{name}.profile_frac is {policy.profile_frac}; it must lie in 0..1")

@@ -10,7 +10,7 @@ from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 from tokentape.policies.queue import _push_back, _unlink
 
 _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int64, uint8, uint32, float64))
-SIEVE, SLRU, S3_FIFO, ARC = range(4)
+KNOWN = SIEVE, SLRU, S3_FIFO, ARC = range(4)
 N_LISTS = 4
 # Numbers of a cache: bytes on each list; ARC's target for its first; whether anything has left; where SIEVE's hand stands (0: at
 # the oldest, else a key + 1); bytes of the unit in which rooms are shared out; which policy, and its parameters.

@@ -147,13 +147,15 @@ def blamed(kind: str, name: str | None) -> Iterator[None]:
     """Within it, what a user's own policy raises is one line that names its file and line; a shipped policy's bug stays one."""
     try:
         yield
-    except (ValueError, OSError, ImportError, MemoryError):
+    except (OSError, ImportError, MemoryError):
         raise
     except Exception as error:
         if name is None or not (file := _own_file(kind, name)):
             raise
         path = file.resolve()
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).resolve() == path]
+        if isinstance(error, ValueError) and not lines:  # ours, in words
+            raise
         where = f"{name}, line {lines[-1]}" if lines else name
         raise ValueError(f"{where}: the policy raised {type(error).__name__}: {error}") from error
 

@@ -125,8 +125,8 @@ def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, An
 def compare(*runs: Run) -> pl.DataFrame:
     """A row per run: run_id, policy or system, trace_id, hardware, scope, capacity_frac, seed, then every metric as a column,
     null where a run has none. Raises ValueError for no runs."""
-    if not runs:
-        raise ValueError("nothing to compare; give runs")
+    if not runs or not all(isinstance(one, Run) for one in runs):
+        raise ValueError("runs are compared: compare(first, second), or compare(*runs)")
     named = ("policy", "system", "trace_id", "hardware", "scope", "capacity_frac", "seed")
     facts = [fact for fact in named if any(fact in one.settings for one in runs)]
     rows = [

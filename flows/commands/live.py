@@ -70,7 +70,7 @@ def evaluate(
     from tokentape.policies.slots import parse_settings, system_of
     from tokentape.warehouse.results import write_rows
 
-    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    names = _texts(datasets)
     if tape and policy is None:
         raise ValueError("--tape records what a policy applies; give --policy, or use `tokentape capture` for the model as it is")
     if changes and system is None:
@@ -193,7 +193,7 @@ def fidelity(
     from tokentape.warehouse.results import write_rows
 
     run: Any = policy_tried(SLICEMOE, parse(param), max_items, store, cache, scheme)
-    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    names = _texts(datasets)
     with progress_bar("fidelity") as show:
         rows = compare(model, names, run, seeds, load_hardware(hardware), show)
     write_rows(store, "fidelity", rows)
@@ -212,6 +212,16 @@ def fidelity(
         )
     columns = ("per decoded token", "open loop", "closed loop", "open / closed - 1", "over seeds")
     print_table(f"{model}: {run.parameters}", columns, shown, numbers=columns[1:])
+
+
+def _texts(given: str) -> list[str]:
+    """The names of data sets; of each a first item, since the last would else be found wrong when the others are done."""
+    from tokentape.capture.datasets import items
+
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    for name in names:
+        items(name, 1)
+    return names
 
 
 def _measured(

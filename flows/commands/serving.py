@@ -54,6 +54,8 @@ def simulate(
     level = level_of(point, slo_ttft, slo_tbt)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--out {out}: give a name that ends in .csv or .parquet")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar(f"simulate {point.scheduler}") as show:
         load = served(store, point)
         measured = measure(load, point.n_seeds, level, progress=show)

@@ -23,7 +23,16 @@ from tokentape.policies.placement.missed import (
     NearIfFaster,
     NearIfRare,
 )
-from tokentape.policies.placement.reactive import EMA, MIGRATE_SIGNATURE, Always, Balance, Never, ReactivePlacement, start_average
+from tokentape.policies.placement.reactive import (
+    EMA,
+    MIGRATE_SIGNATURE,
+    Always,
+    Balance,
+    Never,
+    ReactivePlacement,
+    migrated,
+    start_average,
+)
 
 __all__ = [
     "FIXED",
@@ -38,6 +47,7 @@ __all__ = [
     "Seen",
     "hot_set",
     "importance",
+    "migrated",
     "shares",
     "start_average",
 ]

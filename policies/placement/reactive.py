@@ -39,6 +39,16 @@ def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -
     return shares(prefill_counts) * (batch * top_k)
 
 
+@kernel(inline="always")
+def migrated(migrate, counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+    """What a placement answers, which may be a person's own."""
+    n_most = max(capacity, resident.sum())
+    n_moved = migrate(counts, average, resident, capacity, params)
+    if not 0 <= n_moved <= resident.shape[0] or resident.sum() > n_most:
+        raise ValueError("migrate returned no number of experts, or left more resident than its capacity")
+    return n_moved
+
+
 @kernel(MIGRATE_SIGNATURE)
 def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     for e in range(counts.shape[0]):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.work import Floats, Ints
 from tokentape.policies.kernels import array, float64, function, int16, int32, int64, kernel, uint8, void
-from tokentape.policies.placement import MIGRATE_SIGNATURE, ReactivePlacement, start_average
+from tokentape.policies.placement import MIGRATE_SIGNATURE, ReactivePlacement, migrated, start_average
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.work import Items, Share
 
@@ -78,7 +78,7 @@ def decode(  # type: ignore[no-untyped-def]
                     if n_decode[s] > t:
                         for j in range(top_k):
                             counts[ids[s, t, at, j]] += 1
-                counted[MIGRATED, step, at] = migrate(counts, average[g, at], resident[g, at], capacity, params)
+                counted[MIGRATED, step, at] = migrated(migrate, counts, average[g, at], resident[g, at], capacity, params)
                 cell, first_hot, first_away = step * n_blocks + blocks[at], n_hot, n_away
                 for e in range(n_experts):
                     n = counts[e]

@@ -5,7 +5,7 @@ fetched in that event. Residents and averages start anew when decodes begin with
 """
 
 from tokentape.policies.kernels import array, float64, function, int64, kernel, tuple_of
-from tokentape.policies.placement import MIGRATE_SIGNATURE
+from tokentape.policies.placement import MIGRATE_SIGNATURE, migrated
 
 MIGRATE = function(MIGRATE_SIGNATURE)
 # average (MoE layers, E) tokens per step, its memory; tokens (E,): scratch; parameters; residents of a layer at most (1,).
@@ -18,4 +18,4 @@ def move(m, keys, counts, hot, migrate, average, tokens, params, capacity):  # t
     tokens[:] = 0
     for i in range(keys.shape[0]):
         tokens[keys[i]] = counts[i]
-    return migrate(tokens, average[m], hot[m], capacity[0], params)
+    return migrated(migrate, tokens, average[m], hot[m], capacity[0], params)

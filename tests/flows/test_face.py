@@ -122,7 +122,8 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             tt.run(tape, **{**SIZE, **wrong})
-    with pytest.raises(ValueError, match="nothing to compare"):
-        tt.compare()
+    for wrong in ((), ([tt.run(tape, "lru", **SIZE)],)):
+        with pytest.raises(ValueError, match="runs are compared"):
+            tt.compare(*wrong)
     with pytest.raises(KeyError, match="the metrics are"):
         tt.run(tape, "lru", **SIZE)["hits"]

@@ -174,12 +174,13 @@ def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape
     texts = {
         "made.py": MINE.replace("    def params(self):", RAISES + "\n    def params(self):"),
         "asked.py": MINE.replace("return np.array([self.weight])", "return self.absent"),
+        "said.py": MINE.replace("return np.array([self.weight])", "raise ValueError(self.weight)"),
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     before = sorted(Path(store.root).rglob("*"))
     command = ("--capacity", "50%", "--scope", "global", "--param", "weight=2")
-    for name, error in (("made.py", "KeyError"), ("asked.py", "AttributeError")):
+    for name, error in (("made.py", "KeyError"), ("asked.py", "AttributeError"), ("said.py", "ValueError")):
         done = tokentape.refused("replay", "tiny", "--policy", f"{name}:MostUsed", *command)
         assert re.search(rf"^tokentape: {name}:MostUsed, line \d+: the policy raised {error}: ", done.err)
     assert sorted(Path(store.root).rglob("*")) == before

@@ -12,6 +12,7 @@ from oracle import WITH_MEMORY, gate_of, obvious_hits
 
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES, LRU, GateWeighted, Hysteresis, RandomVictim, Static
+from tokentape.policies.sieve import Sieve
 
 DETERMINISTIC = [name for name in CACHES if name != "random"]
 BOUNDS = ["belady", "belady-bypass"]
@@ -388,6 +389,8 @@ def test_bad_input_is_named():
         Static(profile_frac=0.0)
     with pytest.raises(ValueError, match="has no `promote`"):
         run(Incomplete(), [[0]], [1], 1)
+    with pytest.raises(ValueError, match=r"Fifth\.which is 4; it must be SIEVE, SLRU, S3_FIFO or ARC"):
+        run(type("Fifth", (Sieve,), {"which": 4})(), [[0]], [1], 1)
     with pytest.raises(ValueError, match="seed -1"):
         run("random", [[0]], [1], 1, seed=-1)
     with pytest.raises(ValueError, match="2\\^64 - 1"):

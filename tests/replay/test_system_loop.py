@@ -13,7 +13,7 @@ from tokentape.hw.spec import load, shipped, with_values
 from tokentape.hw.work import Rows
 from tokentape.policies.bits import BIT_RULES
 from tokentape.policies.lru import LRU
-from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, importance
+from tokentape.policies.placement import PLACEMENTS, Capacity, FixedPlacement, ReactivePlacement, importance
 from tokentape.policies.serving import Chunked, Continuous, Layered
 from tokentape.policies.serving import Static as StaticBatches
 from tokentape.policies.slots import System
@@ -96,6 +96,19 @@ def test_a_placement_of_ones_own_that_stands_is_refused_in_a_system() -> None:
     tape = recorded(make_trace(1))
     with pytest.raises(ValueError, match="OwnFixed: of placements that stand a system knows those shipped"):
         simulate(tape, tape.requests(), System("own", {"schedule": Chunked(64), "place": OwnFixed()}), load("h100-cxl-ndp"), INT8)
+
+
+@pytest.mark.parametrize(("n_moved", "n_left"), [(-7, 0), (999, 0), (0, 8)])
+def test_a_placement_of_ones_own_that_moves_what_is_not_there_or_keeps_too_much_is_refused(n_moved: int, n_left: int) -> None:
+    def migrate(counts, average, resident, capacity, params):
+        resident[:n_left] = 1
+        return n_moved
+
+    place = type("Own", (ReactivePlacement,), {"migrate": staticmethod(migrate)})()
+    options = {"place": {"budget": "50%"}, "schedule": {"max_seqs": "5"}}
+    tape, system = recorded(make_trace(1)), System("own", {"schedule": StaticBatches(5), "place": place}, options)
+    with pytest.raises(ValueError, match="migrate returned no number of experts, or left more resident than its capacity"):
+        simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
 
 
 def test_near_compute_is_what_a_dictionary_says() -> None:
