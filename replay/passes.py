@@ -198,11 +198,13 @@ def _experts(
     trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks, found: Ints
 ) -> tuple[Rows, ...]:
     """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
-    n_lookups, _, looked_up, missed, n_fetches = found.astype(np.float64)
+    n_lookups, looked_up, missed, n_fetches = (found[of].astype(np.float64) for of in (0, 2, 3, 4))
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
-    at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
-    chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
     tokens, stored = trace.pass_tokens[:, None], _format_of(weight_format)
+    chosen = tokens * float(trace.geometry.top_k)
+    if chosen.sum() * layers != trace.ids.size:  # some rows are not there
+        at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
+        chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
     rows = experts_of(trace.geometry, machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
     return (*fetched(machine, blocks, missed, n_fetches, semantics.fetching == "overlapped"), *rows)
 
