@@ -144,15 +144,16 @@ class ShardRecorder:
     def _record_attention(self, done: Pass) -> None:
         """A prompt's single rows stand before their sum: a replay starts from them."""
         assert self.attention is not None
-        for layers, rows in runs_of_equal_keys(self.attention.take_rows()):
+        seen = self.attention.take()
+        for layers, rows in runs_of_equal_keys(seen.rows):
             for member, row in enumerate(done.rows):
                 for back in range(min(rows.shape[3], done.counts[member]) - 1, -1, -1):
                     self._add(done, member, layers, rows[:, row, :, -1 - back], back)
-        for layers, masses in runs_of_equal_keys(self.attention.take_heads()):
+        for layers, masses in runs_of_equal_keys(seen.heads):
             for member, row in enumerate(done.rows):
                 self._add(done, member, layers, masses[:, row], by_query_head=True)
-        found = self.attention.take_vectors()
-        for layers, masses in runs_of_equal_keys(self.attention.take()):
+        found = {layer: tuple(x.float().cpu().numpy() for x in pair) for layer, pair in seen.vectors.items()}
+        for layers, masses in runs_of_equal_keys(seen.masses):
             for member, row in enumerate(done.rows):
                 vectors = _vectors([found[x] for x in layers], row, done, member, self.page) if found else {}
                 self._add(done, member, layers, masses[:, row], vectors=vectors)
@@ -323,7 +324,7 @@ class ShardRecorder:
 
 
 def _vectors(
-    found: Sequence[tuple[np.ndarray, np.ndarray]], row: int, done: Pass, member: int, page: int
+    found: Sequence[tuple[np.ndarray, ...]], row: int, done: Pass, member: int, page: int
 ) -> dict[str, list[np.ndarray]]:
     """Of a member in layers with these queries and keys; the query of a decoded token only."""
     n, first = done.counts[member], done.starts[member]
@@ -337,7 +338,7 @@ def _vectors(
 def runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:
     """(layers, (L, batch, heads, ..., keys) on the host) for each run of layers with the same number of keys, in layer order."""
     runs: list[tuple[list[int], list[torch.Tensor]]] = []
-    for layer, masses in seen.items():
+    for layer, masses in sorted(seen.items()):
         if not runs or runs[-1][1][0].shape != masses.shape:
             runs.append(([], []))
         runs[-1][0].append(layer)

@@ -57,9 +57,7 @@ class RoundRecorder(ShardRecorder):
         if self.attention is not None and done.kind == "prefill":
             self._record_attention(done)
         elif self.attention is not None and done.is_target:
-            self.attention.take()
-            self.attention.take_heads()
-            runs = runs_of_equal_keys(self.attention.take_rows())
+            runs = runs_of_equal_keys(self.attention.take().rows)
             if done.kind != "rehearsal":
                 self._node_rows += [(len(self._passes), layers, rows[:, 0].numpy()) for layers, rows in runs]
         for capture, steps in ((self.routing, self._steps), (self.natural, self._natural)):
