@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import reachable, spec
-from tokentape.hw.files import write_text
+from tokentape.hw.fit_files import FITS, write_text
 from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
 from tokentape.hw.operators import COLLECTIVES, LINK, OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
@@ -26,7 +26,6 @@ from tokentape.hw.operators.operator import release
 from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
-FITS = Path(__file__).parent / "fits"
 POOLED = "any GPU"  # the device of constants that were fitted to several together
 EVERY = "all"  # their version, where there is more than one
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
@@ -253,14 +252,14 @@ def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:
     return [*(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values())), *mine]
 
 
-@cache
 def shipped() -> tuple[dict[str, Fit], ...]:
     """The fits that come with the project, file by file."""
-    return tuple(load(path) for path in _shipped_files())
+    return tuple(_shipped().values())
 
 
-def _shipped_files() -> list[Path]:
-    return sorted(FITS.glob("*_*_*.toml"))  # as `file_name` calls them
+@cache
+def _shipped() -> dict[Path, dict[str, Fit]]:
+    return {path: load(path) for path in sorted(FITS.glob("*_*_*.toml"))}  # as `file_name` calls them
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
@@ -310,9 +309,7 @@ def _capability(machine: str) -> float | None:
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
     """Where the shipped constants of `fits_of` are kept."""
     chosen = {id(fit) for fit in fits_of(machine, shipped()).values()}
-    return tuple(
-        path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen & {id(fit) for fit in fits.values()}
-    )
+    return tuple(path for path, fits in _shipped().items() if chosen & {id(fit) for fit in fits.values()})
 
 
 def is_gpu(machine: HardwareSpec) -> bool:

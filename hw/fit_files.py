@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tokentape.hw.files import write_text
 from tokentape.hw.sourced import BadSpec, build
 
 FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes aside, then renames. On failure nothing is left behind; raises OSError that names `path`."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def solver() -> Any:
