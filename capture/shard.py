@@ -17,7 +17,7 @@ import torch
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Outcome, Pass, Request
 from tokentape.capture.routing import RoutingCapture, RoutingStep
-from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
+from tokentape.capture.rows import lists, ranges, request_rows, rows_of
 from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
@@ -333,6 +333,22 @@ def _vectors(
     bounds = {name: [of.reduceat(k, starts, axis=1) for k in keys] for name, of in zip(VECTORS[1:], EXTREMES, strict=True)}
     queries = {"query": [q[row].reshape(k.shape[1], -1) for q, k in found]} if done.kind == "decode" else {}
     return queries | {name: [x.reshape(len(x), -1) for x in of] for name, of in bounds.items()}
+
+
+def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
+    bad = np.isnan(values).any(axis=1)
+    if bad.any():
+        at = {name: keys[name][bad.argmax()] for name in ("request_id", "position", "layer")}
+        raise ValueError(
+            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
+            "the model's numbers overflow: use --dtype bfloat16 or float32"
+        )
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
+    """(L, n, width) per pass -> (rows, width), ordered by pass, layer, token; floats as f32."""
+    joined = torch.cat([t.flatten(0, 1) for t in tensors])
+    return joined.float().numpy() if joined.is_floating_point() else joined.numpy()
 
 
 def runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
 from tokentape.capture.importers.responses import REMEDY, responses
-from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
 COUNTS = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens")
@@ -105,4 +106,4 @@ def _tables(columns: dict[str, np.ndarray], lengths: dict[str, list[int]]) -> di
     none = {name: pa.nulls(n_rounds) for name in ("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id")}
     is_clipped = pa.array(np.zeros(n_rounds, bool))
     rounds = {**columns, **none, "n_verified": columns["n_drafted"], "is_clipped": is_clipped}
-    return {"requests": pa.table(requests), "rounds": pa.table(rounds)}
+    return {"requests": requests, "rounds": pa.table(rounds)}

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, span, whole_column
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read, shown, text, whole
-from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
 from tokentape.capture.importers.table_files import csv_text, need
+from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
 
@@ -156,8 +156,7 @@ def _write(path: Path, contents: list[bytes], store: Store, rows: pl.DataFrame, 
     content = (*contents, json.dumps(settings, sort_keys=True).encode())
     source = Source(path, content, "unknown", NO_MODEL, None, settings, dataset=dataset)
     n, since = len(served), (served["arrival_s"] - served["arrival_s"][0]).to_numpy()
-    table = request_table(served["n_prompt_tokens"].to_numpy(), served["n_output_tokens"].to_numpy(), dataset, since)
-    if "prefix_blocks" in served.columns:
-        table["prefix_blocks"] = pa.array(served["prefix_blocks"].to_list(), pa.list_(pa.uint32()))
+    blocks = served["prefix_blocks"].to_list() if "prefix_blocks" in served.columns else None
+    table = request_table(served["n_prompt_tokens"], served["n_output_tokens"], dataset, since, blocks=blocks)
     left_out = {"empty_requests": {"left_out": len(rows) - n, "rows": len(rows)}} if n < len(rows) else {}
-    return write_tape(store, source, {"requests": pa.table(table)}, left_out)
+    return write_tape(store, source, {"requests": table}, left_out)
