@@ -32,8 +32,7 @@ from tokentape.capture.importers.limits import (
     MAX_LAYER_BYTES,
     BadImport,
     json_lines,
-    read,
-    text,
+    read_all,
     whole,
     words,
 )
@@ -66,13 +65,11 @@ def import_routing(
             f"bytes of an expert lie in 1..{MAX_LAYER_BYTES} and go with a number of experts; a config has them itself"
         )
     config_raw, model_id, geometry = (b"", "unknown", None) if config_path is None else moe_config(Path(config_path))
-    contents: list[bytes] = []
-    parts: list[pl.DataFrame] = []
-    named: dict[str, str] = {}
-    for number, path in enumerate(files):
-        contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
+    contents = read_all(files, max_bytes)
+    parts, named = list[pl.DataFrame](), dict[str, str]()
+    for number, (raw, path) in enumerate(zip(contents, files, strict=True)):
         form = layout.form or form_of(path)
-        frame, numbers = table(contents[-1], path, form, layout.where, max_bytes, layout.names)
+        frame, numbers = table(raw, path, form, layout.where, max_bytes, layout.names)
         parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
     if config_path is None and layout.stated:
         found, model_id = _stated(contents[0], files[0], layout.stated)
@@ -109,7 +106,7 @@ def import_routing(
 
 def _stated(raw: bytes, path: Path, fields: tuple[str, str]) -> tuple[int, str]:
     """Experts per layer and the model, from the first line of JSON lines. Raises BadImport where it does not say them."""
-    line = next((line for _, line in json_lines(text(raw, path), path)), None)
+    line = next((line for _, line in json_lines(raw, path)), None)
     experts, model = (line.get(field) if isinstance(line, dict) else None for field in fields)
     if experts is None:
         raise BadImport(f"{path}: line 1 has no {fields[0]}; give --model or --n-experts")
