@@ -84,6 +84,7 @@ class Routed:
         return self.table(keys, {"scores": rows_of(self.scores)})
 
 
+@dataclass(eq=False)
 class ShardRecorder:
     """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
 
@@ -91,24 +92,18 @@ class ShardRecorder:
     n_last: of so many of a prompt's last queries, attention row by row; page: positions whose keys are bounded together, 0: none.
     """
 
+    routing: RoutingCapture | None
+    attention: AttentionCapture | None
+    keep: AttentionKeep
+    first_pass_id: int
+    natural: RoutingCapture | None = None
+    policy_state: str | None = None
+    n_last: int = 0
+    page: int = 0
     ROUTED, SCORED = ("request_id", "position", "layer", "pass_id"), ("request_id", "position", "layer")
     PHASE = "decode"  # of tokens behind the prompt
 
-    def __init__(
-        self,
-        routing: RoutingCapture | None,
-        attention: AttentionCapture | None,
-        keep: AttentionKeep,
-        first_pass_id: int,
-        natural: RoutingCapture | None = None,
-        policy_state: str | None = None,
-        n_last: int = 0,
-        page: int = 0,
-    ) -> None:
-        self.n_last, self.page = n_last, page
-        self.routing, self.attention, self.keep = routing, attention, keep
-        self.natural, self.policy_state = natural, policy_state
-        self.first_pass_id = first_pass_id
+    def __post_init__(self) -> None:
         self._passes: list[Pass] = []
         self._steps: list[RoutingStep] = []
         self._natural: list[RoutingStep] = []
