@@ -100,10 +100,6 @@ class AttentionCapture(Hooked):
             seen.rows[layer] = self._grouped(weights[:, :, -self.n_rows :].float())
         return output, None
 
-    def _reduce(self, weights: torch.Tensor) -> torch.Tensor:
-        """(batch, heads, queries, keys) probabilities -> (batch, kv heads, keys) f32 sums."""
-        return self._grouped(self._summed(weights))
-
     def _summed(self, weights: torch.Tensor) -> torch.Tensor:
         """(batch, heads, queries, keys) probabilities -> (batch, heads, keys) f32 sums."""
         if self.query_mask is not None:

@@ -119,11 +119,11 @@ def import_requests(
 
 def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
     """The requests of a file, and how many of its choices have no experts. Raises BadImport."""
-    found, n_silent = _of_file(raw, path, max_bytes)
-    return [request_of(one, geometry, config) for one in found], {"without_experts": n_silent}
+    found = _of_file(raw, path, max_bytes)
+    return [request_of(one, geometry, config) for one in found if one is not None], {"without_experts": found.count(None)}
 
 
-def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[Returned], int]:
+def _of_file(raw: bytes, path: Path, max_bytes: int) -> list[Returned | None]:
     if not raw:
         raise BadImport(f"{path}: the file is empty; export it again")
     if raw.startswith(b"PK"):
@@ -131,13 +131,12 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[Returned], in
         if OUTPUT not in arrays:
             raise BadImport(f"{path}: array {OUTPUT} is missing; found {', '.join(arrays) or 'none'}")
         prompt_ids, output_ids = (_token_ids(arrays.get(name), f"{path}: {name}") for name in ("prompt_token_ids", "token_ids"))
-        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)], 0
+        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)]
     if raw.startswith(MAGIC):
         raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
     if raw.lstrip()[:1] not in (b"{", b"["):
         raise BadImport(f"{path}: neither a readable .npz nor JSON; export it with numpy.savez, or give the server's responses")
-    found = list(_choices(raw, path, max_bytes))
-    return [one for one in found if one is not None], found.count(None)
+    return list(_choices(raw, path, max_bytes))
 
 
 def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None]:

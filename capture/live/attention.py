@@ -195,7 +195,7 @@ class KV(AttentionCapture, Slot):
             columns = torch.arange(layer.seen - n, layer.seen)
             is_padded = bool(layer.pads.any())
             self.query_mask = columns >= torch.from_numpy(layer.pads)[:, None] if is_padded else None
-            mass = self._reduce(weights).detach().cpu().numpy().astype(np.float64)
+            mass = self._grouped(self._summed(weights)).detach().cpu().numpy().astype(np.float64)
             self.query_mask = None
             if layer.mass is not None:
                 mass[:, :, : layer.mass.shape[2]] += layer.mass

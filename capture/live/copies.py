@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokentape.capture.blocks import find_blocks, find_routers
+from tokentape.capture.blocks import find_blocks
 from tokentape.capture.hooks import Hooked
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import GROUP, dequantise, quantise
@@ -139,14 +139,14 @@ class LowWeights:
         self._swaps: list[tuple[nn.Module, str, Any]] = []
         if pair is None:
             return
-        routers = find_routers(model)
+        routers = [block.router for block in find_blocks(model).values()]
         for experts in experts_of(model).values() if routers else ():
             self._swaps.append((experts, "num_experts", n_experts_of(experts)))  # fewer than copies, where there are some
             for name, weights in list(experts.named_parameters(recurse=False)):
                 if weights.ndim == 3:
                     low = on_inputs(experts, name, lambda w: approximate(w, pair, scheme))
                     self._swaps.append((experts, name, nn.Parameter(low, requires_grad=False)))
-        kept = {id(part) for router in routers.values() for part in router.modules()}
+        kept = {id(part) for router in routers for part in router.modules()}
         for module in model.modules() if static or not routers else ():
             if isinstance(module, nn.Linear) and id(module) not in kept:
                 low = approximate(module.weight.detach().float(), pair, scheme).to(module.weight.dtype)
