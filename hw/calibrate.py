@@ -57,14 +57,15 @@ class Fit:
 
     def seconds(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]], held_out: bool = False) -> Floats:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
-        constants = self.without_held_out if held_out else self.constants
-        module = OPERATORS[self.operator]
-        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.parameters]), shapes))
+        return np.asarray(OPERATORS[self.operator].seconds(gpu, self._in_order(held_out), shapes))
 
     def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
         """(n,) the term that binds."""
-        module = OPERATORS[self.operator]
-        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.parameters]), shapes))
+        return np.asarray(OPERATORS[self.operator].regime(gpu, self._in_order(), shapes))
+
+    def _in_order(self, held_out: bool = False) -> Floats:
+        constants = self.without_held_out if held_out else self.constants
+        return np.array([constants[parameter.name] for parameter in OPERATORS[self.operator].parameters])
 
     def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
@@ -103,7 +104,7 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
 
 def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSpec:
     """The single-device machine whose `measured_as` is this device, among `others` first. Raises BadSpec if none is."""
-    known = [*others, *(spec.load(name) for name in spec.shipped())]
+    known = [*others, *map(spec.load, spec.shipped())]
     found = [machine for machine in known if machine.measured_as == device and machine.n_devices == 1]
     if not found:
         named = ", ".join(sorted({machine.measured_as for machine in known if machine.measured_as}))
@@ -114,7 +115,7 @@ def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSp
 def with_links(tables: Iterable[Measurements], others: tuple[HardwareSpec, ...] = ()) -> tuple[list[Measurements], list[str]]:
     """The tables, those of collectives with the rate of the link between the GPUs, which a machine of several with this
     `measured_as` tells; and a line on each of those that none does, which are left out."""
-    known, kept, left_out = [*others, *(spec.load(name) for name in spec.shipped())], [], []
+    known, kept, left_out = [*others, *map(spec.load, spec.shipped())], [], []
     for table in tables:
         device = table.setup.device
         if table.operator in COLLECTIVES:

@@ -57,14 +57,13 @@ class Fit(Generic[T]):
 
 @dataclass(frozen=True)
 class FitFiles(Generic[T]):
-    """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; assumed: names of
-    the constants that are not fitted; by: the command that writes them, where it is not `calibrate SYSTEM`."""
+    """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; by: the command
+    that writes them, where it is not `calibrate SYSTEM`."""
 
     system: str
     kind: type[T]
     measure: str
     digits: int = 6
-    assumed: tuple[str, ...] = ()
     by: str = ""
 
     def load(self, name_or_path: str | None = None) -> Fit[T]:
@@ -117,7 +116,7 @@ class FitFiles(Generic[T]):
         for key, value in values.items():
             if not isinstance(value, dict):
                 number = json.dumps(value) if isinstance(value, str | bool) else f"{value:.{self.digits}g}"
-                yield f"{key} = {number}" + ("  # assumed" if key in self.assumed else "")
+                yield f"{key} = {number}"
         for key, value in values.items():
             if isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values()):
                 for inner, of_inner in value.items():
