@@ -15,6 +15,7 @@ import torch
 
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.checkpoint import EMBEDDED
 from tokentape.capture.embedded.texts import SHIPPED
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.routing import RoutingCapture
@@ -80,7 +81,7 @@ def _best_cpu_s(variants: dict[str, Callable[[], None]], repeats: int) -> dict[s
     return best
 
 
-def measure(model: str = models.EMBEDDED, repeats: int = 15) -> dict[str, float]:
+def measure(model: str = EMBEDDED, repeats: int = 15) -> dict[str, float]:
     """Overheads as shares of the plain run: capture_routing_overhead_frac against `generate`, its `_same_loop_` twin against the
     same loop without hooks, `_with_tokens_` with the tokens table's nll as well, and capture_attention_overhead_frac."""
     torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import time
 import torch
 
 from tokentape.capture import models
+from tokentape.capture.checkpoint import EMBEDDED
 from tokentape.capture.embedded.texts import SHIPPED
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
@@ -40,7 +41,7 @@ def _cpu_s(loaded: models.Loaded, requests: list[Request], slots: tuple[Slot, ..
     return time.process_time() - started
 
 
-def measure(model: str = models.EMBEDDED, repeats: int = 5) -> dict[str, float]:
+def measure(model: str = EMBEDDED, repeats: int = 5) -> dict[str, float]:
     """Closed-loop speed as a share of plain speed, and closed-loop tokens per CPU second, for each batch size."""
     loaded, report = models.load(models.find(model), device="cpu"), {}
     with models.suitable_threads(loaded.model):

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from tokentape.capture import models
+from tokentape.capture.checkpoint import EMBEDDED
 from tokentape.capture.embedded.batches import RECALL_LEVELS, Batches
 from tokentape.capture.embedded.recipe import Recipe
 from tokentape.capture.embedded.train import keep_freed_memory
@@ -89,7 +90,7 @@ def train(recipe: HeadRecipe) -> tuple[Head, list[float], str]:
     """The head, its mean loss in nats per token of every 200 batches, and the fingerprint of the model that it is for."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    loaded = models.load(models.find(models.EMBEDDED), "cpu", "float32")
+    loaded = models.load(models.find(EMBEDDED), "cpu", "float32")
     model = loaded.model.requires_grad_(False)
     batches = Batches(Recipe(), loaded.tokenizer)  # the one that was trained
     with torch.no_grad():

@@ -2,7 +2,7 @@
 
     with AttentionCapture(model) as attention:
         model(input_ids)
-        masses = attention.take()    # per layer (batch, kv heads, keys) f32: probability each key received
+        masses = attention.take().masses    # per layer (batch, kv heads, keys) f32: probability each key received
 
 A registered attention function calls the `eager_attention_forward` of the module's own modelling file, so soft-caps, sliding
 windows, sinks and dropout are that family's; it sums the probabilities over queries and over the query heads of a kv head, and
@@ -15,9 +15,9 @@ from __future__ import annotations
 import itertools
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -29,12 +29,27 @@ from tokentape.capture.hooks import Hooked
 _NAMES = itertools.count()
 
 
+@dataclass(frozen=True)
+class Attended:
+    """Of a pass, by absolute layer; a sliding layer's keys are its latest.
+
+    masses: (batch, kv heads, keys) f32, what each key received. rows: (batch, kv heads, queries, keys) f32 of single queries.
+    heads: (batch, query heads, keys) sums, where there was more than one query. vectors: last queries (batch, query heads, D) and
+    new keys (batch, kv heads, n, D), as multiplied.
+    """
+
+    masses: dict[int, torch.Tensor] = field(default_factory=dict)
+    rows: dict[int, torch.Tensor] = field(default_factory=dict)
+    heads: dict[int, torch.Tensor] = field(default_factory=dict)
+    vectors: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+
+
 class AttentionCapture(Hooked):
     """Context manager. `query_mask` (batch, queries) bool, set before a pass with padding, leaves its padded queries out.
 
     MLA caches one latent per token for all heads, so its heads are summed into one (`n_kv_heads` = 1). Where a model `has_sinks`
     they take their share of the softmax first, so a row's masses sum to less than its heads. n_rows, set before a pass: the last
-    queries of which `take_rows` gives each one's own row. with_heads, with_vectors: also `take_heads`, `take_vectors`.
+    queries whose own rows are taken. with_heads, with_vectors: what else is.
     """
 
     def __init__(self, model: PreTrainedModel, with_heads: bool = False, with_vectors: bool = False) -> None:
@@ -50,17 +65,13 @@ class AttentionCapture(Hooked):
         self.query_mask: torch.Tensor | None = None
         self._name = f"tokentape_{next(_NAMES)}"
         self.n_rows = 0
-        self._seen: dict[int, torch.Tensor] = {}
-        self._rows: dict[int, torch.Tensor] = {}
-        self._heads: dict[int, torch.Tensor] = {}
-        self._vectors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._seen = Attended()
 
     def _enter(self, stack: ExitStack) -> None:
         former = self.model.config._attn_implementation
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
-        for kept in (self._seen, self._rows, self._heads, self._vectors):
-            stack.callback(kept.clear)
+        stack.callback(self.take)
         stack.callback(self._unregister)
         stack.callback(self.model.set_attn_implementation, former)
         self.model.set_attn_implementation(self._name)
@@ -79,19 +90,15 @@ class AttentionCapture(Hooked):
     ) -> tuple[torch.Tensor, None]:
         output, weights = eager_of(module)(module, query, key, *args, **kwargs)
         layer: Any = module.layer_idx
-        summed = self._summed(weights)
-        self._seen[layer] = self._grouped(summed)
+        seen, summed = self._seen, self._summed(weights)
+        seen.masses[layer] = self._grouped(summed)
         if self.with_heads and query.shape[2] > 1:
-            self._heads[layer] = summed
+            seen.heads[layer] = summed
         if self.with_vectors:
-            self._vectors[layer] = (query[:, :, -1], key[:, :, -query.shape[2] :])
+            seen.vectors[layer] = (query[:, :, -1], key[:, :, -query.shape[2] :])
         if self.n_rows:
-            self._rows[layer] = self._grouped(weights[:, :, -self.n_rows :].float())
+            seen.rows[layer] = self._grouped(weights[:, :, -self.n_rows :].float())
         return output, None
-
-    def _reduce(self, weights: torch.Tensor) -> torch.Tensor:
-        """(batch, heads, queries, keys) probabilities -> (batch, kv heads, keys) f32 sums."""
-        return self._grouped(self._summed(weights))
 
     def _summed(self, weights: torch.Tensor) -> torch.Tensor:
         """(batch, heads, queries, keys) probabilities -> (batch, heads, keys) f32 sums."""
@@ -104,25 +111,10 @@ class AttentionCapture(Hooked):
         """(batch, heads, ...) -> (batch, kv heads, ...), a kv head's query heads summed."""
         return values if values.shape[1] == self.n_kv_heads else values.unflatten(1, (self.n_kv_heads, -1)).sum(dim=2)
 
-    def take(self) -> dict[int, torch.Tensor]:
-        """Absolute layer -> (batch, kv heads, keys) of the pass since the last call; a sliding layer's are its latest keys."""
-        seen, self._seen = self._seen, {}
-        return dict(sorted(seen.items()))
-
-    def take_rows(self) -> dict[int, torch.Tensor]:
-        """Absolute layer -> (batch, kv heads, queries, keys) f32 of the pass since the last call; none where none were asked."""
-        rows, self._rows = self._rows, {}
-        return dict(sorted(rows.items()))
-
-    def take_heads(self) -> dict[int, torch.Tensor]:
-        """Absolute layer -> (batch, query heads, keys) sums of the pass since the last call, where it had more than one query."""
-        heads, self._heads = self._heads, {}
-        return dict(sorted(heads.items()))
-
-    def take_vectors(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """Absolute layer -> last queries (batch, query heads, D) and new keys (batch, kv heads, n, D) f32, as multiplied."""
-        vectors, self._vectors = self._vectors, {}
-        return {layer: (q.float().cpu().numpy(), k.float().cpu().numpy()) for layer, (q, k) in sorted(vectors.items())}
+    def take(self) -> Attended:
+        """The pass since the last call."""
+        seen, self._seen = self._seen, Attended()
+        return seen
 
 
 def eager_of(module: nn.Module) -> Any:

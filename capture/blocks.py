@@ -68,11 +68,6 @@ def find_blocks(model: nn.Module) -> dict[int, MoeBlock]:
     return dict(sorted(found.items()))
 
 
-def find_routers(model: nn.Module) -> dict[int, nn.Module]:
-    """Absolute layer -> router, by rising layer; empty for a dense model. Raises as `find_blocks` does."""
-    return {layer: block.router for layer, block in find_blocks(model).items()}
-
-
 def _holds_experts(name: str, module: nn.Module) -> bool:
     last = name.rpartition(".")[2]
     if "shared" in last:

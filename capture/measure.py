@@ -7,8 +7,8 @@ tape must not lack a layer. A tape's `recorded` expert size is what an expert oc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -22,14 +22,6 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_config import from_config
 
 _PROBE_TOKENS = 16
-
-
-@dataclass(frozen=True)
-class _Experts:
-    """The routed experts of one layer."""
-
-    bytes_each: int
-    params_each: int | None  # None: packed by a quantiser
 
 
 def geometry(model: PreTrainedModel) -> Geometry:
@@ -46,13 +38,13 @@ def geometry(model: PreTrainedModel) -> Geometry:
     if not blocks:
         return stated
     n_experts, top_k = _probe(model, blocks)
-    experts = {layer: _experts(block, n_experts) for layer, block in blocks.items()}
     update: dict[str, object] = {"n_experts": n_experts, "top_k": top_k}
-    sizes = [size for size in experts.values() if size is not None]
+    sizes = [size for block in blocks.values() if (size := _expert_size(block, n_experts)) is not None]
     if len(sizes) == len(blocks):
-        update["recorded_expert_bytes"] = tuple(size.bytes_each for size in sizes)
-        update["recorded_dense_bytes"] = _dense_bytes(model, sizes, n_experts)
-        measured = sizes[0].params_each
+        expert_bytes = tuple(n_bytes for n_bytes, _ in sizes)
+        update["recorded_expert_bytes"] = expert_bytes
+        update["recorded_dense_bytes"] = _dense_bytes(model, expert_bytes, n_experts)
+        measured = sizes[0][1]
         # Biases make an expert a little larger than its matrices; only another width is a disagreement.
         width = None if measured is None else measured // (stated.ffn_matrices * stated.moe_hidden)
         if width is not None and width != stated.expert_intermediate:
@@ -74,17 +66,12 @@ def _probe(model: PreTrainedModel, blocks: Mapping[int, MoeBlock]) -> tuple[int,
     """(experts, top-k) as one forward pass shows them. Raises ValueError where a layer's experts get something else."""
     table = input_table(model)
     given: dict[int, tuple[Any, ...]] = {}
-    handles = []
-    for layer, block in blocks.items():
-        note = lambda module, args, kwargs, layer=layer: given.update({layer: (*args, *kwargs.values())})  # noqa: E731
-        handles.append(block.experts.register_forward_pre_hook(note, with_kwargs=True))
-    try:
-        with RoutingCapture(model) as routing:
-            model(input_ids=torch.arange(min(_PROBE_TOKENS, len(table)), device=table.device)[None], use_cache=False)
-            step = routing.take()
-    finally:
-        for handle in handles:
-            handle.remove()
+    with RoutingCapture(model) as routing, ExitStack() as stack:
+        for layer, block in blocks.items():
+            note = lambda module, args, kwargs, layer=layer: given.update({layer: (*args, *kwargs.values())})  # noqa: E731
+            stack.enter_context(block.experts.register_forward_pre_hook(note, with_kwargs=True))
+        model(input_ids=torch.arange(min(_PROBE_TOKENS, len(table)), device=table.device)[None], use_cache=False)
+        step = routing.take()
     assert step.scores is not None
     for index, (layer, block) in enumerate(blocks.items()):
         if not _is_given(step.ids[index], step.weights[index], given.get(layer, ()), outer_scale(block)):
@@ -107,25 +94,26 @@ def _is_given(ids: torch.Tensor, weights: torch.Tensor, given: tuple[Any, ...], 
     return has_ids and any(torch.allclose(t * scale, weights, equal_nan=True) for t in chosen if t.is_floating_point())
 
 
-def _experts(block: MoeBlock, n_experts: int) -> _Experts | None:
-    """Sizes, from the tensors that hold a layer's experts (one slice per expert); None where they are kept otherwise."""
+def _expert_size(block: MoeBlock, n_experts: int) -> tuple[int, int | None] | None:
+    """(bytes, parameters) of one expert, from the tensors that hold a layer's (one slice per expert); None where they are kept
+    otherwise, and parameters where a quantiser has packed them."""
     tensors = [t for t in (*block.experts.parameters(), *block.experts.buffers()) if t.ndim and t.shape[0] == n_experts]
     if not tensors:
         return None
     plain = all(t.is_floating_point() and t.element_size() > 1 for t in tensors)
     matrices = sum(t.numel() for t in tensors if t.ndim == 3) // n_experts
-    return _Experts(_bytes(tensors) // n_experts, matrices if plain else None)
+    return _bytes(tensors) // n_experts, matrices if plain else None
 
 
-def _dense_bytes(model: PreTrainedModel, experts: list[_Experts], n_experts: int) -> tuple[int, ...]:
+def _dense_bytes(model: PreTrainedModel, expert_bytes: Sequence[int], n_experts: int) -> tuple[int, ...]:
     """Bytes a decode token reads besides routed experts, shared evenly by the MoE layers (the remainder on the last)."""
     table = input_table(model)
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is table
-    total = _bytes((*model.parameters(), *model.buffers())) - sum(e.bytes_each * n_experts for e in experts)
+    total = _bytes((*model.parameters(), *model.buffers())) - n_experts * sum(expert_bytes)
     total -= 0 if is_tied else _bytes([table])  # a token reads one row of the embedding table, but all of the output head
-    each = total // len(experts)
-    return (*([each] * (len(experts) - 1)), total - each * (len(experts) - 1))
+    each, n_others = total // len(expert_bytes), len(expert_bytes) - 1
+    return (*[each] * n_others, total - each * n_others)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

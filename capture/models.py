@@ -17,23 +17,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MULTIMODAL_LM_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMultimodalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
 from tokentape.capture import quantised
+from tokentape.capture.checkpoint import EMBEDDED, EMBEDDED_PATH
 from tokentape.policies.names import nearest, unknown
 
-EMBEDDED = "embedded"
-EMBEDDED_PATH = Path(__file__).resolve().parent / "embedded" / "model"
 SMALL_PARAMETERS = 50_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # What from_pretrained reads besides weights: config, tokenizer, vocabulary, chat templates. Cards and logs are not among them.
@@ -160,10 +150,10 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
 
 def auto_class(config: Any) -> Any:
     """The class that loads a config: a causal language model, or where there is none the multimodal one, of which text runs."""
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return AutoModelForCausalLM
-    if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
-        return AutoModelForMultimodalLM
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return transformers.AutoModelForCausalLM
+    if type(config) in transformers.MODEL_FOR_MULTIMODAL_LM_MAPPING:
+        return transformers.AutoModelForMultimodalLM
     raise ValueError(f"model_type {config.model_type!r} generates no text; give a causal language model")
 
 

@@ -1,49 +1,54 @@
-"""Arrow columns from flat arrays and offsets, as the tape's tables want them, and the rows of table `requests`."""
+"""Arrow columns from flat arrays and offsets, as the tape's tables want them, and table `requests`.
+
+From buffers: pa.array imports pandas where that is installed, a fifth of a second, only to ask whether it was given any of it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from tokentape.capture.live.loop import Outcome, Request
+if TYPE_CHECKING:
+    from tokentape.capture.live.loop import Outcome, Request
+
+
+def request_table(
+    n_prompt: ArrayLike,
+    n_output: ArrayLike,
+    dataset: str = "unknown",
+    arrival_s: NDArray[np.float64] | None = None,
+    ids: ArrayLike | None = None,
+    prompts: Sequence[ArrayLike | None] | None = None,
+    blocks: Sequence[list[int]] | None = None,
+) -> pa.Table:
+    """Table `requests`. prompts: token ids of each prompt, where they are known; blocks: of the prompt's prefix. Without arrivals
+    they came one after another."""
+    n = np.size(n_prompt)
+    hashes = [None] * n if prompts is None else [None if of is None else _sha256(of) for of in prompts]
+    columns: dict[str, pa.Array] = {
+        "request_id": numbers(np.arange(n) if ids is None else ids, np.uint32),
+        "dataset": words([dataset] * n),
+        "arrival_s": numbers(np.zeros(n) if arrival_s is None else arrival_s, np.float64),
+        "n_prompt_tokens": numbers(n_prompt, np.uint32),
+        "n_output_tokens": numbers(n_output, np.uint32),
+        "prompt_sha256": words(hashes),
+    }
+    return pa.table(columns | ({} if blocks is None else {"prefix_blocks": pa.array(blocks, pa.list_(pa.uint32()))}))
 
 
 def request_rows(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:
-    n = len(requests)
-    return pa.table(
-        {
-            "request_id": np.array([r.request_id for r in requests], dtype=np.uint32),
-            "dataset": pa.array([dataset] * n),
-            "arrival_s": np.zeros(n),
-            "n_prompt_tokens": np.array([len(r.prompt_ids) for r in requests], dtype=np.uint32),
-            "n_output_tokens": np.array([len(o.output_ids) for o in outcomes], dtype=np.uint32),
-            "prompt_sha256": pa.array([_sha256(r.prompt_ids) for r in requests]),
-        }
-    )
+    """Table `requests` of what a model has run."""
+    prompts, outputs = [r.prompt_ids for r in requests], [len(o.output_ids) for o in outcomes]
+    return request_table([*map(len, prompts)], outputs, dataset, ids=[r.request_id for r in requests], prompts=prompts)
 
 
-def _sha256(ids: Sequence[int]) -> str:
-    return hashlib.sha256(np.array(ids, dtype="<i4").tobytes()).hexdigest()
-
-
-def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
-    bad = np.isnan(values).any(axis=1)
-    if bad.any():
-        at = {name: keys[name][bad.argmax()] for name in ("request_id", "position", "layer")}
-        raise ValueError(
-            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
-            "the model's numbers overflow: use --dtype bfloat16 or float32"
-        )
-
-
-def flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    """(L, n, width) per pass -> (rows, width), ordered by pass, layer, token; floats as f32."""
-    joined = torch.cat([t.flatten(0, 1) for t in tensors])
-    return joined.float().numpy() if joined.is_floating_point() else joined.numpy()
+def _sha256(ids: ArrayLike) -> str:
+    return hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest()
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:
@@ -53,12 +58,30 @@ def ranges(lengths: np.ndarray) -> np.ndarray:
     return within
 
 
-def rows_of(values: np.ndarray) -> pa.ListArray:
-    n, width = values.shape
-    return lists(np.ascontiguousarray(values).ravel(), np.full(n, width))
+def rows_of(values: np.ndarray, kind: DTypeLike | None = None) -> pa.ListArray:
+    """(n, k) array -> n lists of k; kind: of the numbers, None: as they are."""
+    n, k = values.shape
+    return pa.ListArray.from_arrays(numbers(np.arange(n + 1) * k, np.int32), numbers(values.ravel(), kind))
 
 
 def lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray, absent: np.ndarray | None = None) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    mask = None if absent is None else pa.array(absent)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), mask=mask)
+    offsets = numbers(np.concatenate([[0], np.cumsum(lengths)]), np.int32)
+    return pa.ListArray.from_arrays(offsets, numbers(values), mask=None if absent is None else pa.array(absent))
+
+
+def numbers(values: ArrayLike, kind: DTypeLike | None = None, is_known: np.ndarray | None = None) -> pa.Array:
+    """(n,) numbers of a type, in the same memory where they have it already; null where they are not known."""
+    values = np.ascontiguousarray(values, kind)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_valid(is_known), pa.py_buffer(values)])
+
+
+def words(values: Sequence[str | None] | np.ndarray) -> pa.StringArray:
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+    valid = _valid(np.array([value is not None for value in values], bool))
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), valid)
+
+
+def _valid(is_known: np.ndarray | None) -> pa.Buffer | None:
+    """Arrow's bits of what is not null."""
+    return None if is_known is None or is_known.all() else pa.py_buffer(np.packbits(is_known, bitorder="little"))

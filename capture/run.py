@@ -148,7 +148,7 @@ def _record_requests(
             recorded = (routing, attention, settings.keep, first_pass_id)
             recorder: ShardRecorder
             if inside is not None:
-                recorder = RoundRecorder(*recorded, natural, str(settings.speculation), settings.attention_rows, windows)
+                recorder = RoundRecorder(*recorded, natural, str(settings.speculation), settings.attention_rows, windows=windows)
             else:
                 recorder = ShardRecorder(*recorded, n_last=settings.attention_rows, page=settings.key_pages)
             tables = _shard(loaded, group, settings, recorder, inside, meter)

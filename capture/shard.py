@@ -17,7 +17,7 @@ import torch
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Outcome, Pass, Request
 from tokentape.capture.routing import RoutingCapture, RoutingStep
-from tokentape.capture.rows import flat, lists, ranges, refuse_nan, request_rows, rows_of
+from tokentape.capture.rows import lists, ranges, request_rows, rows_of
 from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
@@ -84,6 +84,7 @@ class Routed:
         return self.table(keys, {"scores": rows_of(self.scores)})
 
 
+@dataclass(eq=False)
 class ShardRecorder:
     """Fed by `decode`'s on_pass; `tables` gives the Arrow tables and `n_passes` how many pass ids were used.
 
@@ -91,24 +92,18 @@ class ShardRecorder:
     n_last: of so many of a prompt's last queries, attention row by row; page: positions whose keys are bounded together, 0: none.
     """
 
+    routing: RoutingCapture | None
+    attention: AttentionCapture | None
+    keep: AttentionKeep
+    first_pass_id: int
+    natural: RoutingCapture | None = None
+    policy_state: str | None = None
+    n_last: int = 0
+    page: int = 0
     ROUTED, SCORED = ("request_id", "position", "layer", "pass_id"), ("request_id", "position", "layer")
     PHASE = "decode"  # of tokens behind the prompt
 
-    def __init__(
-        self,
-        routing: RoutingCapture | None,
-        attention: AttentionCapture | None,
-        keep: AttentionKeep,
-        first_pass_id: int,
-        natural: RoutingCapture | None = None,
-        policy_state: str | None = None,
-        n_last: int = 0,
-        page: int = 0,
-    ) -> None:
-        self.n_last, self.page = n_last, page
-        self.routing, self.attention, self.keep = routing, attention, keep
-        self.natural, self.policy_state = natural, policy_state
-        self.first_pass_id = first_pass_id
+    def __post_init__(self) -> None:
         self._passes: list[Pass] = []
         self._steps: list[RoutingStep] = []
         self._natural: list[RoutingStep] = []
@@ -144,15 +139,16 @@ class ShardRecorder:
     def _record_attention(self, done: Pass) -> None:
         """A prompt's single rows stand before their sum: a replay starts from them."""
         assert self.attention is not None
-        for layers, rows in runs_of_equal_keys(self.attention.take_rows()):
+        seen = self.attention.take()
+        for layers, rows in runs_of_equal_keys(seen.rows):
             for member, row in enumerate(done.rows):
                 for back in range(min(rows.shape[3], done.counts[member]) - 1, -1, -1):
                     self._add(done, member, layers, rows[:, row, :, -1 - back], back)
-        for layers, masses in runs_of_equal_keys(self.attention.take_heads()):
+        for layers, masses in runs_of_equal_keys(seen.heads):
             for member, row in enumerate(done.rows):
                 self._add(done, member, layers, masses[:, row], by_query_head=True)
-        found = self.attention.take_vectors()
-        for layers, masses in runs_of_equal_keys(self.attention.take()):
+        found = {layer: tuple(x.float().cpu().numpy() for x in pair) for layer, pair in seen.vectors.items()}
+        for layers, masses in runs_of_equal_keys(seen.masses):
             for member, row in enumerate(done.rows):
                 vectors = _vectors([found[x] for x in layers], row, done, member, self.page) if found else {}
                 self._add(done, member, layers, masses[:, row], vectors=vectors)
@@ -323,7 +319,7 @@ class ShardRecorder:
 
 
 def _vectors(
-    found: Sequence[tuple[np.ndarray, np.ndarray]], row: int, done: Pass, member: int, page: int
+    found: Sequence[tuple[np.ndarray, ...]], row: int, done: Pass, member: int, page: int
 ) -> dict[str, list[np.ndarray]]:
     """Of a member in layers with these queries and keys; the query of a decoded token only."""
     n, first = done.counts[member], done.starts[member]
@@ -334,10 +330,26 @@ def _vectors(
     return queries | {name: [x.reshape(len(x), -1) for x in of] for name, of in bounds.items()}
 
 
+def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
+    bad = np.isnan(values).any(axis=1)
+    if bad.any():
+        at = {name: keys[name][bad.argmax()] for name in ("request_id", "position", "layer")}
+        raise ValueError(
+            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
+            "the model's numbers overflow: use --dtype bfloat16 or float32"
+        )
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:
+    """(L, n, width) per pass -> (rows, width), ordered by pass, layer, token; floats as f32."""
+    joined = torch.cat([t.flatten(0, 1) for t in tensors])
+    return joined.float().numpy() if joined.is_floating_point() else joined.numpy()
+
+
 def runs_of_equal_keys(seen: dict[int, torch.Tensor]) -> list[tuple[np.ndarray, torch.Tensor]]:
     """(layers, (L, batch, heads, ..., keys) on the host) for each run of layers with the same number of keys, in layer order."""
     runs: list[tuple[list[int], list[torch.Tensor]]] = []
-    for layer, masses in seen.items():
+    for layer, masses in sorted(seen.items()):
         if not runs or runs[-1][1][0].shape != masses.shape:
             runs.append(([], []))
         runs[-1][0].append(layer)

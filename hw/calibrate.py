@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import reachable, spec
-from tokentape.hw.files import write_text
+from tokentape.hw.fit_files import FITS, write_text
 from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
 from tokentape.hw.operators import COLLECTIVES, LINK, OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
@@ -26,7 +26,6 @@ from tokentape.hw.operators.operator import release
 from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
 
-FITS = Path(__file__).parent / "fits"
 POOLED = "any GPU"  # the device of constants that were fitted to several together
 EVERY = "all"  # their version, where there is more than one
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
@@ -58,14 +57,15 @@ class Fit:
 
     def seconds(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]], held_out: bool = False) -> Floats:
         """(n,) predicted seconds on `gpu`, which need not be the one the constants were fitted on."""
-        constants = self.without_held_out if held_out else self.constants
-        module = OPERATORS[self.operator]
-        return np.asarray(module.seconds(gpu, np.array([constants[p.name] for p in module.parameters]), shapes))
+        return np.asarray(OPERATORS[self.operator].seconds(gpu, self._in_order(held_out), shapes))
 
     def regimes(self, gpu: Gpu, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.str_]:
         """(n,) the term that binds."""
-        module = OPERATORS[self.operator]
-        return np.asarray(module.regime(gpu, np.array([self.constants[p.name] for p in module.parameters]), shapes))
+        return np.asarray(OPERATORS[self.operator].regime(gpu, self._in_order(), shapes))
+
+    def _in_order(self, held_out: bool = False) -> Floats:
+        constants = self.without_held_out if held_out else self.constants
+        return np.array([constants[parameter.name] for parameter in OPERATORS[self.operator].parameters])
 
     def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
         """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
@@ -104,7 +104,7 @@ def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
 
 def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSpec:
     """The single-device machine whose `measured_as` is this device, among `others` first. Raises BadSpec if none is."""
-    known = [*others, *(spec.load(name) for name in spec.shipped())]
+    known = [*others, *map(spec.load, spec.shipped())]
     found = [machine for machine in known if machine.measured_as == device and machine.n_devices == 1]
     if not found:
         named = ", ".join(sorted({machine.measured_as for machine in known if machine.measured_as}))
@@ -115,7 +115,7 @@ def machine_of(device: str, others: tuple[HardwareSpec, ...] = ()) -> HardwareSp
 def with_links(tables: Iterable[Measurements], others: tuple[HardwareSpec, ...] = ()) -> tuple[list[Measurements], list[str]]:
     """The tables, those of collectives with the rate of the link between the GPUs, which a machine of several with this
     `measured_as` tells; and a line on each of those that none does, which are left out."""
-    known, kept, left_out = [*others, *(spec.load(name) for name in spec.shipped())], [], []
+    known, kept, left_out = [*others, *map(spec.load, spec.shipped())], [], []
     for table in tables:
         device = table.setup.device
         if table.operator in COLLECTIVES:
@@ -253,14 +253,14 @@ def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:
     return [*(fits for fits in shipped() if not any(fit.setup in setups for fit in fits.values())), *mine]
 
 
-@cache
 def shipped() -> tuple[dict[str, Fit], ...]:
     """The fits that come with the project, file by file."""
-    return tuple(load(path) for path in _shipped_files())
+    return tuple(_shipped().values())
 
 
-def _shipped_files() -> list[Path]:
-    return sorted(FITS.glob("*_*_*.toml"))  # as `file_name` calls them
+@cache
+def _shipped() -> dict[Path, dict[str, Fit]]:
+    return {path: load(path) for path in sorted(FITS.glob("*_*_*.toml"))}  # as `file_name` calls them
 
 
 def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str, Fit]:
@@ -310,9 +310,7 @@ def _capability(machine: str) -> float | None:
 def files_of(machine: HardwareSpec) -> tuple[Path, ...]:
     """Where the shipped constants of `fits_of` are kept."""
     chosen = {id(fit) for fit in fits_of(machine, shipped()).values()}
-    return tuple(
-        path for path, fits in zip(_shipped_files(), shipped(), strict=True) if chosen & {id(fit) for fit in fits.values()}
-    )
+    return tuple(path for path, fits in _shipped().items() if chosen & {id(fit) for fit in fits.values()})
 
 
 def is_gpu(machine: HardwareSpec) -> bool:

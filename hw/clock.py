@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, reduce
 import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
-from tokentape.hw.profile import ENDS, Lane, Profile
+from tokentape.hw.profile import ENDS, Lane, Profile, side_by_side
 from tokentape.hw.rates import Rates, at, rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values, Work
@@ -38,11 +38,16 @@ class Band:
 class StepCost:
     """Of n steps; what is not asked for is not computed."""
 
-    seconds: Band
     work: Work
     all_rows: tuple[tuple[Work, Rows], ...]  # with those of what it was clocked on
     profile: Profile
     at_end: dict[str, _End]
+
+    @cached_property
+    def seconds(self) -> Band:
+        """Of the composed steps."""
+        seconds = {end: of.seconds() for end, of in self.at_end.items()}
+        return Band(*(seconds.get(end, seconds["value"]) for end in ENDS))
 
     @cached_property
     def rows_s(self) -> dict[int, Floats]:
@@ -76,7 +81,7 @@ class StepCost:
         for work, rows in self.all_rows:
             if self.profile.lane_of(rows) is not None:
                 continue
-            moved = _moved(rows, self.profile)
+            moved = self.profile.moved(rows)
             n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
             before = found.get(rows.kind, (0.0, 0.0))
             found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
@@ -92,46 +97,22 @@ def _sum_of(bands: Mapping[str, Band]) -> Band:
     return Band(*(reduce(np.add, (getattr(band, end) for band in bands.values())) for end in ENDS))
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Lanes of work that many steps share (`prepare`), on which `clock` puts more rows."""
-
-    work: Work
-    ends: dict[str, _End]
-
-
-def prepare(
-    work: Work, machine: HardwareSpec, profile: Profile, fits: Mapping[str, Fit] | None = None, ends: Sequence[str] = ENDS
-) -> Prepared:
-    """The work's lanes, for clock(..., on=...): what replays of one tape on one machine have in common is priced once."""
-    tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
-    return Prepared(work, {end: _End(work, machine, profile, fits or {}, tallies, end) for end in ends})
-
-
 def clock(
     work: Work,
     machine: HardwareSpec,
     profile: Profile,
     fits: Mapping[str, Fit] | None = None,
-    on: Prepared | None = None,
+    on: StepCost | None = None,
     ends: Sequence[str] = ENDS,
 ) -> StepCost:
     """Costs the steps. fits: the machine's fitted operators by name, for lanes that take them. on: work of the same steps,
-    blocks, machine, profile and fits that comes with it. ends: those that are asked for, the nominal one first; the others of a
-    band are then nominal too."""
+    blocks, machine, profile and fits that comes with it: what replays of one tape on one machine have in common is priced once.
+    ends: those that are asked for, the nominal one first; the others of a band are then nominal too."""
     tallies = [_Tally(work, rows, lane, profile) for rows in work.rows if (lane := profile.lane_of(rows))]
-    below = on.ends if on else {}
+    below = on.at_end if on else {}
     at_end = {end: _End(work, machine, profile, fits or {}, tallies, end, below.get(end)) for end in ends}
-    seconds = {end: of.seconds() for end, of in at_end.items()}
     all_rows = tuple((of, rows) for of in ((on.work, work) if on else (work,)) for rows in of.rows)
-    band = Band(*(seconds.get(end, seconds["value"]) for end in ENDS))
-    return StepCost(band, work, all_rows, profile, at_end)
-
-
-def _moved(rows: Rows, profile: Profile) -> Floats:
-    """The bytes that the profile counts."""
-    stored = np.asarray(rows.bytes, np.float64)
-    return stored + rows.activation_bytes if profile.activations else stored
+    return StepCost(work, all_rows, profile, at_end)
 
 
 class _Tally:
@@ -139,7 +120,7 @@ class _Tally:
 
     def __init__(self, work: Work, rows: Rows, lane: Lane, profile: Profile) -> None:
         self.work, self.rows, self.lane = work, rows, lane
-        self.bytes, self.ops = _moved(rows, profile), np.asarray(rows.ops, np.float64)  # as time sees them
+        self.bytes, self.ops = profile.moved(rows), np.asarray(rows.ops, np.float64)  # as time sees them
         self.moved = self.cell_bytes = work.by_cell(rows, self.bytes)  # as energy and as time sees them
         self.computed = self.cell_ops = work.by_cell(rows, self.ops)
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
@@ -338,7 +319,7 @@ class _End:
 
     def _beside(self, node: ast.expr) -> list[ast.expr]:
         """Of a | b | c the three, so that resources are asked once, but for what has no rows; what was prepared as one."""
-        nodes = [of for of in _beside(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)]
+        nodes = [of for of in side_by_side(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)]
         prepared = [of for of in nodes if self.on and self._is_prepared(of)]
         others = [of for of in nodes if of not in prepared]
         return [reduce(_or, prepared), *others] if len(prepared) > 1 else nodes or [ast.Constant(0.0)]
@@ -366,12 +347,6 @@ def _names_in(node: ast.expr) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def _or(left: ast.expr, right: ast.expr) -> ast.expr:
     return ast.BinOp(left, ast.BitOr(), right)
-
-
-def _beside(node: ast.expr) -> list[ast.expr]:
-    """All that runs together: of a | b | c the three, so that resources are asked once."""
-    is_or = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
-    return [*_beside(node.left), *_beside(node.right)] if is_or else [node]  # type: ignore[attr-defined]
 
 
 def background_w(

@@ -16,7 +16,7 @@ import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
 from tokentape.hw.operators import OPERATORS, Gpu
-from tokentape.hw.profile import Lane, Profile
+from tokentape.hw.profile import Lane, Profile, side_by_side
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
@@ -148,10 +148,6 @@ class Writer:
         """(steps, blocks) of the row's values."""
         return self.work.by_cell(row.rows, values)
 
-    def _moved(self, row: _Row) -> Floats:
-        stored = np.asarray(row.rows.bytes, np.float64)
-        return stored + row.rows.activation_bytes if self.profile.activations else stored
-
     def _here(self) -> list[_Row]:
         """Rows of the section that is written."""
         return [row for row in self.rows if (id(row) in self.of_head) == (self.at == "head")]
@@ -211,7 +207,7 @@ class Writer:
         memory, per_stream = [], []
         rows = [replace(row, rows=row.timed) for row in rows]
         for row in (row for row in rows if row.rows.tier):
-            lane, seconds = row.lane, self._moved(row) * row.rates.s_per_byte
+            lane, seconds = row.lane, self.profile.moved(row.rows) * row.rates.s_per_byte
             if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
                 streams = self._linear(self._of(row, row.rows.streams))
                 limit = self._coefficient(np.full(self.work.n_blocks, lane.bytes_frac / lane.bytes_frac_per_stream))
@@ -291,7 +287,7 @@ class Writer:
         return self.guards.get(f"{rows.kind}.{rows.engine}.{rows.tier}", self.guards.get(rows.kind, ""))
 
     def _joules_of_bytes(self, rows: Sequence[_Row]) -> str:
-        return self._form([(row, self._moved(row) * sum(row.rates.j_per_byte.values())) for row in rows])
+        return self._form([(row, self.profile.moved(row.rows) * sum(row.rates.j_per_byte.values())) for row in rows])
 
     def _joules_of_ops(self, rows: Sequence[_Row]) -> str:
         counted = [row for row in rows if row.rates.engine and not row.lane.no_energy]
@@ -308,7 +304,7 @@ class Writer:
         found: dict[str, list[tuple[_Row, Any]]] = {}
         for row in rows:
             for resource, s_per_byte in row.rates.busy_s_per_byte.items():
-                found.setdefault(resource, []).append((row, self._moved(row) * s_per_byte))
+                found.setdefault(resource, []).append((row, self.profile.moved(row.rows) * s_per_byte))
             if row.rates.engine:
                 found.setdefault(row.rates.engine, []).append((row, _computed_s(row)))
         return {resource: text for resource, terms in found.items() if (text := self._form(terms))}
@@ -324,7 +320,7 @@ class Writer:
             return (self._parts(name, what) if self.at != "after" else self._summed(lambda: self._parts(name, what))), (name,)
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.BitOr):
-                sides = [self._walk(of) for of in _sides(node)]
+                sides = [self._walk(of) for of in side_by_side(node)]
                 names = tuple(name for _, of in sides for name in of)
                 return self._together("max({0})", [parts for parts, _ in sides], names), names
             (left, names), (right, more) = self._walk(node.left), self._walk(node.right)
@@ -392,13 +388,6 @@ def timed(operator: str, gpu: Gpu, constants: tuple[float, ...]) -> Callable[...
 def _computed_s(row: _Row) -> Any:
     bits = np.asarray(row.rows.bits) / 16.0 if row.lane.ops_by_bits else 1.0
     return np.asarray(row.rows.ops) * row.rates.s_per_op * bits
-
-
-def _sides(node: ast.expr) -> list[ast.expr]:
-    """Of `a | b | c`, all."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_sides(node.left), *_sides(node.right)]
-    return [node]
 
 
 def _plus(*texts: str) -> str:

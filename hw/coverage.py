@@ -14,9 +14,9 @@ section 7.5.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,34 +27,36 @@ HALVINGS = 60  # of a bisection: more than a double has bits
 STEEPEST = 16.0  # exponent of a power law: all tokens agree on the first experts, and nothing overflows
 
 
-class Form(Protocol):
+class Form(ABC):
     """A closed form for distinct experts."""
 
     def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
         """Expected distinct experts of one layer. n_tokens: any shape, real, at least 0. Raises ValueError if impossible."""
-        ...
+        return np.asarray(self._of(_checked(n_tokens, n_experts, top_k), n_experts, top_k))
+
+    @abstractmethod
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
+        """The same of n tokens that may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class Uniform(Form):
     """Independent tokens, experts alike: overshoots, since tokens of a text correlate."""
 
-    def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
-        """As Form."""
-        return _independent(_checked(n_tokens, n_experts, top_k), n_experts, top_k)
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
+        return _independent(n, n_experts, top_k)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pigeonhole:
+class Pigeonhole(Form):
     """As many as fit: no form and no recording lies above it."""
 
-    def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
-        """As Form."""
-        return np.asarray(np.minimum(_checked(n_tokens, n_experts, top_k) * top_k, n_experts))
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
+        return np.asarray(np.minimum(n * top_k, n_experts))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerLaw:
+class PowerLaw(Form):
     """Independent tokens, popularity falling with rank. exponent: s, from 0, which is close to uniform, to STEEPEST."""
 
     exponent: float
@@ -76,9 +78,7 @@ class PowerLaw:
             low, high = (middle, high) if -np.expm1(-middle * rank).sum() < top_k else (low, middle)
         return np.asarray(-np.expm1(-high * rank))
 
-    def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
-        """As Form."""
-        n = _checked(n_tokens, n_experts, top_k)
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
         return np.asarray((1.0 - (1.0 - self.popularity(n_experts, top_k)) ** n[..., None]).sum(axis=-1))
 
     @classmethod
@@ -103,7 +103,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reuse:
+class Reuse(Form):
     """Tokens that follow each other. reuse_prob: r in [0, 1], the share of a token's experts that is kept beyond chance."""
 
     reuse_prob: float
@@ -112,9 +112,7 @@ class Reuse:
         if not 0.0 <= self.reuse_prob <= 1.0:
             raise ValueError(f"reuse_prob must be between 0 and 1, found {self.reuse_prob}")
 
-    def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
-        """As Form."""
-        n = _checked(n_tokens, n_experts, top_k)
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
         fresh = np.minimum(n, 1.0) + np.maximum(n - 1.0, 0.0) * (1.0 - self.reuse_prob)
         return _independent(fresh, n_experts, top_k)
 
@@ -133,7 +131,7 @@ class Reuse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heaps:
+class Heaps(Form):
     """Tokens of one text. growth: a in (0, 1]; 1 is uniform."""
 
     growth: float
@@ -142,9 +140,8 @@ class Heaps:
         if not 0.0 < self.growth <= 1.0:
             raise ValueError(f"growth must be above 0 and at most 1, found {self.growth}")
 
-    def distinct(self, n_tokens: ArrayLike, n_experts: int, top_k: float) -> Floats:
-        """As Form."""
-        return _independent(_checked(n_tokens, n_experts, top_k) ** self.growth, n_experts, top_k)
+    def _of(self, n: Floats, n_experts: int, top_k: float) -> Floats:
+        return _independent(n**self.growth, n_experts, top_k)
 
     @classmethod
     def from_curve(cls, n_tokens: ArrayLike, distinct: ArrayLike, n_experts: int, top_k: float) -> Heaps:

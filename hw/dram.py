@@ -17,7 +17,9 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -188,10 +190,7 @@ def _check(timing: Timing, where: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Anchor:
-    """A measured fraction of peak with the form's value beside it.
-
-    covered: the form claims to be near: bank-group map, queue no smaller than the preset's. Elsewhere it is an upper bound.
-    """
+    """A measured fraction of peak, to be held against the form. timing: of the preset, with dies of that density."""
 
     preset: str
     density: str
@@ -200,9 +199,22 @@ class Anchor:
     address_map: str
     queue_depth: int
     measured_frac: float
-    predicted_frac: float
-    covered: bool
     source: str
+    timing: Timing = field(repr=False)
+
+    @property
+    def covered(self) -> bool:
+        """The form claims to be near: bank-group map, queue no smaller than the preset's. Elsewhere it is an upper bound."""
+        return self.address_map == "bank-group" and self.queue_depth >= int(self.timing.queue_entries.value)
+
+    @cached_property
+    def predicted_frac(self) -> float:
+        """By the form."""
+        of = (self.address_map, self.queue_depth)
+        if self.block_bytes is not None:
+            return float(access_frac(self.timing, self.block_bytes, *of))
+        streamed = stream_frac(self.timing, *of)
+        return streamed / (1.0 - refresh_frac(self.timing)) if self.pattern == "stream_no_refresh" else streamed
 
     @property
     def deviation_frac(self) -> float:
@@ -216,28 +228,12 @@ def anchors() -> list[Anchor]:
         return [_anchor(row) for row in csv.DictReader(file)]
 
 
-def _anchor(row: dict[str, str]) -> Anchor:
+def _anchor(row: dict[str, Any]) -> Anchor:
     channel = timing(row["preset"])
-    if row["density"]:
-        channel = channel.at_density(row["density"])
-    default = int(channel.queue_entries.value)
-    depth = int(row["queue_depth"] or default)
-    block = int(row["block_bytes"]) if row["block_bytes"] else None
-    if block is None:
-        predicted = stream_frac(channel, row["address_map"], depth)
-    else:
-        predicted = float(access_frac(channel, block, row["address_map"], depth))
-    if row["pattern"] == "stream_no_refresh":
-        predicted /= 1.0 - refresh_frac(channel)
-    return Anchor(
-        preset=row["preset"],
-        density=channel.density,
-        pattern=row["pattern"],
-        block_bytes=block,
-        address_map=row["address_map"],
-        queue_depth=depth,
-        measured_frac=float(row["measured_frac"]),
-        predicted_frac=predicted,
-        covered=row["address_map"] == "bank-group" and depth >= default,
-        source=row["source"],
-    )
+    channel = channel.at_density(row["density"]) if row["density"] else channel
+    numbers = {
+        "block_bytes": int(row["block_bytes"]) if row["block_bytes"] else None,
+        "queue_depth": int(row["queue_depth"] or channel.queue_entries.value),
+        "measured_frac": float(row["measured_frac"]),
+    }
+    return Anchor(**row | numbers | {"density": channel.density, "timing": channel})

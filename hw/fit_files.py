@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tokentape.hw.files import write_text
 from tokentape.hw.sourced import BadSpec, build
 
 FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes aside, then renames. On failure nothing is left behind; raises OSError that names `path`."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def solver() -> Any:
@@ -46,14 +57,13 @@ class Fit(Generic[T]):
 
 @dataclass(frozen=True)
 class FitFiles(Generic[T]):
-    """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; assumed: names of
-    the constants that are not fitted; by: the command that writes them, where it is not `calibrate SYSTEM`."""
+    """The fits of a system. kind: its constants; measure: what a residual is; digits: of a constant in a file; by: the command
+    that writes them, where it is not `calibrate SYSTEM`."""
 
     system: str
     kind: type[T]
     measure: str
     digits: int = 6
-    assumed: tuple[str, ...] = ()
     by: str = ""
 
     def load(self, name_or_path: str | None = None) -> Fit[T]:
@@ -106,7 +116,7 @@ class FitFiles(Generic[T]):
         for key, value in values.items():
             if not isinstance(value, dict):
                 number = json.dumps(value) if isinstance(value, str | bool) else f"{value:.{self.digits}g}"
-                yield f"{key} = {number}" + ("  # assumed" if key in self.assumed else "")
+                yield f"{key} = {number}"
         for key, value in values.items():
             if isinstance(value, dict) and all(isinstance(inner, dict) for inner in value.values()):
                 for inner, of_inner in value.items():

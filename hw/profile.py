@@ -25,9 +25,11 @@ from functools import cached_property, lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tokentape.hw.roles import ENGINE_ROLES, TIER_ROLES
 from tokentape.hw.sourced import BadSpec, build, parsed, unknown
-from tokentape.hw.work import KINDS, PHASES, Rows
+from tokentape.hw.work import KINDS, PHASES, Floats, Rows
 
 PROFILES = Path(__file__).parent / "profiles"
 ENDS = ("value", "low", "high")
@@ -104,6 +106,11 @@ class Profile:
         if key not in self._lanes:
             self._lanes[key] = next((lane for lane in self.lanes if lane.takes(rows)), None)
         return self._lanes[key]
+
+    def moved(self, rows: Rows) -> Floats:
+        """The bytes that count."""
+        stored = np.asarray(rows.bytes, np.float64)
+        return stored + rows.activation_bytes if self.activations else stored
 
     def step_of(self, end: str, lanes: tuple[str, ...]) -> ast.expr:
         """The step of work with rows in these lanes alone."""
@@ -247,6 +254,12 @@ class _Numbers(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(self.numbers[node.id]) if node.id in self.numbers else node
+
+
+def side_by_side(node: ast.expr) -> list[ast.expr]:
+    """All that runs together: of a | b | c the three, so that resources are asked once."""
+    is_or = isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)
+    return [*side_by_side(node.left), *side_by_side(node.right)] if is_or else [node]  # type: ignore[attr-defined]
 
 
 def _of_lanes(node: ast.expr, lanes: Sequence[str]) -> ast.expr | None:

@@ -44,7 +44,7 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
 
     Raises ValueError where the rows name a role that the machine lacks: whoever emitted them had to ask.
     """
-    engine, tier = _engine(machine, rows), _tier(machine, rows.tier)
+    engine, tier = _engine(machine, rows), _tier(machine, rows.tier) if rows.tier else None
     each_s = lane.each_s
     if each_s is None and rows.kind in ("layer", "step"):
         each_s = at(machine.host.get(f"{rows.kind}_s"), end)
@@ -72,7 +72,7 @@ def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:
     busy = {name: 1.0 / (rate * machine.n_devices) for name, rate in paths.items()}  # a slow link leaves its tier time for others
     if rows.target and rows.kind in ("fetch", "prefetch"):  # what is fetched is written there
         busy[_key(machine, rows.target)] = 1.0 / (
-            _bytes_per_s(machine, _must(machine, rows.target), lane, end, None) * machine.n_devices
+            _bytes_per_s(machine, _tier(machine, rows.target), lane, end, None) * machine.n_devices
         )
     joules = {} if lane.no_energy else _joules(machine, rows, lane, end, link)
     return Rates(1.0 / (slowest * machine.n_devices), s_per_op, each_s or 0.0, joules, j_per_op, busy, name)
@@ -99,11 +99,7 @@ def _engine(machine: HardwareSpec, rows: Rows) -> Engine | None:
     return machine.engines[name]
 
 
-def _tier(machine: HardwareSpec, role: str) -> MemTier | None:
-    return _must(machine, role) if role else None
-
-
-def _must(machine: HardwareSpec, role: str) -> MemTier:
+def _tier(machine: HardwareSpec, role: str) -> MemTier:
     name = machine.roles.of(role)
     if not name:
         raise ValueError(f"{machine.name} has no {role}, and rows of work name it")
@@ -150,7 +146,7 @@ def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple
     found = {link[0]: 8e-12 * at(link[1].energy_pj_per_bit, end)} if link else {}
     if rows.target and lane.link_only:
         return found
-    tier = _must(machine, rows.tier)
+    tier = _tier(machine, rows.tier)
     engine = _engine(machine, rows)
     if rows.kind == "kv_write":
         of_source = at(tier.write_pj_per_bit, end)
@@ -161,5 +157,5 @@ def _joules(machine: HardwareSpec, rows: Rows, lane: Lane, end: str, link: tuple
     found[source] = found.get(source, 0.0) + 8e-12 * of_source
     if rows.target:
         target = _key(machine, rows.target)
-        found[target] = found.get(target, 0.0) + 8e-12 * at(_must(machine, rows.target).write_pj_per_bit, end)
+        found[target] = found.get(target, 0.0) + 8e-12 * at(_tier(machine, rows.target).write_pj_per_bit, end)
     return found

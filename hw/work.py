@@ -27,7 +27,6 @@ KINDS = (
     "all_reduce", "draft", "elementwise", "launch", "fetch", "prefetch", "weights", "activations", "scan", "layer", "step",
 )  # fmt: skip
 PHASES = ("decode", "prefill", "draft", "verify")
-ENGINES = ("main", "near_compute")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

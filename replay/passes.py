@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import BACKGROUND, Band, Prepared, StepCost, clock, prepare
+from tokentape.hw.clock import BACKGROUND, Band, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows, Values, Work
@@ -22,7 +22,7 @@ from tokentape.replay.transformer import ACTIVATION, experts_of, operator_of, st
 from tokentape.warehouse.geometry import Geometry
 
 Ints = NDArray[np.int64]
-_PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], Prepared]] = WeakKeyDictionary()
+_PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], StepCost]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def pass_costs(
         others = _others(trace, machine, semantics, weight_format, kinds)
         if not is_apart:
             others = replace(others, block_times=1.0, spread=kinds.of)
-        prepared = prepare(others, machine, costs, fits)
+        prepared = clock(others, machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
         if keeps:
             held[key] = prepared

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tokentape.hw.files import write_text
+from tokentape.hw.fit_files import write_text
 
 
 def blocks(kind: str) -> re.Pattern[str]:

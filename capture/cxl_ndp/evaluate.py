@@ -8,6 +8,7 @@ runs in one pass: a token's experts depend on its place in the window alone.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import LOGIT_ELEMENTS
-from tokentape.capture.live.quality import Told, Tried, windows
+from tokentape.capture.live.quality import Told, Tried, compared, means, windows
 from tokentape.capture.live.routers import Placed
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
@@ -113,18 +113,14 @@ def _by_expert(ids: NDArray[Any], size: tuple[int, int, int], weights: NDArray[A
 @torch.inference_mode()
 def on_text(plain: PlainText, placed: Placed, progress: Told = lambda done, total: None) -> dict[str, Any]:
     """Perplexity, KL, acceptance and agreement of the policy on windows; `placed` counts the rest."""
-    sums = dict.fromkeys(("nll", "kl", "acceptance", "agreement_frac"), 0.0)
+    sums = Counter[str]()
     targets = plain.ids[:, plain.n_prompt + 1 :]
     with Inside(plain.model, placed):
         placed.place(plain.seen)
         for rows in plain.batches():
             placed.hold(rows, plain.n_prompt)
             ours, theirs = plain.run(rows).log_softmax(-1), plain.log_probs[rows]
-            sums["nll"] += F.nll_loss(ours.flatten(0, 1), targets[rows].flatten(), reduction="sum").item()
-            sums["kl"] += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
-            sums["acceptance"] += torch.minimum(ours.exp(), theirs.exp()).sum().item()
-            sums["agreement_frac"] += (ours.argmax(-1) == theirs.argmax(-1)).sum().item()
+            agreement = (ours.argmax(-1) == theirs.argmax(-1)).sum().item()
+            sums.update(compared(ours, theirs, targets[rows]) | {"agreement_frac": agreement})
             progress(rows.stop, len(plain.ids))
-    n_tokens = targets.numel()
-    means = {name: total / n_tokens for name, total in sums.items()}
-    return {"perplexity": math.exp(means.pop("nll")), **means, "n_items": len(plain.ids), "n_tokens": n_tokens}
+    return means(sums, len(plain.ids), targets.numel())

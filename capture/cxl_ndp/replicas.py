@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import torch
 
 from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of
-from tokentape.capture.losses.experts import Expert, expert_of, matrices_of, replicas
-from tokentape.capture.losses.run import Report, calibrated
+from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
+from tokentape.capture.losses.run import Calibrated, Report, calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
 from tokentape.policies.replicas import WIDTHS
@@ -41,18 +41,11 @@ class ReplicaExperts(StackedExperts):
     @torch.inference_mode()
     def _fill(self, loaded: Loaded, tape: Tape, report: Report) -> None:
         total = sum(map(n_experts_of, self.experts.values()))
-        every = (
-            _by_calibration(loaded, tape, report)
-            if self.method == "gptq"
-            else (
-                (layer, index, expert_of(module, index), None)
-                for layer, module in experts_of(loaded.model).items()
-                for index in range(n_experts_of(module))
-            )
-        )
-        for n, (layer, index, expert, x) in enumerate(every, 1):
-            module = self.experts[layer]
-            for bits, replica in replicas(expert, x, self.method):
+        of_tape = _calibration(loaded, tape, report) if self.method == "gptq" else None
+        places = [(layer, index) for layer, module in self.experts.items() for index in range(n_experts_of(module))]
+        for n, (layer, index) in enumerate(places, 1):
+            module, x = self.experts[layer], next(of_tape).x if of_tape else None
+            for bits, replica in replicas(expert_of(module, index), x, self.method):
                 for part, name in matrices_of(module).items():
                     made = getattr(replica, part)
                     place = bits * n_experts_of(module) + index
@@ -63,13 +56,9 @@ class ReplicaExperts(StackedExperts):
         return self._stacks[layer, name]
 
 
-Found = tuple[int, int, Expert, torch.Tensor | None]  # layer, expert, its weights, what calibrates it
-
-
-def _by_calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Found]:
-    """With the rows that the tape's losses were calibrated on."""
+def _calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Calibrated]:
+    """Every expert, with the rows that the tape's losses were calibrated on."""
     recorded = tape.manifest.settings
     settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
     prompts = requests(plan(settings), loaded.tokenizer)
-    for found in calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size, report):
-        yield found.layer, found.index, found.expert, found.rows.calibration.to(found.expert.up.device)
+    return calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size, report)

@@ -26,7 +26,7 @@ class Batches:
         for i in order.permutation(len(files)):
             stream += [0, *self._encode(files[i])]
         self.text = np.array(stream, dtype=np.int64)
-        self.equals, self.newline = self._encode("=")[0], self._encode("\n")[0]
+        self.equals = self._encode("=")[0]
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids

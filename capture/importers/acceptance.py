@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, U32, BadImport, read, whole, within, words
-from tokentape.capture.importers.responses import REMEDY, responses
-from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, U32, BadImport, read, responses, whole, within, words
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
 COUNTS = ("num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens")
@@ -95,7 +95,7 @@ def _same(where: str, name: str, ours: int, theirs: int) -> None:
 def _list(stats: dict[str, Any], name: str, where: str) -> np.ndarray:
     values = stats.get(name)
     if not isinstance(values, list):
-        raise BadImport(f"{where}: {name} is missing; {REMEDY}")
+        raise BadImport(f"{where}: {name} is missing; {AS_SENT}")
     most = U32 if name == "acceptance_histogram" else _MOST_DRAFTED
     return np.array([whole(value, f"{where}: {name}", most) for value in values], np.int64)
 
@@ -105,4 +105,4 @@ def _tables(columns: dict[str, np.ndarray], lengths: dict[str, list[int]]) -> di
     none = {name: pa.nulls(n_rounds) for name in ("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id")}
     is_clipped = pa.array(np.zeros(n_rounds, bool))
     rounds = {**columns, **none, "n_verified": columns["n_drafted"], "is_clipped": is_clipped}
-    return {"requests": pa.table(requests), "rounds": pa.table(rounds)}
+    return {"requests": requests, "rounds": pa.table(rounds)}

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.capture.importers.limits import BadImport, reason, shown, within
+from tokentape.capture.importers.limits import AS_SENT, BadImport, reason, shown, within
 
 MAGIC = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -85,7 +85,7 @@ def base64_bytes(content: str, where: str, max_bytes: int) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadImport(f"{where}: not base64 ({reason(error)}); give the server's responses as they came") from None
+        raise BadImport(f"{where}: not base64 ({reason(error)}); {AS_SENT}") from None
 
 
 def int_lists(value: Any, depth: int, where: str) -> np.ndarray:
@@ -101,5 +101,4 @@ def int_lists(value: Any, depth: int, where: str) -> np.ndarray:
         array = np.array(value, np.int64)
         return array if flat else array.reshape((0,) * depth)
     except (TypeError, ValueError, OverflowError):
-        told = f"{where} is {shown(value)}, not lists of whole numbers"
-        raise BadImport(f"{told}; give the server's responses as they came") from None
+        raise BadImport(f"{where} is {shown(value)}, not lists of whole numbers; {AS_SENT}") from None

@@ -15,24 +15,15 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
+from tokentape.capture.importers import limits
 from tokentape.capture.importers.checks import known_top_k
-from tokentape.capture.importers.limits import (
-    DEFAULT_MAX_BYTES,
-    MAX_EXPERTS,
-    MAX_LAYER_BYTES,
-    MAX_LAYERS,
-    BadImport,
-    read,
-    shown,
-    words,
-)
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport
 from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, no_widths, write_import
 from tokentape.warehouse.geometry import Geometry
@@ -48,8 +39,7 @@ _MODEL = re.compile(
 _LAYER = re.compile(r"# layer=([0-9]{1,9}) expert_bytes=([0-9]{1,18}) dense_bytes=([0-9]{1,18})$")
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     model: str
     geometry: Geometry
     n_lines: int  # before the first row
@@ -62,7 +52,7 @@ def import_bigmoe(path: str | Path, store: Store, max_bytes: int = DEFAULT_MAX_B
     back), each decode step is one. Token ids are not recorded: null. Raises BadImport, OSError.
     """
     path = Path(path)
-    raw = read(path, max_bytes)
+    raw = limits.read(path, max_bytes)
     header = _header(raw, path)
     frame = _rows(raw, header, path)
     content: tuple[bytes, ...] = (raw,)
@@ -102,16 +92,17 @@ def _header(raw: bytes, path: Path) -> _Header:
         raise BadImport(f"{path}: no line '# model=... arch=... n_layer=... n_expert=... n_expert_used=...'; download it again")
     layers = [tuple(map(int, m.groups())) for m in map(_LAYER.match, comments) if m]
     n_layers, n_experts, top_k = (int(model[name]) for name in ("n_layer", "n_expert", "top_k"))
-    if n_layers > MAX_LAYERS or n_experts > MAX_EXPERTS:
-        raise BadImport(f"{path}: n_layer={n_layers} n_expert={n_experts}: no model has more than {MAX_LAYERS} and {MAX_EXPERTS}")
+    if n_layers > limits.MAX_LAYERS or n_experts > limits.MAX_EXPERTS:
+        most = f"no model has more than {limits.MAX_LAYERS} and {limits.MAX_EXPERTS}"
+        raise BadImport(f"{path}: n_layer={n_layers} n_expert={n_experts}: {most}")
     if [layer for layer, _, _ in layers] != list(range(n_layers)):
         raise BadImport(f"{path}: the header lists {len(layers)} layers, n_layer is {n_layers}; download the file again")
-    if any(n_bytes > MAX_LAYER_BYTES for _, *sizes in layers for n_bytes in sizes):
-        raise BadImport(f"{path}: the header has a layer of more than {MAX_LAYER_BYTES} bytes; download the file again")
+    if any(n_bytes > limits.MAX_LAYER_BYTES for _, *sizes in layers for n_bytes in sizes):
+        raise BadImport(f"{path}: the header has a layer of more than {limits.MAX_LAYER_BYTES} bytes; download the file again")
     if not 0 < top_k <= n_experts:
         raise BadImport(f"{path}: n_expert_used={top_k} must lie in 1..n_expert ({n_experts}); download the file again")
     name = re.split(r"[\\/]", model["model"])[-1].removesuffix(".gguf")
-    name, arch = words(name, f"{path}: model"), words(model["arch"], f"{path}: arch")
+    name, arch = limits.words(name, f"{path}: model"), limits.words(model["arch"], f"{path}: arch")
     return _Header(name, _geometry(arch, n_experts, top_k, layers), n_lines)
 
 
@@ -158,7 +149,7 @@ def _first_bad_line(body: bytes, n_before: int) -> str:
             try:
                 float(field) if kind == pl.Float64 else int(field)
             except ValueError:
-                return f"line {number}: {name} is {shown(field)}, not a number"
+                return f"line {number}: {name} is {limits.shown(field)}, not a number"
     return "a number is out of range"
 
 

@@ -20,12 +20,12 @@ from typing import Any, cast
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from tokentape.capture import datasets
 from tokentape.capture.importers.column_limits import span
 from tokentape.capture.importers.limits import BadImport, finite
-from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
 TURNS = {"conversation": ("role", "content"), "messages": ("role", "content"), "conversations": ("from", "value")}
@@ -62,12 +62,11 @@ def import_chats(
     rows, came_s = [rows[i] for i in order], span(pl.Series(came_s[order]), name).to_numpy()
     settings = {"importer": "chats", "dataset": name, "split": split, "subset": subset, "max_chats": n, "tokenizer": model_id}
     settings |= {"arrivals": arrivals, "prefix_block_tokens": BLOCK_TOKENS}
-    table = request_table([row[1] for row in rows], [row[2] for row in rows], name, came_s)
-    table["prefix_blocks"] = pa.array([row[3] for row in rows], pa.list_(pa.uint32()))
+    _, n_prompt, n_output, blocks = zip(*rows, strict=True)
     content = json.dumps([settings, came_s.tolist(), [row[1:] for row in rows]], sort_keys=True).encode()
     source = Source(Path(f"{name.replace('/', '-')}.chats"), (content,), model_id, NO_MODEL, None, settings, dataset=name)
     flags = {"empty_requests": {"left_out": left_out, "rows": len(rows) + left_out}} if left_out else {}
-    return write_tape(store, source, {"requests": pa.table(table)}, flags)
+    return write_tape(store, source, {"requests": request_table(n_prompt, n_output, name, came_s, blocks=blocks)}, flags)
 
 
 def _answers(record: Turn, where: str) -> Iterator[tuple[list[Turn], Turn]]:

@@ -10,7 +10,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ MAX_GATE_WEIGHT = 1000.0  # as applied; the largest published scaling factor is 
 MAX_SPAN_S = 1e9  # between a trace's first and last arrival: 32 years
 U32 = (1 << 32) - 1
 _SHOWN_CHARACTERS = 60
+AS_SENT = "give the server's responses as they came"
 
 
 class BadImport(ValueError):
@@ -63,6 +64,14 @@ def read(path: Path, max_bytes: int) -> bytes:
     return raw
 
 
+def read_all(paths: Iterable[Path], max_bytes: int) -> list[bytes]:
+    """The bytes of several files, which together have at most `max_bytes`. Raises as `read`."""
+    contents: list[bytes] = []
+    for path in paths:
+        contents.append(read(path, max_bytes - sum(map(len, contents))))
+    return contents
+
+
 def within(n_bytes: int, max_bytes: int, where: str) -> None:
     """Raises BadImport if what `where` holds, or expands to, exceeds --max-bytes."""
     if n_bytes > max_bytes:
@@ -90,13 +99,18 @@ def json_value(content: str, where: str, remedy: str = "download the file again"
     raise BadImport(f"{where}: not JSON ({told}); {remedy}")
 
 
+def json_file(raw: bytes, path: Path, remedy: str = "download the file again") -> Any:
+    """The JSON value that a file is. Raises BadImport."""
+    return json_value(text(raw, path), str(path), remedy)
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def json_lines(content: str, path: Path) -> Iterator[tuple[int, Any]]:
+def json_lines(raw: bytes, path: Path) -> Iterator[tuple[int, Any]]:
     """(number of the line, value) of every line that is not empty, one line taken out at a time. Raises BadImport."""
-    end = -1
+    content, end = text(raw, path), -1
     for number in count(1):
         start, end = end + 1, content.find("\n", end + 1)  # not splitlines: JSON strings may hold its other line ends
         line = content[start:] if end < 0 else content[start:end]
@@ -104,6 +118,25 @@ def json_lines(content: str, path: Path) -> Iterator[tuple[int, Any]]:
             yield number, json_value(line, f"{path}: line {number}")
         if end < 0:
             return
+
+
+def responses(raw: bytes, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, response) of each that an OpenAI-style server gave: objects or lists of them, one per line, or one over
+    many lines; what a stream sends under `data` is taken out. Raises BadImport."""
+    values = (value for _, value in json_lines(raw, path)) if _is_first_line_whole(raw, path) else [json_file(raw, path, AS_SENT)]
+    for number, body in enumerate((one for value in values for one in (value if isinstance(value, list) else [value])), 1):
+        where = f"{path}, response {number}"
+        if not isinstance(body, dict):
+            raise BadImport(f"{where}: {type(body).__name__} in place of an object; {AS_SENT}")
+        yield where, body["data"] if isinstance(body.get("data"), dict) else body
+
+
+def _is_first_line_whole(raw: bytes, path: Path) -> bool:
+    """Whether the first line is a value of its own: one object may be printed over many."""
+    try:
+        return any(True for _ in json_lines(raw, path))
+    except BadImport:
+        return False
 
 
 # ----------------------------------------------------------------------------------------------------------------- numbers

@@ -6,18 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tokentape.capture.importers.limits import (
-    MAX_EXPERTS,
-    MAX_LAYERS,
-    U32,
-    BadImport,
-    json_value,
-    read,
-    reason,
-    shown,
-    text,
-    words,
-)
+from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_file, read, reason, shown, words
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_config import from_config, text_config
 
@@ -32,7 +21,7 @@ _MOST = {
 def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
     """The file's bytes, the model's name, its geometry. Raises BadImport if it is no config of a model with experts, OSError."""
     raw = read(path, _MAX_BYTES)
-    config = json_value(text(raw, path), str(path), _WANTED)
+    config = json_file(raw, path, _WANTED)
     shipped = config.get("config") if isinstance(config, dict) else None
     config = shipped or config
     try:

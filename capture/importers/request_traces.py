@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, span, whole_column
-from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read, shown, text, whole
-from tokentape.capture.importers.rows import NO_MODEL, Source, request_table, write_tape
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read_all, shown, whole
+from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
 from tokentape.capture.importers.table_files import csv_text, need
+from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
 
@@ -64,9 +64,7 @@ def import_requests(
     """Imports the files, of one of FORMS or as told, as one trace; returns its id. Raises BadImport naming the row, OSError."""
     files = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     told = FORMS[form] if isinstance(form, str) else form
-    contents: list[bytes] = []
-    for path in files:
-        contents.append(read(path, max_bytes - sum(map(len, contents))))
+    contents = read_all(files, max_bytes)
     frame = (_csv if told.form == "csv" else _lines)(contents, files, told)
     settings: dict[str, Any] = {"importer": "csv", "columns": list(told.columns)} if told.form == "csv" else {"importer": form}
     settings |= {"prefix_block_tokens": told.block_tokens} if told.blocks else {}
@@ -95,7 +93,7 @@ def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame
     came = " or ".join(filter(None, (arrival, form.or_arrival)))
     wanted = ", ".join(filter(None, (came, n_prompt, n_output, form.also, form.blocks)))
     for raw, path in zip(contents, files, strict=True):
-        for number, line in json_lines(text(raw, path), path):
+        for number, line in json_lines(raw, path):
             where = f"{path}: line {number}"
             if not isinstance(line, dict) or not form.is_of(set(line)):
                 raise BadImport(f"{where} is not an object of {wanted}; download the file again")
@@ -156,8 +154,7 @@ def _write(path: Path, contents: list[bytes], store: Store, rows: pl.DataFrame, 
     content = (*contents, json.dumps(settings, sort_keys=True).encode())
     source = Source(path, content, "unknown", NO_MODEL, None, settings, dataset=dataset)
     n, since = len(served), (served["arrival_s"] - served["arrival_s"][0]).to_numpy()
-    table = request_table(served["n_prompt_tokens"].to_numpy(), served["n_output_tokens"].to_numpy(), dataset, since)
-    if "prefix_blocks" in served.columns:
-        table["prefix_blocks"] = pa.array(served["prefix_blocks"].to_list(), pa.list_(pa.uint32()))
+    blocks = served["prefix_blocks"].to_list() if "prefix_blocks" in served.columns else None
+    table = request_table(served["n_prompt_tokens"], served["n_output_tokens"], dataset, since, blocks=blocks)
     left_out = {"empty_requests": {"left_out": len(rows) - n, "rows": len(rows)}} if n < len(rows) else {}
-    return write_tape(store, source, {"requests": pa.table(table)}, left_out)
+    return write_tape(store, source, {"requests": table}, left_out)

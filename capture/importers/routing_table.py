@@ -25,18 +25,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from tokentape.capture.importers import limits
 from tokentape.capture.importers.checks import known_top_k
-from tokentape.capture.importers.limits import (
-    DEFAULT_MAX_BYTES,
-    MAX_EXPERTS,
-    MAX_LAYER_BYTES,
-    BadImport,
-    json_lines,
-    read,
-    text,
-    whole,
-    words,
-)
+from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport
 from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.routing_columns import Layout, Place, part_of
 from tokentape.capture.importers.rows import RoutedRows, Source, as_executed, no_widths, write_import
@@ -61,18 +52,16 @@ def import_routing(
     files = [Path(path) for path in paths]
     if (config_path is None) == (n_experts is None) and not (config_path is None and layout.stated):
         raise BadImport("give either the model (--model) or the number of experts per layer; the table does not have them")
-    if expert_bytes is not None and (config_path is not None or not 0 < expert_bytes <= MAX_LAYER_BYTES):
+    if expert_bytes is not None and (config_path is not None or not 0 < expert_bytes <= limits.MAX_LAYER_BYTES):
         raise BadImport(
-            f"bytes of an expert lie in 1..{MAX_LAYER_BYTES} and go with a number of experts; a config has them itself"
+            f"bytes of an expert lie in 1..{limits.MAX_LAYER_BYTES} and go with a number of experts; a config has them itself"
         )
     config_raw, model_id, geometry = (b"", "unknown", None) if config_path is None else moe_config(Path(config_path))
-    contents: list[bytes] = []
-    parts: list[pl.DataFrame] = []
-    named: dict[str, str] = {}
-    for number, path in enumerate(files):
-        contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
+    contents = limits.read_all(files, max_bytes)
+    parts, named = list[pl.DataFrame](), dict[str, str]()
+    for number, (raw, path) in enumerate(zip(contents, files, strict=True)):
         form = layout.form or form_of(path)
-        frame, numbers = table(contents[-1], path, form, layout.where, max_bytes, layout.names)
+        frame, numbers = table(raw, path, form, layout.where, max_bytes, layout.names)
         parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
     if config_path is None and layout.stated:
         found, model_id = _stated(contents[0], files[0], layout.stated)
@@ -109,11 +98,12 @@ def import_routing(
 
 def _stated(raw: bytes, path: Path, fields: tuple[str, str]) -> tuple[int, str]:
     """Experts per layer and the model, from the first line of JSON lines. Raises BadImport where it does not say them."""
-    line = next((line for _, line in json_lines(text(raw, path), path)), None)
+    line = next((line for _, line in limits.json_lines(raw, path)), None)
     experts, model = (line.get(field) if isinstance(line, dict) else None for field in fields)
     if experts is None:
         raise BadImport(f"{path}: line 1 has no {fields[0]}; give --model or --n-experts")
-    return whole(experts, f"{path}: {fields[0]}", MAX_EXPERTS, 1), words(model or "unknown", f"{path}: {fields[1]}")
+    n_experts = limits.whole(experts, f"{path}: {fields[0]}", limits.MAX_EXPERTS, 1)
+    return n_experts, limits.words(model or "unknown", f"{path}: {fields[1]}")
 
 
 def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
@@ -177,8 +167,8 @@ def _bare(rows: RoutedRows, n_experts: int, expert_bytes: int | None) -> Geometr
     """What the table and the caller say of a model without a config: no widths."""
     layers = tuple(int(layer) for layer in np.flatnonzero(np.bincount(rows.layer)))
     k = rows.expert_ids.shape[1]
-    if not k <= n_experts <= MAX_EXPERTS:
-        raise BadImport(f"{n_experts} experts per layer; the rows choose {k}, and no model has more than {MAX_EXPERTS}")
+    if not k <= n_experts <= limits.MAX_EXPERTS:
+        raise BadImport(f"{n_experts} experts per layer; the rows choose {k}, and no model has more than {limits.MAX_EXPERTS}")
     return no_widths(
         n_layers=max(layers) + 1,
         moe_layers=layers,

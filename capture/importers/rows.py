@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from tokentape.capture.importers import checks
 from tokentape.capture.importers.grouped import Grouped, run_starts
+from tokentape.capture.rows import numbers, request_table, rows_of, words
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store
 
@@ -32,21 +31,6 @@ def no_widths(architecture: str = "unknown", n_layers: int = 0, **known: Any) ->
 
 
 NO_MODEL = no_widths()  # a trace without routing says nothing of it
-
-
-def request_table(
-    n_prompt: ArrayLike, n_output: ArrayLike, dataset: str = "unknown", arrival_s: NDArray[np.float64] | None = None
-) -> dict[str, Any]:
-    """Columns of `requests` of a trace that has no token ids; without arrivals they came one after another."""
-    n = len(np.asarray(n_prompt))
-    return {
-        "request_id": np.arange(n, dtype=np.uint32),
-        "dataset": [dataset] * n,
-        "arrival_s": np.zeros(n) if arrival_s is None else arrival_s,
-        "n_prompt_tokens": n_prompt,
-        "n_output_tokens": n_output,
-        "prompt_sha256": pa.nulls(n, pa.string()),
-    }
 
 
 @dataclass(frozen=True)
@@ -169,19 +153,9 @@ def _requests(
     ids, bounds = rows.grouped.request_ids, rows.grouped.bounds
     n_output = np.add.reduceat(rows.is_decode[first], bounds[:-1], dtype=np.int64)
     n_prompt = rows.position[first[bounds[:-1]]] + np.diff(bounds) - n_output  # with what was not recorded before the first row
-    prompts = zip((known.get(i) for i in ids.tolist()), n_prompt.tolist(), strict=True)
     n_stated = [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)]
-    hashes = [None if ids is None else hashlib.sha256(ids[:n].astype("<i4").tobytes()).hexdigest() for ids, n in prompts]
-    return pa.table(
-        {
-            "request_id": _numbers(ids, np.uint32),
-            "dataset": _words([dataset] * len(ids)),
-            "arrival_s": _numbers(np.zeros(len(ids)), np.float64),
-            "n_prompt_tokens": _numbers(n_prompt, np.uint32),
-            "n_output_tokens": _numbers(np.array(n_stated), np.uint32),
-            "prompt_sha256": _words(hashes),
-        }
-    )
+    prompts = [known[i][:n] if i in known else None for i, n in zip(ids.tolist(), n_prompt.tolist(), strict=True)]
+    return request_table(n_prompt, n_stated, dataset, ids=ids, prompts=prompts)
 
 
 def _tokens(rows: RoutedRows, first: np.ndarray, known: dict[int, np.ndarray]) -> pa.Table:
@@ -192,18 +166,18 @@ def _tokens(rows: RoutedRows, first: np.ndarray, known: dict[int, np.ndarray]) -
             ids[begin:end], is_known[begin:end] = known[request][positions[begin:end]], True
     return pa.table(
         {
-            "request_id": _numbers(rows.request_id[first], np.uint32),
-            "position": _numbers(positions, np.int32),
-            "token_id": _numbers(ids, np.int32, is_known),
+            "request_id": numbers(rows.request_id[first], np.uint32),
+            "position": numbers(positions, np.int32),
+            "token_id": numbers(ids, np.int32, is_known),
             "phase": _phases(rows.is_decode[first]),
-            "pass_id": _numbers(rows.pass_id[first], np.uint32),
+            "pass_id": numbers(rows.pass_id[first], np.uint32),
             "nll": pa.nulls(len(first), pa.float32()),
         }
     )
 
 
 def _phases(is_decode: np.ndarray) -> pa.Array:
-    return _words(np.array(["prefill", "decode"], object)[is_decode.astype(np.int8)])
+    return words(np.array(["prefill", "decode"], object)[is_decode.astype(np.int8)])
 
 
 def _passes(rows: RoutedRows, first: np.ndarray) -> pa.Table:
@@ -211,10 +185,10 @@ def _passes(rows: RoutedRows, first: np.ndarray) -> pa.Table:
     pass_ids = rows.pass_id[begins]
     return pa.table(
         {
-            "pass_id": _numbers(pass_ids, np.uint32),
+            "pass_id": numbers(pass_ids, np.uint32),
             "kind": _phases(rows.is_decode[begins]),
-            "n_tokens": _numbers(np.bincount(rows.pass_id[first])[pass_ids], np.uint32),
-            "request_ids": _lists(rows.request_id[begins][:, None], np.uint32),
+            "n_tokens": numbers(np.bincount(rows.pass_id[first])[pass_ids], np.uint32),
+            "request_ids": rows_of(rows.request_id[begins][:, None], np.uint32),
             "policy_state": pa.nulls(len(begins), pa.string()),
         }
     )
@@ -223,41 +197,13 @@ def _passes(rows: RoutedRows, first: np.ndarray) -> pa.Table:
 def _routing(rows: RoutedRows) -> pa.Table:
     ids, weights = rows.expert_ids, rows.gate_weights
     columns = {
-        "request_id": _numbers(rows.request_id, np.uint32),
-        "position": _numbers(rows.position, np.int32),
-        "layer": _numbers(rows.layer, np.uint16),
-        "pass_id": _numbers(rows.pass_id, np.uint32),
-        "expert_ids": _lists(ids.view(np.uint16) if ids.dtype == np.int16 else ids, np.uint16),  # none is negative
-        "gate_weights": pa.nulls(len(rows), pa.list_(pa.float32())) if weights is None else _lists(weights, np.float32),
+        "request_id": numbers(rows.request_id, np.uint32),
+        "position": numbers(rows.position, np.int32),
+        "layer": numbers(rows.layer, np.uint16),
+        "pass_id": numbers(rows.pass_id, np.uint32),
+        "expert_ids": rows_of(ids.view(np.uint16) if ids.dtype == np.int16 else ids, np.uint16),  # none is negative
+        "gate_weights": pa.nulls(len(rows), pa.list_(pa.float32())) if weights is None else rows_of(weights, np.float32),
     }
     if rows.residency is not None:
-        columns["residency"] = _lists(rows.residency, np.uint8)
+        columns["residency"] = rows_of(rows.residency, np.uint8)
     return pa.table(columns)
-
-
-def _lists(values: np.ndarray, kind: DTypeLike) -> pa.ListArray:
-    """(n, k) array -> n lists of k."""
-    n, k = values.shape
-    offsets = _numbers(np.arange(0, (n + 1) * k, k, dtype=np.int32), np.int32)
-    return pa.ListArray.from_arrays(offsets, _numbers(values.ravel(), kind))
-
-
-# From buffers: pa.array imports pandas where that is installed, a fifth of a second, only to ask whether it was given any of it.
-
-
-def _numbers(values: np.ndarray, kind: DTypeLike, is_known: np.ndarray | None = None) -> pa.Array:
-    """(n,) numbers of a type, in the same memory where they have it already; null where they are not known."""
-    values = np.ascontiguousarray(values, kind)
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_valid(is_known), pa.py_buffer(values)])
-
-
-def _words(values: Sequence[str | None] | np.ndarray) -> pa.StringArray:
-    encoded = [b"" if value is None else value.encode() for value in values]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
-    valid = _valid(np.array([value is not None for value in values], bool))
-    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), valid)
-
-
-def _valid(is_known: np.ndarray | None) -> pa.Buffer | None:
-    """Arrow's bits of what is not null."""
-    return None if is_known is None or is_known.all() else pa.py_buffer(np.packbits(is_known, bitorder="little"))

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.capture.importers.arrays import base64_bytes, int_lists
-from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, reason, whole
-from tokentape.capture.importers.responses import REMEDY, responses
+from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, reason, responses, whole
 from tokentape.capture.importers.torch_files import is_torch, plain_values
 from tokentape.capture.importers.vllm import OUTPUT, Request, Returned, import_requests, request_of
 from tokentape.warehouse.geometry import Geometry
@@ -91,7 +90,7 @@ def _token_ids(meta: dict[str, Any], name: str, where: str) -> np.ndarray | None
     if not rows:
         return None
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) > 1 for row in rows):
-        raise BadImport(f"{where}: {name} is no list of [log-probability, id, text]; {REMEDY}")
+        raise BadImport(f"{where}: {name} is no list of [log-probability, id, text]; {AS_SENT}")
     return np.array([whole(row[1], f"{where}: {name}", (1 << 31) - 1) for row in rows], np.int64)
 
 

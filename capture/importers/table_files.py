@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.capture.importers.limits import BadImport, json_lines, json_value, reason, shown, text, within
+from tokentape.capture.importers.limits import BadImport, json_file, json_lines, reason, shown, within
 
 FORMS = ("csv", "jsonl", "parquet", "steps")
 _STRAY_QUOTE = re.compile(rb'[^",\r\n]"[^",\r\n]')
@@ -93,7 +93,7 @@ def need(frame: pl.DataFrame, name: str, path: Path, told: str = "") -> None:
 def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl.DataFrame, np.ndarray]:
     """Objects, one per line, as columns of one type each. Raises BadImport."""
     found: list[tuple[int, dict[str, Any]]] = []
-    for number, line in json_lines(text(raw, path), path):
+    for number, line in json_lines(raw, path):
         if not isinstance(line, dict):
             raise BadImport(f"{path}: row {number} is {shown(line)}, not an object; give one object per line")
         if keep is None or str(line.get(keep[0])) == keep[1]:
@@ -105,7 +105,7 @@ def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl
 
 def _steps(raw: bytes, path: Path) -> tuple[pl.DataFrame, np.ndarray]:
     """A row per forward pass and layer of a list of passes, the prompt's first: {layer: [[expert, ...], ...] by token}."""
-    passes = json_value(text(raw, path), str(path))
+    passes = json_file(raw, path)
     found: list[tuple[int, str, int | None, Any]] = []
     for number, layers in enumerate(passes if isinstance(passes, list) else [passes], 1):
         if not isinstance(layers, dict):

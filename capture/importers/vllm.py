@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from tokentape.capture.importers.arrays import MAGIC, base64_npy, int_lists, npz
-from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, read, whole, within
+from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, read_all, responses, whole, within
 from tokentape.capture.importers.model_config import moe_config
-from tokentape.capture.importers.responses import REMEDY, responses
 from tokentape.capture.importers.rows import RoutedRows, Source, write_import
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
@@ -83,13 +82,10 @@ def import_requests(
     of what it counts: flags of the manifest."""
     files = [Path(path) for path in paths]
     config_raw, model_id, geometry = moe_config(Path(config_path))
-    requests: list[Request] = []
-    contents: list[bytes] = []
-    counted: Counter[str] = Counter()
-    config = Path(config_path).name
-    for path in files:
-        contents.append(read(path, max_bytes - sum(len(raw) for raw in contents)))
-        found, counts = requests_of(contents[-1], path, geometry, config, max_bytes)
+    requests, counted = list[Request](), Counter[str]()
+    contents, config = read_all(files, max_bytes), Path(config_path).name
+    for raw, path in zip(contents, files, strict=True):
+        found, counts = requests_of(raw, path, geometry, config, max_bytes)
         requests += found
         counted.update(counts)
     if not requests:
@@ -123,11 +119,11 @@ def import_requests(
 
 def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
     """The requests of a file, and how many of its choices have no experts. Raises BadImport."""
-    found, n_silent = _of_file(raw, path, max_bytes)
-    return [request_of(one, geometry, config) for one in found], {"without_experts": n_silent}
+    found = _of_file(raw, path, max_bytes)
+    return [request_of(one, geometry, config) for one in found if one is not None], {"without_experts": found.count(None)}
 
 
-def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[Returned], int]:
+def _of_file(raw: bytes, path: Path, max_bytes: int) -> list[Returned | None]:
     if not raw:
         raise BadImport(f"{path}: the file is empty; export it again")
     if raw.startswith(b"PK"):
@@ -135,13 +131,12 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> tuple[list[Returned], in
         if OUTPUT not in arrays:
             raise BadImport(f"{path}: array {OUTPUT} is missing; found {', '.join(arrays) or 'none'}")
         prompt_ids, output_ids = (_token_ids(arrays.get(name), f"{path}: {name}") for name in ("prompt_token_ids", "token_ids"))
-        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)], 0
+        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)]
     if raw.startswith(MAGIC):
         raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
     if raw.lstrip()[:1] not in (b"{", b"["):
         raise BadImport(f"{path}: neither a readable .npz nor JSON; export it with numpy.savez, or give the server's responses")
-    found = list(_choices(raw, path, max_bytes))
-    return [one for one in found if one is not None], found.count(None)
+    return list(_choices(raw, path, max_bytes))
 
 
 def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None]:
@@ -150,7 +145,7 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None
     for where, body in responses(raw, path):
         choices = body.get("choices")
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise BadImport(f"{where}: choices is missing; {REMEDY}")
+            raise BadImport(f"{where}: choices is missing; {AS_SENT}")
         usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
         prompt = _experts(body.get(PROMPT), f"{where}: {PROMPT}", max_bytes)
         is_batch = len(choices) > 1 and body.get("object") == "text_completion"  # of several prompts, whose sum usage has
@@ -209,7 +204,7 @@ def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
     for name, ids in lengths.items():
         stated = n_prompt if name == "prompt_token_ids" else n_output
         if ids is not None and stated not in (None, len(ids)):
-            raise BadImport(f"{where}: usage says {stated} tokens, {name} has {len(ids)} entries; {REMEDY}")
+            raise BadImport(f"{where}: usage says {stated} tokens, {name} has {len(ids)} entries; {AS_SENT}")
     n_prompt = len(found.prompt_ids) if found.prompt_ids is not None else n_prompt
     n_output = len(found.output_ids) if found.output_ids is not None else n_output
     if found.prompt is not None:
@@ -218,7 +213,7 @@ def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
             told = f"{PROMPT} is {prompt.shape}, {OUTPUT} is {output.shape}"
             raise BadImport(f"{where}: {told}; layers and top-k must agree: export again")
         if n_prompt not in (None, len(prompt)):
-            raise BadImport(f"{where}: {n_prompt} prompt tokens, {PROMPT} has {len(prompt)} rows; {REMEDY}")
+            raise BadImport(f"{where}: {n_prompt} prompt tokens, {PROMPT} has {len(prompt)} rows; {AS_SENT}")
         n_prompt, output = len(prompt), np.concatenate((prompt, output))
     if n_prompt is None and n_output is None:
         raise BadImport(f"{where}: {OUTPUT} does not say where the prompt ends; give prompt_token_ids or token_ids with it")

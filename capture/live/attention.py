@@ -23,7 +23,7 @@ from transformers.masking_utils import eager_mask
 
 from tokentape.capture.attention import AttentionCapture, eager_of
 from tokentape.capture.live.caches import KVCache, KVLayer, windows_of
-from tokentape.capture.live.inputs import attention_modules
+from tokentape.capture.live.inputs import Inputs, attention_modules
 from tokentape.capture.live.slots import Pass, Slot
 from tokentape.capture.live.storage import Plain
 from tokentape.policies.kv import KVPolicy
@@ -93,11 +93,11 @@ class KV(AttentionCapture, Slot):
 
     def new_cache(self, pads: list[int], takes_back: bool = False) -> KVCache:
         """Empty, for a batch; its words lose bits on their own, by the same draws."""
-        storage = copy.copy(self.storage)
+        storage, inputs = copy.copy(self.storage), {layer: Inputs(module) for layer, module in self.recomputing.items()}
         storage.begin()
-        self.current = self._active = KVCache(
-            self.policy, storage, self.windows, self.n_kv_heads, np.array(pads, np.int64), self.recomputing, takes_back
-        )
+        of = (self.n_kv_heads, np.array(pads, np.int64), takes_back)
+        layers = [KVLayer(i, self.policy, storage, window, *of, inputs.get(i)) for i, window in enumerate(self.windows)]
+        self.current = self._active = KVCache(layers)
         return self.current
 
     def begin(self, requests: Sequence[Request]) -> None:
@@ -195,7 +195,7 @@ class KV(AttentionCapture, Slot):
             columns = torch.arange(layer.seen - n, layer.seen)
             is_padded = bool(layer.pads.any())
             self.query_mask = columns >= torch.from_numpy(layer.pads)[:, None] if is_padded else None
-            mass = self._reduce(weights).detach().cpu().numpy().astype(np.float64)
+            mass = self._grouped(self._summed(weights)).detach().cpu().numpy().astype(np.float64)
             self.query_mask = None
             if layer.mass is not None:
                 mass[:, :, : layer.mass.shape[2]] += layer.mass

@@ -12,12 +12,11 @@ and evict one by one, by the attention that the pass paid, and the others are go
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import Cache, DynamicCache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
@@ -34,24 +33,31 @@ class KVLayer(CacheLayerMixin):
     """One layer: planes of keys and values (batch, heads, slots, width) and the slots that say which token lies where.
 
     window: tokens a sliding layer attends to, 0: all. pads: (batch,) padded columns before each request's first token.
-    takes_back: of one request, whose tokens stay tentative until `commit`.
+    takes_back: of one request, whose tokens stay tentative until `commit`. inputs: where the policy stores layer inputs.
     """
 
     is_croppable = False
 
     def __init__(
-        self, index: int, policy: KVPolicy, storage: Plain, window: int, n_heads: int, pads: np.ndarray, takes_back: bool = False
+        self,
+        index: int,
+        policy: KVPolicy,
+        storage: Plain,
+        window: int,
+        n_heads: int,
+        pads: np.ndarray,
+        takes_back: bool = False,
+        inputs: Inputs | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
         self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
-        self.takes_back = takes_back
+        self.takes_back, self.inputs = takes_back, inputs
         self.is_sliding = window > 0
         self.n_heads, self.n_sets = n_heads, n_heads if policy.per_head else 1
         self.slots = Slots(policy, np.tile(salts_of(index, self.n_sets), len(pads)))
         self.seen = 0  # columns, padding included
         self.width = 0  # slots in use
         self.planes: dict[str, list[torch.Tensor]] = {}
-        self.inputs: Inputs | None = None  # where the policy recomputes
         self.is_x = np.zeros((len(pads), 0), np.bool_)  # (batch, tokens) what AERP stores as layer inputs
         self.x_planes: list[torch.Tensor] = []  # (batch, 1, columns, C) those inputs, stored
         self.n_recomputed = np.zeros(len(pads), np.int64)  # (batch,) tokens whose keys and values the last step computed anew
@@ -343,24 +349,12 @@ def windows_of(model: PreTrainedModel) -> list[int]:
 
 
 class KVCache(Cache):
-    """Layers that evict; for one batch of requests, `pads` (batch,) padded columns before each."""
+    """Layers that evict, for one batch of requests."""
 
     layers: list[KVLayer]  # type: ignore[assignment]  # transformers types a list of all its kinds, and reads it only
 
-    def __init__(
-        self,
-        policy: KVPolicy,
-        storage: Plain,
-        windows: list[int],
-        n_heads: int,
-        pads: np.ndarray,
-        recomputing: Mapping[int, nn.Module],
-        takes_back: bool,
-    ) -> None:
-        """recomputing: the attention module of every layer, where the policy stores layer inputs."""
-        super().__init__(layers=[KVLayer(i, policy, storage, w, n_heads, pads, takes_back) for i, w in enumerate(windows)])
-        for layer, module in recomputing.items():
-            self.layers[layer].inputs = Inputs(module)
+    def __init__(self, layers: list[KVLayer]) -> None:
+        super().__init__(layers=layers)  # type: ignore[arg-type]  # as above
         self.visible = np.zeros((0, 0), np.bool_)  # (n, m) which of the tentative tokens those of the pass under way see
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tokentape.capture.blocks import find_blocks, find_routers
+from tokentape.capture.blocks import find_blocks
 from tokentape.capture.hooks import Hooked
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import GROUP, dequantise, quantise
@@ -77,15 +77,11 @@ class StackedExperts(Hooked):
     def _widen(self, stack: ExitStack, layer: int, experts: nn.Module) -> None:
         """Biases are the same in all copies."""
         n_experts = n_experts_of(experts)
-        self._replace(stack, experts, "num_experts", self.n_copies * n_experts)
+        _replace(stack, experts, "num_experts", self.n_copies * n_experts)
         for name, weights in list(experts.named_parameters(recurse=False)):
             if weights.shape[0] == n_experts:
                 made = self.stacked(layer, name) if weights.ndim == 3 else torch.cat([weights.detach()] * self.n_copies)
-                self._replace(stack, experts, name, nn.Parameter(made, requires_grad=False))
-
-    def _replace(self, stack: ExitStack, experts: nn.Module, name: str, value: Any) -> None:
-        stack.callback(setattr, experts, name, getattr(experts, name))
-        setattr(experts, name, value)
+                _replace(stack, experts, name, nn.Parameter(made, requires_grad=False))
 
     def _hook(self, layer: int, experts: nn.Module) -> Any:
         def send(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -143,14 +139,14 @@ class LowWeights:
         self._swaps: list[tuple[nn.Module, str, Any]] = []
         if pair is None:
             return
-        routers = find_routers(model)
+        routers = [block.router for block in find_blocks(model).values()]
         for experts in experts_of(model).values() if routers else ():
             self._swaps.append((experts, "num_experts", n_experts_of(experts)))  # fewer than copies, where there are some
             for name, weights in list(experts.named_parameters(recurse=False)):
                 if weights.ndim == 3:
                     low = on_inputs(experts, name, lambda w: approximate(w, pair, scheme))
                     self._swaps.append((experts, name, nn.Parameter(low, requires_grad=False)))
-        kept = {id(part) for router in routers.values() for part in router.modules()}
+        kept = {id(part) for router in routers for part in router.modules()}
         for module in model.modules() if static or not routers else ():
             if isinstance(module, nn.Linear) and id(module) not in kept:
                 low = approximate(module.weight.detach().float(), pair, scheme).to(module.weight.dtype)
@@ -159,11 +155,13 @@ class LowWeights:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """The model computes with the low-bit weights inside the block."""
-        before = [getattr(module, name) for module, name, _ in self._swaps]
-        try:
-            for module, name, low in self._swaps:
-                setattr(module, name, low)
+        with ExitStack() as stack:
+            for swap in self._swaps:
+                _replace(stack, *swap)
             yield
-        finally:
-            for (module, name, _), high in zip(self._swaps, before, strict=True):
-                setattr(module, name, high)
+
+
+def _replace(stack: ExitStack, module: nn.Module, name: str, value: Any) -> None:
+    """Puts a value in place of an attribute, until the stack ends."""
+    stack.callback(setattr, module, name, getattr(module, name))
+    setattr(module, name, value)

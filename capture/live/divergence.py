@@ -67,7 +67,7 @@ def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: in
         def watch(done: Pass) -> None:
             if done.kind == "prefill":
                 slots.extend(Slots(policy, np.tile(salts_of(layer, n_sets), n_rows)) for layer in range(len(sliding)))
-            for layer, seen in attention.take().items():
+            for layer, seen in attention.take().masses.items():
                 mass = seen.cpu().numpy().astype(np.float64)
                 if done.kind == "prefill":
                     slots[layer].start(_by_set(mass, n_sets), window=sliding[layer])

@@ -15,18 +15,14 @@ from transformers import Cache, PreTrainedModel
 
 
 class _Handed(Exception):
-    """Keys and values reached the cache; the rest of attention is not needed."""
+    """Keys and values, which reached the cache; the rest of attention is not needed."""
 
 
 class _Taker:
     """A cache that only takes."""
 
-    def __init__(self) -> None:
-        self.taken: tuple[torch.Tensor, torch.Tensor] | None = None
-
     def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        self.taken = keys, values
-        raise _Handed
+        raise _Handed(keys, values)
 
 
 class _Rows(int):
@@ -82,16 +78,13 @@ class Inputs:
         if hidden is not None:
             rows[0] = hidden
 
-        taker = _Taker()
-
         def filled(value: Any) -> Any:
             if isinstance(value, tuple):
                 return tuple(map(filled, value))
-            return rows[value] if isinstance(value, _Rows) else taker if isinstance(value, Cache) else value
+            return rows[value] if isinstance(value, _Rows) else _Taker() if isinstance(value, Cache) else value
 
         try:
             self.module.forward(**{name: filled(value) for name, value in self._call.items()})
-        except _Handed:
-            assert taker.taken is not None
-            return taker.taken
+        except _Handed as handed:
+            return handed.args
         raise ValueError(f"{type(self.module).__name__} handed no keys and values to the cache")

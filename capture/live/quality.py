@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -132,6 +133,21 @@ def requests_of(batch: list[list[int]], run: Cut, first: int = 0) -> list[Reques
     return [Request(i, tuple(ids[:n]), run.decode_tokens, forced=tuple(ids[n:])) for i, ids in enumerate(batch, first)]
 
 
+def compared(ours: torch.Tensor, theirs: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+    """Sums over tokens: nll of the targets (windows, n), KL and acceptance of log probabilities (windows, n, V)."""
+    return {
+        "nll": F.nll_loss(ours.flatten(0, 1), targets.flatten(), reduction="sum").item(),
+        "kl": F.kl_div(ours, theirs, reduction="sum", log_target=True).item(),
+        "acceptance": torch.minimum(ours.exp(), theirs.exp()).sum().item(),
+    }
+
+
+def means(sums: Counter[str], n_items: int, n_tokens: int) -> dict[str, Any]:
+    """Columns of table `quality` from what was summed over tokens."""
+    shares = {name: total / n_tokens for name, total in sums.items()}
+    return {"perplexity": math.exp(shares.pop("nll")), **shares, "n_items": n_items, "n_tokens": n_tokens}
+
+
 @torch.inference_mode()
 def on_text(
     loaded: models.Loaded,
@@ -144,7 +160,7 @@ def on_text(
     """Perplexity, KL and acceptance on windows with what is `inside`; its slots count the rest."""
     vocabulary = loaded.model.config.get_text_config().vocab_size
     per_batch = 1 if tape else max(1, LOGIT_ELEMENTS // (vocabulary * run.decode_tokens))
-    nll, kl, acceptance, n_tokens = 0.0, 0.0, 0.0, 0
+    sums, n_tokens = Counter[str](), 0
     for start in range(0, len(chosen), per_batch):
         batch = torch.tensor(chosen[start : start + per_batch], device=models.device_of(loaded.model))
         plain = loaded.model(input_ids=batch, use_cache=False).logits[:, run.prompt_tokens : -1].float()
@@ -152,11 +168,7 @@ def on_text(
             outcomes = run_in(loaded, requests_of(chosen[start : start + per_batch], run, start), inside, tape)
         applied = torch.stack([o.logits[1:] for o in outcomes if o.logits is not None])
         targets = batch[:, run.prompt_tokens + 1 :]
-        ours, theirs = applied.log_softmax(-1), plain.log_softmax(-1)
-        nll += F.nll_loss(ours.flatten(0, 1), targets.flatten(), reduction="sum").item()
-        kl += F.kl_div(ours, theirs, reduction="sum", log_target=True).item()
-        acceptance += torch.minimum(ours.exp(), theirs.exp()).sum().item()
+        sums.update(compared(applied.log_softmax(-1), plain.log_softmax(-1), targets))
         n_tokens += targets.numel()
         progress(min(start + per_batch, len(chosen)), len(chosen))
-    shares = {"perplexity": math.exp(nll / n_tokens), "kl": kl / n_tokens, "acceptance": acceptance / n_tokens}
-    return {**shares, "n_items": len(chosen), "n_tokens": n_tokens}
+    return means(sums, len(chosen), n_tokens)

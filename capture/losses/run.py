@@ -39,6 +39,11 @@ class Calibrated:
     expert: Expert
     rows: Rows
 
+    @property
+    def x(self) -> torch.Tensor:
+        """(n, H) f32 where the expert is: what calibrates it."""
+        return self.rows.calibration.to(self.expert.up.device)
+
 
 def calibrated(
     loaded: Loaded,
@@ -96,8 +101,7 @@ def record_losses(
 @torch.inference_mode()
 def losses_of(found: Calibrated, group: int = GROUP) -> list[dict[str, Any]]:
     """Rows of table `losses` of one expert."""
-    device = found.expert.up.device
-    x, held_out = found.rows.calibration.to(device), found.rows.held_out.to(device)
+    x, held_out = found.x, found.rows.held_out.to(found.expert.up.device)
     y, held_out_y = found.expert(x), found.expert(held_out)
     key = {"layer": found.layer, "expert": found.index, "group": group, "n_tokens": len(x) + len(held_out)}
     return [

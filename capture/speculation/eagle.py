@@ -19,10 +19,11 @@ from safetensors.torch import load
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3Model
 
+from tokentape.capture.checkpoint import EMBEDDED_PATH
 from tokentape.capture.live.sampling import Sampling
 from tokentape.capture.live.slots import Pass
 from tokentape.capture.live.texts import CACHE, Text, Watch
-from tokentape.capture.models import EMBEDDED_PATH, Loaded, Source
+from tokentape.capture.models import Loaded, Source
 from tokentape.capture.speculation.drafters import Coming, Drafter, grow_with
 from tokentape.policies.speculation.tree import Draft, Shape
 

@@ -8,22 +8,22 @@ verify passes, also rejected ones, by round and node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Pass, Round
-from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.rows import lists, rows_of
-from tokentape.capture.shard import AttentionKeep, Masses, ShardRecorder, reduced, runs_of_equal_keys
+from tokentape.capture.shard import Masses, ShardRecorder, reduced, runs_of_equal_keys
 from tokentape.warehouse.tables import TABLES, schema
 
 OF_NODES = ("request_id", "round", "phase", "node", "layer")
 WHOLE = np.iinfo(np.int32).max  # all experts of a token
 
 
+@dataclass(eq=False)
 class RoundRecorder(ShardRecorder):
     """Fed by `decode`'s on_pass and on_round; `tables` gives the Arrow tables.
 
@@ -31,21 +31,11 @@ class RoundRecorder(ShardRecorder):
     nothing. policy_state: of draft passes. windows: of sliding layers, by layer.
     """
 
+    windows: Sequence[int] = ()
     PHASE = "verify"
 
-    def __init__(
-        self,
-        routing: RoutingCapture | None,
-        attention: AttentionCapture | None,
-        keep: AttentionKeep,
-        first_pass_id: int,
-        natural: RoutingCapture | None,
-        policy_state: str,
-        n_last: int,
-        windows: Sequence[int],
-    ) -> None:
-        super().__init__(routing, attention, keep, first_pass_id, natural, policy_state, n_last)
-        self.windows = np.array(windows)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.rounds: dict[tuple[int, int], Round] = {}
         self._node_rows: list[tuple[int, np.ndarray, np.ndarray]] = []  # pass, layers, (L, heads, nodes, columns)
 
@@ -57,9 +47,7 @@ class RoundRecorder(ShardRecorder):
         if self.attention is not None and done.kind == "prefill":
             self._record_attention(done)
         elif self.attention is not None and done.is_target:
-            self.attention.take()
-            self.attention.take_heads()
-            runs = runs_of_equal_keys(self.attention.take_rows())
+            runs = runs_of_equal_keys(self.attention.take().rows)
             if done.kind != "rehearsal":
                 self._node_rows += [(len(self._passes), layers, rows[:, 0].numpy()) for layers, rows in runs]
         for capture, steps in ((self.routing, self._steps), (self.natural, self._natural)):
@@ -134,7 +122,7 @@ class RoundRecorder(ShardRecorder):
             position, is_path = done.start + of.draft.depths[node], done.kind == "verify" and node in of.inputs
             seen = rows[:, :, i][:, :, [*range(done.start), *reversed(above)]]
             sums = "node_row" if not is_path else "block_sum" if self.keep.kind == "block" else "row"
-            windows = self.windows[layers]
+            windows = np.array(self.windows)[layers]
             for window in np.unique(windows):
                 first = max(0, position + 1 - window) if window else 0
                 mass = seen[windows == window, :, first:].reshape(-1, position + 1 - first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from tokentape.capture.synthetic.routes import Length
 from tokentape.warehouse.geometry import Geometry
 
 _SHIPPED = tomllib.loads((Path(__file__).parent / "profiles.toml").read_text(encoding="utf-8"))
+FITS: dict[str, dict[str, Any]] = _SHIPPED["fits"]  # of the models that have one: sd_b, the claim it was fitted to, the shape
+CONTEXT_FIT: dict[str, Any] = _SHIPPED["context_fit"]  # what the similarity of prompt and decode was set to
 ROUTINGS = ("popular", "context", "table")
 ANCHOR = "LRU per layer over half of the layer's experts, decoded tokens after the prompt"
 
@@ -26,16 +28,6 @@ class Profile:
     score_rule: str
     score_params: dict[str, Any]
     statistics: dict[str, Any]
-
-
-def fitted_models() -> tuple[str, ...]:
-    """Names of the models with a fitted sd_b."""
-    return tuple(_SHIPPED["fits"])
-
-
-def fit_of(name: str) -> dict[str, Any]:
-    """A model's fit as it ships: sd_b, achieved_lru_miss_frac, anchor_lru_miss_frac, claim_id, shape."""
-    return dict(_SHIPPED["fits"][name])
 
 
 def calibration() -> tuple[Sequence[int], Length]:
@@ -51,26 +43,13 @@ def default_generator() -> Generator:
 
 def profile(name: str, geometry: Geometry) -> Profile:
     """The profile of a shipped model, or of any geometry under a name. A fit counts only for the shape it was made for."""
-    parameters = asdict(default_generator())
-    sources = {key: number["source"] for key, number in _SHIPPED["generator"].items()}
-    fit = _SHIPPED["fits"].get(name.lower())
+    generator, sources, fit = default_generator(), _sources("generator"), FITS.get(name.lower())
     if fit is None or fit["shape"] != _shape(geometry):
-        calibrated = {
-            "is_calibrated": False,
-            "note": f"{name} has no fit: the generator's defaults, not fitted to any measurement",
-        }
+        calibrated: dict[str, Any] = _uncalibrated(f"{name} has no fit: the generator's defaults, not fitted to any measurement")
     else:
-        parameters["sd_b"], sources["sd_b"] = fit["sd_b"], f"fitted to claim {fit['claim_id']}"
+        generator, sources["sd_b"] = replace(generator, sd_b=fit["sd_b"]), f"fitted to claim {fit['claim_id']}"
         calibrated = {"is_calibrated": True, "fit": {"anchor": ANCHOR, **fit, **_SHIPPED["calibration"]}}
-    rule, params, rule_source = _score_rule(geometry)
-    statistics = {
-        "generator": FORMULA,
-        "parameters": parameters,
-        "sources": sources,
-        **calibrated,
-        "score_rule_source": rule_source,
-    }
-    return Profile(Generator(**parameters), rule, params, statistics)
+    return _profile(generator, *_score_rule(geometry), {"generator": FORMULA, "sources": sources, **calibrated})
 
 
 def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None = None) -> Profile:
@@ -89,39 +68,39 @@ def context_generator() -> context.Context:
     return context.Context(**{name: number["value"] for name, number in _SHIPPED["context"].items()})
 
 
-def context_fit() -> dict[str, Any]:
-    """What the similarity of prompt and decode was set to: claim_id, anchor_cosine, achieved_cosine, seed, lengths, shape."""
-    return dict(_SHIPPED["context_fit"])
-
-
 def context_profile(name: str, geometry: Geometry) -> Profile:
     """The same for any geometry; calibrated only for the shape that it was set for."""
-    fit = context_fit()
-    if fit["shape"] == _shape(geometry):
-        calibrated: dict[str, Any] = {"is_calibrated": True, "fit": fit}
+    if CONTEXT_FIT["shape"] == _shape(geometry):
+        calibrated: dict[str, Any] = {"is_calibrated": True, "fit": CONTEXT_FIT}
     else:
         note = f"{name}: prompt and decode are alike as set for Mixtral-8x7B's shape; nothing is known of this one"
-        calibrated = {"is_calibrated": False, "note": note}
-    sources = {key: number["source"] for key, number in _SHIPPED["context"].items()}
-    return _of_chosen(context_generator(), geometry, {"generator": context.FORMULA, "sources": sources, **calibrated})
+        calibrated = _uncalibrated(note)
+    told = {"generator": context.FORMULA, "sources": _sources("context"), **calibrated}
+    return _of_chosen(context_generator(), geometry, told)
 
 
 def table_profile(source: str, geometry: Geometry) -> Profile:
     """Routing by published counts (tabled.py). Raises as tabled.load."""
-    drawn = tabled.load(source, geometry)
-    told = {
-        "generator": tabled.FORMULA,
-        "sources": {"counts": source},
-        "is_calibrated": False,
-        "note": "drawn from counts per expert: popularity as counted, nothing that a prompt foretells beyond its domain",
-    }
-    return _of_chosen(drawn, geometry, told)
+    note = "drawn from counts per expert: popularity as counted, nothing that a prompt foretells beyond its domain"
+    told = {"generator": tabled.FORMULA, "sources": {"counts": source}, **_uncalibrated(note)}
+    return _of_chosen(tabled.load(source, geometry), geometry, told)
 
 
 def _of_chosen(generator: context.Context | tabled.Tabled, geometry: Geometry, told: dict[str, Any]) -> Profile:
     rule_source = "softmax over the chosen logits, whatever the model: specification 3 of CXL GPU-NDP"
-    statistics = {**told, "parameters": asdict(generator), "score_rule_source": rule_source}
-    return Profile(generator, "softmax_topk", {"top_k": geometry.top_k}, statistics)
+    return _profile(generator, "softmax_topk", {"top_k": geometry.top_k}, rule_source, told)
+
+
+def _profile(generator: Any, rule: str, params: dict[str, Any], rule_source: str, told: dict[str, Any]) -> Profile:
+    return Profile(generator, rule, params, {**told, "parameters": asdict(generator), "score_rule_source": rule_source})
+
+
+def _sources(table: str) -> dict[str, str]:
+    return {name: number["source"] for name, number in _SHIPPED[table].items()}
+
+
+def _uncalibrated(note: str) -> dict[str, Any]:
+    return {"is_calibrated": False, "note": note}
 
 
 def _shape(geometry: Geometry) -> dict[str, int]:

@@ -81,7 +81,7 @@ def hardware_new(
       tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
     """
     from tokentape.hw import spec
-    from tokentape.hw.files import write_text
+    from tokentape.hw.fit_files import write_text
     from tokentape.hw.sourced import BadSpec
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):

@@ -65,13 +65,13 @@ def calibrate_router() -> None:
     from tokentape.capture.synthetic import calibrate, profiles
     from tokentape.warehouse import load, models
 
-    claims, names = load.claims().to_pylist(), profiles.fitted_models()
+    claims, names = load.claims().to_pylist(), list(profiles.FITS)
     seeds, length = profiles.calibration()
     rows = []
     with progress_bar("calibrate router") as show:
         for i, name in enumerate(names):
             show(i, len(names), name)
-            shipped = profiles.fit_of(name)
+            shipped = profiles.FITS[name]
             aim = calibrate.anchor(claims, shipped["claim_id"])
             found = calibrate.calibrate(profiles.default_generator(), models.load(name).geometry, aim, seeds, length)
             rows.append(

@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes, columns
 
@@ -42,10 +41,6 @@ class _Terms(NamedTuple):
 
     launch_s: Floats
     memory_s: Floats
-
-
-def _whole(terms: _Terms) -> Floats:
-    return terms.launch_s + terms.memory_s
 
 
 def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
@@ -71,17 +66,11 @@ def _least(shapes: Shapes) -> tuple[Floats, Floats]:
     return 0.0 * n, 0.0 * n
 
 
-def _of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
-    return {}
-
-
 _SHARED: dict[str, Any] = {
     "columns": COLUMNS,
     "arguments": (*COLUMNS, LINK),
     "grows": ("message_size",),
-    "whole": _whole,
     "least": _least,
-    "of_table": _of_table,
 }
 ALL_REDUCE = Operator(name="all_reduce", parameters=(_LAUNCH, _HOP, _RATE, *_OF_NCCL), terms=_reduce_terms, **_SHARED)
 GATHER = Operator(name="gather", parameters=(_LAUNCH, _HOP, _RATE), terms=_gather_terms, **_SHARED)

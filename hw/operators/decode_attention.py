@@ -28,41 +28,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.flash_attention import (
-    BYTES_PER_VALUE,
-    KV_BITS,
-    NARROW_HEAD_DIM,
-    SOFTMAX_DIMS,
-    SPLIT_BELOW,
-    SPLIT_MARGIN,
-    block_share,
-    keys_per_block,
-    of_table,
-    runs_fa2,
-    runs_fa3,
-    runs_flashinfer,
-    runs_trtllm,
-    tiles_per_sm,
-    window,
-)
-from tokentape.hw.operators.operator import (
-    COLD,
-    Floats,
-    Gpu,
-    Operator,
-    Parameter,
-    Shapes,
-    Terms,
-    columns,
-    overlap,
-    s_per_byte,
-    slower,
-)
+from tokentape.hw.operators import flash_attention as flash
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, Terms, columns
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
 ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens", "kv_bits")
-DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0, **KV_BITS}
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0, **flash.KV_BITS}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -76,63 +48,61 @@ _WINDOWED_NARROW_ROWS = 192.0
 _MAX_SPLITS = 128.0  # flash_api.cpp: "num_splits > 128 not supported"
 _PARTS_PER_PASS = 32.0
 _BYTES_PER_PARTIAL = 4  # partial outputs are f32
-# Sharpness of max(compute, memory): 1 would add them, infinity would take the larger.
-_OVERLAP_POWER = 3.0
-
-
-def _whole(terms: Terms) -> Floats:
-    return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """The keys and values in sight, read once for all heads that share them."""
     batch, isl, step, heads, kv_heads, head_dim, window_size, kv_bits = columns(shapes, (*COLUMNS, "kv_bits"), DEFAULTS)
-    seen = np.minimum(isl + step, window(window_size))
+    seen = np.minimum(isl + step, flash.window(window_size))
     return 4.0 * batch * heads * head_dim * seen, kv_bits / 4.0 * batch * kv_heads * head_dim * seen
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens, kv_bits = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
-    launch_s, further_kernel_s = launch_s * slower(gpu), further_kernel_s * slower(gpu)
-    tile_s, block_s = tile_s * slower(gpu), block_s * slower(gpu)
-    context, window_tokens, block = isl + step, window(window_size), keys_per_block(gpu, head_dim)
+    launch_s, further_kernel_s = launch_s * gpu.slower, further_kernel_s * gpu.slower
+    tile_s, block_s = tile_s * gpu.slower, block_s * gpu.slower
+    context, window_tokens, block = isl + step, flash.window(window_size), flash.keys_per_block(gpu, head_dim)
     cut = context > window_tokens
     keys = np.where(cut, window_tokens + 1.0, context)
     blocks = np.ceil(keys / block)
     group = heads / kv_heads
-    shared = runs_flashinfer(gpu, kv_bits)
-    packs = (window_size == 0) | (not runs_fa2(gpu)) | shared
+    shared = flash.runs_flashinfer(gpu, kv_bits)
+    packs = (window_size == 0) | (not flash.runs_fa2(gpu)) | shared
     tiles = batch * np.where(packs, kv_heads * np.ceil(group / _TILE_ROWS), heads)
     splits, places = _splits(gpu, tiles, blocks, ((group > 1) & packs) | shared)
 
-    rows = np.where(cut & (head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
-    each_s = block_s * block_share(gpu) * rows * block / 128.0 * (head_dim + SOFTMAX_DIMS) / (128.0 + SOFTMAX_DIMS)
+    rows = (
+        np.where(cut & (head_dim <= flash.NARROW_HEAD_DIM) & flash.runs_fa3(gpu), _WINDOWED_NARROW_ROWS, _TILE_ROWS) / _TILE_ROWS
+    )
+    each_s = (
+        block_s * flash.block_share(gpu) * rows * block / 128.0 * (head_dim + flash.SOFTMAX_DIMS) / (128.0 + flash.SOFTMAX_DIMS)
+    )
     walk_s = np.ceil(blocks / splits) * each_s
-    compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * tiles_per_sm(gpu))) * tile_s
+    compute_s = np.ceil(places / gpu.n_sms) * walk_s + np.ceil(places / (gpu.n_sms * flash.tiles_per_sm(gpu))) * tile_s
 
-    read = np.where(cut & runs_fa2(gpu), blocks * block, keys)
+    read = np.where(cut & flash.runs_fa2(gpu), blocks * block, keys)
     cache_bytes = kv_bits / 4.0 * batch * kv_heads * read * head_dim
     partial_bytes = np.where(splits > 1, 2.0 * _BYTES_PER_PARTIAL * splits, 0.0)
-    query_bytes = (2.0 * BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
-    memory_s = (cache_bytes + query_bytes) * s_per_byte(gpu, e_memory, np.where(is_warm > 0, cache_bytes, COLD))
+    query_bytes = (2.0 * flash.BYTES_PER_VALUE + partial_bytes) * batch * heads * head_dim
+    memory_s = (cache_bytes + query_bytes) * gpu.s_per_byte(e_memory, np.where(is_warm > 0, cache_bytes, COLD))
 
     combining = np.where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
-    kernels = 0.0 if runs_trtllm(gpu) else np.where(shared, 1.0, 3.0) if runs_fa2(gpu) else 1.0
-    further = stored + combining * kernels + 1.0 * runs_fa3(gpu)
-    if runs_fa2(gpu):
+    kernels = 0.0 if flash.runs_trtllm(gpu) else np.where(shared, 1.0, 3.0) if flash.runs_fa2(gpu) else 1.0
+    further = stored + combining * kernels + 1.0 * flash.runs_fa3(gpu)
+    if flash.runs_fa2(gpu):
         further = further + 3.0 * (packs & ~shared & (group > 1) & (batch > 1) & (kv_heads > 1))
-    own = np.where((prompt_tokens > 0) & runs_fa2(gpu), 0.0, 1.0)
+    own = np.where((prompt_tokens > 0) & flash.runs_fa2(gpu), 0.0, 1.0)
     return Terms(own * (launch_s + further * further_kernel_s), own * compute_s, own * memory_s)
 
 
 def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, may: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """Parts into which each tile's keys are cut (1: not at all), and how many tiles or parts there are to place; (n,) each."""
-    slots = gpu.n_sms * tiles_per_sm(gpu)
-    split = (tiles < SPLIT_BELOW * slots) & (blocks > 1)
-    if runs_fa2(gpu):
+    slots = gpu.n_sms * flash.tiles_per_sm(gpu)
+    split = (tiles < flash.SPLIT_BELOW * slots) & (blocks > 1)
+    if flash.runs_fa2(gpu):
         split = split & may
-    parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (SPLIT_MARGIN * tiles))
+    parts = np.minimum(np.minimum(blocks, _MAX_SPLITS), slots / (flash.SPLIT_MARGIN * tiles))
     return np.where(split, np.maximum(parts, 1.0), 1.0), np.where(split, np.minimum(tiles * blocks, slots), tiles)
 
 
@@ -143,8 +113,8 @@ DECODE_ATTENTION = Operator(
     parameters=PARAMETERS,
     grows=("batch_size", "step"),
     terms=_terms,
-    whole=_whole,
     least=least,
-    of_table=of_table,
+    of_table=flash.of_table,
     defaults=DEFAULTS,
+    overlap=3.0,  # of compute and memory
 )

@@ -34,21 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.operator import (
-    COLD,
-    OPERANDS,
-    OUTPUT_BITS,
-    PLAIN,
-    Floats,
-    Gpu,
-    Operator,
-    Parameter,
-    Shapes,
-    columns,
-    overlap,
-    s_per_byte,
-    slower,
-)
+from tokentape.hw.operators.operator import COLD, OPERANDS, OUTPUT_BITS, PLAIN, Floats, Gpu, Operator, Parameter, Shapes, columns
 
 COLUMNS = ("m", "n", "k")
 ARGUMENTS = (*COLUMNS, "weight_copies", *OPERANDS)
@@ -75,8 +61,6 @@ _STEP_K = 64
 _STEPS_PER_PART = 2
 _L2_SPEEDUP = 3.0
 _BYTES_PER_PARTIAL = 4
-# Sharpness of max(tiles, memory): 1 would add them, infinity would take the larger.
-_OVERLAP_POWER = 2.5
 
 
 def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[str, NDArray[Any]]:
@@ -93,10 +77,6 @@ class _Terms(NamedTuple):
     rounding_s: Floats
 
 
-def _whole(terms: _Terms) -> Floats:
-    return terms.launch_s + overlap(terms.compute_s, terms.memory_s, _OVERLAP_POWER) + terms.rounding_s
-
-
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operands read and the result written once."""
     m, n, k, weight_bits, value_bits = columns(shapes, (*COLUMNS, *OPERANDS[:2]), DEFAULTS)
@@ -106,7 +86,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     m, n, k, weight_copies, weight_bits, value_bits, speedup = arguments
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
-    launch_s = launch_s * slower(gpu)
+    launch_s = launch_s * gpu.slower
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     macs_per_s = gpu.peak_ops_per_s * speedup / 2.0 * tensor_frac / gpu.n_sms
     steps = np.ceil(k / _STEP_K)
@@ -128,10 +108,10 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     is_rounded = value_bits < OUTPUT_BITS
     compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], fastest_s)
     weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
-    memory_s = weights * s_per_byte(gpu, bandwidth_frac, weight_copies * weights + others)
-    memory_s = memory_s + others * s_per_byte(gpu, bandwidth_frac, weights + others)
+    memory_s = weights * gpu.s_per_byte(bandwidth_frac, weight_copies * weights + others)
+    memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)
     rounded = np.where(is_rounded, m * k * (OUTPUT_BITS + value_bits) / 8.0, 0.0)
-    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, rounded * s_per_byte(gpu, bandwidth_frac, rounded))
+    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, rounded * gpu.s_per_byte(bandwidth_frac, rounded))
 
 
 def _of_ladder(gpu: Gpu, m: Floats) -> tuple[Floats, Floats]:
@@ -156,8 +136,8 @@ GEMM = Operator(
     parameters=PARAMETERS,
     grows=("m",),
     terms=_terms,
-    whole=_whole,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,
+    overlap=2.5,  # of tiles and memory
 )

@@ -33,6 +33,7 @@ experts, collectives between ranks, and widths that are no multiple of 16, whose
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,10 +51,7 @@ from tokentape.hw.operators.operator import (
     Parameter,
     Shapes,
     columns,
-    overlap,
     release,
-    s_per_byte,
-    slower,
 )
 
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
@@ -86,8 +84,6 @@ _DEALT_OUT_FROM = (0, 16)
 # weights: about as much on Ada, Hopper and Blackwell, whatever their tensor cores reach with those of four.
 _MARLIN_BELOW_BITS = 8.0
 _MARLIN_OPS_PER_CYCLE = 1536.0
-# Sharpness of max(weights, tiles): 1 would add them, infinity would take the larger.
-_OVERLAP_POWER = 2.5
 
 
 class _Terms(NamedTuple):
@@ -136,21 +132,12 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     }
 
 
-def _of_arguments(gpu: Gpu, *arguments: Floats) -> tuple[_Layer]:
+def _of_arguments(gpu: Gpu | None, *arguments: Floats) -> tuple[_Layer]:
     """Layers whose active experts share the tokens evenly. With the number of tokens their times may fall by some percent where
     the block height changes."""
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active = arguments[:8]
-    matrices, given, is_warm, weight_bits, value_bits, speedup = arguments[8:]
-    kernel = _kernel(gpu, given, weight_bits)
-    block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
-    load = even_load(n_tokens * top_k / ep_size, active, block_rows)
-    selections = n_tokens * top_k
-    of = (matrices, kernel, is_warm, weight_bits, value_bits, speedup)
-    return (_Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, *of),)
-
-
-def _whole(terms: _Terms) -> Floats:
-    return terms.launch_s + overlap(terms.weights_s, terms.compute_s, _OVERLAP_POWER) + terms.activations_s
+    sizes, active, kinds = arguments[: len(SIZES)], arguments[len(SIZES)], arguments[len(SIZES) + 1 :]
+    n_tokens, top_k, ep_size = sizes[0], sizes[3], sizes[6]
+    return (_layer(gpu, sizes, kinds, lambda block_rows: even_load(n_tokens * top_k / ep_size, active, block_rows)),)
 
 
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
@@ -158,7 +145,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
     Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
     """
-    layer, (_, ep_size) = _layer(shapes, None), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
+    (layer,), (_, ep_size) = _of_shapes(shapes, None), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
     drawn = np.char.startswith(np.asarray(shapes.get("distribution", BALANCED), dtype=np.str_), POWER_LAW)
     top_k = layer.selections / layer.n_tokens
     experts = np.where(drawn, np.ceil(top_k / ep_size), layer.load.active_experts)
@@ -178,8 +165,8 @@ def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
     written = np.where(_is_cutlass(layer.kernel), load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     return _Terms(
-        launch_s * slower(gpu) + 0.0 * hidden,
-        weights_bytes * s_per_byte(gpu, bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
+        launch_s * gpu.slower + 0.0 * hidden,
+        weights_bytes * gpu.s_per_byte(bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
         ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac * _peak_share(gpu, layer.kernel)),
         activations * OUTPUT_BITS / 8.0 / (gpu.peak_bytes_per_s * bandwidth_frac),
     )
@@ -199,23 +186,28 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     return idle * (multiplied + tile_load_ops * loaded) * k
 
 
-def _layer(shapes: Shapes, gpu: Gpu | None) -> _Layer:
+def _of_shapes(shapes: Shapes, gpu: Gpu | None) -> tuple[_Layer]:
     """inter_size is of one expert. How tokens are spread over experts: active_experts of the rank, as a tape tells them, or
     distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent)."""
-    given_as = (*SIZES, *KINDS)
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, matrices, given, is_warm, *operands = columns(
-        shapes, given_as, DEFAULTS
-    )
+    if "active_experts" in shapes:
+        return _of_arguments(gpu, *columns(shapes, ARGUMENTS, DEFAULTS))
+    if "distribution" not in shapes:
+        raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
+    given = columns(shapes, (*SIZES, *KINDS), DEFAULTS)
+    n_tokens, _, _, top_k, n_experts, _, ep_size = sizes = given[: len(SIZES)]
+    of, heaped = np.asarray(shapes["distribution"]), np.broadcast_to(shapes.get("leftovers_heaped", np.zeros(1)), n_tokens.shape)
+    load_of = lambda block_rows: expert_load(of, n_tokens, top_k, n_experts, ep_size, block_rows, heaped)  # noqa: E731
+    return (_layer(gpu, sizes, given[len(SIZES) :], load_of),)
+
+
+def _layer(gpu: Gpu | None, sizes: Sequence[Floats], kinds: Sequence[Floats], load_of: Callable[[Floats], ExpertLoad]) -> _Layer:
+    """load_of: by the rows of a block."""
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = sizes
+    matrices, given, is_warm, *operands = kinds
     kernel = _kernel(gpu, given, operands[0]) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
-    if "active_experts" in shapes:
-        load = even_load(n_tokens * top_k / ep_size, columns(shapes, ["active_experts"])[0], block_rows)
-    elif "distribution" in shapes:
-        heaped = np.broadcast_to(shapes.get("leftovers_heaped", np.zeros(1)), n_tokens.shape)
-        load = expert_load(np.asarray(shapes["distribution"]), n_tokens, top_k, n_experts, ep_size, block_rows, heaped)
-    else:
-        raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
-    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
+    selections, load = n_tokens * top_k, load_of(block_rows)
+    return _Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, matrices, kernel, is_warm, *operands)
 
 
 def _kernel(gpu: Gpu, given: Floats, weight_bits: Floats) -> Floats:
@@ -259,10 +251,10 @@ MOE = Operator(
     parameters=PARAMETERS,
     grows=("num_tokens",),
     terms=_terms,
-    whole=_whole,
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,
-    of_shapes=lambda shapes, gpu: (_layer(shapes, gpu),),
+    overlap=2.5,  # of weights and tiles
+    of_shapes=_of_shapes,
     of_arguments=_of_arguments,
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,19 +51,18 @@ class Gpu(NamedTuple):
     smem_bytes_per_sm: float
     capability: float
 
+    @property
+    def slower(self) -> float:
+        """How much longer a cycle is than an H100's."""
+        return REFERENCE_HZ / self.clock_hz
 
-def slower(gpu: Gpu) -> float:
-    """How much longer a cycle is than an H100's."""
-    return REFERENCE_HZ / gpu.clock_hz
-
-
-def s_per_byte(gpu: Gpu, efficiency_frac: float, footprint_bytes: Floats) -> Floats:
-    """Seconds per byte that is read again after `footprint_bytes` of others, from L2 where they fit; (n,)."""
-    memory = gpu.peak_bytes_per_s * efficiency_frac
-    l2 = np.maximum(_L2_BYTES_PER_CYCLE * gpu.n_sms * gpu.clock_hz, memory)
-    hit = 1.0 / (1.0 + (footprint_bytes / gpu.l2_bytes) ** _L2_SHARPNESS)
-    made: Floats = hit / l2 + (1.0 - hit) / memory
-    return made
+    def s_per_byte(self, efficiency_frac: float, footprint_bytes: Floats) -> Floats:
+        """Seconds per byte that is read again after `footprint_bytes` of others, from L2 where they fit; (n,)."""
+        memory = self.peak_bytes_per_s * efficiency_frac
+        l2 = np.maximum(_L2_BYTES_PER_CYCLE * self.n_sms * self.clock_hz, memory)
+        hit = 1.0 / (1.0 + (footprint_bytes / self.l2_bytes) ** _L2_SHARPNESS)
+        made: Floats = hit / l2 + (1.0 - hit) / memory
+        return made
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,11 @@ class Operator:
     """columns: arguments that measured tables have; arguments: all of `time`; defaults: what they are where shapes do not say;
     grows: sizes with which a call takes longer, whatever the tiles.
 
-    terms: parts of the time of calls, of a GPU, constants in the order of `parameters`, and arguments; whole: the time that they
-    make. least: operations and bytes of shapes, (n,) each, which no device can do without. of_shapes, of_arguments: what `terms`
-    take in place of `arguments`, of shapes and of the arguments; of_table: arguments that a measured table has no column for, by
-    the framework's version, the kernels' names and the shapes.
+    terms: parts of the time of calls, of a GPU, constants in the order of `parameters`, and arguments; they are added up, but the
+    second and the third run side by side where there is an `overlap`: how sharp the maximum of the two is (1 adds them, infinity
+    takes the larger). least: operations and bytes of shapes, (n,) each, which no device can do without. of_shapes, of_arguments:
+    what `terms` take in place of `arguments`, of shapes and of the arguments; of_table: arguments that a measured table has no
+    column for, by the framework's version, the kernels' names and the shapes.
     """
 
     name: str
@@ -93,20 +95,20 @@ class Operator:
     parameters: tuple[Parameter, ...]
     grows: tuple[str, ...]
     terms: Callable[..., Any]
-    whole: Callable[[Any], Floats]
     least: Callable[[Shapes], tuple[Floats, Floats]]
-    of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]]
+    overlap: float | None = None
+    of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]] = lambda version, kernels, shapes: {}
     defaults: Mapping[str, float] = field(default_factory=dict)
     of_shapes: Callable[[Shapes, Gpu], Iterable[Any]] | None = None
     of_arguments: Callable[..., Iterable[Any]] = lambda gpu, *arguments: arguments
 
     def time(self, gpu: Gpu, constants: Iterable[float], *arguments: Floats) -> Floats:
         """Seconds, element by element, as a compiler takes them."""
-        return self.whole(self.terms(gpu, constants, *self.of_arguments(gpu, *arguments)))
+        return self._whole(self.terms(gpu, constants, *self.of_arguments(gpu, *arguments)))
 
     def seconds(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
         """Seconds of each shape, (n,) f64. Raises ValueError naming what is missing, below 1 or unknown."""
-        return self.whole(self._terms(gpu, constants, shapes))
+        return self._whole(self._terms(gpu, constants, shapes))
 
     def regime(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
         """Name of the largest part of each shape's time, (n,): the fields of its terms, each (n,) seconds, without their "_s"."""
@@ -117,6 +119,12 @@ class Operator:
     def _terms(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Any:
         given = self.of_shapes(shapes, gpu) if self.of_shapes else columns(shapes, self.arguments, self.defaults)
         return self.terms(gpu, constants, *given)
+
+    def _whole(self, terms: Iterable[Floats]) -> Floats:
+        if self.overlap is not None:
+            launch_s, one, other, *more = terms
+            terms = (launch_s, (one**self.overlap + other**self.overlap) ** (1.0 / self.overlap), *more)
+        return reduce(add, terms)
 
 
 class Terms(NamedTuple):
@@ -151,8 +159,3 @@ def columns(shapes: Shapes, names: Iterable[str], defaults: Mapping[str, float] 
             raise ValueError(f"shapes[{name!r}] row {int(np.argmin(values >= 1))}: must be at least 1")
         made.append(np.broadcast_to(values, np.shape(shapes[names[0]])))
     return made
-
-
-def overlap(a: Floats, b: Floats, sharpness: float) -> Floats:
-    """Time of two parts that run side by side: a smooth maximum, (n,). sharpness 1 adds them, infinity takes the larger."""
-    return (a**sharpness + b**sharpness) ** (1.0 / sharpness)

@@ -26,38 +26,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.operators.flash_attention import (
-    BYTES_PER_VALUE,
-    KV_BITS,
-    NARROW_HEAD_DIM,
-    SOFTMAX_DIMS,
-    SPLIT_BELOW,
-    SPLIT_MARGIN,
-    keys_per_block,
-    of_table,
-    runs_fa2,
-    runs_fa3,
-    runs_flashinfer,
-    tiles_per_sm,
-    window,
-)
-from tokentape.hw.operators.operator import (
-    COLD,
-    Floats,
-    Gpu,
-    Operator,
-    Parameter,
-    Shapes,
-    Terms,
-    columns,
-    s_per_byte,
-    slower,
-)
+from tokentape.hw.operators import flash_attention as flash
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, Terms, columns
 
 # Prompts of isl tokens; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
 ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "kv_bits", "decodes", "context")
-DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0, **KV_BITS, "decodes": 0, "context": 0}
+DEFAULTS = {"window_size": 0, "stores_kv": 1, "is_warm": 0, **flash.KV_BITS, "decodes": 0, "context": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 7e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("tile_s", "s", 2e-6, 1e-8, 2e-5, "what a tile costs an SM before its first and after its last block of keys"),
@@ -74,42 +49,38 @@ _STORED_BYTES_PER_CYCLE = 6.0  # read and written by an SM that copies values
 _ROUNDED_BYTES_PER_CYCLE = 2.25  # and by one that rounds them to 8 bits: half as many values
 
 
-def _whole(terms: Terms) -> Floats:
-    return terms.launch_s + terms.compute_s + terms.memory_s
-
-
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
-    """The pairs that a causal window lets see each other; Q, K, V and O once."""
+    """The pairs that a causal flash.window lets see each other; Q, K, V and O once."""
     batch, isl, heads, kv_heads, head_dim, window_size = columns(shapes, COLUMNS, DEFAULTS)
-    seen = np.minimum(isl, window(window_size))
+    seen = np.minimum(isl, flash.window(window_size))
     pairs = seen * (seen + 1.0) / 2.0 + (isl - seen) * seen
-    return 4.0 * batch * heads * head_dim * pairs, BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
+    return 4.0 * batch * heads * head_dim * pairs, flash.BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm, kv_bits, decodes, context = arguments
     launch_s, tile_s, e_compute, e_memory = constants
     compute_s, further = _compute(
-        gpu, tile_s * slower(gpu), e_compute, batch, isl, heads, kv_heads, head_dim, window(window_size), kv_bits
+        gpu, tile_s * gpu.slower, e_compute, batch, isl, heads, kv_heads, head_dim, flash.window(window_size), kv_bits
     )
-    seen = np.minimum(context, window(window_size))
-    walked = np.ceil(seen / keys_per_block(gpu, head_dim))
-    beside_s = decodes * heads / gpu.n_sms * _tile_s(gpu, tile_s * slower(gpu), e_compute, walked, head_dim)
-    moved_bytes = BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
-    stored_bytes = BYTES_PER_VALUE * batch * isl * head_dim * (2.0 + kv_bits / 8.0) * kv_heads * stored
-    each_s = s_per_byte(gpu, e_memory, np.where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
-    per_cycle = np.where(kv_bits < 8.0 * BYTES_PER_VALUE, _ROUNDED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE)
+    seen = np.minimum(context, flash.window(window_size))
+    walked = np.ceil(seen / flash.keys_per_block(gpu, head_dim))
+    beside_s = decodes * heads / gpu.n_sms * _tile_s(gpu, tile_s * gpu.slower, e_compute, walked, head_dim)
+    moved_bytes = flash.BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
+    stored_bytes = flash.BYTES_PER_VALUE * batch * isl * head_dim * (2.0 + kv_bits / 8.0) * kv_heads * stored
+    each_s = gpu.s_per_byte(e_memory, np.where(is_warm > 0, moved_bytes + 0.5 * stored_bytes, COLD))
+    per_cycle = np.where(kv_bits < 8.0 * flash.BYTES_PER_VALUE, _ROUNDED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE)
     storing_s = stored_bytes * np.maximum(each_s, 1.0 / (per_cycle * gpu.n_sms * gpu.clock_hz))
-    kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * slower(gpu)
-    read_s = kv_bits / 4.0 * decodes * kv_heads * seen * head_dim * s_per_byte(gpu, e_memory, COLD + 0.0 * seen)
-    compute_s = compute_s + (np.maximum(beside_s, read_s) if runs_fa2(gpu) else 0.0)
+    kernels_s = (launch_s + (further + stored) * _FURTHER_KERNEL_S) * gpu.slower
+    read_s = kv_bits / 4.0 * decodes * kv_heads * seen * head_dim * gpu.s_per_byte(e_memory, COLD + 0.0 * seen)
+    compute_s = compute_s + (np.maximum(beside_s, read_s) if flash.runs_fa2(gpu) else 0.0)
     return Terms(kernels_s, compute_s, (1.0 - _OVERLAP) * moved_bytes * each_s + storing_s)
 
 
 def _tile_s(gpu: Gpu, tile_s: float, e_compute: float, blocks: Floats, head_dim: Floats) -> Floats:
     """Seconds of an SM for a tile of 64 queries that walks so many blocks of keys."""
-    block_ops = 4.0 * 64.0 * keys_per_block(gpu, head_dim) * (head_dim + SOFTMAX_DIMS)
-    return tile_s / tiles_per_sm(gpu) + blocks * block_ops / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
+    block_ops = 4.0 * 64.0 * flash.keys_per_block(gpu, head_dim) * (head_dim + flash.SOFTMAX_DIMS)
+    return tile_s / flash.tiles_per_sm(gpu) + blocks * block_ops / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
 
 
 def _compute(
@@ -125,11 +96,11 @@ def _compute(
     kv_bits: Floats,
 ) -> tuple[Floats, Floats]:
     """Seconds of the busiest SM and the number of further kernels, both (n,)."""
-    fa2 = runs_fa2(gpu)
-    group, block = heads / kv_heads, keys_per_block(gpu, head_dim)
-    tile_rows = np.where((head_dim <= NARROW_HEAD_DIM) & runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
+    fa2 = flash.runs_fa2(gpu)
+    group, block = heads / kv_heads, flash.keys_per_block(gpu, head_dim)
+    tile_rows = np.where((head_dim <= flash.NARROW_HEAD_DIM) & flash.runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)
     packed = (isl == 1) & (window_tokens == np.inf) if fa2 else isl <= tile_rows
-    shared = runs_flashinfer(gpu, kv_bits)
+    shared = flash.runs_flashinfer(gpu, kv_bits)
     of_group = np.where((isl * group > 64) & (head_dim < 256), 128.0, np.where(isl * group > 16, 64.0, 16.0))
     tile_rows, packed = np.where(shared, of_group, tile_rows), packed | shared
     tiles_per_head = np.where(packed, np.ceil(isl * group / tile_rows), np.ceil(isl / tile_rows))
@@ -138,26 +109,26 @@ def _compute(
     longest, mean = _key_blocks(isl, np.where(shared, np.maximum(tile_rows / group, 1.0), tile_rows), window_tokens, block, ramp)
 
     rows = np.where((isl * group <= 64) & ~shared, 64.0, tile_rows)
-    block_s = 4.0 * rows * block * (head_dim + SOFTMAX_DIMS) / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
+    block_s = 4.0 * rows * block * (head_dim + flash.SOFTMAX_DIMS) / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
     longest_s = tile_s + longest * block_s
     shortest_s = tile_s + np.where(ramp, 1.0, longest) * block_s
     waves = tiles / gpu.n_sms
-    share_s = waves * (tile_s / tiles_per_sm(gpu) + mean * block_s)
+    share_s = waves * (tile_s / flash.tiles_per_sm(gpu) + mean * block_s)
     idle_s = (np.ceil(waves) - waves) * shortest_s
     if fa2:
         last_s = np.where(ramp & (waves > 1), longest_s - shortest_s, 0.0)
         transposed = packed & ~shared & (batch > 1) & (group > 1) & (kv_heads > 1)
         return np.maximum(longest_s, share_s + idle_s + last_s), np.where(transposed, 1.0, 0.0)
     whole_s = np.maximum(longest_s, share_s + idle_s)
-    split_s = tile_s + (SPLIT_MARGIN * waves * mean + 1.0) * block_s
-    split = (waves < SPLIT_BELOW) & (longest > 4) & (split_s + _FURTHER_KERNEL_S * slower(gpu) < whole_s)
-    return np.where(split, split_s, whole_s), 1.0 * runs_fa3(gpu) + np.where(split, 1.0, 0.0)
+    split_s = tile_s + (flash.SPLIT_MARGIN * waves * mean + 1.0) * block_s
+    split = (waves < flash.SPLIT_BELOW) & (longest > 4) & (split_s + _FURTHER_KERNEL_S * gpu.slower < whole_s)
+    return np.where(split, split_s, whole_s), 1.0 * flash.runs_fa3(gpu) + np.where(split, 1.0, 0.0)
 
 
 def _key_blocks(
     isl: Floats, tile_rows: Floats, window_tokens: Floats, block: Floats, ramp: NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """Key blocks of a head's longest tile and of its mean tile, both (n,): causal tiles see a ramp up to the window."""
+    """Key blocks of a head's longest tile and of its mean tile, both (n,): causal tiles see a ramp up to the flash.window."""
     reach = np.minimum(isl, window_tokens + np.minimum(tile_rows, isl))
     longest = np.ceil(reach / block)
     mean_keys = reach - reach**2 / (2.0 * isl) + tile_rows / 2.0
@@ -173,8 +144,7 @@ PREFILL_ATTENTION = Operator(
     parameters=PARAMETERS,
     grows=("batch_size", "isl"),
     terms=_terms,
-    whole=_whole,
     least=least,
-    of_table=of_table,
+    of_table=flash.of_table,
     defaults=DEFAULTS,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.hw.clock import Band, Prepared, clock, prepare
+from tokentape.hw.clock import Band, StepCost, clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.work import Ints, Work
 from tokentape.policies.names import unknown
@@ -80,7 +80,7 @@ class Rest:
 
     of: slice
     batch: Ints
-    prepared: Prepared
+    prepared: StepCost
     other: float
     outside: float
     shared: Floats  # (steps, blocks) seconds
@@ -168,8 +168,8 @@ def rest_of_steps(made: Setup, batch: Ints, ends: Sequence[str] = ENDS, of: slic
     blocks, shape = made.blocks, (batch.size, made.blocks.n)
     alike = batch[:1] if (batch == batch[:1]).all() else batch  # one step stands for them all
     work = steps_of(made.geometry, made.machine, Tokens(decodes=alike, context=made.context_tokens), (), blocks)
-    prepared = prepare(work, made.machine, made.profile, made.fits, ends)
-    seconds = prepared.ends["value"].rows_s
+    prepared = clock(work, made.machine, made.profile, made.fits, ends=ends)
+    seconds = prepared.rows_s
     priced = [(rows.kind, seconds[id(rows)]) for rows in work.rows if id(rows) in seconds]
     shared = np.broadcast_to(sum((of for kind, of in priced if kind == "shared"), np.zeros((1, blocks.n))), shape)
     by_block = sum((np.broadcast_to(of, shape).sum(axis=0) for kind, of in priced if kind != "shared"), np.zeros(blocks.n))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import BACKGROUND, Prepared, StepCost, clock, prepare
+from tokentape.hw.clock import BACKGROUND, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, chosen_frac, touched
@@ -55,7 +55,7 @@ class Outcome:
         return np.asarray(self.phi_sd > self.phi_ar)
 
 
-Static = tuple[tuple[str, ...], Group, str, Prepared]
+Static = tuple[tuple[str, ...], Group, str, StepCost]
 Costed = tuple[tuple[str, ...], Ints, StepCost]  # names of passes, their points, and their steps' cost, pass by pass
 
 
@@ -117,7 +117,7 @@ def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends
     static = static_work(reference, p, passes[:1])
     xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one, "")])))
     whole: list[Costed] = [(("xpu",), of.at, clock(xpu, reference.machine, profile, ends=NOMINAL))]
-    routed: list[Static] = [(("ar", "verify"), of, "decode", prepare(static_work(of, p, passes), of.machine, profile, ends=ends))]
+    routed: list[Static] = [(("ar", "verify"), of, "decode", clock(static_work(of, p, passes), of.machine, profile, ends=ends))]
     eagle, small, own = (replace(of, at=of.at[kind[of.at]]) for kind in (p.is_eagle, p.is_slm, p.is_self))
     if eagle.at.size:
         whole.append((("draft",), eagle.at, clock(head_work(eagle, p, drafts), of.machine, profile, ends=ends)))
@@ -126,7 +126,7 @@ def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends
         whole.append((("draft",), small.at, clock(work, of.machine, profile, ends=ends)))
     if own.at.size:
         work = static_work(own, p, [drafts], DRAFT_FORMAT, "draft")
-        routed.append((("draft",), own, "draft", prepare(work, of.machine, profile, ends=ends)))
+        routed.append((("draft",), own, "draft", clock(work, of.machine, profile, ends=ends)))
     return Ready(of, tuple(routed), tuple(whole))
 
 

@@ -11,7 +11,7 @@ from tiny_families import MOE_CONFIGS, build
 from torch import nn
 
 from tokentape.capture import models
-from tokentape.capture.blocks import find_routers
+from tokentape.capture.blocks import find_blocks
 from tokentape.capture.families import FAMILIES, score_rule
 from tokentape.capture.live.copies import experts_of
 from tokentape.capture.live.loop import Request, Sampling, decode
@@ -74,14 +74,14 @@ def state_of(model):
 
 
 def n_layers(model):
-    return len(find_routers(model))
+    return len(find_blocks(model))
 
 
 # -------------------------------------------------------------------------------------------------- policies of no strength
 
 
 def without_strength(name, model):
-    layers, k = n_layers(model), next(iter(find_routers(model).values())).top_k
+    layers, k = n_layers(model), next(iter(find_blocks(model).values())).top_k
     return {
         "lru": SliceMoE(precision=HIGH),
         "dbsc": SliceMoE(precision=DBSC),
@@ -242,8 +242,8 @@ def test_changed_logits_alone_change_nothing(tiny, plain, name):
     """Why a policy must put its choice in place of the router's: no block reads the logits again."""
     model, batch = tiny[name], requests()
     handles = [
-        router.register_forward_hook(lambda module, args, output: (torch.full_like(output[0], -1e6), *output[1:]))
-        for router in find_routers(model).values()
+        block.router.register_forward_hook(lambda module, args, output: (torch.full_like(output[0], -1e6), *output[1:]))
+        for block in find_blocks(model).values()
     ]
     try:
         masked = generate(model, batch)[1]

@@ -57,7 +57,7 @@ def hit_frac(routing, placement, k, batch=1):
 
 def test_prompt_and_decode_are_as_alike_as_published():
     """Specification 7: the claim that may be calibrated on, within .02; on the draws of the setting and on others."""
-    fit = profiles.context_fit()
+    fit = profiles.CONTEXT_FIT
     (claim,) = (row for row in load.claims().to_pylist() if row["claim_id"] == fit["claim_id"])
     assert claim["role"] == "calibrate"
     assert claim["value"] == fit["anchor_cosine"]

@@ -125,7 +125,7 @@ def test_attention_capture_equals_eager_and_its_column_sums_those_of_output_atte
     eager = run(model, ids, output_attentions=True)
     with AttentionCapture(model) as attention:
         watched = run(model, ids).logits
-        masses = attention.take()
+        masses = attention.take().masses
     assert model.config._attn_implementation == "eager"
     model.set_attn_implementation(former)
     assert (eager.logits - watched).abs().max() <= 1e-6
@@ -162,12 +162,12 @@ def test_padded_queries_put_no_mass_into_the_column_sums(models):
     model, ids = models["Llama"], prompt(12)
     with AttentionCapture(model) as attention:
         run(model, ids)
-        alone = attention.take()
+        alone = attention.take().masses
         padded = torch.cat([torch.zeros(1, 5, dtype=torch.long), ids], dim=1)
         mask = torch.arange(17)[None] >= 5
         attention.query_mask = mask
         run(model, padded, attention_mask=mask.long(), position_ids=(mask.long().cumsum(-1) - 1).clamp(min=0))
-        together = attention.take()
+        together = attention.take().masses
     for layer, mass in alone.items():
         torch.testing.assert_close(together[layer][..., 5:], mass, rtol=0, atol=2e-5)
 

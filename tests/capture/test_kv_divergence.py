@@ -156,11 +156,11 @@ def test_quest_over_recorded_pages_reads_what_all_keys_say(model_folder, tmp_pat
             vectors = []
             for n in range(1, len(ids) + 1):
                 model(torch.tensor([ids[:n]]))
-                vectors.append(watched.take_vectors())
-            rows = watched.take_rows()
+                seen = watched.take()
+                vectors.append({layer: [x.numpy() for x in pair] for layer, pair in seen.vectors.items()})
         with torch.inference_mode():
             whole = model(torch.tensor([ids]), output_attentions=True).attentions
-        for layer, of in rows.items():
+        for layer, of in seen.rows.items():
             mine = sums.filter(request_id=request_id, layer=layer)
             assert mine["query_head"].to_list() == [0, 1, 2, 3]
             np.testing.assert_allclose(mine["mass"].to_list(), whole[layer][0, :, :c, :c].sum(1), atol=2e-5)

@@ -5,7 +5,7 @@ import torch
 from tiny_families import MOE_CONFIGS, build, prompt
 from torch import nn
 
-from tokentape.capture.blocks import find_routers
+from tokentape.capture.blocks import find_blocks
 from tokentape.capture.live.copies import SlicedExperts, experts_of
 from tokentape.policies.matryoshka import MAT, approximate
 from tokentape.policies.quantise import dequantise, quantise
@@ -75,7 +75,7 @@ def test_every_selection_is_computed_at_the_width_it_asks_for(models, name):
     """Against a loop over tokens and selections, each with one expert's weights."""
     model = models[name]
     layer, module = next(iter(experts_of(model).items()))
-    n_experts, k = module.num_experts, find_routers(model)[layer].top_k
+    n_experts, k = module.num_experts, find_blocks(model)[layer].top_k
     rng = torch.Generator().manual_seed(3)
     width = inputs_last(module, module.gate_up_proj).shape[-1]
     states = torch.randn(7, width, generator=rng)
@@ -111,7 +111,7 @@ def test_every_selection_is_computed_at_the_width_it_asks_for(models, name):
 def test_flags_reach_the_experts_through_the_whole_model(models, name):
     model, ids = models[name], prompt(6, rows=2)
     n_tokens, layers = ids.numel(), list(experts_of(model))
-    k = find_routers(model)[layers[0]].top_k
+    k = find_blocks(model)[layers[0]].top_k
     with SlicedExperts(model, MAT42) as experts:
         high = logits(model, ids)
         experts.copy_of = dict.fromkeys(layers, torch.zeros(n_tokens, k, dtype=torch.bool))

@@ -100,9 +100,9 @@ def test_a_longer_request_begins_as_the_shorter_one_and_another_is_another() -> 
     assert np.corrcoef(same_seed, generator.logits(7, 5, 2, 400, 0, 16).mean(axis=0))[0, 1] > 0.9  # popularity outlives requests
 
 
-@pytest.mark.parametrize("name", profiles.fitted_models())
+@pytest.mark.parametrize("name", profiles.FITS)
 def test_lru_misses_stay_within_the_bar_of_the_anchor(name: str) -> None:
-    geometry, anchor = geometry_of(name), calibrate.anchor(claims().to_pylist(), profiles.fit_of(name)["claim_id"])
+    geometry, anchor = geometry_of(name), calibrate.anchor(claims().to_pylist(), profiles.FITS[name]["claim_id"])
     drawn = profiles.profile(name, geometry)
     missed = [calibrate.lru_miss_frac(drawn.generator, geometry, [seed], Length(500, 128)) for seed in range(3)]
     assert max(abs(m - anchor) for m in missed) <= BAR
@@ -134,8 +134,8 @@ def test_an_anchor_out_of_reach_is_refused(anchor: float) -> None:
 
 def test_only_claims_to_calibrate_on_are_fitted_to() -> None:
     rows = claims().to_pylist()
-    for name in profiles.fitted_models():
-        fit = profiles.fit_of(name)
+    for name in profiles.FITS:
+        fit = profiles.FITS[name]
         assert calibrate.anchor(rows, fit["claim_id"]) == fit["anchor_lru_miss_frac"]
         assert abs(fit["achieved_lru_miss_frac"] - fit["anchor_lru_miss_frac"]) < 0.001
     predicted = next(row["claim_id"] for row in rows if row["role"] == "predict")
@@ -147,9 +147,9 @@ def test_only_claims_to_calibrate_on_are_fitted_to() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", profiles.fitted_models())
+@pytest.mark.parametrize("name", profiles.FITS)
 def test_the_shipped_fits_are_what_calibration_finds(name: str) -> None:
-    fit = profiles.fit_of(name)
+    fit = profiles.FITS[name]
     found = calibrate.calibrate(
         profiles.default_generator(), geometry_of(name), fit["anchor_lru_miss_frac"], *profiles.calibration()
     )
@@ -161,10 +161,10 @@ def test_fitted_models_have_the_shape_they_were_fitted_at() -> None:
     deepseek, qwen = geometry_of(DEEPSEEK), geometry_of(QWEN)
     assert (deepseek.n_layers, deepseek.moe_layers, deepseek.n_experts, deepseek.top_k) == (27, tuple(range(1, 27)), 64, 6)
     assert (qwen.n_layers, qwen.moe_layers, qwen.n_experts, qwen.top_k) == (24, tuple(range(24)), 60, 4)
-    for name in profiles.fitted_models():
+    for name in profiles.FITS:
         statistics = profiles.profile(name, geometry_of(name)).statistics
         assert statistics["is_calibrated"]
-        assert statistics["parameters"]["sd_b"] == profiles.fit_of(name)["sd_b"]
+        assert statistics["parameters"]["sd_b"] == profiles.FITS[name]["sd_b"]
     other = profiles.profile(DEEPSEEK, qwen)  # a model of the user's own under a known name
     assert not other.statistics["is_calibrated"]
     assert "no fit" in other.statistics["note"]
@@ -379,7 +379,7 @@ def test_calibration_of_the_router_prints_shipped_beside_found(
     monkeypatch.setattr(calibrate, "calibrate", lambda generator, geometry, aim, seeds, length: calibrate.Fit(0.123, aim))
     commands_synthesize.calibrate_router()
     shown = capsys.readouterr().out
-    for name in profiles.fitted_models():
+    for name in profiles.FITS:
         line = next(line for line in shown.splitlines() if name in line)
-        assert f"{profiles.fit_of(name)['sd_b']:.3f}" in line
+        assert f"{profiles.FITS[name]['sd_b']:.3f}" in line
         assert "0.123" in line

@@ -198,7 +198,6 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
     assert beside == {
         "hw.dram",
         "hw.fit_files",
-        "hw.calibrate",
         "hw.profile",
         "hw.spec",
         "capture.checkpoint",

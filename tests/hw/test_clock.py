@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentape.hw import profile
-from tokentape.hw.clock import clock, prepare
+from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load, shipped
@@ -205,7 +205,7 @@ def test_what_is_prepared_once_costs_as_if_it_came_with_the_rest():
     sizes = {"n_steps": 1, "n_blocks": 2, "block_times": 1.0}
     first = (read(np.array([[1e6, 3e6]]), kind="shared"), read(np.array([[0.0, 5e5]]), kind="head"))
     then = (read(np.array([[2e6, 1e6]])), fetch(np.array([[4e5, 1e5]]), 1.0))
-    prepared = prepare(Work(rows=first, **sizes), PHONE, profile_)
+    prepared = clock(Work(rows=first, **sizes), PHONE, profile_)
     apart, whole = (
         clock(Work(rows=then, **sizes), PHONE, profile_, on=prepared),
         clock(Work(rows=(*first, *then), **sizes), PHONE, profile_),

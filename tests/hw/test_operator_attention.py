@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.fit import fit
-from tokentape.hw.operators.operator import slower
 
 decode_attention, prefill_attention = OPERATORS["decode_attention"], OPERATORS["prefill_attention"]
 # Of both FlashAttention generations.
@@ -113,7 +112,7 @@ def test_properties(gpu, batch, tokens, more, heads, head_dim, window_size):
         some = shape(batch, np.array([tokens, tokens + more]), *heads, head_dim, window_size=window_size)
         made = operator.seconds(gpu, constants, some)
         assert np.all(np.isfinite(made))
-        assert np.all(made >= constants[0] * slower(gpu))
+        assert np.all(made >= constants[0] * gpu.slower)
         assert set(operator.regime(gpu, constants, some)) <= {"launch", "compute", "memory"}
         assert np.allclose(operator.seconds(faster, constants, some), made / 2, rtol=1e-9)  # fixed costs are cycles
         if operator is decode_attention:

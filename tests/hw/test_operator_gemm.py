@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import OPERATORS
-from tokentape.hw.operators.operator import slower
 from tokentape.hw.spec import load
 
 CYCLE = 1.755  # of the toy's clock, in that of the constants
@@ -84,7 +83,7 @@ def test_time_is_positive_and_rises_with_the_shape(m, n, k, gpu):
     """Doubling an axis never saves more than the 5 % by which a better tile or split may fit."""
     base = time(gpu, CONSTANTS, m, n, k)
     assert np.isfinite(base)
-    assert base > CONSTANTS[0] * slower(gpu)
+    assert base > CONSTANTS[0] * gpu.slower
     for larger in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
         assert time(gpu, CONSTANTS, *larger) >= 0.95 * base
 
@@ -106,7 +105,7 @@ def test_weights_that_a_benchmark_meets_again_come_from_the_cache():
     for n, gain in ((1024, 2.0), (4096, 1.0)):
         shapes = {"m": np.array([1]), "n": np.array([n]), "k": np.array([4096])}
         cold, warm = (gemm.seconds(gpu, CONSTANTS, shapes | more)[0] for more in ({}, {"weight_copies": np.array([6])}))
-        assert (cold - CONSTANTS[0] * slower(gpu)) / (warm - CONSTANTS[0] * slower(gpu)) == pytest.approx(gain, rel=0.3)
+        assert (cold - CONSTANTS[0] * gpu.slower) / (warm - CONSTANTS[0] * gpu.slower) == pytest.approx(gain, rel=0.3)
         assert warm <= cold
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.expert_load import expert_load
 from tokentape.hw.operators.moe import CUTLASS, MARLIN, TRITON, TRITON_BEFORE_16, TRTLLM
-from tokentape.hw.operators.operator import slower
 
 moe = OPERATORS["moe"]
 CONSTANTS = np.array([2e-5, 0.9, 100.0, 0.95])
@@ -196,7 +195,7 @@ def test_time_rises_with_work_and_falls_with_speed(tokens, hidden, inter, log_ex
     hidden, inter, experts = 128 * hidden, 128 * inter, 2**log_experts
     base = moe.seconds(gpu, CONSTANTS, layer(tokens, hidden, inter, top_k, experts, distribution))
     assert np.isfinite(base)
-    assert base > CONSTANTS[0] * slower(gpu)
+    assert base > CONSTANTS[0] * gpu.slower
     for more in ((2 * tokens, hidden, inter), (tokens, 2 * hidden, inter), (tokens, hidden, 2 * inter)):
         assert moe.seconds(gpu, CONSTANTS, layer(*more, top_k, experts, distribution)) >= base
     shapes = layer(tokens, hidden, inter, top_k, experts, distribution)
