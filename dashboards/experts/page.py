@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -11,7 +12,6 @@ import polars as pl
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Control, Drawn, Page, some, with_figures
 from tokentape.dashboards.engine.ask import queries
-from tokentape.dashboards.experts import charts as expert_charts
 
 FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
@@ -45,19 +45,16 @@ def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
 
 def hits(ask: Ask) -> Drawn:
     """Hit rate against capacity."""
-    runs, lines = _runs(ask)
+    runs, facts = _runs(ask)
     counted = " and ".join(runs["denominator"].drop_nulls().unique().sort().to_list()) or "unique lookups"
     each = pl.concat(runs.with_columns(phase=pl.lit(phase), hit=f"hit_{phase}") for phase in PHASES)
-    facts = {"counted": counted, "reference": rows.reference_of}
-    return Drawn({"runs": shown(runs)}, facts=facts, said=each, chart=lambda start: expert_charts.hit_rate(lines, start))
+    return Drawn({"runs": shown(runs)}, facts=facts | {"counted": counted}, said=each)
 
 
 def cost(ask: Ask) -> Drawn:
     """Latency and energy against capacity."""
-    runs, lines = _runs(ask)
-    timed = some(runs.drop_nulls("step_ms"))
-    facts = {"reference": rows.reference_of}
-    return Drawn({"runs": shown(runs)}, facts=facts, said=timed, chart=lambda start: expert_charts.cost(lines, start))
+    runs, facts = _runs(ask)
+    return Drawn({"runs": shown(runs)}, facts=facts, said=some(runs.drop_nulls("step_ms")))
 
 
 def _replays(ask: Ask) -> pl.DataFrame:
@@ -65,9 +62,10 @@ def _replays(ask: Ask) -> pl.DataFrame:
     return rows.runs(ask.connection, ask.params["traces"])
 
 
-def _runs(ask: Ask) -> tuple[pl.DataFrame, theme.Lines]:
+def _runs(ask: Ask) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The replays, and what the figures' files call by name."""
     runs = some(ask.made(_replays))
-    return runs, theme.lines(runs.select("family", "policy", "bound").unique().iter_rows())
+    return runs, {"reference": rows.reference_of, **theme.lines(runs.select("family", "policy", "bound").iter_rows())}
 
 
 def shown(runs: pl.DataFrame) -> pl.DataFrame:

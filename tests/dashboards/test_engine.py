@@ -254,8 +254,9 @@ def test_a_sentence_asks_its_rows(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("answer", ["{{ rows.where('mss > 1').n }}", "{{ rows.first.mss }}", "{% if %}", "{{ 1 / 0 }}"])
 def test_a_mistake_in_a_sentence_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}, chart=lambda start: {}))
-    monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | {"answer": answer, "depends": []})
+    monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}))
+    told = {"answer": answer, "depends": [], "panels": {}, "chart": {"data": "chip", "x": "batch:Q", "marks": ["point"]}}
+    monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | told)
     with pytest.raises(BadFigure) as error:
         with_figures(Page("f", "t", "l", "page.html"), Ask(duckdb.connect(), kelle.folder), ["chip"])
     assert str(error.value).startswith("kelle/figures/chip.toml: answer: ")
