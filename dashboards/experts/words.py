@@ -6,6 +6,7 @@ CYCLE_WORDS = (
     "'L × k = ' + format(datum.n, ',') + ' experts, the lookups of a token'"
     " + (scope === 'global' ? ': below, LRU is flooded' : '')"
 )
+SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
 CAPACITY = "capacity:Q | cache capacity (% of all experts' bytes) | domain=[0,1] | %"
 # Opacity: what is not picked in a legend fades; bounds are dashed lines without marks; a band is seen of what is picked alone.
 FADED = {"condition": [{"param": "policy_pick", "value": 1}], "value": 0.12}

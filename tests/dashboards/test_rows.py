@@ -11,8 +11,7 @@ from made_up import POLICIES, said_of, write
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine.say import Rows
-from tokentape.dashboards.experts import page as experts
-from tokentape.dashboards.site import tape
+from tokentape.dashboards.site import experts, tape
 from tokentape.dashboards.units import significant
 from tokentape.warehouse.sql import connect
 
