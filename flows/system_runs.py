@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import format_of, load_hardware, load_trace, manifest_of, record_machine
-from tokentape.flows.kv_tape import attention_tape
-from tokentape.flows.scored import scored_trace
+from tokentape.flows.tapes import attention_tape, scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
