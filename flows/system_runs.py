@@ -41,11 +41,10 @@ from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.losses import loss_table
-from tokentape.warehouse.manifest import BadTape
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tables import BadTable
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import BadTape, Store
 
 ALWAYS = ("no_offload", "lru_offload")
 BOUND = "bound"  # of lru_offload: the same schedule and room, with Belady's choice of victims
