@@ -41,7 +41,7 @@ def rows(connection: duckdb.DuckDBPyConnection, paper: str, is_placed: bool = Tr
     is_placed: labels say where in the paper. short: what is left out of a setting's words: ", average" stands for it.
     """
     found = connection.sql(_CLAIMS, params={"paper": paper}).pl()
-    return worded(found.with_columns(pl.col("setting").str.replace(short, ", average", literal=True)), is_placed)
+    return _worded(found.with_columns(pl.col("setting").str.replace(short, ", average", literal=True)), is_placed)
 
 
 def stated(ask: Ask, **given: Any) -> pl.DataFrame:
@@ -51,7 +51,7 @@ def stated(ask: Ask, **given: Any) -> pl.DataFrame:
     return rows(ask.connection, ask.params["study"], **given)
 
 
-def worded(claims: pl.DataFrame, is_placed: bool = True) -> pl.DataFrame:
+def _worded(claims: pl.DataFrame, is_placed: bool) -> pl.DataFrame:
     """Claims with their words: those for calibration first."""
     place = turn_of("role", ROLES)
     quantity_said = pl.col("quantity")

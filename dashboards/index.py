@@ -11,7 +11,7 @@ import polars as pl
 
 from tokentape.dashboards import rows
 from tokentape.dashboards.engine import Ask, Page, with_figures
-from tokentape.dashboards.experts import page as experts
+from tokentape.dashboards.experts.words import SCOPES
 from tokentape.warehouse.sql import named
 
 FILE, TITLE = "index.html", "Scoreboard"
@@ -44,7 +44,7 @@ def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> P
         "tapes": [{**tape, "flags": json.loads(tape["flags"])} for tape in tapes.to_dicts()],
         "provenance": rows.provenance(connection).to_dicts(),
         "in_words": rows.rules_sentence,
-        "scopes": experts.SCOPES,
+        "scopes": SCOPES,
         "verdicts": [] if runs.is_empty() else ask.sql("verdicts", rows.reference(runs)).to_dicts(),
         "studied": [*studied.head(1).to_dicts(), *runs.head(1).to_dicts()],
         "standings": ask.sql("standings", connection.sql(named()["claim_errors"].sql).pl()).to_dicts(),

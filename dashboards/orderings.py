@@ -22,19 +22,7 @@ def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
 
     room: of the mean and of the least and the most of the seeds; above 1 they keep the margin.
     """
-    return worded(connection.sql(_ORDERINGS, params={"study": study}).pl())
-
-
-def drawn(ask: Ask) -> Drawn:
-    """The figure that figures/orderings.toml describes, of the page's study."""
-    ask.keep(_ORDERINGS)
-    found = some(rows(ask.connection, ask.params["study"]))
-    where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
-    return Drawn({"orderings": found}, facts={"inside": where})
-
-
-def worded(found: pl.DataFrame) -> pl.DataFrame:
-    """Ratios with how many times they are inside their margin; above 1 they keep it."""
+    found: pl.DataFrame = connection.sql(_ORDERINGS, params={"study": study}).pl()
     is_below = pl.col("sign") == "<="
     room = {
         name: pl.when(is_below).then(pl.col("margin") / pl.col(of)).otherwise(pl.col(of) / pl.col("margin"))
@@ -52,3 +40,11 @@ def worded(found: pl.DataFrame) -> pl.DataFrame:
         for row in told.to_dicts()
     ]
     return told.with_columns(pl.DataFrame(said, schema=dict.fromkeys(SAID, pl.String)))
+
+
+def drawn(ask: Ask) -> Drawn:
+    """The figure that figures/orderings.toml describes, of the page's study."""
+    ask.keep(_ORDERINGS)
+    found = some(rows(ask.connection, ask.params["study"]))
+    where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
+    return Drawn({"orderings": found}, facts={"inside": where})

@@ -48,7 +48,7 @@ def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, 
             raise ValueError(f"{name}: figure {figure.name} depends on {', '.join(figure.depends) or 'no menu'}")
         if value not in (known := list(dict.fromkeys(row[name] for row in page.choices if name in row))):
             raise ValueError(f"{name}={value}: choose {', '.join(known)}")
-    spec = shell.spec_of(figure)
+    spec = figure.chart or {}
     if "table" in spec:
         raise ValueError(f"{page.file}: {figure.name} is a table and no picture; --sql prints its query")
     params = [param | {"value": chosen.get(param["name"], param.get("value"))} for param in spec.get("params", ())]

@@ -43,12 +43,13 @@ class Figure:
     """A question, its answer, and the chart that shows it.
 
     depends: names of the controls the answer changes with; answers: values of those, joined by "|" -> a sentence.
-    chart: None where the warehouse has no rows for it; `missing` then says what to run. sql: what its rows come from.
+    chart: Vega-Lite without a look of its own, which the page has for all; None where the warehouse has no rows for it: `missing`
+    then says what to run. sql: what its rows come from.
     """
 
     name: str
     question: str
-    chart: alt.TopLevelMixin | dict[str, Any] | None
+    chart: dict[str, Any] | None
     answers: Mapping[str, str]
     depends: tuple[str, ...]
     reading: str
@@ -87,12 +88,11 @@ def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) ->
     """The page's HTML. pages: (file, title) of the whole site, for its navigation. is_single: with Vega inside."""
     ordered = sorted(page.figures, key=lambda f: f.name != CLAIMS)
     figures = [(f, f.answers.get(_key(page, f), "")) for f in ordered if f.chart is not None]
-    drawn = {f.name: spec_of(f) for f in page.figures if f.chart is not None}
     payload = {
         "charts": {
-            f.name: {"spec": drawn[f.name], "depends": f.depends, "answers": dict(f.answers), "missing": f.missing, "sql": f.sql}
+            f.name: {"spec": f.chart, "depends": f.depends, "answers": dict(f.answers), "missing": f.missing, "sql": f.sql}
             for f in page.figures
-            if f.name in drawn
+            if f.chart is not None
         },
         "controls": [{"name": c.name, "labels": dict(c.labels)} for c in page.controls],
         "choices": [dict(row) for row in page.choices],
@@ -116,20 +116,10 @@ def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) ->
             script=script,
             style=style,
             policy=f"default-src 'none'; script-src {drawn_by} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
-            has_charts=bool(drawn),
+            has_charts=bool(figures),
             **page.extra,
         )
     )
-
-
-def spec_of(figure: Figure) -> dict[str, Any]:
-    """The figure's chart as Vega-Lite, without a look of its own: the page hands every chart the house configuration.
-
-    Not checked against the schema here, which takes half of the time: the tests check every chart of every page.
-    """
-    assert figure.chart is not None
-    spec = figure.chart if isinstance(figure.chart, dict) else figure.chart.to_dict(validate=False)
-    return {key: value for key, value in spec.items() if key != "config"}
 
 
 def vega_version() -> str:

@@ -11,11 +11,7 @@ from pathlib import Path
 import duckdb
 
 from tokentape.dashboards import index, shell
-from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import Page, declared
-from tokentape.dashboards.experts import page as experts
-from tokentape.dashboards.hardware import page as hardware
-from tokentape.dashboards.slicemoe import page as slicemoe
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
@@ -24,11 +20,14 @@ MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
 Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
-compare, tape, validation, layered, kelle, cxl_ndp = map(
-    declared, ("compare", "tape", "validation", "layered_prefill", "kelle", "cxl_ndp")
+PAGES = tuple(
+    map(
+        declared,
+        ("compare", "experts", "tape", "hardware", "validation", "slicemoe", "layered_prefill", "elmoe3d", "kelle", "cxl_ndp"),
+    )
 )
-PAGES = (compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp)
-TOPICS: dict[str, tuple[str, Topic]] = {page.FILE: (page.TITLE, page.page) for page in PAGES}
+compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp = PAGES
+TOPICS: dict[str, tuple[str, Topic]] = {page.file: (page.title, page.page) for page in PAGES}
 
 
 def build(database: Path, out: Path, is_single: bool = False) -> Path:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import altair as alt
-
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
@@ -101,54 +99,25 @@ def label(policy: str) -> str:
     return POLICIES[policy].label if policy in POLICIES else policy
 
 
-def policy_order(policies: Iterable[str]) -> list[str]:
-    """Known policies in the house order, then the others by name."""
-    there = set(policies)
-    return [p for p in POLICIES if p in there] + sorted(there - POLICIES.keys())
+def lines(policies: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:
+    """What files of figures call by name: labels of (policy, label, is_bound) triples in the house order, with their looks;
+    spelled: a label with what the policy drops, as a Vega expression.
 
-
-@dataclass(frozen=True)
-class Lines:
-    """Colour, shape and dash of the policies of a page, one entry per label, in drawing order."""
-
-    labels: list[str]
-    colours: list[str]
-    shapes: list[str]
-    dashes: list[list[float]]
-    sentences: list[str]
-
-    def color(self, **legend: Any) -> alt.Color:
-        """Colour by label. `legend` as in alt.Legend; sentences=True spells each label out."""
-        if legend.pop("sentences", False):
-            spelled = dict(zip(self.labels, self.sentences, strict=True))
-            legend["labelExpr"] = f"({literal(spelled)})[datum.label]"
-        return alt.Color("policy:N", scale=alt.Scale(domain=self.labels, range=self.colours), legend=alt.Legend(**legend))
-
-    def shape(self) -> alt.Shape:
-        return alt.Shape("policy:N", scale=alt.Scale(domain=self.labels, range=self.shapes))
-
-    def dash(self) -> alt.StrokeDash:
-        return alt.StrokeDash("policy:N", scale=alt.Scale(domain=self.labels, range=self.dashes))
-
-
-def lines(policies: Iterable[tuple[str, str, bool]]) -> Lines:
-    """Looks of (policy, label, is_bound) triples; a policy with several parameter sets has a label for each."""
-    labels: list[str] = []
-    colours: list[str] = []
-    shapes: list[str] = []
-    dashes: list[list[float]] = []
-    sentences: list[str] = []
-    triples = set(policies)
-    for policy in policy_order(p for p, _, _ in triples):
-        for n, (name, is_bound) in enumerate(sorted((text, b) for p, text, b in triples if p == policy)):
-            own = n == 0 and policy in POLICIES
-            spare = len(labels) % len(SPARE_COLOURS)
-            labels.append(name)
-            colours.append(POLICIES[policy].colour if own else SPARE_COLOURS[spare])
-            shapes.append(POLICIES[policy].shape if own else TWO_DASHES if is_bound else SPARE_SHAPES[spare])
-            dashes.append(DASHES.get(shapes[-1], [1, 0]))
-            sentences.append(f"{POLICIES[policy].drops}: {name}" if policy in POLICIES else name)
-    return Lines(labels, colours, shapes, dashes, sentences)
+    A policy with several parameter sets has a label for each; all but its first take a spare look.
+    """
+    turns, drawn, seen = {name: n for n, name in enumerate(POLICIES)}, dict[str, tuple[str, str, str]](), set[str]()
+    for policy, name, is_bound in sorted(set(policies), key=lambda one: (turns.get(one[0], len(turns)), *one)):
+        look, spare = POLICIES.get(policy), len(drawn) % len(SPARE_COLOURS)
+        sentence = f"{look.drops}: {name}" if look else name
+        if look and policy not in seen:
+            drawn[name] = look.colour, look.shape, sentence
+        else:
+            drawn[name] = SPARE_COLOURS[spare], TWO_DASHES if is_bound else SPARE_SHAPES[spare], sentence
+        seen.add(policy)
+    colours, shapes, sentences = (list(of) for of in zip(*drawn.values(), strict=True))
+    dashes = [DASHES.get(shape, [1, 0]) for shape in shapes]
+    spelled = f"({literal(dict(zip(drawn, sentences, strict=True)))})[datum.label]"
+    return {"names": list(drawn), "colours": colours, "shapes": shapes, "dashes": dashes, "spelled": spelled}
 
 
 def literal(words: Mapping[str, str]) -> str:

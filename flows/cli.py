@@ -22,6 +22,7 @@ from tokentape.flows.commands import (
     capture,
     claims,
     cxl_ndp,
+    decide,
     elmoe3d,
     exports,
     fit,
@@ -29,16 +30,11 @@ from tokentape.flows.commands import (
     hardware,
     imports,
     kelle,
-    kv,
     live,
     models,
-    placement,
-    quantise,
-    record,
     replay,
     serving,
     serving_fit,
-    speculation,
     store,
     synthesize,
     systems,
@@ -203,7 +199,7 @@ _add(app, Command, compare=systems.compare, explain=systems.explain)
 _add(app, Command, fit=fit.fit)
 _add(app, Command, timeline=replay.timeline, verify=replay.verify, diff=replay.diff, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
-_add(app, Action, capture=capture.capture, record=record.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)
+_add(app, Action, capture=capture.capture, record=capture.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)
 _add(app, Action, push=store.push, pull=store.pull)
 _add(app, Action, load=warehouse.load, plot=warehouse.plot, site=warehouse.site, watch=flows.watch, serve=flows.serve)
 _add(app, Action, demo=flows.demo)
@@ -215,8 +211,8 @@ exporters = _group("export", "Write a tape's decisions and traces as other progr
 _add(exporters, Action, oracle=exports.oracle, ot=exports.ot, chrome=exports.chrome, requests=exports.requests)
 _add(exporters, Action, aiconfigurator=exports.aiconfigurator, **{"moe-trace": exports.moe_trace})
 _add(exporters, Command, kt=exports.kt, eplb=exports.eplb)
-decide = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
-_add(decide, Command, kv=kv.kv, place=placement.placement, precision=placement.bits, draft=speculation.acceptance)
+decisions = _group("decide", "Let one decision be taken over recorded tapes: KV eviction, placement, bit widths, drafts.")
+_add(decisions, Command, kv=decide.kv, place=decide.placement, precision=decide.bits, draft=decide.acceptance)
 engine = _group("serving", "Serve requests iteration by iteration: latencies at a rate, the highest rate within limits.")
 _add(engine, Command, simulate=serving.simulate, capacity=serving.capacity)
 step = _group("step", "Estimate one step of a model on a machine, in closed form: time, bytes, energy.")
@@ -226,7 +222,7 @@ _add(machines, Command, list=hardware.hardware_list, show=hardware.hardware_show
 _add(machines, Command, validate=hardware.validate_hardware)
 _add(machines, Action, new=hardware.hardware_new)
 geometry = _group("models", "Models: parameters, bytes and operations, what bits cost them, and training the embedded one.")
-_add(geometry, Command, list=models.models_list, show=models.models_show, quantise=quantise.quantise_report)
+_add(geometry, Command, list=models.models_list, show=models.models_show, quantise=models.quantise_report)
 _add(geometry, Action, train=capture.train_embedded)
 held = _group("validate", "Predictions beside what real engines measured.")
 _add(held, Command, serving=validate.serving, offload=validate.offload)

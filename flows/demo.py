@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from tokentape.flows import compared, steps, study
+from tokentape.flows import steps, study
+from tokentape.flows import system_runs as runs
 from tokentape.flows.capture import Tape, record
 from tokentape.flows.console import note, print_table
 from tokentape.flows.estimates import estimated
@@ -33,6 +35,14 @@ DATASETS = ("code", "docs", "math", "recall")
 STUDY = "baselines"
 PAPERS = ("slicemoe", "offloaders", "layered_prefill", "cxl_ndp", "kelle", "elmoe3d")  # the longest first
 RUNNER = "processes"
+# What is compared on one tape: shipped systems of every kind, on two machines, in three rooms.
+COMPARED = (
+    *("near_compute", "prefill_guided", "prefill_guided_3bit", "monde", "layered", "sarathi", "layerwise_lru", "slicemoe"),
+    *("kelle", "h2o", "quarot"),
+)
+MACHINES = ("workstation-rtx4090-pcie4", "h100-cxl-ndp")
+ROOMS = ("25%", "50%", "75%")
+TABLES = ("requests", "tokens", "routing", "scores", "attention")  # that all of them need of a tape
 SERVED = "qwen3-30b-a3b"  # of the serving step on the hardware page
 # One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert
 # format. Of policies that draw, the first seed.
@@ -80,17 +90,25 @@ def demo_steps(
     """The demo, of the steps that it is given. step: runs what it is given with a name; pools: as `pool_of`."""
     traces = []
     for dataset in DATASETS:
-        traces.append(capture(Tape(dataset=dataset, tables=compared.TABLES), store))
+        traces.append(capture(Tape(dataset=dataset, tables=TABLES), store))
         note(f"tape      {traces[-1]}")
     replay(STUDY, store, tuple(traces))
     n_steps = step("steps for the hardware page", partial(_record_steps, Store(store), traces))
     note(f"steps     {n_steps} recorded for the hardware page")
-    note(f"compared  {step('systems beside each other', partial(compared.compared, Store(store), traces[0]))}")
+    note(f"compared  {step('systems beside each other', partial(compared, Store(store), traces[0]))}")
     answered = {row["study"] for row in read_rows(Store(store), "answers")}
     missing = [paper for paper in PAPERS if paper not in answered]
     for paper, n_answers in each(pools(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
         note(f"paper     {paper}: {n_answers} numbers answered in brief; `tokentape study {paper}` answers all")
     return Demo(load_and_show(store, site), tuple(traces))
+
+
+def compared(store: Store, trace_id: str) -> str:
+    """Runs them, with the baselines of every comparison, or finds them in the store; what was compared, in words."""
+    load = runs.workload_for(runs.tape_of(store, trace_id, None))
+    asked = runs.Asked(trace_id, "lru_offload", "", load, expert_format="int8-g32")
+    cells = [cell for room in ROOMS for cell in runs.compare(store, replace(asked, budget=room), COMPARED, MACHINES) if cell.runs]
+    return f"{len({cell.system for cell in cells})} systems in {len(cells)} cells on {trace_id}"
 
 
 def answer_briefly(uri: str, paper: str) -> int:

@@ -26,9 +26,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
-from tokentape.flows.scored import composed, scored_trace, told
 from tokentape.flows.shared import mapped, shared
 from tokentape.flows.study import Study, matching
+from tokentape.flows.tapes import composed, scored_trace, told
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles

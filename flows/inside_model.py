@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tokentape.flows.scored import composed
+from tokentape.flows.tapes import composed
 from tokentape.policies import registry
 from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import Intervals

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
-from tokentape.warehouse.results import has_rows, read_rows, rows_of, write_batch, write_rows, write_together
+from tokentape.warehouse.results import has_rows, read_rows, write_batch, write_rows, write_together
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
@@ -159,7 +159,3 @@ class StudyFile(Part):
     def rows(self, store: Store, view: str) -> list[dict[str, Any]]:
         """What the study wrote of a view, the newest of each key."""
         return read_rows(store, view, self.name)
-
-    def rows_of(self, store: Store, view: str, of: str) -> list[dict[str, Any]] | None:
-        """What was written as `of` something; None where it was not, or has lost a file since."""
-        return rows_of(store, view, of)

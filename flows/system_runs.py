@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import format_of, load_hardware, load_trace, manifest_of, record_machine
-from tokentape.flows.kv_tape import attention_tape
-from tokentape.flows.scored import scored_trace
+from tokentape.flows.tapes import attention_tape, scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
@@ -42,11 +41,10 @@ from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.losses import loss_table
-from tokentape.warehouse.manifest import BadTape
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
 from tokentape.warehouse.tables import BadTable
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import BadTape, Store
 
 ALWAYS = ("no_offload", "lru_offload")
 BOUND = "bound"  # of lru_offload: the same schedule and room, with Belady's choice of victims

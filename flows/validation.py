@@ -1,16 +1,21 @@
-"""Predicted against measured of real engines: rows for the validation page. What other simulators reach is
-warehouse/claims/simulators.csv."""
+"""Predicted against measured of real engines, experts that one streamed among it, and rows for the validation page. What other
+simulators reach is warehouse/claims/simulators.csv."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows.system_runs import tape_of
+from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.serving.validation import NOTHING, Moment, Row
+from tokentape.replay.system import offload
 from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
@@ -81,3 +86,36 @@ def _split(row: Row) -> str:
 def data_of(path: Path) -> str:
     """What a folder's measurements go by: its name, of a log that of the folder of logs."""
     return path.resolve().parent.name if (path / "meta.json").is_file() else path.resolve().name
+
+
+def streamed(
+    folder: Path,
+    tapes: Path,
+    machine: HardwareSpec,
+    fit_on: str | None = None,
+    show: Callable[[int, int, str], object] = lambda done, total, what: None,
+) -> list[Row]:
+    """Of every setting of an engine that streams experts what it measured, beside what a replay predicts. fit_on: a log's name;
+    None: of each model, the run that its tape is of. Raises ValueError naming what is missing."""
+    if not machine.roles.expert_cache:
+        raise ValueError(f"{machine.name} has no tier that experts are streamed from; give a machine with a backing tier")
+    runs, rows = offload.read(folder), list[Row]()
+    logs = {run.source: run for run in runs if run.manage_s}
+    if fit_on is not None and fit_on not in logs:
+        raise ValueError(f"--fit-on {fit_on}: no such log; those that lie there: {', '.join(logs)}")
+    with tempfile.TemporaryDirectory() as place:
+        store = Store(place)
+        for model in dict.fromkeys(run.model for run in runs):
+            of_model = [log for log in logs.values() if log.model == model]
+            wanted = [log for log in of_model if (log.source == fit_on if fit_on else log.is_tape)]
+            if not wanted:
+                continue
+            if not (tapes / wanted[0].tape).is_file():
+                raise ValueError(f"{tapes / wanted[0].tape}: no such route trace; give its folder with --tapes")
+            tape = tape_of(store, import_bigmoe(tapes / wanted[0].tape, store), wanted[0].geometry)
+            as_fast, manage = offload.fitted(tape, wanted[0], machine)
+            told = f"compute_s and manage_s of {wanted[0].source}"
+            for run in (run for run in runs if run.model == model):
+                show(runs.index(run), len(runs), run.source)
+                rows += offload.compare(tape, run, as_fast, manage, told)
+    return rows

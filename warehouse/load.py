@@ -24,8 +24,8 @@ from pyarrow import csv
 from tokentape.warehouse.at_rest import metric_defs, view_sql
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
 from tokentape.warehouse.claim_errors import create_view
-from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
+from tokentape.warehouse.schema.table import COLUMNS
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
 from tokentape.warehouse.tables import (
     BY_RUN,

@@ -1,4 +1,4 @@
-"""A finished tape as readers see it: whole, unchanged, and in agreement with itself, or refused."""
+"""A finished tape as readers see it: what it says of itself, and its rows: whole, unchanged, and in agreement, or refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tokentape.warehouse import seals
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.manifest import BadTape, Manifest
 from tokentape.warehouse.sums import Sums, footer_sha256, sums_of
 from tokentape.warehouse.tables import SCHEMA_VERSION, TABLES, TAPE_TABLES, check_schema
 
@@ -24,6 +23,41 @@ if TYPE_CHECKING:  # writing a tape needs no Polars, a sixth of a second to impo
 
     from tokentape.warehouse.contradictions import Rows
     from tokentape.warehouse.tape import Store
+
+
+class BadTape(ValueError):
+    """A tape that cannot be read; the message names it, says why and what to do."""
+
+
+class Manifest(BaseModel):
+    """What makes a tape's rows meaningful. Written last; a tape without it is unfinished."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    trace_id: str
+    origin: str  # captured | imported | synthetic
+    source: str  # model id, file name or generator
+    model_id: str
+    model_revision: str | None = None
+    dataset: str
+    geometry: Geometry
+    score_rule: str | None = None  # softmax | softmax_topk | sigmoid_bias_groups; None: no scores recorded
+    score_params: dict[str, Any] = {}  # norm_topk_prob, routed_scaling_factor, n_group, topk_group, bias per layer
+    attention: dict[str, Any] = {}  # reduction, head map, dtype
+    tables: tuple[str, ...]
+    rows: dict[str, int]
+    n_shards: int
+    recorded: dict[str, tuple[str, ...]] = {}  # the optional columns of a table that hold anything; written by `finish`
+    sha256: dict[str, tuple[str, ...]] = {}  # of every shard, by table, in order; written by `finish`
+    weights: dict[str, Any] = {}  # of a model whose weights are quantised, or were: how, and which modules
+    tokenizer_sha256: str | None = None
+    seed: int | None = None
+    settings: dict[str, Any] = {}  # what the capture or import was asked for
+    statistics: dict[str, Any] = {}  # what a synthetic tape was fitted to
+    flags: dict[str, Any] = {}  # contamination findings: name -> detail
+    versions: dict[str, str] = {}
+    created_utc: str
 
 
 class Tape:

@@ -33,8 +33,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tokentape.warehouse import seals
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
 from tokentape.warehouse.card import card
-from tokentape.warehouse.manifest import BadTape, Manifest
-from tokentape.warehouse.recorded import Tape
+from tokentape.warehouse.recorded import BadTape, Manifest, Tape
 from tokentape.warehouse.sums import sums_of
 from tokentape.warehouse.tables import TABLES, BadTable, as_shard, is_coded
 

@@ -155,10 +155,10 @@ function fillTable(name, table) {
   place.replaceChildren(made);
 }
 
-// Names of the rows that a chart reads.
+// Names of the rows that a chart reads, of those that there are.
 function dataOf(spec) {
   const named = JSON.stringify(spec).matchAll(/"data":\{"name":"(\w+)"/g);
-  return [...new Set([...named].map((found) => found[1]))];
+  return [...new Set([...named].map((found) => found[1]))].filter((of) => of in page.data);
 }
 
 // Panels that lie below one another are no wider than the window; those beside others scroll.
@@ -179,7 +179,7 @@ async function draw(name, { spec }) {
   });
   views.set(name, view);
   sharePicks(view, spec);
-  view.picks = spec.params?.some((param) => param.name === "policy_pick");
+  view.picks = JSON.stringify(spec).includes('"policy_pick"');
   await show(view, name);
   if (view.picks) view.addSignalListener("policy_pick", () => sharePick(view));
 }

@@ -11,7 +11,7 @@ HONESTY = (
 DIGITS = 4  # of a number, as the page carries it
 ELASTIC, EAGLE = "Elastic-SD", "EAGLE3"
 SCHEMES = {ELASTIC: theme.VERMILLION, EAGLE: theme.BLUE, "Quant-SD": theme.ORANGE, "SLM-SD": theme.GREEN}
-OURS = PAPER = "elmoe3d"
+OURS = "elmoe3d"
 PLATFORMS = {
     OURS: ("ELMoE-3D", theme.VERMILLION),
     "hb-xpu": ("HB-xPU", theme.BLUE),

@@ -35,13 +35,11 @@ class Drawn:
     """What a figure is drawn from. data: named rows; facts: what its file calls by name.
 
     said: the rows that the file's `answer` is of, else the first of the data. controls, choices: menus and selections of its own.
-    chart: of a figure that is drawn by code, what makes it of the values that the page's menus open with.
     """
 
     data: Mapping[str, pl.DataFrame]
     facts: Mapping[str, Any] = field(default_factory=dict)
     said: pl.DataFrame | None = None
-    chart: Callable[[Mapping[str, str]], Any] | None = None
     controls: tuple[Control, ...] = ()
     choices: tuple[Mapping[str, str], ...] = ()
 
@@ -95,7 +93,7 @@ def _figure(folder: Path, name: str, drawn: Drawn | None, words: Mapping[str, An
     beside = {} if drawn.said is None else {"told": drawn.said}
     scope = replace(scope, names=ChainMap(dict(drawn.facts), dict(words)), frames={**drawn.data, **beside})
     depends = tuple(told.get("depends", ()))
-    made = drawn.chart(start) if drawn.chart else chart(scope, told, start, told.get("params", depends))
+    made = chart(scope, told, start, told.get("params", depends))
     texts = {key: _text(scope, told, key) for key in ("question", "reading", "missing")}
     return Figure(name, chart=made, answers=_answers(scope, told, drawn), depends=depends, **texts)
 

@@ -1,7 +1,8 @@
 """Marks and what each of them takes: a layer of a figure's file as a Vega-Lite layer.
 
 A layer is a mark's name with its settings ("line strokeWidth=1.8"), or a table: mark, channels of its own ("" drops one that the
-panel has), data, with, here, tips, brush (a box that picks). In a panel with `pick = FIELD` what is not picked fades.
+panel has), data, with, here, tips, brush (a box that picks), legend (the field that a click in its legend picks). In a panel with
+`pick = FIELD` what is not picked fades.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ CHANNELS = (
     *("x", "y", "x2", "y2", "color", "shape", "strokeDash", "strokeWidth", "size", "opacity", "detail", "order", "text", "key"),
     *("fill", "stroke", "theta", "angle", *OFFSETS),
 )
+OF_LAYER = ("mark", "data", "with", "here", "tips", "place", "columns", "end", "above", "brush", "legend")
 # Of a panel's channels, those that a mark takes; others it has to name itself.
 TAKES = {
     "bar": ("x", "y", "x2", "y2", "color", "opacity", "order", *OFFSETS, "tips"),
@@ -49,7 +51,7 @@ def layers(scope: Scope, panel: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if name not in TAKES:
             raise at.bad(f"{name}: no mark; there are {', '.join(sorted(TAKES))}")
         for key in own:
-            if key not in (*CHANNELS, "mark", "data", "with", "here", "tips", "place", "columns", "end", "above", "brush"):
+            if key not in (*CHANNELS, *OF_LAYER):
                 raise at.bad(f"{key}: neither a channel nor a setting of a layer")
         if name == "columns":
             yield from _columns(at, panel, own, settings)
@@ -122,6 +124,8 @@ def _layer(scope: Scope, panel: Mapping[str, Any], own: Mapping[str, Any], name:
     made: dict[str, Any] = {"mark": mark, "encoding": found}
     if "brush" in own:
         made["params"] = [{"name": "brush", "select": "interval"}]
+    if field := scope.text(own.get("legend", "")):
+        made["params"] = [{"name": "policy_pick", "select": {"type": "point", "fields": [field]}, "bind": "legend"}]
     if "data" in own:
         made["data"] = {"name": own["data"]}
     return made | ({"transform": transform} if transform else {})

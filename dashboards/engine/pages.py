@@ -1,11 +1,16 @@
-"""A page as data: page.toml of its folder has the title, the lead, the names of the figures and the page's own menus."""
+"""A page as data: page.toml of its folder has the title, the lead, the names of the figures and the page's own menus.
+
+What a file cannot say is code beside it, page.py: `ready(ask)`, the page's questions with more than the file gives them, and
+`own(ask)`, fields of the Page, and `more` behind its lead.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -15,11 +20,10 @@ from tokentape.dashboards.shell import Page
 
 
 class Declared(NamedTuple):
-    """A page of which page.toml of its folder says all, named as a module names them; size of `asked` and `page`: how many tapes,
-    models or settings it carries."""
+    """A page; size of `asked` and `page`: how many tapes, models or settings it carries."""
 
-    FILE: str
-    TITLE: str
+    file: str
+    title: str
     asked: Callable[..., Ask]
     page: Callable[[duckdb.DuckDBPyConnection, int], Page]
     folder: Path
@@ -27,16 +31,19 @@ class Declared(NamedTuple):
 
 def declared(name: str) -> Declared:
     """The page of a folder of dashboards/."""
-    folder = Path(__file__).parents[1] / name
+    folder, file = Path(__file__).parents[1] / name, f"{name}.html"
     told = tomllib.loads((folder / "page.toml").read_text(encoding="utf-8"))
+    code: Any = import_module(f"tokentape.dashboards.{name}.page") if (folder / "page.py").exists() else None
 
     def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-        return Ask(connection, folder, size, told["params"])
+        ask = Ask(connection, folder, size, told.get("params", {}))
+        return code.ready(ask) if hasattr(code, "ready") else ask
 
     def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         ask = asked(connection, size)
         controls, choices = menus(ask, told)
-        own = Page(told["file"], told["title"], told["lead"], "page.html", controls=controls, choices=choices)
-        return with_figures(own, ask, told["figures"], told.get("digits"))
+        own = {"controls": controls, "choices": choices, **(code.own(ask) if code else {})}
+        lead, template = told["lead"] + own.pop("more", ""), told.get("template", "page.html")
+        return with_figures(Page(file, told["title"], lead, template, **own), ask, told["figures"], told.get("digits"))
 
-    return Declared(told["file"], told["title"], asked, page, folder)
+    return Declared(file, told["title"], asked, page, folder)

@@ -1,63 +1,46 @@
-"""The expert-cache page: which policy, at which capacity, at what latency and energy."""
+"""The expert-cache page over the first tapes of the catalogue (rows.traces), replayed ones first: its menus and its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
-import duckdb
 import polars as pl
 
 from tokentape.dashboards import rows, theme
-from tokentape.dashboards.engine import Ask, Control, Drawn, Page, some, with_figures
+from tokentape.dashboards.engine import Ask, Control, Drawn, some
 from tokentape.dashboards.engine.ask import queries
-from tokentape.dashboards.experts import charts as expert_charts
+from tokentape.dashboards.experts.words import SCOPES
 
-FILE, TITLE = "experts.html", "Expert cache"
 SETTING = ("trace", "hardware", "scope", "rules")
-FIGURES = ("hits", "cost")
 PHASES = ("decode", "prefill")
-SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
-LEAD = (
-    "How large a cache of experts must be, which policy should manage it, and what that costs per token. "
-    "Belady sees the future: a bound, no method."
-)
 
 
-def page(connection: duckdb.DuckDBPyConnection, max_traces: int) -> Page:
-    """The page over the first `max_traces` tapes of the catalogue (rows.traces), replayed ones first."""
-    catalogue = rows.traces(connection)
-    shown = catalogue.head(max_traces)
-    trace_ids = shown["trace_id"].to_list()
-    ask = Ask(connection, Path(__file__).parent, max_traces, {"traces": trace_ids})
-    runs = ask.made(_replays)
+def ready(ask: Ask) -> Ask:
+    return replace(ask, params={"traces": rows.traces(ask.connection).head(ask.size)["trace_id"].to_list()})
+
+
+def own(ask: Ask) -> dict[str, Any]:
+    catalogue, runs = rows.traces(ask.connection), ask.made(_replays)
+    shown = catalogue.head(ask.size)
     few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
-    own = Page(
-        FILE,
-        TITLE,
-        LEAD + few * (catalogue.height > shown.height),
-        "page.html",
-        controls=_controls(shown, runs),
-        choices=tuple(_choices(runs, trace_ids)),
-    )
-    return with_figures(own, ask, FIGURES)
+    choices = tuple(_choices(runs, ask.params["traces"]))
+    return {"controls": _controls(shown, runs), "choices": choices, "more": few * (catalogue.height > shown.height)}
 
 
 def hits(ask: Ask) -> Drawn:
     """Hit rate against capacity."""
-    runs, lines = _runs(ask)
+    runs, facts = _runs(ask)
     counted = " and ".join(runs["denominator"].drop_nulls().unique().sort().to_list()) or "unique lookups"
     each = pl.concat(runs.with_columns(phase=pl.lit(phase), hit=f"hit_{phase}") for phase in PHASES)
-    facts = {"counted": counted, "reference": rows.reference_of}
-    return Drawn({"runs": shown(runs)}, facts=facts, said=each, chart=lambda start: expert_charts.hit_rate(lines, start))
+    return Drawn({"runs": shown(runs)}, facts=facts | {"counted": counted}, said=each)
 
 
 def cost(ask: Ask) -> Drawn:
     """Latency and energy against capacity."""
-    runs, lines = _runs(ask)
-    timed = some(runs.drop_nulls("step_ms"))
-    facts = {"reference": rows.reference_of}
-    return Drawn({"runs": shown(runs)}, facts=facts, said=timed, chart=lambda start: expert_charts.cost(lines, start))
+    runs, facts = _runs(ask)
+    return Drawn({"runs": shown(runs)}, facts=facts, said=some(runs.drop_nulls("step_ms")))
 
 
 def _replays(ask: Ask) -> pl.DataFrame:
@@ -65,9 +48,10 @@ def _replays(ask: Ask) -> pl.DataFrame:
     return rows.runs(ask.connection, ask.params["traces"])
 
 
-def _runs(ask: Ask) -> tuple[pl.DataFrame, theme.Lines]:
+def _runs(ask: Ask) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The replays, and what the figures' files call by name."""
     runs = some(ask.made(_replays))
-    return runs, theme.lines(runs.select("family", "policy", "bound").unique().iter_rows())
+    return runs, {"reference": rows.reference_of, **theme.lines(runs.select("family", "policy", "bound").iter_rows())}
 
 
 def shown(runs: pl.DataFrame) -> pl.DataFrame:

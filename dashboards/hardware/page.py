@@ -1,49 +1,26 @@
-"""The hardware page: what a machine can do, where the steps recorded on it lie, and what each of its numbers rests on."""
+"""The hardware page's menus, and the numbers of every machine: all machines, recorded steps spread over them."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import polars as pl
 
-from tokentape.dashboards.engine import Ask, Control, Page, with_figures
+from tokentape.dashboards.engine import Ask, Control
 from tokentape.dashboards.hardware import recorded
 from tokentape.dashboards.hardware.recorded import EARLY_LAYERS
-from tokentape.dashboards.hardware.words import OWN_MEMORY
 from tokentape.dashboards.units import number
 
-FILE, TITLE = "hardware.html", "Hardware"
-LEAD = (
-    "What a machine can compute and move, where the operations of a step lie under that roof, which resource a step waits for, "
-    "and what each number rests on."
-)
 WINDOWS = {"all": "the whole step", "early": f"its first {EARLY_LAYERS} layers"}
 LINKS = re.compile(r"(https?://[^\s;,)]*[^\s;,).])")  # split() then gives text and addresses in turn
-FIGURES = ("roofline", "clock", "energy")
 
 
-def asked(connection: duckdb.DuckDBPyConnection, size: int = 16) -> Ask:
-    return Ask(connection, Path(__file__).parent, size, {"n": size, "memory": OWN_MEMORY})
-
-
-def page(connection: duckdb.DuckDBPyConnection, max_steps: int) -> Page:
-    """The page over all machines and at most `max_steps` recorded steps, spread over the machines."""
-    ask = asked(connection, max_steps)
+def own(ask: Ask) -> dict[str, Any]:
     machines, steps = ask("machines"), ask.made(recorded.steps)
     few = next((f" Shown: {steps.height} of {n} recorded steps." for n in steps["n_steps"].head(1) if n > steps.height), "")
-    own = Page(
-        FILE,
-        TITLE,
-        LEAD + few,
-        "hardware.html",
-        controls=_controls(machines, steps),
-        choices=tuple(_choices(ask)),
-        extra={"tables": _tables(machines, ask("numbers"))},
-    )
-    return with_figures(own, ask, FIGURES)
+    tables = _tables(machines, ask("numbers"))
+    return {"controls": _controls(machines, steps), "choices": tuple(_choices(ask)), "more": few, "extra": {"tables": tables}}
 
 
 def _choices(ask: Ask) -> list[dict[str, str]]:

@@ -27,17 +27,15 @@ def pairs(ask: Ask) -> pl.DataFrame:
 
 
 def roof(ask: Ask) -> Drawn:
-    """Drawn by code: labels are placed where they cover nothing."""
-    ceilings, found = ask("ceilings"), ask.made(points)
+    """Labels are placed where they cover nothing. frames: machine -> the ends of both axes, as the chart's parameter has them."""
+    ceilings, found, hues = ask("ceilings"), ask.made(points), ask.made(colours)
     frames, roofs, words, placed = roofline.roofs(ceilings, found)
     held = ask.made(pairs).filter(pl.col("hardware").is_in(list(frames)))
-    data = {"roofs": roofs, "roof_words": words, "points": placed}
-    return Drawn(
-        data,
-        facts={"ceilings": ceilings, "on": found},
-        said=held,
-        chart=lambda start: roofline.chart(start, frames, ask.made(colours), not placed.is_empty()),
-    )
+    ends = [{"expr": f"frames[hardware][{n}]"} for n in range(4)]
+    limits = {machine: [*frame.x, *frame.y] for machine, frame in frames.items()}
+    own: dict[str, Any] = {"frames": limits, "across": ends[:2], "up": ends[2:]}
+    own |= {"ceilings": ceilings, "on": found, "names": list(hues), "colours": list(hues.values())}
+    return Drawn({"roofs": roofs, "roof_words": words, "points": placed}, facts=own, said=held)
 
 
 def points(ask: Ask) -> pl.DataFrame:

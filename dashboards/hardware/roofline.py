@@ -1,4 +1,4 @@
-"""The roofline chart: what a machine can compute at each arithmetic intensity, with the operations of a step placed on it.
+"""The rows of the roofline: what a machine can compute at each arithmetic intensity, with the operations of a step placed on it.
 
 Vega-Lite cannot keep labels apart, so they are placed here, on a frame of known size: the roof's first, then those of each step.
 """
@@ -6,22 +6,17 @@ Vega-Lite cannot keep labels apart, so they are placed here, on a frame of known
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import altair as alt
 import polars as pl
 
-from tokentape.dashboards import theme
+from tokentape.dashboards.hardware.words import HEIGHT, OTHERS, PEAK, REACHED, SIZES, WIDTH
 from tokentape.dashboards.units import quantity, share
 
-WIDTH, HEIGHT = 1060, 440
 LETTER, LINE, GAP = 6.7, 16, 6  # pixels: width and height of a label's text, and its distance from a point
-SIZES = (40.0, 900.0)  # area of a point in square pixels, at no and at all of the step's time
-ROLES = ("reached: peak × efficiency", "peak", "other engines, tiers and links, as reached")
-DECADES = [10.0**n for n in range(-4, 19)]
 Row = dict[str, Any]
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
@@ -88,72 +83,6 @@ def roofs(ceilings: pl.DataFrame, points: pl.DataFrame) -> tuple[dict[str, Frame
     return frames, pl.DataFrame(lines), pl.DataFrame(words), pl.DataFrame(placed)
 
 
-def chart(
-    start: Mapping[str, str], frames: Mapping[str, Frame], colours: Mapping[str, str], has_points: bool
-) -> alt.LayerChart | alt.FacetChart:
-    """`colours`: operation -> colour. The rows are named roofs, roof_words and points."""
-    limits = {hardware: [*frame.x, *frame.y] for hardware, frame in frames.items()}
-    params = [alt.param(name=name, value=start[name]) for name in ("hardware", "step")]
-    params.append(alt.param(name="frames", value=limits))
-    x = alt.X("x:Q", title="arithmetic intensity (operations per byte)", scale=_scale(0), axis=_axis("',~g'"))
-    y = alt.Y("y:Q", title="speed (operations per second)", scale=_scale(2), axis=_axis("'~s'"))
-    machine = alt.Chart(alt.NamedData("roofs")).add_params(*params).transform_filter("datum.hardware === hardware")
-    colour = alt.Color(
-        "role:N",
-        scale=alt.Scale(domain=ROLES, range=[theme.INK, theme.QUIET, theme.SKY]),
-        legend=alt.Legend(title=None, orient="top", symbolType="stroke", symbolSize=500),
-    )
-    dash = alt.StrokeDash("role:N", scale=alt.Scale(domain=ROLES, range=[[1, 0], [5, 4], [1, 0]]))
-    width = alt.when(f"datum.role === {theme.quote(ROLES[0])}").then(alt.value(2.6)).otherwise(alt.value(1.4))
-    tips = [alt.Tooltip("name:N", title="limit"), alt.Tooltip("word:N", title="rate")]
-    lines = machine.mark_line(clip=True).encode(
-        x, y, colour, dash, strokeWidth=width, detail="name:N", order="order:Q", tooltip=tips
-    )
-    is_other = f"datum.role === {theme.quote(ROLES[2])}"  # apart, so that the roof stays on top whichever machine is chosen
-    roof = [lines.transform_filter(is_other), lines.transform_filter(f"!({is_other})")]
-    words = alt.Chart(alt.NamedData("roof_words")).transform_filter("datum.hardware === hardware && datum.step === step")
-    layers = [*roof, *_texts(words, x, y, theme.QUIET)]
-    if has_points:
-        step = alt.Chart(alt.NamedData("points")).transform_filter("datum.step === step")
-        leader = step.mark_rule(color=theme.QUIET, strokeWidth=0.8)
-        leaders = leader.encode(x, y, alt.X2("edge_x:Q"), alt.Y2("label_y:Q"))
-        layers += [leaders, _marks(step, x, y, colours), *_texts(step, alt.X("label_x:Q"), alt.Y("label_y:Q"), theme.INK)]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-
-
-def _marks(step: alt.Chart, x: alt.X, y: alt.Y, colours: Mapping[str, str]) -> alt.Chart:
-    tips = [
-        alt.Tooltip("operation:N"),
-        alt.Tooltip("share:Q", title="share of the step's time", format=".1%"),
-        alt.Tooltip("time:N"),
-        alt.Tooltip("moved:N", title="bytes moved"),
-        alt.Tooltip("ops:Q", title="operations", format=".3~s"),
-        alt.Tooltip("x:Q", title="operations per byte", format=".3~g"),
-        alt.Tooltip("y:Q", title="operations per second", format=".3~s"),
-    ]
-    fill = alt.Fill("operation:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)
-    size = alt.Size("share:Q", scale=alt.Scale(domain=[0, 1], range=SIZES), legend=None)
-    marks = step.mark_circle(opacity=0.9, stroke="white", strokeWidth=1)
-    drawn: alt.Chart = marks.encode(x, y, size, fill, tooltip=tips)
-    return drawn
-
-
-def _texts(chart: alt.Chart, x: alt.X, y: alt.Y, colour: str) -> list[alt.Chart]:
-    """The labels, with a white rim that keeps them readable over lines."""
-    rim = chart.mark_text(align="left", baseline="middle", fontSize=12, stroke="white", strokeWidth=4, strokeJoin="round")
-    text = chart.mark_text(align="left", baseline="middle", fontSize=12, color=colour)
-    return [mark.encode(x, y, text="word:N") for mark in (rim, text)]
-
-
-def _axis(form: str) -> alt.Axis:
-    return alt.Axis(labelExpr=f"format(datum.value, {form})", values=DECADES)
-
-
-def _scale(first: int) -> alt.Scale:
-    ends = [alt.ExprRef(f"frames[hardware][{n}]") for n in (first, first + 1)]
-    return alt.Scale(type="log", domain=ends, nice=False)
-
-
 def _frame(rows: list[Row], engine: Row, memory: Row, points: pl.DataFrame) -> Frame:
     """Room for the roof on both sides of its ridge, for every engine, and for all points of the machine."""
     ridge = engine["reached"] / memory["reached"]
@@ -175,8 +104,8 @@ def _lines(rows: list[Row], engine: Row, memory: Row, frame: Frame) -> Iterator[
         else:
             first = max(frame.x[0], frame.y[0] / level)
             corners = [(x, level * x) for x in (first, min(frame.x[1], engine["reached"] / level))]
-        yield from _line(f"{row['kind']} {row['name']}", ROLES[2], _rate(row, "reached"), corners)
-    for role, which in ((ROLES[1], "peak"), (ROLES[0], "reached")):
+        yield from _line(f"{row['kind']} {row['name']}", OTHERS, _rate(row, "reached"), corners)
+    for role, which in ((PEAK, "peak"), (REACHED, "reached")):
         corners = [(x, min(memory[which] * x, engine[which])) for x in (frame.x[0], engine[which] / memory[which], frame.x[1])]
         yield from _line("roof", role, f"{_rate(memory, which)}, {_rate(engine, which)}", corners)
 

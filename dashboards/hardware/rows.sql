@@ -51,7 +51,7 @@ with steps as (
     from operations semi join machines using (hardware) group by all
 ),
 ranked as (select *, row_number() over (partition by hardware order by step) as turn, count(*) over () as n_steps from steps)
-select * exclude (turn) from ranked qualify row_number() over (order by turn, hardware) <= $n order by hardware, step
+select * exclude (turn) from ranked qualify row_number() over (order by turn, hardware) <= $size order by hardware, step
 
 -- points: Per step and operation: seconds, share of the step, bytes of the fast tier, operations.
 -- An operation of a step is summed over its layers on every resource; the slowest resource tells its time.
@@ -72,7 +72,7 @@ order by step, seconds desc, operation
 -- its bytes and its operations in one row of the engine; here, as under the roof, memory and engine are each busy with their own
 -- at the rate they reach, and what is left of its time is neither's: launches, and what the operator loses.
 with main as (
-    select hardware, kind = 'engines' as is_engine, name || if(kind = 'memory', $memory, '') as name, reached
+    select hardware, kind = 'engines' as is_engine, name || if(kind = 'memory', $OWN_MEMORY, '') as name, reached
     from ({ceilings}) where is_main
 ),
 listed as (
@@ -89,7 +89,7 @@ spans as (
     select step_id as step, place, operation, busy_on as resource, op_layer, start_s, start_s + busy_s as end_s,
         max(start_s + busy_s) over (
             partition by step_id, busy_on order by start_s, place rows between unbounded preceding and 1 preceding) as before_s,
-        case busy_on when engine then 0 when fast_tier then 1 when engine || $memory then 1 when backing_tier then 3 else 2 end
+        case busy_on when engine then 0 when fast_tier then 1 when engine || $OWN_MEMORY then 1 when backing_tier then 3 else 2 end
             as lane
     from working
 )

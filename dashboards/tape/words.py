@@ -1,14 +1,13 @@
 """What the page of tapes calls things, and what it says where it has nothing to draw."""
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.experts.words import CYCLE_WORDS, REPLAY_FIRST
+from tokentape.dashboards.experts.words import CYCLE_WORDS, REPLAY_FIRST, SCOPES
 
-__all__ = ["CYCLE_WORDS", "REPLAY_FIRST"]
+__all__ = ["CYCLE_WORDS", "REPLAY_FIRST", "SCOPES"]
 RECORD_FIRST = (
     "Nothing to draw: no tape with routing fits. Run: tokentape capture --model embedded --dataset code, then tokentape load "
     "and tokentape site."
 )
-SCOPES = {"global": "one cache for all layers", "per-layer": "an equal share for each layer"}
 FORMS = {
     "recorded": theme.BLUE,
     "independent, as often as recorded": theme.GREEN,

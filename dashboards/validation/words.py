@@ -9,6 +9,7 @@ SPLITS = {
     "same_generation": "device never seen (by its generation)", "pooled": "device never seen, all together",
     "other_device": "device never seen",
 }  # fmt: skip
+SPLIT_NAMES = list(SPLITS.values())
 OPERATORS = {"gemm": "GEMM", "moe": "MoE"}
 DECADES = [10.0**n for n in range(-9, 4)]
 CUT = 0.6  # of a bar: larger errors are cut, and told in words
@@ -18,6 +19,7 @@ METRICS = {
     "read_bytes_per_token": "bytes read", "io_s_per_token": "reading", "compute_s_per_token": "computing",
 }  # fmt: skip
 RESTS_ON = {"closed_form": "nothing fitted", "held_out": "fitted on another run", "fitted": "fitted on this run"}
+RESTS = list(RESTS_ON.values())
 RECORD = (
     "Run: tokentape validate serving PATH --hardware GPU --record, or validate offload, then tokentape load and tokentape site."
 )

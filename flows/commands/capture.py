@@ -1,4 +1,5 @@
-"""capture, train-embedded: what makes tapes and models. Settings and their checks are capture/'s own."""
+"""capture, record, models train: tapes of a model that runs here or of a server, and models. Settings and their checks are
+capture/'s own."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tokentape.flows.console import capture_bar, mebibytes, note
-from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, asked, option
+from tokentape.flows.commands import imports
+from tokentape.flows.console import capture_bar, mebibytes, note, progress_bar
+from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, argument, asked, option
 
 DatasetOption = Annotated[
     str,
@@ -26,6 +28,9 @@ TablesOption = Annotated[
         "--tables",
     ),
 ]
+SplitOption = Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")]
+SubsetOption = Annotated[str | None, option("Configuration of a hub data set.")]
+FieldOption = Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")]
 
 
 def capture(
@@ -57,9 +62,9 @@ def capture(
     compact_scores: Annotated[
         bool, option("Round scores to 11 bits, but where a decision would change (docs/tape.md).", "--compact-scores")
     ] = False,
-    split: Annotated[str | None, option("Split of a hub data set. [default: test, else the first]")] = None,
-    subset: Annotated[str | None, option("Configuration of a hub data set.")] = None,
-    field: Annotated[str | None, option("Field that holds the prompt. [default: prompt, text or question]")] = None,
+    split: SplitOption = None,
+    subset: SubsetOption = None,
+    field: FieldOption = None,
     device: DeviceOption = "auto",
     device_map: Annotated[str | None, option("Device map for transformers, such as auto; instead of --device.")] = None,
     dtype: DtypeOption = "auto",
@@ -121,6 +126,55 @@ def capture(
     with capture_bar(dataset) as show:
         trace_id = record(settings, store, resume, show)
     print(trace_id)
+
+
+def record(
+    url: Annotated[str, argument("URL", "A running server, such as http://localhost:8000.")],
+    model: imports.ModelOption,
+    dataset: DatasetOption,
+    engine: Annotated[str, option("What the server is: vllm or sglang.", "--from")] = "vllm",
+    max_requests: Annotated[int, option("Prompts to send.", min=1)] = 32,
+    max_new_tokens: Annotated[int, option("Tokens after each prompt.", min=1)] = 128,
+    temperature: Annotated[float, option("0 is greedy.")] = 0.0,
+    seed: Annotated[int, option("For sampling.")] = 0,
+    concurrency: Annotated[int, option("Requests that the server has at once.", min=1)] = 8,
+    split: SplitOption = None,
+    subset: SubsetOption = None,
+    field: FieldOption = None,
+    out: Annotated[Path, option("Folder of the responses, which stay.")] = Path(),
+    store: StoreOption = None,
+) -> None:
+    """Send prompts to a running vLLM or SGLang server and record what its routers chose as a tape. Prints the trace id.
+
+    The server must return routed experts (--enable-return-routed-experts). Where vLLM also returns what it accepted of its drafts
+    (--per-request-spec-decode-metrics), that is a second tape. Stop it at any time; the same command goes on.
+
+    \b
+    Examples:
+      tokentape record http://localhost:8000 --model qwen3-30b-a3b --dataset prompts.jsonl --max-requests 200
+      tokentape record --from sglang http://localhost:30000 --model config.json --dataset math
+    """
+    from tokentape.capture.datasets import items
+    from tokentape.capture.importers import sglang, vllm
+    from tokentape.capture.importers.acceptance import import_acceptance
+    from tokentape.capture.served import TOLD
+    from tokentape.capture.served import record as responses_of
+    from tokentape.flows.workers import gone_soon
+    from tokentape.warehouse.models import config_path
+
+    config = config_path(model)
+    prompts = [item.prompt for item in items(dataset, max_requests, split, field, subset)]
+    sampling = {"max_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    with gone_soon(), progress_bar(f"record from {url}") as advance:
+        path = responses_of(url, engine, prompts, sampling, out, concurrency, advance)
+    note(f"responses in {path}")
+    held = path.read_bytes()
+    routed, drafted = (told in held for told in TOLD)
+    if routed:
+        convert = vllm.import_vllm if engine == "vllm" else sglang.import_sglang
+        imports.report(store, convert([path], config, store))
+    if drafted:
+        imports.report(store, import_acceptance(path, store))
 
 
 def train_embedded(

@@ -24,9 +24,9 @@ def calibrate_kelle(
       tokentape calibrate kelle                      how the shipped shares do
       tokentape calibrate kelle TRACE --out my-kelle.toml
     """
-    from tokentape.flows.kv_tape import attention_tape
-    from tokentape.flows.systems.kelle.closed_forms import checks, told
     from tokentape.flows.systems.kelle.settings import Settings, setup
+    from tokentape.flows.systems.kelle.study import checks, told
+    from tokentape.flows.tapes import attention_tape
     from tokentape.replay.kelle.ratios import ratios
     from tokentape.replay.kelle.shares import shares_of
     from tokentape.replay.kelle.systems import FITS

@@ -132,10 +132,10 @@ def offload(
       tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
     """
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.offload import rows_of
+    from tokentape.flows.validation import streamed
 
     with progress_bar("validate") as show:
-        rows = rows_of(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
+        rows = streamed(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
     if record:
         _record(store, path, machine, rows, len({row.source for row in rows}))
     if as_json:

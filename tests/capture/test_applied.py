@@ -10,7 +10,7 @@ from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
 from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.live.system import SystemTried
-from tokentape.flows.scored import scored_trace
+from tokentape.flows.tapes import scored_trace
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
 from tokentape.policies.slots import System

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from tokentape.capture.run import CaptureSettings, capture
-from tokentape.flows.scored import composed, scored_trace
+from tokentape.flows.tapes import composed, scored_trace
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import serve
 from tokentape.warehouse.tape import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tokentape.capture.importers.acceptance import import_acceptance
-from tokentape.flows.speculation import metrics_of
+from tokentape.flows.tapes import acceptance_of
 from tokentape.warehouse.tape import Store
 
 # The example of vLLM's pull request 48915, in its two forms.
@@ -28,7 +28,7 @@ def imported(tmp_path, text):
 
 @pytest.mark.parametrize("body", [SUMMARY, DETAILED], ids=["summary", "detailed"])
 def test_the_engines_own_means_come_out(tmp_path, body):
-    found = metrics_of(imported(tmp_path, json.dumps(body)))
+    found = acceptance_of(imported(tmp_path, json.dumps(body)))
     stats = body["metrics"]["speculative_decoding"]
     assert found["tau_committed"] == pytest.approx(stats["mean_acceptance_length"])
     assert [found[f"accepted_{j}"] * 43 for j in range(4)] == pytest.approx(stats["acceptance_histogram"])

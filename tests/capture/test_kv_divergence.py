@@ -13,7 +13,7 @@ from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.divergence import agreement, open_trail
 from tokentape.capture.run import CaptureSettings, capture
-from tokentape.flows.kv_tape import attention_tape, run
+from tokentape.flows.tapes import attention_tape, replay_attention
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP
 from tokentape.policies.kv.quest import Quest, page_scores
@@ -145,7 +145,7 @@ def test_quest_over_recorded_pages_reads_what_all_keys_say(model_folder, tmp_pat
     settings = CaptureSettings(model_folder("Llama"), str(text), ("tokens", "attention"), max_new_tokens=9, batch_size=2)
     settings = dataclasses.replace(settings, max_prompt_tokens=32, key_pages=4, query_heads=True)
     trace_id, policy, page = capture(settings, store), Quest(12, dense_layers=1), 4
-    found = run(store, trace_id, policy, True, True)
+    found = replay_attention(store, trace_id, policy, True, True)
     model, shares = AutoModelForCausalLM.from_pretrained(settings.model, attn_implementation="eager").eval(), []
     tokens, requests_ = (store.open(trace_id).read(name) for name in ("tokens", "requests"))
     sums = store.open(trace_id).read("attention").filter(reduction="head_sum")

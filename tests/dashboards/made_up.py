@@ -15,7 +15,6 @@ from importlib import import_module
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -279,14 +278,9 @@ def assert_says(said: dict[str, dict[str, str]], page: str) -> None:
     assert {key: found[key] for key in wrong} == {key: sentences[key] for key in wrong}
 
 
-def folder_of(page: ModuleType | Declared) -> Path:
-    """Where the files of a page lie."""
-    return page.folder if isinstance(page, Declared) else Path(str(page.__file__)).parent
-
-
-def said_of(page: ModuleType | Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
+def said_of(page: Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
     """The sentence of a page's figure over rows of one's own. facts: what else it names."""
-    folder = folder_of(page)
+    folder = page.folder
     words = vars(import_module(f"tokentape.dashboards.{folder.name}.words"))
     named = {name: Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
     return filled(load(folder, figure)["answer"], {**words, **named})

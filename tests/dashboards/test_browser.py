@@ -16,8 +16,7 @@ from made_up_slicemoe import EVERYTHING, add_live, add_unheld
 
 from tokentape.dashboards import index, shell, site
 from tokentape.dashboards.shell import AT_ONCE
-from tokentape.dashboards.site import PAGE_BYTES, TOPICS, build
-from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.site import PAGE_BYTES, TOPICS, build, slicemoe
 from tokentape.dashboards.slicemoe.words import RECORD
 
 TRACE = "qwen3-30b-a3b-q4km-8c9d"
@@ -210,10 +209,10 @@ def test_a_link_sets_the_limits(site_folder: Path, open_file: Opener) -> None:
 def slicemoe_alone(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """SliceMoE's page of some rows, with Vega inside."""
     with opened(tmp_path / "rows.duckdb", *request.param) as connection:
-        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.FILE, slicemoe.TITLE)], is_single=True)
+        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.file, slicemoe.title)], is_single=True)
     assert len(html.encode()) < PAGE_BYTES + len(shell.vega())
-    (tmp_path / slicemoe.FILE).write_text(html, encoding="utf-8")
-    return tmp_path / slicemoe.FILE
+    (tmp_path / slicemoe.file).write_text(html, encoding="utf-8")
+    return tmp_path / slicemoe.file
 
 
 @pytest.mark.parametrize("slicemoe_alone", [(add_live, add_unheld)], indirect=True)

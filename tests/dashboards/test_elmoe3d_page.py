@@ -22,10 +22,10 @@ from made_up_elmoe3d import (
 )
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.elmoe3d import words as elmoe3d_words
 from tokentape.dashboards.engine.ask import rows_of
 from tokentape.dashboards.shell import Page
+from tokentape.dashboards.site import elmoe3d
 from tokentape.replay.elmoe3d import checks
 from tokentape.warehouse.load import claims
 
@@ -46,7 +46,7 @@ def asked_of(query: str, **columns: object) -> pl.DataFrame:
     }  # fmt: skip
     with duckdb.connect() as connection:
         connection.register("shown", pl.DataFrame(told | columns))
-        return rows_of(connection, Path(elmoe3d.__file__).parent / "rows.sql", query)
+        return rows_of(connection, elmoe3d.folder / "rows.sql", query)
 
 
 def test_the_page_opens_with_the_answer_and_what_it_rests_on(page: Page) -> None:

@@ -10,7 +10,6 @@ import pytest
 from made_up import VIEWS_SQL
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine import figures
 from tokentape.dashboards.engine.ask import Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
@@ -18,7 +17,7 @@ from tokentape.dashboards.engine.figures import Drawn, load, options, with_figur
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.shell import Control, Page
-from tokentape.dashboards.site import kelle
+from tokentape.dashboards.site import elmoe3d, kelle
 
 ROWS = pl.DataFrame(
     {"batch": [1, 2], "ms": [3.0, 2.0], "low": [2.0, 1.0], "high": [4.0, 3.0], "paper": [3.5, None], "who": ["b", "a"]}
@@ -167,7 +166,7 @@ def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: st
 
 
 def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(duckdb.connect(), Path(elmoe3d.__file__).parent)
+    ask = Ask(duckdb.connect(), elmoe3d.folder)
     for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}), lambda _: Drawn({"sweeps": ROWS.clear()})):
         monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: found)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
@@ -222,10 +221,9 @@ def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: 
     def made(ask: Ask, name: str, metric: str) -> Drawn:
         return Drawn({name: ROWS.select(metric)})
 
-    monkeypatch.setattr(elmoe3d, "made", made, raising=False)
-    folder = Path(elmoe3d.__file__).parent
-    rows = figures._rows(folder, "mine", {"rows": "page:made", "given": {"metric": "ms"}})
-    assert rows(Ask(duckdb.connect(), folder)).data["mine"].columns == ["ms"]
+    monkeypatch.setattr("tokentape.dashboards.elmoe3d.drawn.made", made, raising=False)
+    rows = figures._rows(elmoe3d.folder, "mine", {"rows": "drawn:made", "given": {"metric": "ms"}})
+    assert rows(Ask(duckdb.connect(), elmoe3d.folder)).data["mine"].columns == ["ms"]
 
 
 def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:
@@ -254,8 +252,9 @@ def test_a_sentence_asks_its_rows(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("answer", ["{{ rows.where('mss > 1').n }}", "{{ rows.first.mss }}", "{% if %}", "{{ 1 / 0 }}"])
 def test_a_mistake_in_a_sentence_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}, chart=lambda start: {}))
-    monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | {"answer": answer, "depends": []})
+    monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}))
+    told = {"answer": answer, "depends": [], "panels": {}, "chart": {"data": "chip", "x": "batch:Q", "marks": ["point"]}}
+    monkeypatch.setattr(figures, "load", lambda folder, name: load(folder, name) | told)
     with pytest.raises(BadFigure) as error:
         with_figures(Page("f", "t", "l", "page.html"), Ask(duckdb.connect(), kelle.folder), ["chip"])
     assert str(error.value).startswith("kelle/figures/chip.toml: answer: ")

@@ -13,9 +13,9 @@ from made_up import assert_says, said_of
 from made_up_hardware import HOSTILE, MACHINES, PAIR_STEP, PHONE_STEP
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.hardware import page as hardware
 from tokentape.dashboards.hardware import recorded, roofline
 from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
+from tokentape.dashboards.site import hardware
 from tokentape.dashboards.units import number, quantity
 from tokentape.flows.estimates import estimated
 from tokentape.replay.estimate import Load
@@ -126,7 +126,7 @@ def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection
 def test_every_number_is_in_the_table_with_its_source(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
-    html = shell.render(hardware.page(connection, 16), [(hardware.FILE, hardware.TITLE)])
+    html = shell.render(hardware.page(connection, 16), [(hardware.file, hardware.title)])
     numbers = hardware.asked(connection)("numbers")
     assert html.count("<td><code>") == numbers.height
     assert html.count('class="badge"') == numbers.filter("is_assumed").height

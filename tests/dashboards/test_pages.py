@@ -12,14 +12,12 @@ import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
-from made_up import folder_of, opened
+from made_up import opened
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.elmoe3d import page as elmoe3d
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.shell import Figure, Page
-from tokentape.dashboards.site import compare, cxl_ndp, kelle, layered
-from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, kelle, layered, slicemoe
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
@@ -29,8 +27,8 @@ MADE = {
     slicemoe: for_slicemoe,
 }  # fmt: skip
 _PARTS = json.loads((Path(__file__).parent / "parts.json").read_text())
-PARTS: dict[ModuleType | Declared, tuple[ModuleType, dict[str, list[str]]]] = {
-    page: (made, _PARTS[folder_of(page).name]) for page, made in MADE.items()
+PARTS: dict[Declared, tuple[ModuleType, dict[str, list[str]]]] = {
+    page: (made, _PARTS[page.folder.name]) for page, made in MADE.items()
 }
 COMMANDS = {
     slicemoe: ("tokentape study slicemoe", "tokentape evaluate --model embedded", "tokentape fidelity --model embedded"),
@@ -42,11 +40,11 @@ def opening_answer(page: Page, figure: Figure) -> str:
     return figure.answers.get("|".join(page.opening.get(name, "") for name in figure.depends), "")
 
 
-@pytest.mark.parametrize("topic", PARTS, ids=lambda topic: topic.TITLE)
-def test_an_empty_warehouse_says_what_to_run(topic: ModuleType | Declared, empty_database: Path) -> None:
+@pytest.mark.parametrize("topic", PARTS, ids=lambda topic: topic.title)
+def test_an_empty_warehouse_says_what_to_run(topic: Declared, empty_database: Path) -> None:
     with connect(empty_database) as connection:
         page = topic.page(connection, 16)
-    html = shell.render(page, [(topic.FILE, topic.TITLE)])
+    html = shell.render(page, [(topic.file, topic.title)])
     assert html.count('class="missing"') == len(page.figures)
     assert all("Run: tokentape " in figure.missing for figure in page.figures)
     assert all(command in html for command in COMMANDS.get(topic, ()))
@@ -54,8 +52,8 @@ def test_an_empty_warehouse_says_what_to_run(topic: ModuleType | Declared, empty
     assert "table3" not in html
 
 
-@pytest.mark.parametrize("topic", [elmoe3d, compare], ids=lambda topic: topic.TITLE)  # of the others, test_site.py
-def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: ModuleType | Declared, tmp_path: Path) -> None:
+@pytest.mark.parametrize("topic", [elmoe3d, compare], ids=lambda topic: topic.title)  # of the others, test_site.py
+def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: Declared, tmp_path: Path) -> None:
     made = PARTS[topic][0]
     tapes = [made.add_tape] if hasattr(made, "add_tape") else []
     with opened(tmp_path / "all.duckdb", *made.EVERYTHING, *tapes) as connection:
@@ -64,24 +62,24 @@ def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: ModuleType | De
 
 
 @pytest.mark.parametrize(("topic", "part"), [(topic, part) for topic, (_, parts) in PARTS.items() for part in parts])
-def test_each_part_stands_alone(topic: ModuleType | Declared, part: str, tmp_path: Path) -> None:
+def test_each_part_stands_alone(topic: Declared, part: str, tmp_path: Path) -> None:
     """And its menus with it: on the Kelle page there is a reading to choose although the headline is missing."""
     made, parts = PARTS[topic]
     adders: list[Callable[[dict[str, list[dict]]], None]] = [getattr(made, f"add_{name}") for name in part.split()]
     with opened(tmp_path / "part.duckdb", *adders) as connection:
         page = topic.page(connection, 16)
     drawn = [figure for figure in page.figures if figure.chart is not None]
-    html = shell.render(page, [(topic.FILE, topic.TITLE)])
+    html = shell.render(page, [(topic.file, topic.title)])
     assert [" ".join(figure.name for figure in drawn), " ".join(control.name for control in page.controls)] == parts[part]
     assert html.count('class="missing"') == len(page.figures) - len(drawn)
     silent = [figure.name for figure in drawn if not opening_answer(page, figure)]
     assert silent == (["lanes"] if "lanes" in part else [])  # which the page says of a model that was not put on the clock
 
 
-@pytest.mark.parametrize("topic", [cxl_ndp, elmoe3d, layered, slicemoe], ids=lambda topic: topic.TITLE)
-def test_no_number_of_the_paper_is_typed_into_the_page(topic: ModuleType | Declared) -> None:
+@pytest.mark.parametrize("topic", [cxl_ndp, elmoe3d, layered, slicemoe], ids=lambda topic: topic.title)
+def test_no_number_of_the_paper_is_typed_into_the_page(topic: Declared) -> None:
     """Published numbers with two decimals or more that would betray a copy. Readings of the Kelle page quote two."""
-    folder = folder_of(topic)
+    folder = topic.folder
     stated = {f"{row['value']:g}" for row in claims().to_pylist() if row["paper"] == folder.name and row["value"] is not None}
     telling = {text for text in stated if len(text.partition(".")[2]) >= 2 and float(text) > 1}
     source = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix != ".pyc")

@@ -11,8 +11,7 @@ from made_up import POLICIES, said_of, write
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine.say import Rows
-from tokentape.dashboards.experts import page as experts
-from tokentape.dashboards.site import tape
+from tokentape.dashboards.site import experts, tape
 from tokentape.dashboards.units import significant
 from tokentape.warehouse.sql import connect
 
@@ -131,8 +130,8 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     lines = theme.lines(
         [("lru", "LRU", False), ("belady", "Belady (bound)", True), ("mine", "mine", False), ("sees", "sees", True)]
     )
-    assert lines.labels == ["LRU", "Belady (bound)", "mine", "sees"]
-    assert [dash != [1, 0] for dash in lines.dashes] == [False, True, False, True]  # dashed: the bounds alone
+    assert lines["names"] == ["LRU", "Belady (bound)", "mine", "sees"]
+    assert [dash != [1, 0] for dash in lines["dashes"]] == [False, True, False, True]  # dashed: the bounds alone
     assert {name for name, look in theme.POLICIES.items() if look.shape in theme.DASHES} == {"belady", "belady-bypass"}
 
 

@@ -15,8 +15,7 @@ from jsonschema.validators import validator_for
 from made_up import NAMES, TAPES, catalogue, curve, gates, replay, summaries, write
 
 from tokentape.dashboards import index, site
-from tokentape.dashboards.experts import page as experts
-from tokentape.dashboards.site import build
+from tokentape.dashboards.site import build, experts
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.sql import BadWarehouse, connect
 
@@ -32,7 +31,7 @@ def pages(site_folder: Path) -> dict[str, str]:
 @pytest.fixture
 def one_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites of one page and the index, where what is tested is not what the pages say."""
-    monkeypatch.setattr(site, "TOPICS", {experts.FILE: site.TOPICS[experts.FILE]})
+    monkeypatch.setattr(site, "TOPICS", {experts.file: site.TOPICS[experts.file]})
 
 
 class Resources(HTMLParser):
@@ -222,7 +221,7 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     def broken(*_: Any) -> None:
         raise ValueError("a page failed")
 
-    monkeypatch.setitem(site.TOPICS, experts.FILE, (experts.TITLE, broken))
+    monkeypatch.setitem(site.TOPICS, experts.file, (experts.title, broken))
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     with pytest.raises(ValueError, match="a page failed"):
         build(database, out)
@@ -261,7 +260,7 @@ def test_the_same_warehouse_gives_the_same_bytes(database: Path, tmp_path: Path,
 @pytest.mark.usefixtures("one_topic")
 def test_a_page_alone_says_what_it_says_among_others(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:
     out = build(database, tmp_path / "again").parent
-    assert payload((out / experts.FILE).read_text(encoding="utf-8")) == payload(pages[experts.FILE])
+    assert payload((out / experts.file).read_text(encoding="utf-8")) == payload(pages[experts.file])
     assert "window.vegaEmbed=" in (out / "vega.js").read_text(encoding="utf-8")
 
 
@@ -269,7 +268,7 @@ def test_a_page_alone_says_what_it_says_among_others(database: Path, tmp_path: P
 def test_a_page_that_goes_alone_has_vega_inside(database: Path, tmp_path: Path) -> None:
     out = build(database, tmp_path / "site", is_single=True).parent
     assert not (out / "vega.js").exists()
-    html = (out / experts.FILE).read_text(encoding="utf-8")
+    html = (out / experts.file).read_text(encoding="utf-8")
     assert html.count("window.vegaEmbed=") == 1
     assert "vega.js" not in html
     assert "&#39;self&#39;" not in html

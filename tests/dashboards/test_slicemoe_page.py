@@ -18,8 +18,7 @@ from made_up_slicemoe import (
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.shell import Page
-from tokentape.dashboards.site import PAGE_BYTES
-from tokentape.dashboards.slicemoe import page as slicemoe
+from tokentape.dashboards.site import PAGE_BYTES, slicemoe
 
 PAGE, MADE = slicemoe, EVERYTHING  # of the fixtures connection, page and said
 LIVE = "embedded, code"
@@ -169,7 +168,7 @@ def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page(tmp_path: Path) -> No
             gates(tape, rows)
 
     with opened(tmp_path / "large.duckdb", *EVERYTHING, add) as connection:
-        html = shell.render(slicemoe.page(connection, 18), [(slicemoe.FILE, slicemoe.TITLE)])
+        html = shell.render(slicemoe.page(connection, 18), [(slicemoe.file, slicemoe.title)])
     assert html.count('"layer":"all"') > 18
     assert len(html.encode()) < PAGE_BYTES
 

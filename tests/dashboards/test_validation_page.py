@@ -24,7 +24,7 @@ def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> Non
     everything, sample = (validation.asked(connection, size)("points") for size in (100, 1))
     n_groups = len(MEANS) * len(SPLITS) * len(DEVICES)
     assert (everything.height, sample.height) == (40 * n_groups, 12 * n_groups)
-    one = sample.filter((pl.col("operator") == "gemm") & (pl.col("split") == "fitted")).partition_by("setup")[0]
+    one = sample.filter(operator="GEMM", split=SPLIT_WORDS["fitted"]).partition_by("setup")[0]
     assert one["shape"].to_list() == [f"m {i}" for i in (3, 6, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39)]
 
 

@@ -229,10 +229,10 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     for extra in ("torch", "prefect", "altair"):
         pytest.importorskip(extra)
     from tokentape.dashboards import site
-    from tokentape.flows import compared, demo
+    from tokentape.flows import demo
 
-    for name, few in (("SYSTEMS", ("near_compute",)), ("MACHINES", ("workstation-rtx4090-pcie4",)), ("ROOMS", ("50%",))):
-        monkeypatch.setattr(compared, name, few)
+    for name, few in (("COMPARED", ("near_compute",)), ("MACHINES", ("workstation-rtx4090-pcie4",)), ("ROOMS", ("50%",))):
+        monkeypatch.setattr(demo, name, few)
     monkeypatch.setattr(demo, "DATASETS", ("math",))
     monkeypatch.setattr(demo, "PAPERS", ("elmoe3d",))
     monkeypatch.setattr(demo, "RUNNER", "threads")

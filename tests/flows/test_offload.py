@@ -11,8 +11,8 @@ from bench.docs import validation as pages
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import validation
 from tokentape.flows.grid import load_trace
-from tokentape.flows.offload import rows_of
 from tokentape.flows.system_runs import tape_of
+from tokentape.flows.validation import streamed
 from tokentape.hw.spec import load
 from tokentape.replay.serving.validation import NOTHING
 from tokentape.replay.system import offload
@@ -30,7 +30,7 @@ HEAD = "step,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct,mgmt_ms\n"
 def rows():
     if not (DATA / "offload_measured").is_dir():
         pytest.skip("no measurements of an engine beside the project")
-    return rows_of(DATA / "offload_measured", DATA / "traces" / "bigmoeonedge", load("oneplus-15r"))
+    return streamed(DATA / "offload_measured", DATA / "traces" / "bigmoeonedge", load("oneplus-15r"))
 
 
 def test_hits_and_bytes_of_the_runs_own_tape_are_the_engines(rows):
@@ -103,7 +103,7 @@ def test_refusals_name_file_and_remedy(tokentape: Cli, tmp_path, listed, log, wo
 
 def test_json_rows_are_those_of_serving(tokentape: Cli, tmp_path, monkeypatch):
     made = offload.Row("log", 0, "hit_frac", "mean", 0.5, 0.6, 0.2)
-    monkeypatch.setattr("tokentape.flows.offload.rows_of", lambda *given: [made])
+    monkeypatch.setattr("tokentape.flows.validation.streamed", lambda *given: [made])
     (row,) = json.loads(tokentape.ok("validate", "offload", str(tmp_path), "--json").out)
     assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on"]
 

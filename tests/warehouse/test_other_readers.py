@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from small_store import IDS, TRACE, write_tape
 
-from tokentape.warehouse.columns import COLUMNS
 from tokentape.warehouse.load import database_path, load
+from tokentape.warehouse.schema.table import COLUMNS
 from tokentape.warehouse.sql import BadQuery, query
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import BadTape, Store

@@ -12,7 +12,7 @@ from small_store import summed_anew
 
 from bench.docs.schema import refreshed
 from tokentape.warehouse.at_rest import declared
-from tokentape.warehouse.columns import COLUMNS
+from tokentape.warehouse.schema.table import COLUMNS
 from tokentape.warehouse.tables import (
     RESULT_TABLES,
     TABLES,

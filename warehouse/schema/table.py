@@ -1,6 +1,7 @@
-"""What a table declares, and how a question of one engine's is answered from the tables that all of them share.
+"""What a column and a table declare, and how a question of one engine's is answered from the tables that all of them share.
 
-The tables themselves are the TOML files beside this one, a file per subject; names of columns are written as words.
+Columns are those of ../columns.toml, each declared once. The tables themselves are the TOML files beside this one, a file per
+subject; names of columns are written as words.
 """
 
 from __future__ import annotations
@@ -11,7 +12,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokentape.warehouse.columns import COLUMNS, TEXT, Column, column
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: Arrow type, unit (empty for ids, counts and names), meaning."""
+
+    type: pa.DataType
+    unit: str
+    meaning: str
+
+
+TEXT = pa.string()
+_ONE = {"u8": pa.uint8(), "u16": pa.uint16(), "u32": pa.uint32(), "i32": pa.int32(), "text": TEXT, "flag": pa.bool_()}
+_ONE |= {"i64": pa.int64(), "f16": pa.float16(), "f32": pa.float32(), "f64": pa.float64()}
+_TYPES = _ONE | {f"list[{name}]": pa.list_(of) for name, of in _ONE.items()}
+_DECLARED = tomllib.loads((Path(__file__).parents[1] / "columns.toml").read_text(encoding="utf-8"))
+
+
+def column(of: str, unit: str, meaning: str) -> Column:
+    """As columns.toml writes it: `of` names the type."""
+    return Column(_TYPES[of], unit, meaning)
+
+
+COLUMNS = {name: column(*said) for name, said in _DECLARED.items()}
 
 # What decides in a system, each a policy with its parameters; null: nothing decides there, or the engine does not tell.
 DECISIONS = {

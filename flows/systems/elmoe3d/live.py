@@ -16,8 +16,8 @@ from tokentape.capture.run import capture as record
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.flows import sources
-from tokentape.flows.speculation import opened
 from tokentape.flows.systems.elmoe3d.settings import POINTS, Live, Settings
+from tokentape.flows.tapes import rounds_of
 from tokentape.policies.speculation import POOLS
 from tokentape.warehouse.tape import Store, Tape
 
@@ -62,7 +62,7 @@ def _measured(live: Live, job: Job) -> list[dict[str, Any]]:
 
 def replay_points(tape: Tape, pools: Sequence[str], pool_fracs: Sequence[float]) -> list[dict[str, Any]]:
     """Rows of `acceptance_points` without `study`, series replay: the proxies of every pool, from one tape."""
-    rounds, m, rows = opened(tape), tape.manifest, []
+    rounds, m, rows = rounds_of(tape), tape.manifest, []
     n_rounds = len(tape.read("rounds").unique(["request_id", "round"]))
     common = {"model_id": m.model_id, "dataset": m.dataset, "n_seeds": 1, "n_rounds": n_rounds, "unit": "1"}
     for pool in pools:

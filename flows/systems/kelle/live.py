@@ -20,14 +20,16 @@ from tokentape.capture.live.system import SystemTried
 from tokentape.capture.orderings import measured
 from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
-from tokentape.flows import kv_tape, sources
+from tokentape.flows import sources
 from tokentape.flows.answers import answer, stated
 from tokentape.flows.inside_model import kv_run
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.kelle.settings import PAPER, Live, Settings
+from tokentape.flows.tapes import attention_tape
 from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.resolve import resolve
 from tokentape.replay.kv.replay import replay_kv
+from tokentape.warehouse.results import rows_of
 from tokentape.warehouse.tape import Store
 
 Row = dict[str, Any]
@@ -104,7 +106,7 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
         return _replayed(store, study, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
 
     of = study.once(store, f"{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
-    return study.rows_of(store, job.table, of) or []
+    return rows_of(store, job.table, of) or []
 
 
 def _measured(live: Live, job: Job) -> list[Row]:
@@ -124,7 +126,7 @@ def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
     tables = ("requests", "tokens", "attention")
     settings = CaptureSettings(study.live.model, job.dataset, tables, job.items, job.prompt, job.output)
-    tape = kv_tape.attention_tape(store, record(settings, store, resume=True))
+    tape = attention_tape(store, record(settings, store, resume=True))
     evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
     policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
     found = [replay_kv(tape, policy).tables for policy in policies]

@@ -7,15 +7,30 @@ seconds and are computed anew with every run; the live model takes minutes, and 
 
 from __future__ import annotations
 
-from tokentape.flows.answers import Row
+from collections.abc import Callable, Iterable
+
+from tokentape.flows.answers import Row, answer, answered
 from tokentape.flows.running import Running
-from tokentape.flows.systems.kelle.closed_forms import VIEWS, answers, checks, points_of, told
-from tokentape.flows.systems.kelle.settings import Settings, setup
+from tokentape.flows.systems.kelle.settings import PAPER, Settings, setup
+from tokentape.replay.kelle import rows as of_views
+from tokentape.replay.kelle.derived import errors, quantities
 from tokentape.replay.kelle.pareto import Tried, pareto_rows
-from tokentape.replay.kelle.systems import Work
+from tokentape.replay.kelle.ratios import ratios
+from tokentape.replay.kelle.rows import Setup
+from tokentape.replay.kelle.systems import MODES, Work
 from tokentape.warehouse.model_config import from_config
+from tokentape.warehouse.tables import TABLES
 
 __all__ = ["Settings", "run"]
+
+# Views and what makes their rows, but for the points.
+VIEWS: dict[str, Callable[[Setup], Iterable[Row]]] = {
+    "kelle_requests": of_views.requests,
+    "kelle_recompute": of_views.recompute,
+    "kelle_lifetimes": of_views.layer_lifetimes,
+    "kelle_parts": of_views.parts,
+    "kelle_retention": of_views.retention,
+}
 
 
 def run(at: Running) -> list[Row]:
@@ -44,3 +59,60 @@ def run(at: Running) -> list[Row]:
     costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), tried)
     at.write({"kelle_quality": list(live.quality_rows(measured)), "kelle_pareto": costed, "answers": said})
     return said
+
+
+def points_of(study: Settings, made: Setup) -> list[Row]:
+    """Rows of `kelle_points`, series by series; a system that keeps all tokens has one row for all budgets."""
+    rows = [row for group in study.grid for row in of_views.swept(made, group.series, group.role, list(study.points(group)))]
+    rows += of_views.swept(made, "sensitivity", "report", of_views.retained(made))
+    return list({tuple(row[name] for name in TABLES["kelle_points"].key): row for row in rows}.values())
+
+
+def checks(study: Settings, made: Setup) -> list[Row]:
+    """Rows of `kelle_checks`: numbers derived a second way, and errors."""
+    found = quantities(made)
+    derived = [
+        {
+            "check": one.check,
+            "series": "derived",
+            "value": found[one.value],
+            "published": found[one.published] if one.published else None,
+            "unit": one.unit,
+            "how": one.how.format(**found),
+        }
+        for one in study.derived
+        if one.check
+    ]
+    blank = dict.fromkeys(("setting", "published"))
+    rows = [blank | row | {"bar_high": study.bars.get(row["check"])} for row in (*derived, *errors(made))]
+    if missing := study.bars.keys() - {row["check"] for row in rows}:
+        raise ValueError(f"[bars]: no check is named {missing.pop()}")
+    return rows
+
+
+def told(study: Settings, checks: list[Row]) -> list[str]:
+    """The checks that are said by every run, as sentences."""
+    said = {one.check for one in study.derived if one.is_told}
+    unit = {row["check"]: "" if row["unit"] == "1" else f" {row['unit']}" for row in checks}
+    return [
+        f"{name}: {row['value']:.3g}{unit[name]} here, {row['published']:.3g}{unit[name]} as published ({row['how']})"
+        for row in checks
+        if (name := row["check"]) in said
+    ]
+
+
+def answers(study: Settings, made: Setup, rows: dict[str, list[Row]]) -> list[Row]:
+    """rows: by view. The paper's ratios of systems, none where nothing fits the DRAM; what is derived; what the rows say. Tables
+    2 to 6 need the real models and are not answered."""
+    found = []
+    derived = quantities(made)
+    for mode in MODES:
+        steps = made.steps(mode)
+        for ratio in ratios(made.claims, steps):
+            value, n_cells = steps.value(ratio)
+            if n_cells:
+                how = f"{ratio.metric}: {ratio}; {n_cells} cells"
+                found.append(answer(ratio.claim_id, value, how, mode))
+        asked = (one for one in study.derived if one.claim and mode in one.modes)
+        found += [answer(f"{PAPER}/{one.claim}", derived[one.value], one.how.format(**derived), mode) for one in asked]
+    return [*found, *answered(study.answers, PAPER, rows)]

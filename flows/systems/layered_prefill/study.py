@@ -28,6 +28,7 @@ from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.serving.metrics import ServiceLevel
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
+from tokentape.warehouse.results import rows_of
 from tokentape.warehouse.tape import Store
 
 ARRIVALS = "TOKENTAPE_ARRIVALS"  # names the folder of recorded arrivals
@@ -173,7 +174,7 @@ def run(at: Running) -> list[Row]:
     at.tell(missing)
     at.expect(wanted, replayed)
     ran = dict(at.each(of_job, [*wanted, *replayed]))
-    rows = {job: study.rows_of(at.store, "serving_points", ran[job]) or [] for job in wanted}
+    rows = {job: rows_of(at.store, "serving_points", ran[job]) or [] for job in wanted}
     made = [] if study.is_copy else answers(at.store, study, rows)
     covered = coverage(at.store)
     at.write({"answers": made, "coverage_points": covered})

@@ -12,12 +12,13 @@ from typing import Any
 from tokentape.flows.answers import Row, answered, numbers, queried
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import Running
-from tokentape.flows.scored import composed
 from tokentape.flows.systems.slicemoe import sweeps
 from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, PAPER, Model, Settings
+from tokentape.flows.tapes import composed
 from tokentape.replay.slicemoe.operating_point import operating_points
 from tokentape.warehouse import models
 from tokentape.warehouse.formats import slice_bytes
+from tokentape.warehouse.results import rows_of
 from tokentape.warehouse.tape import Store
 
 __all__ = ["Settings", "run"]
@@ -38,7 +39,7 @@ def run(at: Running) -> list[Row]:
         dict(at.each(live.run_job, inside))
     if study.is_copy:
         return []
-    points = [row for job in drawn for row in study.rows_of(at.store, "slicemoe_points", ran[job]) or ()]
+    points = [row for job in drawn for row in rows_of(at.store, "slicemoe_points", ran[job]) or ()]
     machine, asked = load_hardware(study.hardware), asked_of(study, points)
     pairs = queried([study.pairs], PAPER, asked)
     geometries = {model.name: models.load(model.name).geometry for model in study.models}

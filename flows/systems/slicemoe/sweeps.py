@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows import sources
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.scored import composed, scored_trace
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.slicemoe.settings import WARM_UPS, Captured, Model, Settings
+from tokentape.flows.tapes import composed, scored_trace
 from tokentape.hw import calibrate
 from tokentape.policies.resolve import Value
 from tokentape.policies.sliced import SliceMoE

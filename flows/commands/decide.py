@@ -1,17 +1,74 @@
-"""placement, bits: which experts a GPU should hold while the rest compute in memory, and with how many bits they may do so."""
+"""decide: one decision over recorded tapes. Which keys and values stay, which experts a GPU should hold while the rest compute in
+memory, with how many bits they may do so, and what drafts a speculative tape's rounds accept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from tokentape.flows.console import note, number, percent, print_table
-from tokentape.flows.options import StoreOption, argument, option
+from tokentape.flows.console import note, number, percent, print_table, progress_bar, quantity
+from tokentape.flows.options import StoreOption, TraceArgument, argument, option
 
 Number = TypeVar("Number", int, float)
 CapacityOption = Annotated[str, option("Experts on the GPU in a layer: '4 experts', 50% or 1.5GB of a layer's.", "--capacity")]
 ScopeOption = Annotated[str, option("per-layer, or global: the layers share the places, or the bits, by importance.", "--scope")]
 AlphaOption = Annotated[float, option("Importance: weight of selections against gate weights.", "--alpha")]
+
+
+def kv(
+    trace: TraceArgument,
+    policy: Annotated[
+        str, option("full, streaming, h2o, tova, snapkv, random, aep, aerp, quest, oracle (a bound); my.py:MyPolicy.")
+    ],
+    param: Annotated[
+        list[str] | None, option("A field of the policy, NAME=VALUE; repeatable: budget=64, sink=4, importance=mean, ...")
+    ] = None,
+    renorm: Annotated[
+        bool, option("Scale recorded rows to what is retained before scores are added up.", "--renorm/--no-renorm")
+    ] = True,
+    approximate: Annotated[
+        bool, option("Also take rows of which only the largest masses were recorded (top:M).", "--approximate")
+    ] = False,
+    store: StoreOption = None,
+) -> None:
+    """Replay a tape's attention through a KV eviction policy: what stays, how much attention that is, and its bytes.
+
+    Open loop: the tape holds what the unmodified model attended to. What eviction does to the model is measured by `tokentape
+    evaluate --policy`. Writes tables kv_replays, kv_heads and kv_timeline.
+
+    \b
+    Examples:
+      tokentape capture --model embedded --dataset code --tables requests,tokens,attention
+      tokentape decide kv TRACE --policy aerp --param budget=64 --param sink=4
+      tokentape decide kv TRACE --policy oracle --param budget=64
+    """
+    from tokentape.flows.tapes import replay_attention
+    from tokentape.policies.registry import blamed
+    from tokentape.policies.resolve import parse, resolve
+
+    with blamed("kv", policy), progress_bar("kv"):
+        chosen = resolve("kv", policy, parse(param))
+        found = replay_attention(store, trace, chosen, renorm, exact=not approximate)
+    row = found.replay
+    high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
+    rows = [
+        ("attention on retained tokens", percent(row["kept_mass_frac"]) + high),
+        ("tokens evicted", number(row["n_evicted"], ",")),
+        ("tokens that most heads retain, of those that any does", percent(row["popular_frac"])),
+        ("keys and values", quantity(row["kv_bytes"], "B")),
+        ("layer inputs in their place", quantity(row["x_bytes"], "B")),
+        ("a full cache", quantity(row["full_bytes"], "B")),
+    ]
+    if row["popular_stays_frac"] is not None:
+        rows.insert(3, ("popular after the prompt and still at the end", percent(row["popular_stays_frac"])))
+    bound = " (a bound: it sees the future)" if row["is_bound"] else ""
+    title = f"{row['policy']} {row['parameters']}{bound}\ntape {row['trace_id']} ({row['origin']}), {row['n_steps']:,} tokens"
+    print_table(title, ("", "mean after a token"), rows, numbers=("mean after a token",))
+    if not row["is_exact"]:
+        note(
+            "approximate: rows are cut short, or a prompt is known only as a sum over its queries (record its last ones with "
+            "capture --attention-rows N, N at least the policy's window)"
+        )
 
 
 def placement(
@@ -108,6 +165,35 @@ def bits(
         shown.append((row["rule"], number(row["mean_bits"], "g"), number(row["loss"], ".4g"), *over))
     columns = ("rule", "mean bits", "table loss", "over uniform", "over the optimum")
     print_table(f"{totals[0]['source']}, {method}, ranked by {totals[0]['ranking']}", columns, shown, numbers=columns[1:])
+
+
+def acceptance(
+    trace: TraceArgument,
+    pool: Annotated[
+        str | None, option("Replay the pools under hotness, lru, static, random or oracle. [default: the recorded one]")
+    ] = None,
+    pool_frac: Annotated[float | None, option("Share of a layer's experts in the pool. [default: the recorded one]")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Print a speculative tape's accepted lengths, every metric by its name, recomputed from its drafts; replay its pools.
+
+    A pool other than the recorded one is approximate: the recorded drafts' original routing stands for what would have been.
+
+    \b
+    Examples:
+      tokentape decide draft TRACE
+      tokentape decide draft TRACE --pool lru --pool-frac 0.25
+    """
+    from tokentape.flows.tapes import acceptance_of, rounds_of
+
+    tape = store.open(trace)
+    shown = [(name, number(value, ".4g")) for name, value in acceptance_of(tape).items()]
+    print_table(f"{tape.trace_id}: {tape.manifest.rows['rounds']} rows of rounds", ("metric", "value"), shown, numbers=("value",))
+    if pool is None and pool_frac is None and (tape.manifest.settings.get("speculation") or {}).get("draft") != "elastic":
+        return
+    found = rounds_of(tape).replay(pool, pool_frac)
+    proxies = [(name, number(value, ".4g")) for name, value in found.proxies.items()]
+    print_table(f"pools, {found.fidelity}", ("metric", "value"), proxies, numbers=("value",))
 
 
 def _numbers(text: str, option: str, kind: Callable[[str], Number]) -> list[Number]:

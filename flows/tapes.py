@@ -1,7 +1,9 @@
-"""A tape as sliced serving reads it: its trace with the router's scores, and what its gates say of experts that are alike."""
+"""A tape as engines read it: with the router's scores, and what its gates say of experts that are alike; its attention; the
+rounds of its drafts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -9,12 +11,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.policies.kv import KVPolicy
 from tokentape.policies.resolve import Value, resolve
 from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import gate_similarity
+from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.replay.kv.replay import KVReplay, replay_kv
+from tokentape.replay.kv.tape import PIECE_BYTES, AttentionTape
+from tokentape.replay.rounds import NEEDED, RoundTape, accepted_lengths
 from tokentape.replay.scores import Scores, scores_from_choices, scores_from_table
 from tokentape.replay.trace import Trace, trace_from_tables
-from tokentape.warehouse.tape import ROW_GROUP_ROWS, Store
+from tokentape.warehouse.results import write_together
+from tokentape.warehouse.tape import ROW_GROUP_ROWS, BadTape, Store, Tape
 
 
 def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:
@@ -69,3 +77,51 @@ def composed(params: Mapping[str, Value], store: Store | None = None) -> SliceMo
             given["router.similarity"] = similarity(store or Store(), of)
     system: SliceMoE = resolve("system", "slicemoe", given)
     return system
+
+
+def attention_tape(store: Store, trace: str) -> AttentionTape:
+    """The tape by id. Raises BadTape where it holds no attention or no requests."""
+    tape = store.open(trace)
+    tape.files("attention")
+    told = tape.read("requests").select("request_id", "n_prompt_tokens", "n_output_tokens").iter_rows()
+    requests = {request_id: (n_prompt, n_prompt + max(0, n_output - 1)) for request_id, n_prompt, n_output in told}
+    longest = max((n for _, n in requests.values()), default=1)
+    n_rows = max(tape.manifest.attention.get("n_kv_heads", 1), PIECE_BYTES // (4 * longest))
+    of, pieces = tape.manifest, lambda: tape.batches("attention", n_rows)
+    return AttentionTape(tape.trace_id, of.origin, tape.geometry, of.attention, requests, pieces)
+
+
+def replay_attention(store: Store, trace: str, policy: KVPolicy, renorm: bool, exact: bool) -> KVReplay:
+    """Replays the tape and writes tables kv_replays, kv_heads and kv_timeline."""
+    found = replay_kv(attention_tape(store, trace), policy, renorm, exact)
+    write_together(store, found.tables, "kv_replays", json.dumps(found.replay, sort_keys=True))
+    return found
+
+
+def acceptance_of(tape: Tape) -> dict[str, float]:
+    """Metrics of a tape's rounds. Where it holds the drafts, lengths are recomputed from them and must be those recorded.
+
+    Raises BadTape where they are not.
+    """
+    rounds = tape.read("rounds").unique(["request_id", "round"]).sort("request_id", "round")
+    draft = tape.manifest.settings.get("speculation") or {}
+    if tape.has("acceptance") and tape.has("tokens"):
+        tables = {name: tape.read(name) for name in ("requests", "tokens", "acceptance", "rounds")}
+        ours = accepted_lengths(tables)["n_accepted"].to_numpy()
+        wrong = np.flatnonzero(ours != rounds["n_accepted"].to_numpy())
+        if wrong.size:
+            row = rounds.row(int(wrong[0]), named=True)
+            raise BadTape(
+                f"tape {tape.trace_id}: request {row['request_id']}, round {row['round']} says {row['n_accepted']} accepted, its "
+                f"drafts and text say {ours[wrong[0]]}; record it again"
+            )
+    depth = int(draft["depth"] if "depth" in draft else rounds["n_drafted"].to_numpy().max())
+    is_tree = int(draft.get("width", 1)) > 1
+    return acceptance_metrics(rounds["n_accepted"].to_numpy(), rounds["is_clipped"].to_numpy(), depth, is_tree)
+
+
+def rounds_of(tape: Tape) -> RoundTape:
+    """The tape's pools, to be replayed. Raises ValueError where it has none."""
+    m = tape.manifest
+    tables = {name: tape.read(name) for name in NEEDED if tape.has(name)}
+    return RoundTape(tape.trace_id, tape.geometry, m.settings, m.score_rule, m.score_params, tables)
