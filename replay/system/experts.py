@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.bits import ByGate
+from tokentape.policies.bits import UNIFORM, ByGate
 from tokentape.policies.bits.rule import N_WIDTHS, checked
-from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
 from tokentape.policies.kernels import dispatcher_of, numbers_of, zeros_of
 from tokentape.policies.lfu import LFU

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
-from tokentape.policies.kv.full import Full, weigh_nothing
 from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
+from tokentape.policies.kv.streaming import Full, weigh_nothing
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import System
