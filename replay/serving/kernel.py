@@ -83,8 +83,8 @@ from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
 # Entries of `counts` (N_COUNTS,).
-N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES, N_ACCEPTED = range(7)
-N_COUNTS = 7
+N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, N_ACCEPTED = range(6)
+N_COUNTS = 6
 N_PARTS = len(PARTS)
 # Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
 BUSY_S, NOW = N_COST, N_COST + 1
@@ -313,7 +313,6 @@ def run_engine(  # type: ignore[no-untyped-def]
         if kv is not None:
             kv[0][BYTE_S] += seconds * min(kv[0][HELD], kv[0][REFRESHED])
         counts[N_DECODED] += n_decode
-        counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:
             if has_drafts:
                 stacked = 0  # `verify` keeps the longest gaps, request by request

@@ -105,17 +105,15 @@ def token_times(run: ServingRun, request: int) -> Floats:
     return np.asarray(ends[first : first + int(run.requests.n_output_tokens[request])], np.float64)
 
 
-def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting: str = "full") -> dict[str, Metric]:
+def metrics(run: ServingRun, level: ServiceLevel | None = None) -> dict[str, Metric]:
     """One run's numbers; those of service levels where one is given.
 
     energy_j_per_token counts prompt and output tokens, as Layered Prefill does; energy_j_per_output_token output alone.
-    expert_bytes counts as `load_accounting` says: full, per_gpu or one_matrix.
     """
     n, requests = len(run.requests), run.requests
     n_output = int(requests.n_output_tokens.sum())
     joules = run.joules_of
     energy_j = sum(joules.values())
-    expert_bytes = run.expert_bytes * run.cost.load_frac(load_accounting)
     found = {
         "n_requests": Metric(float(n), "1"),
         "ttft_mean_s": Metric(float(run.ttft_s.mean()), "s"),
@@ -125,8 +123,8 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting:
         **_percentiles("tbt", run.gap_percentiles_s(PERCENTILES)),
         "e2e_mean_s": Metric(float(run.e2e_s.mean()), "s"),
         "jain": Metric(jain(run), "1"),
-        "expert_bytes": Metric(expert_bytes, "B"),
-        "expert_bytes_per_request": Metric(expert_bytes / n, "B", denominator="requests"),
+        "expert_bytes": Metric(run.expert_bytes, "B"),
+        "expert_bytes_per_request": Metric(run.expert_bytes / n, "B", denominator="requests"),
         "total_energy_j": Metric(energy_j, "J"),
         **{f"energy_{part}_j": Metric(value, "J") for part, value in joules.items()},
         "energy_j_per_token": Metric(

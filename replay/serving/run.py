@@ -31,7 +31,6 @@ from tokentape.replay.serving.kernel import (
     N_PREFILLED,
     N_TOTALS,
     NOW,
-    PEAK_DECODES,
     RECORD_COUNTS,
     RECORD_TIMES,
     SCRATCH,
@@ -99,7 +98,6 @@ class ServingRun:
     n_prefilled: int
     n_lost_tokens: int
     n_accepted: int
-    peak_decodes: int
     gap_mean_s: float
     gap_std_s: float
     gaps: Ints = field(repr=False)
@@ -228,7 +226,6 @@ def run_rule(
         n_prefilled=int(counts[N_PREFILLED]),
         n_lost_tokens=int(counts[N_LOST]),
         n_accepted=int(counts[N_ACCEPTED]),
-        peak_decodes=int(counts[PEAK_DECODES]),
         gap_mean_s=mean_s,
         gap_std_s=float(np.sqrt(variance)),
         gaps=histogram,

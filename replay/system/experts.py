@@ -25,8 +25,7 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlac
 from tokentape.policies.placement.missed import NearIfRare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.protocol import CACHE
-from tokentape.policies.sliced.lru import Stock
-from tokentape.policies.sliced.ranking import compiled
+from tokentape.policies.sliced.ranking import Stock, compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.passes import fits_of

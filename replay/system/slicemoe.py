@@ -30,7 +30,7 @@ from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.iteration import no_costs
 from tokentape.replay.serving.run import Limits, run_rule
-from tokentape.replay.slicemoe.cost import OTHER_FORMAT
+from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.routes import SlicedSlots, slices_of
 from tokentape.replay.trace import DECODE, PREFILL, Trace

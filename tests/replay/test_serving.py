@@ -347,7 +347,6 @@ def test_other_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         (lambda: synthetic("arxiv", -1.0, 0), "rate -1.0"),
         (lambda: synthetic("arxiv", 1.0, 0, cv=0.0), "cv 0 must"),
         (lambda: synthetic("wiki", 1.0, 0), "data set 'wiki' is unknown"),
-        (lambda: qwen.load_frac("half"), "load_accounting 'half' is unknown"),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message) as caught:

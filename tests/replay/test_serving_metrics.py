@@ -107,11 +107,6 @@ def test_metrics_by_counting(run: ServingRun) -> None:
     assert queue_length(run, np.array([5.0, 20.0, 40.0])).tolist() == waiting
 
 
-def test_load_accounting(run: ServingRun) -> None:
-    full, shard, matrix = (metrics(run, None, name)["expert_bytes"].value for name in ("full", "per_gpu", "one_matrix"))
-    assert [full / shard, full / matrix] == pytest.approx([2.0, 3.0])
-
-
 def test_bands_over_runs(qwen: IterationCosts) -> None:
     runs = [metrics(serve(synthetic("arxiv", 1.3, seed, n=60), Layered(), qwen)) for seed in range(9)]
     found, alone = over_runs(runs), [run["ttft_mean_s"].value for run in runs]

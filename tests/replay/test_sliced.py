@@ -25,7 +25,7 @@ from tokentape.replay.curve import lru_curve
 from tokentape.replay.result import tables_of
 from tokentape.replay.scores import scores_from_choices, scores_from_table
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
+from tokentape.replay.slicemoe import implied_operating_point, token_cost
 from tokentape.replay.stream import stream
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, replay_sliced
