@@ -15,29 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.kernels import zeros_of
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
+from tokentape.replay.serving import kernel as k
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
 from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, N_PLACES, PARTS, IterationCosts
-from tokentape.replay.serving.kernel import (
-    BUSY_S,
-    FINISHED,
-    FIRST,
-    LARGEST_GAP,
-    N_ACCEPTED,
-    N_COUNTS,
-    N_DECODED,
-    N_EMITTED,
-    N_ITERATIONS,
-    N_LOST,
-    N_PREFILLED,
-    N_TOTALS,
-    NOW,
-    RECORD_COUNTS,
-    RECORD_TIMES,
-    SCRATCH,
-    STARTED,
-    run_alone,
-    run_engine,
-)
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
@@ -172,14 +152,14 @@ def run_rule(
     if slots is not None and speculation.n_nodes:
         raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
-    totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
+    totals, counts = np.zeros(k.N_TOTALS), np.zeros(k.N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
-    recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    recorded, recorded_n = np.zeros((n_recorded, len(k.RECORD_TIMES))), np.zeros((n_recorded, len(k.RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
-    engine = run_alone if slots is None else run_engine
+    engine = k.run_alone if slots is None else k.run_engine
     n_open, n_tokens = min(limits.max_seqs, n), int(requests.n_output_tokens.max()) + 2
     sizes = (N_STATE, n_open, n_open, N_PLACES, 1, n_tokens, n_tokens, n_tokens, cost.window + 1, limits.block_tokens)
-    scratch = zeros_of(SCRATCH, *sizes)
+    scratch = zeros_of(k.SCRATCH, *sizes)
     scratch[7][:] = -1
     drafts: tuple[Any, ...] = NO_DRAFTS
     of_slots: tuple[Any, ...] = (None,) * 20
@@ -205,33 +185,33 @@ def run_rule(
     variance = max(sums[GAP_SQUARES] / n_gaps - mean_s**2, 0.0) if n_gaps else float("nan")
     handed_over = n if rule.starts_decoding else 0
     to_process = int((requests.n_prompt_tokens - requests.n_cached_tokens).sum()) * (not handed_over)
-    assert counts[N_PREFILLED] == to_process + counts[N_LOST], "a prompt token was lost or processed twice"
-    assert counts[N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
+    assert counts[k.N_PREFILLED] == to_process + counts[k.N_LOST], "a prompt token was lost or processed twice"
+    assert counts[k.N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
     return ServingRun(
         requests=requests,
         cost=cost,
-        started_s=times[STARTED],
-        first_token_s=times[FIRST],
-        finish_s=times[FINISHED],
-        largest_gap_s=times[LARGEST_GAP],
+        started_s=times[k.STARTED],
+        first_token_s=times[k.FIRST],
+        finish_s=times[k.FINISHED],
+        largest_gap_s=times[k.LARGEST_GAP],
         n_restarts=columns[:, N_RESTARTS].copy(),
-        end_s=float(totals[NOW]),
-        busy_s=float(totals[BUSY_S]),
+        end_s=float(totals[k.NOW]),
+        busy_s=float(totals[k.BUSY_S]),
         seconds_of=dict(zip(PARTS, totals[: len(PARTS)].tolist(), strict=True)),
         expert_bytes=float(totals[EXPERT_BYTES]),
         j_of_bytes=float(totals[J_OF_BYTES]),
         j_of_ops=float(totals[J_OF_OPS]),
-        n_iterations=int(counts[N_ITERATIONS]),
-        n_decoded=int(counts[N_DECODED]),
-        n_prefilled=int(counts[N_PREFILLED]),
-        n_lost_tokens=int(counts[N_LOST]),
-        n_accepted=int(counts[N_ACCEPTED]),
+        n_iterations=int(counts[k.N_ITERATIONS]),
+        n_decoded=int(counts[k.N_DECODED]),
+        n_prefilled=int(counts[k.N_PREFILLED]),
+        n_lost_tokens=int(counts[k.N_LOST]),
+        n_accepted=int(counts[k.N_ACCEPTED]),
         gap_mean_s=mean_s,
         gap_std_s=float(np.sqrt(variance)),
         gaps=histogram,
         iterations={
-            **dict(zip(RECORD_TIMES, recorded.T, strict=True)),
-            **dict(zip(RECORD_COUNTS, recorded_n.T, strict=True)),
+            **dict(zip(k.RECORD_TIMES, recorded.T, strict=True)),
+            **dict(zip(k.RECORD_COUNTS, recorded_n.T, strict=True)),
         }
         if record
         else {},
