@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.accept import acceptance_metrics
 from tokentape.replay.rounds import NEEDED, RoundTape, accepted_lengths
 from tokentape.warehouse.tape import BadTape, Tape
 

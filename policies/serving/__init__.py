@@ -1,6 +1,6 @@
 """Schedulers of a serving engine. The dict maps the name a person types to the class.
 
-Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/disaggregated.py.
+Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/run.py.
 """
 
 from __future__ import annotations

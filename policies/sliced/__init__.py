@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 from tokentape.policies.resolve import NAMES
 from tokentape.policies.sliced.buddy import Buddy
-from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
 from tokentape.policies.sliced.cache import SlicedCache
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.controller import Controller, Events
-from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from tokentape.policies.sliced.precision import Amat, Critical, Hard, HighBit, LowBit, NoBudget, Soft
 from tokentape.policies.sliced.ranking import Stock
 from tokentape.policies.sliced.resident_first import Cumsum, MaxRank
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill

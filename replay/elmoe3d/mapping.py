@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Floats, Points
+from tokentape.hw.work import Floats
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Points
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,5 @@
-"""The serving engine: requests through a scheduler on a machine, iteration by iteration (Layered Prefill).
+"""The serving engine: requests through a scheduler on a machine, iteration by iteration (Layered Prefill). Or two in series: one
+processes prompts, the other decodes, and a request's KV cache moves between them.
 
 One engine runs iterations back to back. An iteration gives every decoding request one token and may carry prefill; schedulers
 differ only in the prefill work they choose. The engine idles when nothing is queued or running; the clock then jumps to the next
@@ -26,6 +27,12 @@ from tokentape.replay.system.kv import no_kv
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
     from tokentape.replay.system.kv import KVSlots
+
+
+import dataclasses
+
+from tokentape.policies.serving import Disaggregated
+from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -231,3 +238,46 @@ def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) ->
             f"request {first}: its {requests.n_prompt_tokens[first]} prompt and {requests.n_output_tokens[first]} output tokens "
             f"need {needed[first]} KV blocks of {limits.block_tokens}, kv_blocks is {limits.kv_blocks}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class DisaggregatedRun:
+    """Both engines' runs. ttft_s, finish_s (n,): of the requests as they came; decode: None where all ask for one token.
+
+    Times between tokens are those of the decode engine, between its iterations: the wait from the first token to the second, with
+    the transfer, is not among them.
+    """
+
+    prefill: ServingRun
+    decode: ServingRun | None
+    ttft_s: Floats
+    finish_s: Floats
+
+
+def serve_disaggregated(
+    requests: Requests,
+    scheduler: Disaggregated,
+    prefill_cost: IterationCosts,
+    decode_cost: IterationCosts,
+    limits: Limits | None = None,
+    seed: int = 0,
+) -> DisaggregatedRun:
+    """Serves all requests; the costs are those of the two machines. A request enters decode at its first token + the transfer.
+
+    seed: of accepted drafts; a request is told apart by its place in the order of the transfers.
+    """
+    geometry, limits = prefill_cost.geometry, limits or Limits()
+    first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
+    prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
+    n_states, state_bytes = len(geometry.state_layers), kv_layer_bytes_per_token(geometry.alike(False), "bf16")
+    kept_bytes = kv_bytes_per_token(geometry, "bf16") * requests.n_prompt_tokens + n_states * geometry.state_tokens * state_bytes
+    there_s = prefill.first_token_s + kept_bytes / scheduler.kv_bytes_per_s
+    finish_s = prefill.finish_s.copy()
+    goes_on = np.flatnonzero(requests.n_output_tokens > 1)
+    order = goes_on[np.argsort(there_s[goes_on], kind="stable")]
+    decode = None
+    if order.size:
+        moved = Requests(there_s[order], requests.n_prompt_tokens[order], requests.n_output_tokens[order], origin=requests.origin)
+        decode = run_rule(moved, scheduler.decode_rule(geometry.n_layers), decode_cost, limits, seed=seed)
+        finish_s[order] = decode.finish_s
+    return DisaggregatedRun(prefill, decode, prefill.ttft_s, finish_s)

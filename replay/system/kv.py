@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
-from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
+from tokentape.policies.kv.storage import STORAGES, QuaRot
 from tokentape.policies.kv.streaming import Full, weigh_nothing
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving import BatchRule
@@ -54,7 +55,6 @@ _F1, _F2, _F3 = array(float64, 1), array(float64, 2), array(float64, 3)
 # numbers; track (rows, layers, N_TRACK) of the tape, or empty; bytes (rows,) in all layers that are held, and that are read;
 # first_row (n,) of a request; of_iteration (i, N_OF_ITERATION).
 KV = tuple_of(_F1, _F3, _F1, _F1, _I1, _F2)
-Floats = NDArray[np.float64]
 
 
 @kernel(float64(int64, _I2, _I1, KV), allocates=False)

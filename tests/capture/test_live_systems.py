@@ -21,8 +21,8 @@ from tokentape.flows import system_runs
 from tokentape.hw import spec
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP
-from tokentape.policies.kv.quarot import QuaRot
 from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.kv.storage import QuaRot
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import NearIfRare

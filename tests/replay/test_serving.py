@@ -16,10 +16,9 @@ from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import load_of, token_times
-from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.run import Limits, ServingRun, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 

@@ -10,12 +10,22 @@ from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.replay.passes import fits_of
-from tokentape.replay.serving.capacity import capacity, saturation_rate_per_s
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.facts import facts
 from tokentape.replay.serving.gaps import drop_before, longest_since
 from tokentape.replay.serving.iteration import DECODES, IterationCosts, iteration_costs
-from tokentape.replay.serving.metrics import ServiceLevel, attained, jain, load_of, metrics, over_runs, queue_length, token_times
+from tokentape.replay.serving.metrics import (
+    ServiceLevel,
+    attained,
+    capacity,
+    jain,
+    load_of,
+    metrics,
+    over_runs,
+    queue_length,
+    saturation_rate_per_s,
+    token_times,
+)
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models

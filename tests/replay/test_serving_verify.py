@@ -10,10 +10,9 @@ from tokentape.policies.serving import Chunked, Continuous, Disaggregated, Layer
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.coverage import Curve
 from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
-from tokentape.replay.serving.disaggregated import serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import metrics, token_times
-from tokentape.replay.serving.run import Limits, serve
+from tokentape.replay.serving.run import Limits, serve, serve_disaggregated
 from tokentape.replay.serving.workload import synthetic
 from tokentape.warehouse import models
 
