@@ -14,8 +14,9 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS: tuple[str, ...] = tuple(PYPROJECT["tool"]["tokentape"]["rooms"])
 PRODUCT = (*ROOMS, "tokentape")
 BESIDE = ("tests", "bench")
-# What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests.
-BUDGET, TESTS_FRAC = 62_580, 0.615
+# What may not be exceeded (tests/bench/test_lines.py): what is reached. The aim is 50,000 lines, and .55 of them in tests. Tests
+# have a number of their own, not a share: a change that takes away product alone is none against them.
+BUDGET, TESTS = 62_120, 38_500
 
 
 def lines(folder: str) -> int:
@@ -34,7 +35,7 @@ def main() -> None:
     counted = count()
     for folder in (*PRODUCT, *BESIDE):
         print(f"{folder + '/':12}{counted[folder]:>8,}")
-    share = f"tests over product {counted['tests_frac']:.2f} of {TESTS_FRAC:.2f}"
+    share = f"tests {counted['tests']:,} of {TESTS:,}, {counted['tests_frac']:.2f} of the product"
     print(f"{'product':12}{counted['product']:>8,} of {BUDGET:,}   {share}")
     print(json.dumps(counted))
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tokentape.policies.sliced import Controller, SliceMoE
 from tokentape.policies.sliced.cache_prior import CachePrior
-from tokentape.policies.sliced.lru import Stock
 from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.policies.sliced.ranking import Stock
 from tokentape.replay.system.routes import slices_of
 from tokentape.warehouse.models import load
 

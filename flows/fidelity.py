@@ -11,7 +11,7 @@ from tokentape.capture.fidelity import Totals, both_loops
 from tokentape.capture.live.routers import seen_by_replay
 from tokentape.capture.live.system import SystemTried
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.slicemoe.cost import decode_cost
+from tokentape.replay.slicemoe import decode_cost
 from tokentape.warehouse.geometry import Geometry
 
 UNITS = {

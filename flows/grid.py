@@ -41,7 +41,7 @@ from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.cost import OTHER_FORMAT
+from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, serve

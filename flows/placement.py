@@ -16,9 +16,8 @@ from tokentape.policies.registry import find
 from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
-from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of
+from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of, similarity, similarity_rows, use_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
-from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.results import write_rows

@@ -12,8 +12,8 @@ from tokentape.flows.grid import Cell, load_hardware, lookups_of, replay_key, re
 from tokentape.hw import spec
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
+from tokentape.replay.operations import replay_step
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.step import replay_step
 from tokentape.warehouse.results import rows_of_run, write_rows
 from tokentape.warehouse.tape import Store
 

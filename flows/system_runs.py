@@ -22,8 +22,7 @@ from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
-from tokentape.policies.bits import BitRule
-from tokentape.policies.bits.uniform import UNIFORM
+from tokentape.policies.bits import UNIFORM, BitRule
 from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import convert, told

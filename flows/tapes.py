@@ -15,7 +15,7 @@ from tokentape.policies.kv import KVPolicy
 from tokentape.policies.resolve import Value, resolve
 from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import gate_similarity
-from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.accept import acceptance_metrics
 from tokentape.replay.kv.replay import KVReplay, replay_kv
 from tokentape.replay.kv.tape import PIECE_BYTES, AttentionTape
 from tokentape.replay.rounds import NEEDED, RoundTape, accepted_lengths

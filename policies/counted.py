@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tokentape.policies.kernels import array, int32, int64, kernel, tuple_of, uint8, uint32, uint64, void
-from tokentape.policies.queue import _push_back, _unlink
+from tokentape.policies.queue import push_back, unlink
 
 _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 ABSENT = 0xFFFFFFFF
@@ -30,7 +30,7 @@ def _count_behind(before, sentinel, count, counts, order, free, link):  # type: 
 @kernel(void(uint64, uint64, _U32, _U32, _U32))
 def _drop_empty(of, sentinel, order, free, link):  # type: ignore[no-untyped-def]
     if link[2 * (sentinel + of)] == sentinel + of:
-        _unlink(of, order)
+        unlink(of, order)
         free[0] += 1
         free[uint64(free[0])] = of
 
@@ -53,7 +53,7 @@ def run_counted(keys, offsets, capacity, residents, n_resident, n_cached, last, 
     for key in residents[:n_resident]:
         if counts[newest] != n_cached[key]:
             newest = _count_behind(newest, n_keys, n_cached[key], counts, order, free, link)
-        _push_back(uint64(key), n_keys + newest, link)
+        push_back(uint64(key), n_keys + newest, link)
         list_of[key] = newest
     one_by_one = offsets.shape[0] == 0
     for e in range(uint64(keys.shape[0] if one_by_one else offsets.shape[0] - 1)):
@@ -74,8 +74,8 @@ def run_counted(keys, offsets, capacity, residents, n_resident, n_cached, last, 
                 continue
             if counts[above] != more:
                 above = _count_behind(of, n_keys, more, counts, order, free, link)
-            _unlink(key, link)
-            _push_back(key, n_keys + above, link)
+            unlink(key, link)
+            push_back(key, n_keys + above, link)
             list_of[key] = above
             _drop_empty(of, n_keys, order, free, link)
         of = uint64(order[1])
@@ -85,7 +85,7 @@ def run_counted(keys, offsets, capacity, residents, n_resident, n_cached, last, 
                 of = uint64(order[2 * of + 1]) if node >= n_keys else of
                 node = uint64(link[2 * (n_keys + of if node >= n_keys else node) + 1])
             after = uint64(link[2 * node + 1])
-            _unlink(node, link)
+            unlink(node, link)
             list_of[node] = ABSENT
             n_resident -= 1
             node = after
@@ -100,7 +100,7 @@ def run_counted(keys, offsets, capacity, residents, n_resident, n_cached, last, 
             for i in range(start, end):
                 if not hits[i]:
                     key = uint64(uint32(keys[i]))
-                    _push_back(key, n_keys + of, link)
+                    push_back(key, n_keys + of, link)
                     list_of[key] = of
             n_resident += missing
     place, of = 0, uint64(order[1])

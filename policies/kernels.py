@@ -20,11 +20,10 @@ from inspect import ismethod
 from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
-
-from tokentape.policies.annotated import scalar_of
+from numpy.typing import NDArray
 
 # numba colours every candidate that does not fit as it looks for one that does: a tenth of a compile's time, for no reader.
 os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
@@ -92,6 +91,12 @@ OF_TABLE = void(array(float64, 2))  # what policies/machine_code.py makes
 def tuple_of(*of: Type) -> Type:
     """A tuple of these types, in this order."""
     return Type("Tuple", of)
+
+
+def scalar_of(hint: Any) -> type[np.generic] | None:
+    """The scalar of an annotation NDArray[scalar], None of any other. From 2.5 on numpy's NDArray is an alias, no ndarray."""
+    inner = get_args(hint)[1] if get_origin(hint) is np.ndarray else hint if get_origin(hint) is NDArray else None
+    return get_args(inner)[0] if inner is not None else None
 
 
 def record_of(of: Any) -> Type:

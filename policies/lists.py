@@ -7,7 +7,7 @@ size count as libCacheSim's unit objects do. Unsigned indices as in queue.py.
 
 from tokentape.policies.kernels import array, boolean, float64, int64, kernel, uint8, uint32, uint64, void
 from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
-from tokentape.policies.queue import _push_back, _unlink
+from tokentape.policies.queue import push_back, unlink
 
 _I64, _U8, _U32, _F64 = (array(t, 1) for t in (int64, uint8, uint32, float64))
 KNOWN = SIEVE, SLRU, S3_FIFO, ARC = range(4)
@@ -25,7 +25,7 @@ MEMBER = 2  # of `resident`, while its event lasts
 @kernel(void(uint64, uint64, uint64, *_STATE), allocates=False)
 def _put(key, c, of, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
     """At the back of list `of` of cache c."""
-    _push_back(key, uint64(sizes.shape[0]) + c * uint64(N_LISTS) + of, link)
+    push_back(key, uint64(sizes.shape[0]) + c * uint64(N_LISTS) + of, link)
     place[key] = of + uint64(1)
     numbers[c * uint64(N_NUMBERS) + of] += sizes[key]
 
@@ -33,7 +33,7 @@ def _put(key, c, of, sizes, capacity, link, resident, freq, place, numbers, used
 @kernel(void(uint64, uint64, *_STATE), allocates=False)
 def _take(key, c, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
     """From the list it is on."""
-    _unlink(key, link)
+    unlink(key, link)
     numbers[c * uint64(N_NUMBERS) + uint64(place[key]) - uint64(1)] -= sizes[key]
     place[key] = 0
 

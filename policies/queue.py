@@ -12,14 +12,16 @@ _I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 
 
 @kernel(inline="always")
-def _unlink(node, link):  # type: ignore[no-untyped-def]
+def unlink(node, link):  # type: ignore[no-untyped-def]
+    """Takes `node` out of its list. link (2 (K + lists),) u32: the node before and the node after each node."""
     before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
     link[2 * before + 1] = after
     link[2 * after] = before
 
 
 @kernel(inline="always")
-def _push_back(node, sentinel, link):  # type: ignore[no-untyped-def]
+def push_back(node, sentinel, link):  # type: ignore[no-untyped-def]
+    """Appends `node` to the list that ends at the sentinel: used most recently."""
     last = uint64(link[2 * sentinel])
     link[2 * node] = last
     link[2 * node + 1] = sentinel
@@ -29,14 +31,14 @@ def _push_back(node, sentinel, link):  # type: ignore[no-untyped-def]
 
 @kernel(inline="always")
 def _drop(node, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
-    _unlink(node, link)
+    unlink(node, link)
     resident[node] = 0
     used[c] -= sizes[node]
 
 
 @kernel(inline="always")
 def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-untyped-def]
-    _push_back(key, sentinel, link)
+    push_back(key, sentinel, link)
     resident[key] = 1
     used[c] += sizes[key]
 
@@ -57,7 +59,7 @@ def _run_full(keys, cache_of, n_keys, begin, link, resident, hits):  # type: ign
         hits[i] = is_hit
         leaver = key if is_hit else front
         before, after = uint64(link[2 * leaver]), uint64(link[2 * leaver + 1])
-        _unlink(leaver, link)
+        unlink(leaver, link)
         front = after if leaver == front else front
         back = before if leaver == back else back
         resident[leaver] = 0
@@ -87,8 +89,8 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, re
         hits[i] = resident[key]
         if resident[key]:
             if promote and uint64(link[2 * key + 1]) != sentinel:
-                _unlink(key, link)
-                _push_back(key, sentinel, link)
+                unlink(key, link)
+                push_back(key, sentinel, link)
         elif sizes[key] <= capacity[c]:
             was_full = used[c] + sizes[0] > capacity[c]
             while used[c] + sizes[key] > capacity[c]:
@@ -120,8 +122,8 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
                 if not hits_first:
                     _enter(key, sentinel, link, resident, sizes, used, c)
             elif promote:
-                _unlink(key, link)
-                _push_back(key, sentinel, link)
+                unlink(key, link)
+                push_back(key, sentinel, link)
         if hits_first:
             for i in range(start, end):
                 if not hits[i]:

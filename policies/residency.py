@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tokentape.policies.arc import ARC
 from tokentape.policies.belady import Belady, BypassBelady
 from tokentape.policies.gate_weighted import GateWeighted
 from tokentape.policies.gdsf import GDSF
@@ -14,9 +13,7 @@ from tokentape.policies.lfu import LFU, LifetimeLFU
 from tokentape.policies.lru import FIFO, LRU
 from tokentape.policies.protocol import CachePolicy as CachePolicy
 from tokentape.policies.random_victim import RandomVictim
-from tokentape.policies.s3_fifo import S3FIFO
-from tokentape.policies.sieve import Sieve
-from tokentape.policies.slru import SLRU
+from tokentape.policies.scan_resistant import ARC, S3FIFO, SLRU, Sieve
 from tokentape.policies.static import Static
 
 CACHES: dict[str, type] = {

@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from tokentape.policies import registry
-from tokentape.policies.annotated import scalar_of
+from tokentape.policies.kernels import scalar_of
 from tokentape.policies.names import unknown
 
 Value = str | int | float | bool | None

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
+from tokentape.hw.work import Floats
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 
 N_DRAWS = 200  # batches drawn per number of tokens
 PHASES = {"decode": DECODE, "prefill": PREFILL}
 ONE_REQUEST = "one_request"  # consecutive decoded tokens of one request, as a draft is verified
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,13 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows, Values, Work
+from tokentape.hw.work import Ints, Rows, Values, Work
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.tokens import Blocks, Tokens, blocks_of
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION, experts_of, operator_of, steps_of
 from tokentape.warehouse.geometry import Geometry
 
-Ints = NDArray[np.int64]
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], StepCost]] = WeakKeyDictionary()
 
 

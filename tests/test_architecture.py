@@ -124,7 +124,7 @@ def without_extras(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     "modules",
     [
-        ("replay.experts", "replay.curve", "replay.verify"),
+        ("replay.experts", "replay.curve"),
         ("policies", "hw.spec"),
         ("warehouse.load", "warehouse.sql"),
         ("flows.cli", "flows.grid", "flows.watch", "flows.demo"),

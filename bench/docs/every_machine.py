@@ -33,7 +33,7 @@ from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import footprint
-from tokentape.replay.slicemoe.operating_point import token_cost
+from tokentape.replay.slicemoe import token_cost
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tokentape.policies.kv.flips import BITS, LARGEST, flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from tokentape.policies.kv.quarot import STORAGES, WORDS, QuaRot
+from tokentape.policies.kv import storage as memory
 from tokentape.policies.kv.refresh import BitRates
 
 NONE = BitRates()
@@ -32,7 +31,7 @@ class Plain:
 
     def bits_of(self, width: int) -> float:
         """Bits that a value of a head of that width takes."""
-        return float(BITS)
+        return float(memory.BITS)
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
         """Planes of x (batch, heads, n, width); place: layer and `keys`, `values` or, of one head, `inputs`."""
@@ -45,9 +44,9 @@ class Plain:
 
 @dataclass
 class Rotated(Plain):
-    """QuaRot-style quantisation (policies/kv/quarot.py)."""
+    """QuaRot-style quantisation (policies/kv/storage.py)."""
 
-    method: QuaRot = field(default_factory=QuaRot)
+    method: memory.QuaRot = field(default_factory=memory.QuaRot)
 
     def bits_of(self, width: int) -> float:
         return self.method.bits_per_value(width)
@@ -72,10 +71,10 @@ class Leaking(Plain):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.word not in WORDS:
-            raise ValueError(f"word {self.word!r} is unknown; choose {', '.join(WORDS)}")
+        if self.word not in memory.WORDS:
+            raise ValueError(f"word {self.word!r} is unknown; choose {', '.join(memory.WORDS)}")
         self.is_twos = self.word == "int16-twos"
-        by_bit = rates_by_bit(self.rates)
+        by_bit = memory.rates_by_bit(self.rates)
         self.needs_groups = not np.array_equal(*by_bit)
         self.by_bit = by_bit if self.needs_groups else by_bit[:1]  # one plane: all tokens lose the same
         self.rng = np.random.default_rng(self.seed)
@@ -88,12 +87,12 @@ class Leaking(Plain):
         values = x.detach().float().cpu().numpy()
         if is_prompt:
             largest = HEADROOM * np.abs(values).max(axis=2, keepdims=True)
-            self.scales[place] = np.maximum(largest / LARGEST, 1e-30).astype(np.float32)
+            self.scales[place] = np.maximum(largest / memory.LARGEST, 1e-30).astype(np.float32)
         is_half = self.word == "fp16"
-        words = to_half(values) if is_half else to_fixed(values, self.scales[place], self.is_twos)
+        words = memory.to_half(values) if is_half else memory.to_fixed(values, self.scales[place], self.is_twos)
         if self.resample:
             return (torch.from_numpy(words).to(x.device),)
-        masks = flip_masks(words.shape, self.by_bit, self.rng)
+        masks = memory.flip_masks(words.shape, self.by_bit, self.rng)
         return tuple(self._floats(words ^ mask, place, x) for mask in masks)
 
     def read(self, planes: Planes, is_hst: torch.Tensor | None, place: tuple[int, str]) -> torch.Tensor:
@@ -102,13 +101,13 @@ class Leaking(Plain):
         if not self.resample:
             return planes[0] if is_hst is None else torch.where(is_hst[..., None], planes[0], planes[1])
         words = planes[0].cpu().numpy()
-        masks = flip_masks(words.shape, self.by_bit, self.rng)
+        masks = memory.flip_masks(words.shape, self.by_bit, self.rng)
         lost = masks[0] if is_hst is None else np.where(is_hst.cpu().numpy()[..., None], *masks)
         return self._floats(words ^ lost, place, planes[0])
 
     def _floats(self, words: np.ndarray, place: tuple[int, str], like: torch.Tensor) -> torch.Tensor:
         is_half = self.word == "fp16"
-        values = from_half(words) if is_half else from_fixed(words, self.scales[place], self.is_twos)
+        values = memory.from_half(words) if is_half else memory.from_fixed(words, self.scales[place], self.is_twos)
         made = torch.from_numpy(values).to(like.device)
         return made.to(like.dtype) if like.is_floating_point() else made
 
@@ -116,10 +115,10 @@ class Leaking(Plain):
 def storage_of(name: str, rates: BitRates = NONE, resample: bool = False, bits: int = 4, seed: int = 0) -> Plain:
     """A storage by its name; rates: of the bits that words lose. Raises ValueError for an unknown name, and where bits are to be
     lost that do not lie in words."""
-    if name not in STORAGES:
-        raise ValueError(f"storage {name!r} is unknown; choose {', '.join(STORAGES)}")
-    if name in WORDS:
+    if name not in memory.STORAGES:
+        raise ValueError(f"storage {name!r} is unknown; choose {', '.join(memory.STORAGES)}")
+    if name in memory.WORDS:
         return Leaking(rates, name, resample, seed)
     if resample or rates != NONE:
         raise ValueError(f"storage {name} loses no bits: give rate, intervals or resample with storage int16 or fp16")
-    return Rotated(QuaRot(bits)) if name == "quarot" else Plain()
+    return Rotated(memory.QuaRot(bits)) if name == "quarot" else Plain()

@@ -24,8 +24,8 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies import registry
 from tokentape.policies.bits.rule import N_WIDTHS
 from tokentape.policies.cache import ExpertCache, needs_of
-from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.kv.streaming import Full
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
 from tokentape.policies.slots import System

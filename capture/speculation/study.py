@@ -19,7 +19,7 @@ from tokentape.capture.orderings import DATASET, Effort, Lab
 from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.matryoshka import MAT
-from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.accept import acceptance_metrics
 from tokentape.policies.speculation.pools import pool_size
 
 Row = dict[str, Any]

@@ -93,7 +93,7 @@ def capacity(
 
     from tokentape.flows.serving.points import served
     from tokentape.flows.serving.setup import engine_of
-    from tokentape.replay.serving.capacity import capacity as search
+    from tokentape.replay.serving.metrics import capacity as search
     from tokentape.replay.serving.run import ServingRun
     from tokentape.replay.serving.workload import RUN_S
 

@@ -16,7 +16,7 @@ from tokentape.warehouse.at_rest import hash_of_text
 from tokentape.warehouse.tape import Store
 
 ENGINE = (
-    *(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "prefix_cache", "window", "engine_logs")),
+    *(f"tokentape.replay.serving.{module}" for module in ("measure", "iteration", "window", "engine_logs")),
     "tokentape.hw.serving_fits",
 )
 # What else of a point is told with the scheduler's parameters, where it is not the default.

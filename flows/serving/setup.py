@@ -30,10 +30,9 @@ from tokentape.replay.serving.engine_logs import Engine as EngineSettings
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
-from tokentape.replay.serving.prefix_cache import cached_tokens
 from tokentape.replay.serving.ranks import Ranks, of_even_draws, of_tape
 from tokentape.replay.serving.run import Limits
-from tokentape.replay.serving.workload import LENGTHS, Requests, from_table, resampled, spread_ties, synthetic
+from tokentape.replay.serving.workload import LENGTHS, Requests, cached_tokens, from_table, resampled, spread_ties, synthetic
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.load import claims

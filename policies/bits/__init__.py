@@ -2,15 +2,13 @@
 
 from tokentape.policies.bits.assign import assign
 from tokentape.policies.bits.by_gate import ByGate
-from tokentape.policies.bits.greedy import GREEDY
-from tokentape.policies.bits.optimum import OPTIMUM
-from tokentape.policies.bits.prefix_split import PREFIX_SPLIT, REVERSED
 from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, budget_bits, chosen_losses, table_loss
-from tokentape.policies.bits.uniform import UNIFORM
+from tokentape.policies.bits.splits import BIT_RULES, UNIFORM
 
 __all__ = [
     "BIT_RULES",
     "RULE_SIGNATURE",
+    "UNIFORM",
     "WIDTH_RULES",
     "BitRule",
     "ByGate",
@@ -21,12 +19,5 @@ __all__ = [
     "table_loss",
 ]
 
-BIT_RULES: dict[str, BitRule] = {
-    "prefix_split": PREFIX_SPLIT,
-    "uniform": UNIFORM,
-    "greedy": GREEDY,
-    "optimum": OPTIMUM,
-    "reversed": REVERSED,
-}
 WidthRule = BitRule | ByGate
 WIDTH_RULES: dict[str, BitRule | type[ByGate]] = {**BIT_RULES, "by_gate": ByGate}  # of slot precision

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.importance import AEP, AERP, H2O
-from tokentape.policies.kv.oracle import Oracle
 from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.rule import KVPolicy
 from tokentape.policies.kv.snapkv import SnapKV
-from tokentape.policies.kv.streaming import Streaming
-from tokentape.policies.kv.tova import TOVA
+from tokentape.policies.kv.streaming import Full, Streaming
+from tokentape.policies.kv.tova import TOVA, Oracle
 
 __all__ = ["KELLE", "KV_POLICIES", "TYPED", "KVPolicy"]
 

@@ -1,8 +1,9 @@
-"""TOVA: the token that the newest query attends to least leaves (Oren et al. 2024)."""
+"""Ranks by one query's attention: TOVA, by the newest query's (Oren et al. 2024), and the oracle, by those to come."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
@@ -16,7 +17,8 @@ def weigh_by_last(mass, positions, now, total, rank, memory, salt, params):  # t
 
 @dataclass(frozen=True)
 class TOVA(KVPolicy):
-    """Ranks by the last query's attention alone. The heads of a layer share one set, as published; the newest token stays."""
+    """The token that the newest query attends to least leaves; the newest one stays. The heads of a layer share one set, as
+    published."""
 
     sink: int = 0
     recent: int | str = 1
@@ -27,3 +29,16 @@ class TOVA(KVPolicy):
     @property
     def per_head(self) -> bool:
         return self.is_per_head
+
+
+@dataclass(frozen=True)
+class Oracle(KVPolicy):
+    """Ranks by the attention that the recorded queries still to come pay: the replay hands that to `weigh` as mass.
+
+    It sees the future, so it is drawn as a bound; it is greedy, so no proof that nothing keeps more. Over a tape only.
+    """
+
+    sink: int = 0
+    recent: int | str = 0
+    is_bound: ClassVar[bool] = True
+    weigh = staticmethod(weigh_by_last)

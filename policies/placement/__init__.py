@@ -4,7 +4,6 @@ Three kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactiv
 (reactive.py), "event" says event by event which experts compute where they lie, beside any cache (missed.py).
 """
 
-from tokentape.policies.placement.capacity import Capacity
 from tokentape.policies.placement.fixed import (
     FixedPlacement,
     Oracle,
@@ -14,7 +13,7 @@ from tokentape.policies.placement.fixed import (
     ShuffledPrompts,
     StaticGlobal,
 )
-from tokentape.policies.placement.importance import hot_set, importance, shares
+from tokentape.policies.placement.importance import Capacity, hot_set, importance, shares
 from tokentape.policies.placement.missed import (
     WHERE_SIGNATURE,
     EventPlacement,

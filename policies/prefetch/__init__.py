@@ -1,10 +1,7 @@
 """Which experts of a later layer are fetched while a layer computes. The dict maps a name to the class."""
 
-from tokentape.policies.prefetch.activation_matrix import ActivationMatrix
-from tokentape.policies.prefetch.oracle import Oracle
-from tokentape.policies.prefetch.popularity import Popularity
-from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Prefetcher
-from tokentape.policies.prefetch.transitions import Transitions
+from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Oracle, Popularity, Prefetcher
+from tokentape.policies.prefetch.transitions import ActivationMatrix, Transitions
 
 __all__ = ["PREDICT_SIGNATURE", "PREFETCHERS", "Prefetcher"]
 

@@ -1,4 +1,7 @@
-"""What a prefetcher is: a frozen dataclass whose one function scores, as a layer's event begins, the experts of a later layer."""
+"""What a prefetcher is: a frozen dataclass whose one function scores, as a layer's event begins, the experts of a later layer.
+
+Two that need no more than that: the bound of all that foretell, and what was used most so far.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, int64, void
+from tokentape.policies.kernels import array, float64, int64, kernel, void
 
 Floats = NDArray[np.float64]
 _F1 = array(float64, 1)
@@ -52,3 +55,30 @@ class Prefetcher:
     def memory(self, ids: NDArray[np.int16], n_experts: int) -> Floats:
         """(MoE layers, M, E) as a run begins. ids (tokens, MoE layers, k): of the share that is profiled; -1: not run."""
         return np.zeros((ids.shape[1], 1, n_experts))
+
+
+@kernel(PREDICT_SIGNATURE, allocates=False)
+def _as_seen(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+    """The scores are the tokens to come."""
+
+
+@dataclass(frozen=True)
+class Oracle(Prefetcher):
+    """All experts that the next layer is about to look up (n: those with most tokens)."""
+
+    sees: ClassVar[bool] = True
+    predict = staticmethod(_as_seen)
+
+
+@kernel(PREDICT_SIGNATURE, allocates=False)
+def _by_count(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+    for e in range(tokens.shape[0]):
+        memory[layer, 0, e] += tokens[e]
+        scores[e] = memory[target, 0, e]
+
+
+@dataclass(frozen=True)
+class Popularity(Prefetcher):
+    """Experts by the tokens that chose them since the run began."""
+
+    predict = staticmethod(_by_count)

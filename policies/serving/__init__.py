@@ -1,17 +1,13 @@
-"""Schedulers of a serving engine, one per file. The dict maps the name a person types to the class.
+"""Schedulers of a serving engine. The dict maps the name a person types to the class.
 
-Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/disaggregated.py.
+Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/run.py.
 """
 
 from __future__ import annotations
 
-from tokentape.policies.serving.chunked import Chunked
-from tokentape.policies.serving.continuous import Continuous
-from tokentape.policies.serving.disaggregated import Disaggregated
-from tokentape.policies.serving.layered import Layered
 from tokentape.policies.serving.rule import BatchRule, Scheduler
+from tokentape.policies.serving.schedulers import Chunked, Continuous, Disaggregated, Layered, Static
 from tokentape.policies.serving.speculation import Speculation
-from tokentape.policies.serving.static import Static
 
 __all__ = [
     "SCHEDULERS",

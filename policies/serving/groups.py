@@ -7,8 +7,6 @@ fixed   N = N_max, whatever T
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from tokentape.policies.kernels import kernel
 from tokentape.policies.serving.rule import UNLIMITED
 
@@ -59,11 +57,3 @@ def n_groups(step_numbers, n_tokens):  # type: ignore[no-untyped-def]
 def group_start(group, n_of_groups, n_layers):  # type: ignore[no-untyped-def]
     """First layer of a group, contiguous and as even as possible, the first ones longer; group == n_of_groups gives n_layers."""
     return group * (n_layers // n_of_groups) + min(group, n_layers % n_of_groups)
-
-
-def split(n_layers: int, n_of_groups: int) -> tuple[int, ...]:
-    """Layers of each group. Raises ValueError unless every group has a layer."""
-    if not 1 <= n_of_groups <= n_layers:
-        raise ValueError(f"{n_of_groups} groups do not split {n_layers} layers; give 1 to {n_layers}")
-    starts = [group_start(group, n_of_groups, n_layers) for group in range(n_of_groups + 1)]
-    return tuple(last - first for first, last in pairwise(starts))

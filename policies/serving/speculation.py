@@ -57,11 +57,6 @@ class Speculation:
             raise ValueError("no rounds were recorded; give accepted lengths, or an acceptance")
         return cls(n_nodes, tuple(float((lengths >= n).mean()) for n in range(1, n_nodes + 1)), draft_s)
 
-    @property
-    def accepted_mean(self) -> float:
-        """Expected drafts accepted in a round, where the output does not end within it."""
-        return float(sum(self.survival))
-
     def chances(self) -> NDArray[np.float64]:
         """(d,) the survival, as `accepted` takes it."""
         return np.array(self.survival, np.float64)

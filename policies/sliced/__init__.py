@@ -1,6 +1,6 @@
 """SliceMoE as a composition: a router, a sliced cache, a precision rule, a miss budget and a warm-up (SliceMoE section 4).
 
-One file and one line in a dict add a part. The dicts map the name a person types to the class.
+A class and one line in a dict add a part. The dicts map the name a person types to the class.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 
 from tokentape.policies.resolve import NAMES
 from tokentape.policies.sliced.buddy import Buddy
-from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
 from tokentape.policies.sliced.cache import SlicedCache
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.controller import Controller, Events
-from tokentape.policies.sliced.cumsum import Cumsum
-from tokentape.policies.sliced.lru import Stock
-from tokentape.policies.sliced.max_rank import MaxRank
-from tokentape.policies.sliced.precision import Amat, Critical, HighBit, LowBit
+from tokentape.policies.sliced.precision import Amat, Critical, Hard, HighBit, LowBit, NoBudget, Soft
+from tokentape.policies.sliced.ranking import Stock
+from tokentape.policies.sliced.resident_first import Cumsum, MaxRank
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
 __all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tokentape.policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
 from tokentape.policies.matryoshka import MAT
+from tokentape.policies.queue import push_back, unlink
 
 LSB_POLICIES = ("on_pressure", "after_use")
 _I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
@@ -50,24 +51,6 @@ class SlicedCache:
     def name(self) -> str:
         """MAT84 and its like."""
         return f"MAT{self.bits_high}{self.bits_low}"
-
-
-@kernel(void(uint64, _U32), allocates=False)
-def unlink(node, link):  # type: ignore[no-untyped-def]
-    """Takes `node` out of the list. link (2 (K + 1),) u32: the node before and the node after each node."""
-    before, after = uint64(link[2 * node]), uint64(link[2 * node + 1])
-    link[2 * before + 1] = after
-    link[2 * after] = before
-
-
-@kernel(void(uint64, uint64, _U32), allocates=False)
-def push_back(node, end, link):  # type: ignore[no-untyped-def]
-    """Appends `node`: used most recently."""
-    last = uint64(link[2 * end])
-    link[2 * node] = last
-    link[2 * node + 1] = end
-    link[2 * last + 1] = node
-    link[2 * end] = node
 
 
 @kernel(void(uint64, uint64, _U32), allocates=False)

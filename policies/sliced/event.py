@@ -9,8 +9,9 @@ is streamed.
 import numpy as np
 
 from tokentape.policies.kernels import array, boolean, float32, float64, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.queue import push_back
 from tokentape.policies.sliced import state as at
-from tokentape.policies.sliced.cache import drop, make_room, push_back, refresh
+from tokentape.policies.sliced.cache import drop, make_room, refresh
 from tokentape.policies.sliced.ranking import CHOOSE, NOTHING, by_gate, key_of, take, top_k
 
 _F32, _F64, _I64, _U8, _U32 = (array(t, 1) for t in (float32, float64, int64, uint8, uint32))

@@ -6,6 +6,7 @@ function has one fixed signature, so that the loop's machine code is kept on dis
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -139,3 +140,17 @@ def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
             chosen[j] = other
             j -= uint64(1)
         chosen[j] = moving
+
+
+@kernel(CHOOSE_SIGNATURE)
+def _natural(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+    for i in range(ids.size):
+        ids.flat[i] = natural.flat[i]
+
+
+@dataclass(frozen=True)
+class Stock(Router):
+    """Routes as the model does, to its own top k, whatever is resident; the cache keeps what was used last (plain LRU)."""
+
+    needs_scores: ClassVar[bool] = False
+    choose = staticmethod(_natural)

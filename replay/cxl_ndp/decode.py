@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.clock import Band, StepCost, clock
 from tokentape.hw.profile import ENDS
-from tokentape.hw.work import Ints, Work
+from tokentape.hw.work import Floats, Ints, Work
 from tokentape.policies.names import unknown
 from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance
 from tokentape.policies.resolve import resolve
@@ -21,7 +21,6 @@ from tokentape.replay.cxl_ndp.work import Items, by_expert, layer_rows
 from tokentape.replay.tokens import Tokens
 from tokentape.replay.transformer import steps_of
 
-Floats = NDArray[np.float64]
 CHUNK_STEPS = 1024  # counted and priced at once, batch by batch: their numbers stay in the processor's cache
 # Parts of a layer-step: all but its experts; the GPU's and the NDP's; activations and weights over the link; what the GPU waits.
 PARTS = ("other", "gpu", "ndp", "activation", "transfer", "wait")

@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import Fit, FitFiles, solver
 from tokentape.hw.profile import Profile, with_values
+from tokentape.hw.work import Floats
 
 PAPER = "cxl_ndp"
 BOUNDS = {"fixed_s": (0.0, 5e-4)}  # lowest and highest value that a fit may take
 STARTS = (0.2, 0.5, 0.8)  # of the way from each bound to the other
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

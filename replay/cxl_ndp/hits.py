@@ -1,6 +1,11 @@
-"""Share of decode's expert activations that find their expert on the GPU, layer by layer, for any placement.
+"""What prompts say of the decode that follows: the share of its expert activations that find their expert on the GPU, for any
+placement, and how alike the two use a layer's experts, and how much of that any other prompt would do.
 
 A group is one sequence, or a batch of them that shares its placement and decodes in lockstep; finished members drop out.
+
+Similarity is the cosine of the two count vectors over the experts, per (sequence, layer). Counts are positive, so that even use
+is alike: of two vectors whose uneven parts have nothing in common the cosine is `flat`. What lies above is this sequence's own,
+or popularity: the prompts of all other sequences, each against this decode, show the latter.
 """
 
 from __future__ import annotations
@@ -99,3 +104,115 @@ def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_
                 shares = np.array([row["gpu_hit_frac"] for row in of_layer])
                 band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
                 yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(tapes)} | band
+
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """own: (S, L) cosine of a sequence's prompt and decode; NaN where it decodes nothing. The others are means by layer (L,).
+
+    shuffled: over all pairs of a decode and another sequence's prompt. static: of a decode and the prompts of all other sequences
+    summed, a popularity list. flat, flat_shuffled: the same pairs as own and shuffled if uneven use had nothing in common. NaN
+    where a tape has a single sequence that decodes.
+    """
+
+    own: Floats
+    shuffled: Floats
+    static: Floats
+    flat: Floats
+    flat_shuffled: Floats
+
+    def by_layer(self) -> Floats:
+        """(L,) mean of own."""
+        return _mean(self.own)
+
+
+def similarity(routing: CXLNDPRouting) -> Similarity:
+    """Of sequences that decode at least one token; the others have NaN and take part in nothing."""
+    prompts, decoded = routing.prefill_counts.astype(np.float64), routing.decode_counts().astype(np.float64)
+    is_used = routing.n_decode > 0
+    own = np.full(prompts.shape[:2], np.nan)
+    p, d = _unit(prompts[is_used]), _unit(decoded[is_used])
+    own[is_used] = (p * d).sum(axis=2)
+    even = np.full(p.shape[2], p.shape[2] ** -0.5)
+    others = prompts[is_used].sum(axis=0) - prompts[is_used]
+    return Similarity(
+        own=own,
+        shuffled=_of_pairs(p, d),
+        static=_mean((_unit(others) * d).sum(axis=2)) if len(p) > 1 else np.full(p.shape[1], np.nan),
+        flat=_mean((p @ even) * (d @ even)),
+        flat_shuffled=_of_pairs((p @ even)[..., None], (d @ even)[..., None]),
+    )
+
+
+def _of_pairs(prompts: Floats, decoded: Floats) -> Floats:
+    """(L,) mean inner product of a prompt and another sequence's decode, (n, L, m) each, over all n (n - 1) pairs."""
+    n = len(prompts)
+    if n < 2:
+        return np.full(prompts.shape[1], np.nan)
+    total = (prompts.sum(axis=0) * decoded.sum(axis=0)).sum(axis=1) - (prompts * decoded).sum(axis=(0, 2))
+    return np.asarray(total / (n * (n - 1)), np.float64)
+
+
+def _unit(counts: Floats) -> Floats:
+    length = np.linalg.norm(counts, axis=2, keepdims=True)
+    return np.asarray(np.divide(counts, length, out=np.zeros_like(counts), where=length > 0))
+
+
+def _mean(values: Floats) -> Floats:
+    """Over sequences, without NaNs; NaN where all are."""
+    is_known = ~np.isnan(values)
+    n = is_known.sum(axis=0)
+    total = np.where(is_known, values, 0.0).sum(axis=0)
+    return np.asarray(np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0))
+
+
+def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> list[Row]:
+    """Columns layer, *_cosine, static_frac and n_requests; layer None: mean of the layers. None without two that decode."""
+    if np.isnan(found.shuffled).any():
+        return []
+    columns = {
+        "own_cosine": found.by_layer(),
+        "shuffled_cosine": found.shuffled,
+        "static_cosine": found.static,
+        "flat_cosine": found.flat,
+        "flat_shuffled_cosine": found.flat_shuffled,
+    }
+    n_requests = int((~np.isnan(found.own[:, 0])).sum())
+    above, popular = columns["own_cosine"] - found.flat, found.shuffled - found.flat_shuffled
+    rows = []
+    for layer, where in [(None, slice(None)), *((layer, slice(i, i + 1)) for i, layer in enumerate(layers))]:
+        means = {name: float(values[where].mean()) for name, values in columns.items()}
+        own, other = float(above[where].mean()), float(popular[where].mean())
+        rows.append({"layer": layer, **means, "static_frac": other / own if own > 0 else None, "n_requests": n_requests})
+    return rows
+
+
+def similarity_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row) -> Iterator[Row]:
+    """By layer, and their mean; means over tapes."""
+    by_tape = [similarity_rows(similarity(tape), tape.layers) for tape in tapes]
+    for of_layer in zip(*by_tape, strict=True):
+        means = {
+            name: float(np.mean([row[name] for row in of_layer]))
+            for name in of_layer[0]
+            if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
+        }
+        yield {**where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
+
+
+def use_rows(routing: CXLNDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> list[Row]:
+    """Columns request_id, layer, first_step, bin_steps, expert, use_frac of these sequences' decode."""
+    if bin_steps < 1:
+        raise ValueError(f"bin of {bin_steps} steps must be 1 or more")
+    rows = []
+    for s in sequences:
+        for first in range(0, int(routing.n_decode[s]), bin_steps):
+            ids = routing.decode_ids[s, first : min(first + bin_steps, int(routing.n_decode[s]))]
+            for i, layer in enumerate(routing.layers):
+                counts = np.bincount(ids[:, i].ravel(), minlength=routing.n_experts)
+                place = {"request_id": int(routing.request_ids[s]), "layer": layer, "first_step": first, "bin_steps": bin_steps}
+                used = ((int(e), float(counts[e] / counts.sum())) for e in np.flatnonzero(counts))
+                rows += [{**place, "expert": expert, "use_frac": frac} for expert, frac in used]
+    return rows

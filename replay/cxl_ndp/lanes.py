@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
-from tokentape.hw.work import Rows, Work
+from tokentape.hw.work import Floats, Rows, Work
 from tokentape.policies.placement import start_average
 from tokentape.replay.cxl_ndp.decode import rest_of_steps
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.setting import Floats, Setting, placed_by, widths
+from tokentape.replay.cxl_ndp.setting import Setting, placed_by, widths
 from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System, system_of
 from tokentape.replay.cxl_ndp.work import Items, by_expert, exchange_rows, moved_rows
 

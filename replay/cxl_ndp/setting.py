@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.profile import ENDS
+from tokentape.hw.work import Floats
 from tokentape.policies.bits import BIT_RULES, BitRule, assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.replicas import WIDTHS, levels
@@ -20,7 +21,6 @@ from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, system_of
 
-Floats = NDArray[np.float64]
 Row = dict[str, Any]
 HEADLINE = "headline"  # series of the paper's setting
 COMPARED = ("OURS-3", "OURS-2", MONDE, HOBBIT)

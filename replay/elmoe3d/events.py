@@ -19,12 +19,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw.profile import Profile
+from tokentape.hw.work import Floats
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.lru import LRU
 from tokentape.policies.speculation.pools import Hotness, Pools
 from tokentape.replay.elmoe3d.laws import HIT_LAWS
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Floats, Points, Setup, as_points
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Points, Setup, as_points
 from tokentape.replay.elmoe3d.rows import WRITTEN, measures
 from tokentape.replay.elmoe3d.timing import Outcome, evaluate, reads_of
 from tokentape.replay.trace import DECODE, Trace

@@ -15,20 +15,18 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.coverage import STEEPEST
 from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, ELMoE3DConstants, ModelLaw, Speculation
 from tokentape.hw.fit_files import Fit, solver
-from tokentape.hw.work import Rows
+from tokentape.hw.work import Floats, Rows
 from tokentape.replay.elmoe3d.laws import weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.runs import s_per_byte
 from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
 
-Floats = NDArray[np.float64]
 TABLE = "Table 3"
 CALIBRATE = "calibrate"
 IS_OPEN = pl.col("published_ar").is_not_null() & pl.col("published_sd").is_not_null()

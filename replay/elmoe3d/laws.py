@@ -17,11 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.coverage import PowerLaw
+from tokentape.hw.work import Floats
 
-Floats = NDArray[np.float64]
 DOUBLINGS = 60  # of a bisection
 
 

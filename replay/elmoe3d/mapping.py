@@ -10,23 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Floats, Points
+from tokentape.hw.work import Floats
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Points
 
 
 @dataclass(frozen=True, eq=False)
 class Mapping:
     """Bytes in HB of n points, (n,) each; a machine without a tier in front of the experts' home holds all of them.
 
-    private_bytes: EAGLE's head or the small model with its KV. resident_bytes, share: R and x of 8-bit experts in AR and in
-    verification (slices of Elastic take the same room). draft_bytes: static weights of a separate 4-bit copy; copy_share: of that
-    copy's experts. spill_bytes: private bytes a draft step reads from EXT. cold_bytes: of static weights and KV that do not fit.
+    resident_bytes, share: R and x of 8-bit experts in AR and in verification (slices of Elastic take the same room); copy_share:
+    of the experts of a separate 4-bit copy. spill_bytes: of EAGLE's head or the small model with its KV, what a draft step reads
+    from EXT. cold_bytes: of static weights and KV that do not fit.
     """
 
-    private_bytes: Floats
     resident_bytes: Floats
     share: Floats
     slice_share: Floats
-    copy_bytes: Floats
     copy_share: Floats
     spill_bytes: Floats
     cold_bytes: Floats
@@ -47,11 +46,9 @@ def map_bytes(p: Points) -> Mapping:
     spill = np.clip(needed + np.where(p.is_eagle, read, private) - p.hb_bytes, 0.0, read)  # a head's own table goes first
     cold = np.clip(p.static_bytes + p.kv_bytes - p.hb_bytes, 0.0, None)
     found = Mapping(
-        private_bytes=private,
         resident_bytes=resident,
         share=resident / all_bytes,
         slice_share=np.where(p.is_sliced & p.is_elastic, np.minimum(1.0, resident / (all_bytes * SLICE_FRAC)), 0.0),
-        copy_bytes=copy_static,
         copy_share=copy_share,
         spill_bytes=spill,
         cold_bytes=cold,

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from tokentape.hw.elmoe3d_constants import ROWS, ELMoE3DConstants
 from tokentape.hw.spec import HardwareSpec, MemTier
+from tokentape.hw.work import Floats, Ints
 from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, weights_of
 from tokentape.warehouse.formats import EXPERT_FORMATS, value_bytes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Ints = NDArray[np.int64]
 EAGLE, SLM, QUANT, ELASTIC = SCHEMES = ("EAGLE3", "SLM-SD", "Quant-SD", "Elastic-SD")
 CONTEXT_TOKENS = 1024  # of a sequence, in every row of the paper
 KV_FORMAT, STATIC_FORMAT, DRAFT_FORMAT = "int8", "int8-g32", "int4"  # of keys and values, of the target and of its draft

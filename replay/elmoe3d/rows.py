@@ -1,20 +1,30 @@
-"""Rows of elmoe3d_points, elmoe3d_mapping and elmoe3d_intensity."""
+"""Rows of ELMoE-3D's views: elmoe3d_points, elmoe3d_mapping and elmoe3d_intensity; elmoe3d_platforms and elmoe3d_energy, of the
+proposed design and the paper's five baselines, AR and speculating.
+
+What the paper does not give of the baselines is varied one thing at a time around the headline: nodes verified, bandwidth next to
+memory, what is held there. Every platform computes the same nodes; ours too, so its times here may exceed those of Table 3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar
 
 import polars as pl
 
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-from tokentape.hw.profile import Profile
-from tokentape.replay.elmoe3d.baselines import Assumed
+from tokentape.hw.profile import ENDS, Profile
+from tokentape.hw.sourced import Sourced
+from tokentape.hw.spec import HardwareSpec, with_values
+from tokentape.hw.work import Floats
 from tokentape.replay.elmoe3d.fit import IS_OPEN
 from tokentape.replay.elmoe3d.mapping import map_bytes, placed
-from tokentape.replay.elmoe3d.points import EAGLE, Floats, Setup, as_points, cache_of, points_of
-from tokentape.replay.elmoe3d.runs import knee
-from tokentape.replay.elmoe3d.timing import PAPER, Outcome, evaluate, reads_of
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, Setup, as_points, cache_of, points_of
+from tokentape.replay.elmoe3d.runs import Holds, Mode, Run, baseline, knee, ours
+from tokentape.replay.elmoe3d.timing import PAPER, PARTS, Outcome, evaluate, reads_of
 
 TABLE_SERIES, MEASURED = "table-3", "measured"
 WRITTEN = "pool_write_frac"  # by events alone
@@ -118,3 +128,144 @@ def intensity_rows(
         for model in setup.models
     ]
     return [*pl.concat(made).to_dicts(), *knees]
+
+
+DATASET = "mt-bench"  # the one with published acceptance
+OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"
+MODES: tuple[Mode, ...] = ("ar", "sd")
+NEAR = "xpu-nmp"
+ASSUMED = ("hit_model", "verify_nodes")  # of every platform; of near-memory compute NEAR_AS too
+NEAR_AS = ("nmp_ext_ratio", "placement")
+AT = ("model_id", "batch", *ASSUMED)
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """The baselines, and what the paper does not say of them: each in its range, the headline's value beside it."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    baselines: tuple[str, ...]
+    ours_gb: int
+    drafted_by: str
+    verify_nodes: tuple[float, ...]
+    headline_verify_nodes: float
+    draft_nodes: float
+    near_ext_ratios: tuple[float, ...]
+    headline_near_ext_ratio: float
+    holds: tuple[Holds, ...]
+    headline_holds: Holds
+
+
+def platforms(
+    of: Assumed,
+    specs: Mapping[str, HardwareSpec],
+    setup: Setup,
+    table: pl.DataFrame,
+    fit: ELMoE3DConstants,
+    hit_models: Sequence[str],
+    profile: Profile,
+    pool_write_frac: Sourced,
+) -> pl.DataFrame:
+    """Ours, HB-xPU, then every baseline in either mode, over models and batches, by hit model and number of verified nodes;
+    near-memory compute once per ratio and holding. token_s; joules per token in columns `PART END` and `END` in all; speedup:
+    over the xPU's AR with as many nodes; is_best: the faster mode.
+
+    specs: the baselines' machines by name, and ours. pool_write_frac: of `ours`.
+    """
+    settings = pl.DataFrame(list(product(hit_models, map(float, of.verify_nodes))), schema=ASSUMED, orient="row")
+
+    def ran(
+        name: str, scheme: str, machine: HardwareSpec, run: Callable[[Points], Mapping[Mode, Run]], *near: float | str
+    ) -> Iterator[pl.DataFrame]:
+        cells = table.filter((pl.col("hb_gb") == of.ours_gb) & (pl.col("scheme") == scheme)).with_columns(machine=pl.lit(name))
+        points = points_of(settings.join(cells, how="cross"), fit, draft_nodes=of.draft_nodes)
+        runs = run(as_points(points, replace(setup, machines={name: machine})))
+        where = points.select(platform="machine", model_id="model", dataset=pl.lit(DATASET), batch="batch", level="level")
+        where = where.with_columns(points.select(ASSUMED), **dict(zip(NEAR_AS, map(pl.lit, near or (None, None)), strict=True)))
+        is_sd = runs["sd"].token_s < runs["ar"].token_s
+        for mode, one in runs.items():
+            joules = {f"{part} {end}": one.joules_per_token[k, i] for k, part in enumerate(PARTS) for i, end in enumerate(ENDS)}
+            is_best = is_sd == (mode == "sd")
+            yield where.with_columns(step_mode=pl.lit(mode), token_s=one.token_s, is_best=is_best, **joules)
+
+    def ours_of(points: Points) -> dict[Mode, Run]:
+        found = evaluate(points, profile, with_joules=True)
+        return {mode: ours(points, found, mode, profile, pool_write_frac) for mode in MODES}
+
+    made = [*ran(OURS, ELASTIC, specs[OURS], ours_of), *ran(HB_XPU, of.drafted_by, specs[OURS], ours_of)]
+    for name in of.baselines:
+        short = name.removeprefix("elmoe3d-")
+        once: list[tuple[float | None, Holds]] = [(None, "dense")]
+        for ratio, holds in product(of.near_ext_ratios, of.holds) if short == NEAR else once:
+            machine = near_at(specs[name], ratio) if ratio else specs[name]
+            near = (ratio, holds) if ratio else ()
+            made += ran(short, of.drafted_by, machine, partial(baseline, holds=holds, profile=profile), *near)
+    every = pl.concat(made, how="vertical_relaxed")
+    reference = every.filter((pl.col("platform") == REFERENCE) & (pl.col("step_mode") == "ar")).select(*AT, xpu_s="token_s")
+    joined = every.join(reference, on=AT, how="left", maintain_order="left")
+    return joined.with_columns(
+        *(pl.sum_horizontal(*(f"{part} {end}" for part in PARTS)).alias(end) for end in ENDS),
+        speedup=pl.col("xpu_s") / pl.col("token_s"),
+    )
+
+
+def near_at(machine: HardwareSpec, ratio: float) -> HardwareSpec:
+    """With compute next to channels at so many times the bandwidth of all channels."""
+    name = machine.roles.near_compute
+    tiers = (machine.engines[name].memory, machine.roles.expert_home)
+    whole = sum(machine.tiers[tier].peak_bytes_per_s.value for tier in tiers)
+    return with_values(machine, {f"engines.{name}.memory_bytes_per_s": ratio * whole})
+
+
+def is_headline(of: Assumed) -> pl.Expr:
+    """Rows of what the paper does not say at its headline's values."""
+    near = (pl.col("nmp_ext_ratio") == of.headline_near_ext_ratio) & (pl.col("placement") == of.headline_holds)
+    return (pl.col("verify_nodes") == of.headline_verify_nodes) & (near | pl.col("placement").is_null())
+
+
+def platform_rows(every: pl.DataFrame) -> pl.DataFrame:
+    """Rows of elmoe3d_platforms."""
+    where = ("platform", "model_id", "dataset", "batch", "level", "hit_model", *NEAR_AS, "verify_nodes", "step_mode")
+    return every.select(*where, "token_s", "speedup", "is_best", fidelity=pl.lit("input"))
+
+
+def energy_rows(of: Assumed, every: pl.DataFrame) -> pl.DataFrame:
+    """Rows of elmoe3d_energy, of the headline's settings."""
+    kept = ("platform", "model_id", "dataset", "batch", "level", "hit_model", "step_mode", "is_best")
+    at = every.filter(is_headline(of))
+    return pl.concat(
+        at.select(*kept, part=pl.lit(part), j_per_token=f"{part} value", low=f"{part} low", high=f"{part} high") for part in PARTS
+    )
+
+
+def ratios(every: pl.DataFrame) -> pl.DataFrame:
+    """Of the baselines over ours in the faster mode, over models and batches: one set per assumption on nodes, near-memory
+    compute and energy (`end` of its ranges). Best prior: the best baseline without HB, point by point, by time or by energy.
+
+    The xPU stands for itself in AR, as the paper normalises to it; among the priors it may speculate.
+    """
+    best, told = every.filter("is_best"), ("token_s", *ENDS)
+    ours_at = best.filter(pl.col("platform") == OURS).select(*AT, *told)
+    alone = every.filter((pl.col("platform") == REFERENCE) & (pl.col("step_mode") == "ar")).select(*AT, *told)
+    always = best.filter(~pl.col("platform").is_in([OURS, HB_XPU, NEAR])).group_by(AT).agg(pl.col(told).min())
+    near = best.filter(pl.col("platform") == NEAR).select(*AT, *NEAR_AS, *told)
+    for of, name in ((ours_at, "ours"), (alone, "xpu"), (always, "prior")):
+        near = near.join(of, on=AT, how="left", suffix=f" {name}", maintain_order="left")
+
+    def over(this: str, of: str) -> pl.Expr:
+        prior = pl.col(f"{of} xpu") if this == "xpu" else pl.min_horizontal(of, f"{of} prior")
+        return prior / pl.col(f"{of} ours")
+
+    return pl.concat(
+        near.select(
+            *AT,
+            *NEAR_AS,
+            end=pl.lit(end),
+            speedup_over_xPU=over("xpu", "token_s"),
+            speedup_over_best_prior=over("prior", "token_s"),
+            energy_per_token_xPU_over_ours=over("xpu", end),
+            energy_per_token_best_prior_over_ours=over("prior", end),
+        )
+        for end in ENDS
+    )

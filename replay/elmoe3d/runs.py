@@ -18,9 +18,9 @@ from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows, Work
+from tokentape.hw.work import Floats, Rows, Work
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import Floats, Group, Points
+from tokentape.replay.elmoe3d.points import Group, Points
 from tokentape.replay.elmoe3d.timing import NOMINAL, Joules, Outcome, faded, hits, nothing, parts_of, reads_of
 from tokentape.replay.elmoe3d.work import (
     STATIC_KINDS,

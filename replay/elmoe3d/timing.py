@@ -16,9 +16,10 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats, Ints
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, chosen_frac, touched
 from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
-from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Floats, Group, Ints, Points
+from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Group, Points
 from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
 
 PAPER = "elmoe3d"  # the cost profile, and the paper among the claims

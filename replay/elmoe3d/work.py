@@ -11,8 +11,8 @@ import numpy as np
 
 from tokentape.hw.held import without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows, Work
-from tokentape.replay.elmoe3d.points import HEAD_FORMAT, KV_FORMAT, STATIC_FORMAT, Floats, Group, Ints, Points
+from tokentape.hw.work import Floats, Ints, Rows, Work
+from tokentape.replay.elmoe3d.points import HEAD_FORMAT, KV_FORMAT, STATIC_FORMAT, Group, Points
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.formats import bytes_per_value

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tokentape.replay.serving.prefix_cache import cached_tokens
+from tokentape.replay.serving.workload import cached_tokens
 
 
 def experiment(requests: pl.DataFrame, rounds: pl.DataFrame | None, model: str, system: str, n_gpus: int) -> dict[str, Any]:

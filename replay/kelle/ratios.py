@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tokentape.hw import profile as profiles
+from tokentape.hw.work import Floats
 from tokentape.replay.kelle.step import Step, decode_steps
-from tokentape.replay.kelle.systems import BASELINE, PAPER, PROFILE, Accounting, Floats, Shares, System, Work
+from tokentape.replay.kelle.systems import BASELINE, PAPER, PROFILE, Accounting, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
 SPEED, ENERGY = "speed", "energy"

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import FitFiles
 from tokentape.hw.spec import HardwareSpec, load, with_values
+from tokentape.hw.work import Floats
 
-Floats = NDArray[np.float64]
 MEAN_POINTS = 33  # lengths that the mean over a decode is taken at
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 PROFILE = "kelle"

@@ -8,7 +8,7 @@ from tokentape.policies.kv.rule import WEIGH_SIGNATURE
 from tokentape.policies.kv.slots import expire, place, settle
 
 _F32, _F64, _I32, _I64 = (array(t, 1) for t in (float32, float64, int32, int64))
-_I32_2D, _I64_2D, _U8_2D, _F64_2D = (array(t, 2) for t in (int32, int64, uint8, float64))
+_I32_2D, _I64_2D, _U8_2D = (array(t, 2) for t in (int32, int64, uint8))
 _I32_3D, _F64_3D, _F32_4D = array(int32, 3), array(float64, 3), array(float32, 4)
 _F32_IN, _I32_IN = (array(t, 1, readonly=True) for t in (float32, int32))  # as Arrow hands them over
 ROW_TOLERANCE = 2e-3  # of a softmax row's sum, float16 rows included

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
-from tokentape.policies.kv.oracle import Oracle
 from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.recompute import DISTINCT, PAIRS, POPULAR, WORD_BYTES, Widths, after_prompt, pays
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
+from tokentape.policies.kv.tova import Oracle
 from tokentape.policies.registry import label
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
 from tokentape.replay.kv.quest import replay_quest

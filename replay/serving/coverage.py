@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.coverage import Heaps, Uniform
+from tokentape.hw.work import Floats
 from tokentape.replay.coverage import Curve, recorded_by_layer
 from tokentape.replay.trace import Trace
 from tokentape.warehouse.geometry import Geometry
 
-Floats = NDArray[np.float64]
 N_PREFILL, N_DECODE = 32_768, 1_024  # tokens up to which tables reach; beyond, the untouched share falls as 1 / n
 LEAST_RECORDED = 4  # tokens of a curve that can be extended
 USUAL_PREFILL, USUAL_DECODE = 8_192, 256  # batches of the default settings; a tape with less is extended

@@ -9,16 +9,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.coverage import errors
+from tokentape.hw.work import Floats
 from tokentape.replay.coverage import PHASES, forms_of, recorded, recorded_by_layer
 from tokentape.replay.serving.coverage import IndependentCoverage, PublishedCoverage
 from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.trace import Trace
 from tokentape.warehouse.geometry import Geometry
 
-Floats = NDArray[np.float64]
 Rows = list[dict[str, Any]]
 BANDS = ("first third", "middle third", "last third")  # of the layers
 N_DOUBLINGS = 11  # 1, 2, 4, ... tokens of a published table

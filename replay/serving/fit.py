@@ -15,19 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import Fit, solver
 from tokentape.hw.serving_fits import ServingFitted
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.facts import MODES, PAPER, ROWS, SI, Fact, facts, simulated, workloads
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.run import serve
 from tokentape.warehouse.geometry import Geometry
-
-Floats = NDArray[np.float64]
 
 # Sigma of the pull to the starts, on logarithms; of the scale, whose 1.0 is the published mean: a tenth of it. Of the pulls that
 # keep the fitted rows within their bars, the one that predicts facts left out of the fit best (`left_out`, docs/serving.md).

@@ -55,7 +55,6 @@ OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW, ALIKE = range(6)
 N_OF_KIND = 6
 CONSTANTS, CARRIED, COST = -3, -2, -1
 N_OTHER_ROWS = 4  # than those of kinds
-LOADS = ("full", "per_gpu", "one_matrix")
 # Reads and writes of the hidden states in a layer, for profiles that count them apart (assumed, as in notes on Layered Prefill).
 ACTIVATION_PASSES = 20.0
 REFERENCE_HIDDEN = 2048  # of the hidden size, to which times per token are scaled
@@ -228,13 +227,6 @@ class IterationCosts:
     def window(self) -> int:
         """Of the layers that have one."""
         return int(self.table[: self.moe_of.size, WINDOW].max())
-
-    def load_frac(self, accounting: str) -> float:
-        """Share of the expert-load counter that an accounting counts: full, per_gpu (a shard), one_matrix (of three)."""
-        shares = dict(zip(LOADS, (1.0, 1.0 / self.machine.n_devices, 1.0 / self.geometry.ffn_matrices), strict=True))
-        if accounting not in shares:
-            raise ValueError(f"load_accounting {accounting!r} is unknown; choose {', '.join(LOADS)}")
-        return shares[accounting]
 
     def cost(self, carried: Mapping[int, float], in_group: Floats, only: Floats, mixed: Floats) -> Floats:
         """(N_COST,) of one iteration. in_group (C,): layers that process the prompts; only, mixed (C,): shares of the experts

@@ -8,74 +8,13 @@ from tokentape.policies.kernels import OF_TABLE, array, float64, function, int64
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
+from tokentape.replay.serving import iteration as it
+from tokentape.replay.serving import state as st
 from tokentape.replay.serving.gaps import add_gap, drop_before, longest_since
-from tokentape.replay.serving.iteration import (
-    CARRIED,
-    COST,
-    DECODES,
-    EXPERT_BYTES,
-    IN_GROUP,
-    KEYS,
-    KEYS_W,
-    LONGEST,
-    N_COST,
-    N_OF_KIND,
-    NODES,
-    OTHERS,
-    PARTS,
-    SHARE,
-    SHARE_MIXED,
-    covered,
-    stand_together,
-)
-from tokentape.replay.serving.iteration import PROMPT as N_PROMPT
-from tokentape.replay.serving.state import (
-    ARRIVED,
-    BUCKET_NEXT,
-    CACHED,
-    CONTEXT,
-    CONTEXT_W,
-    FREE,
-    GENERATED,
-    HEAD,
-    IN_WINDOW,
-    JOINED,
-    N_DECODE,
-    N_NODES,
-    N_REQUEUED,
-    NEWER,
-    NEWEST,
-    OLDEST,
-    OUTPUT,
-    PARTIAL,
-    POSITION,
-    PROMPT,
-    REQUEUED,
-    TARGET,
-    blocks_of,
-    form_batch,
-    input_of,
-    join,
-    leave,
-    restart,
-)
 from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
+from tokentape.replay.system import events as ev
 from tokentape.replay.system.ahead import AHEAD, PREDICT
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
-from tokentape.replay.system.events import (
-    LOOKS_UP,
-    N_EVENT,
-    PLACED,
-    RANK_OF,
-    ROUTED,
-    SHRINKS,
-    SLOTS,
-    SPLIT,
-    TOLD,
-    WHERE,
-    place_anew,
-    serve_experts,
-)
 from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
 from tokentape.replay.system.moves import MIGRATE, MOVES
 from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
@@ -83,12 +22,12 @@ from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
 # Entries of `counts` (N_COUNTS,).
-N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, PEAK_DECODES, N_ACCEPTED = range(7)
-N_COUNTS = 7
-N_PARTS = len(PARTS)
+N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, N_ACCEPTED = range(6)
+N_COUNTS = 6
+N_PARTS = len(it.PARTS)
 # Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
-BUSY_S, NOW = N_COST, N_COST + 1
-N_TOTALS = N_COST + 2
+BUSY_S, NOW = it.N_COST, it.N_COST + 1
+N_TOTALS = it.N_COST + 2
 # Columns of the recorded iterations.
 RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
 RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
@@ -100,8 +39,9 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
 _COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
-_EXPERTS = (LOOKS_UP, SHRINKS, RANK_OF, WHERE, SPLIT, CACHE, TOLD, SLOTS, PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
-_SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ROUTED, SERVE_SLICES, SLICED, SERVED)
+_LOOKED_UP = (ev.LOOKS_UP, ev.SHRINKS, ev.RANK_OF, ev.WHERE, ev.SPLIT, CACHE, ev.TOLD, ev.SLOTS)
+_EXPERTS = (*_LOOKED_UP, ev.PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
+_SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ev.ROUTED, SERVE_SLICES, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
@@ -110,16 +50,16 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, as far as there is
     room."""
     bucket, leaves_window, needs_block = queues
-    while state[HEAD] < arrived and state[N_DECODE] + n_members + (state[PARTIAL] >= 0) < limits[0]:
-        r = state[HEAD]
-        needed = blocks_of(requests[r, PROMPT], limits[2])
-        if limits[1] > 0 and needed > state[FREE]:
+    while state[st.HEAD] < arrived and state[st.N_DECODE] + n_members + (state[st.PARTIAL] >= 0) < limits[0]:
+        r = state[st.HEAD]
+        needed = st.blocks_of(requests[r, st.PROMPT], limits[2])
+        if limits[1] > 0 and needed > state[st.FREE]:
             break
-        state[HEAD] += 1
-        state[FREE] -= needed
+        state[st.HEAD] += 1
+        state[st.FREE] -= needed
         times[STARTED, r] = now
-        requests[r, GENERATED] = 1
-        join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+        requests[r, st.GENERATED] = 1
+        st.join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
 
 
 @kernel(inline="always")
@@ -135,18 +75,18 @@ def _reserve(  # type: ignore[no-untyped-def]
             needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
         if kv is not None:
             needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
-        if state[N_DECODE] == 0 or state[FREE] >= needed:
-            state[FREE] -= needed
+        if state[st.N_DECODE] == 0 or state[st.FREE] >= needed:
+            state[st.FREE] -= needed
             break
-        r = state[NEWEST]
-        if at - requests[r, JOINED] > 1:
-            longest = longest_since(gaps[0], gaps[1], stacked, requests[r, JOINED] + 1)
+        r = state[st.NEWEST]
+        if at - requests[r, st.JOINED] > 1:
+            longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
             times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-        restart(r, at, requests, state, bucket, leaves_window, needs_block)
-        counts[N_LOST] += requests[r, TARGET] - requests[r, CACHED]
+        st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
+        counts[N_LOST] += requests[r, st.TARGET] - requests[r, st.CACHED]
         times[FINISHED, r] = now  # until it finishes: when it had its last token
         if has_drafts:
-            state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+            state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
 
 
 @kernel(inline="always")
@@ -156,12 +96,12 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
     n_done, r = 0, bucket[at % bucket.shape[0]]
     bucket[at % bucket.shape[0]] = -1
     while r >= 0:
-        longest = longest_since(gaps[0], gaps[1], stacked, requests[r, JOINED] + 1)
+        longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
         times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
         times[FINISHED, r] = now
         n_done += 1
-        leave(r, at - requests[r, JOINED], requests, state, leaves_window, needs_block)
-        r = requests[r, BUCKET_NEXT]
+        st.leave(r, at - requests[r, st.JOINED], requests, state, leaves_window, needs_block)
+        r = requests[r, st.BUCKET_NEXT]
     return n_done
 
 
@@ -172,24 +112,24 @@ def _end_prompts(at, now, members, takes, n_members, requests, state, times, cou
     n_done, n_joined = 0, 0
     for j in range(n_members):
         r = members[j]
-        requests[r, POSITION] += takes[j]
-        if requests[r, POSITION] < requests[r, TARGET]:
-            state[PARTIAL] = r
+        requests[r, st.POSITION] += takes[j]
+        if requests[r, st.POSITION] < requests[r, st.TARGET]:
+            state[st.PARTIAL] = r
             continue
         counts[N_EMITTED] += 1
-        requests[r, GENERATED] += 1
-        if requests[r, GENERATED] == 1:
+        requests[r, st.GENERATED] += 1
+        if requests[r, st.GENERATED] == 1:
             times[FIRST, r] = now
         else:  # a restarted request's next token: all before it were processed again
             gap = now - times[FINISHED, r]
             times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], gap)
             add_gap(gap, 1, histogram, sums, one)
-        if requests[r, GENERATED] == requests[r, OUTPUT]:
+        if requests[r, st.GENERATED] == requests[r, st.OUTPUT]:
             times[FINISHED, r] = now
             n_done += 1
-            state[FREE] += blocks_of(requests[r, TARGET], needs_block.shape[0])
+            state[st.FREE] += st.blocks_of(requests[r, st.TARGET], needs_block.shape[0])
         else:
-            join(r, at, requests, state, bucket, leaves_window, needs_block)
+            st.join(r, at, requests, state, bucket, leaves_window, needs_block)
             n_joined += 1
     return n_done, n_joined
 
@@ -219,27 +159,28 @@ def run_engine(  # type: ignore[no-untyped-def]
     max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
-    carried, cost = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
+    carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
-    state[FREE] = n_blocks
-    state[OLDEST] = state[NEWEST] = state[PARTIAL] = state[REQUEUED] = -1
+    state[st.FREE] = n_blocks
+    state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = -1
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
     now, n_done, at = arrival[0], 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
-        arrived = state[ARRIVED]
+        arrived = state[st.ARRIVED]
         while arrived < n and arrival[arrived] <= seen_s:
             arrived += 1
-        state[ARRIVED] = arrived
-        if state[N_DECODE] == 0 and n_members == 0 and state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == arrived:
+        state[st.ARRIVED] = arrived
+        is_idle = state[st.N_DECODE] == 0 and n_members == 0 and state[st.PARTIAL] < 0 and state[st.REQUEUED] < 0
+        if is_idle and state[st.HEAD] == arrived:
             now = seen_s = max(now, arrival[arrived])
             continue
         if starts_decoding:
             _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues)
         if has_drafts:
-            state[N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
+            state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
         if n_blocks > 0:
             _reserve(
@@ -247,50 +188,53 @@ def run_engine(  # type: ignore[no-untyped-def]
                 stacked, queues,
             )  # fmt: skip
         if has_drafts:
-            carried[NODES] = state[N_NODES] / max(1, state[N_DECODE])
-        if n_members == 0 and not (waits_for_idle and state[N_DECODE] > 0):
-            n_members, batch_tokens = form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried)
+            carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
+        if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
+            n_members, batch_tokens = st.form_batch(
+                rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried
+            )
             group = 0
             if n_members > 0:
                 n_of_groups = n_groups(steps, batch_tokens)
             for j in range(n_members):
-                if requests[members[j], POSITION] == requests[members[j], CACHED] and requests[members[j], GENERATED] == 0:
-                    times[STARTED, members[j]] = now
-        n_decode = state[N_DECODE]
+                r = members[j]
+                if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.GENERATED] == 0:
+                    times[STARTED, r] = now
+        n_decode = state[st.N_DECODE]
         first_layer = last_layer = 0
         if n_members > 0:
             first_layer = group_start(group, n_of_groups, n_layers)
             last_layer = group_start(group + 1, n_of_groups, n_layers)
         for c in range(n_kinds):
             in_group = layers_before[last_layer, c] - layers_before[first_layer, c]
-            table[c, IN_GROUP], table[c, OTHERS] = in_group, layers_before[n_layers, c] - in_group
+            table[c, it.IN_GROUP], table[c, it.OTHERS] = in_group, layers_before[n_layers, c] - in_group
             if slots is None:  # else events say what is touched
-                only = covered(cov_decode, n_decode, c)
-                table[c, SHARE] = only
-                table[c, SHARE_MIXED] = 1.0 - (1.0 - covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
+                only = it.covered(cov_decode, n_decode, c)
+                table[c, it.SHARE] = only
+                table[c, it.SHARE_MIXED] = 1.0 - (1.0 - it.covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         if kv is not None:
             hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
-            serve_kv(at, hidden, requests, state, members, n_members, table, N_OF_KIND + N_EVENT, shrink, cache, kv)
+            serve_kv(at, hidden, requests, state, members, n_members, table, it.N_OF_KIND + ev.N_EVENT, shrink, cache, kv)
             if served[0].shape[0] > 0:
                 serve_slices(
-                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, choose, sliced,
+                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, it.N_OF_KIND, choose, sliced,
                     served,
                 )  # fmt: skip
             else:
-                serve_experts(
-                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, N_OF_KIND, look_up, rank_of,
-                    where, cache, told, slots, drafts, choose, routed, migrate, moves, predict, ahead,
+                ev.serve_experts(
+                    at, first_layer, last_layer, requests, state, members, takes, n_members, table, it.N_OF_KIND, look_up,
+                    rank_of, where, cache, told, slots, drafts, choose, routed, migrate, moves, predict, ahead,
                 )  # fmt: skip
-            stand_together(table, n_kinds, places)
+            it.stand_together(table, n_kinds, places)
         n_prefill = batch_tokens if n_members > 0 else 0
-        carried[N_PROMPT], carried[DECODES] = n_prefill, n_decode
-        carried[KEYS], carried[KEYS_W] = state[CONTEXT], state[CONTEXT_W]
-        if carried[LONGEST] >= 0.0:
-            longest, r = 0, state[OLDEST]
+        carried[it.PROMPT], carried[it.DECODES] = n_prefill, n_decode
+        carried[it.KEYS], carried[it.KEYS_W] = state[st.CONTEXT], state[st.CONTEXT_W]
+        if carried[it.LONGEST] >= 0.0:
+            longest, r = 0, state[st.OLDEST]
             while r >= 0:
-                longest = max(longest, input_of(r, at, requests) + 1)
-                r = requests[r, NEWER]
-            carried[LONGEST] = longest
+                longest = max(longest, st.input_of(r, at, requests) + 1)
+                r = requests[r, st.NEWER]
+            carried[it.LONGEST] = longest
         iteration(table)
         if n_decode > 0:
             cost[N_PARTS - 1] += draft_s
@@ -300,20 +244,19 @@ def run_engine(  # type: ignore[no-untyped-def]
         seconds = 0.0
         for i in range(N_PARTS):
             seconds += cost[i]
-        for i in range(N_COST):
+        for i in range(it.N_COST):
             totals[i] += cost[i]
         if at < recorded.shape[0]:
-            recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[EXPERT_BYTES]
+            recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[it.EXPERT_BYTES]
             recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
-            recorded_n[at, 4] = arrived - state[HEAD] + state[N_REQUEUED]
+            recorded_n[at, 4] = arrived - state[st.HEAD] + state[st.N_REQUEUED]
         seen_s = now if is_ahead else now + seconds
         now += seconds
         totals[BUSY_S] += seconds
         if kv is not None:
             kv[0][BYTE_S] += seconds * min(kv[0][HELD], kv[0][REFRESHED])
         counts[N_DECODED] += n_decode
-        counts[PEAK_DECODES] = max(counts[PEAK_DECODES], n_decode)
         if n_decode > 0:
             if has_drafts:
                 stacked = 0  # `verify` keeps the longest gaps, request by request
@@ -322,14 +265,14 @@ def run_engine(  # type: ignore[no-untyped-def]
             while stacked > 0 and stack_s[stacked - 1] <= seconds:
                 stacked -= 1
             if stacked == stack_s.shape[0]:
-                stacked = drop_before(stack_at, stack_s, stacked, requests[state[OLDEST], JOINED] + 1)
+                stacked = drop_before(stack_at, stack_s, stacked, requests[state[st.OLDEST], st.JOINED] + 1)
             stack_at[stacked], stack_s[stacked] = at, seconds
             stacked += 1
         else:
             stacked = 0
-        state[CONTEXT] += n_decode
-        state[CONTEXT_W] += state[IN_WINDOW]
-        state[IN_WINDOW] -= leaves_window[at % (window + 1)]
+        state[st.CONTEXT] += n_decode
+        state[st.CONTEXT_W] += state[st.IN_WINDOW]
+        state[st.IN_WINDOW] -= leaves_window[at % (window + 1)]
         leaves_window[at % (window + 1)] = 0
         if has_drafts:
             counts[N_ACCEPTED] += verify(
@@ -348,7 +291,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
-                    place_anew(requests, state, n_joined, split, slots, placed, moves)
+                    ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Scheduler
 from tokentape.replay.result import Metric
-from tokentape.replay.serving.capacity import saturation_rate_per_s
 from tokentape.replay.serving.client import Client
-from tokentape.replay.serving.disaggregated import DisaggregatedRun, serve_disaggregated
 from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.memory import BLOCK_TOKENS
-from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs
-from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs, saturation_rate_per_s
+from tokentape.replay.serving.run import DisaggregatedRun, Limits, ServingRun, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.experts import held
 from tokentape.replay.system.recorded import Recorded

@@ -1,4 +1,5 @@
-"""What a serving run is judged by (Layered Prefill section 5): latencies, service levels, fairness, loads, energy, queues.
+"""What a serving run is judged by (Layered Prefill section 5): latencies, service levels, fairness, loads, energy, queues; how
+much an engine can take: its saturation, and the highest rate that still meets a service level.
 
 TBT is the time between two tokens of a request, pooled over all requests; tokens of one draft-and-verify round share its time
 evenly, and the longest wait of a request is for a whole round. E2E runs from arrival to the last token. Over several
@@ -7,7 +8,7 @@ seeds a metric is the median with its 5 to 95 % band: near saturation a single r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,17 +106,15 @@ def token_times(run: ServingRun, request: int) -> Floats:
     return np.asarray(ends[first : first + int(run.requests.n_output_tokens[request])], np.float64)
 
 
-def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting: str = "full") -> dict[str, Metric]:
+def metrics(run: ServingRun, level: ServiceLevel | None = None) -> dict[str, Metric]:
     """One run's numbers; those of service levels where one is given.
 
     energy_j_per_token counts prompt and output tokens, as Layered Prefill does; energy_j_per_output_token output alone.
-    expert_bytes counts as `load_accounting` says: full, per_gpu or one_matrix.
     """
     n, requests = len(run.requests), run.requests
     n_output = int(requests.n_output_tokens.sum())
     joules = run.joules_of
     energy_j = sum(joules.values())
-    expert_bytes = run.expert_bytes * run.cost.load_frac(load_accounting)
     found = {
         "n_requests": Metric(float(n), "1"),
         "ttft_mean_s": Metric(float(run.ttft_s.mean()), "s"),
@@ -125,8 +124,8 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None, load_accounting:
         **_percentiles("tbt", run.gap_percentiles_s(PERCENTILES)),
         "e2e_mean_s": Metric(float(run.e2e_s.mean()), "s"),
         "jain": Metric(jain(run), "1"),
-        "expert_bytes": Metric(expert_bytes, "B"),
-        "expert_bytes_per_request": Metric(expert_bytes / n, "B", denominator="requests"),
+        "expert_bytes": Metric(run.expert_bytes, "B"),
+        "expert_bytes_per_request": Metric(run.expert_bytes / n, "B", denominator="requests"),
         "total_energy_j": Metric(energy_j, "J"),
         **{f"energy_{part}_j": Metric(value, "J") for part, value in joules.items()},
         "energy_j_per_token": Metric(
@@ -175,3 +174,69 @@ def over_runs(runs: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
         low, value, high = np.percentile(values, (5, 50, 95))
         found[name] = Metric(float(value), first.unit, float(low), float(high), first.denominator)
     return found
+
+
+DOUBLINGS = 40
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """rate_per_s: the highest rate found to meet the level; attained_frac: the share of requests that met it there (median);
+    first_missed_per_s: the lowest rate found to miss it; infinite where none was."""
+
+    rate_per_s: float
+    attained_frac: float
+    first_missed_per_s: float
+
+
+def saturation_rate_per_s(run_at_once: ServingRun) -> float:
+    """Requests per second that leave an engine whose requests were all there at the start (Requests.at_once)."""
+    return len(run_at_once.requests) / run_at_once.wall_s
+
+
+def attained_frac(
+    serve_at: Callable[[float, int], ServingRun], rate_per_s: float, seeds: Iterable[int], level: ServiceLevel
+) -> float:
+    """Median over the seeds of the share of requests that meet both halves of a service level."""
+    shares = []
+    for seed in seeds:
+        in_time, gaps_in_time = attained(serve_at(rate_per_s, seed), level)
+        shares.append(float((in_time & gaps_in_time).mean()))
+    return float(np.median(shares))
+
+
+def capacity(
+    serve_at: Callable[[float, int], ServingRun],
+    level: ServiceLevel,
+    seeds: Iterable[int],
+    start_per_s: float = 1.0,
+    precision_frac: float = 0.01,
+) -> Capacity:
+    """Highest rate at which level.frac of the requests meet the level, by doubling and bisection.
+
+    serve_at: a run at a rate and a seed. Takes attainment to fall with the rate, as it does but for noise between seeds. A rate
+    of 0 means that even start_per_s / 2^40 misses it. Raises ValueError for a start that is not positive.
+    """
+    if not start_per_s > 0:
+        raise ValueError(f"start_per_s {start_per_s} must be above 0")
+    numbers = tuple(seeds)
+    met, best, missed = 0.0, float("nan"), float("inf")
+
+    def tried(rate: float) -> bool:
+        """Narrows what is met and missed."""
+        nonlocal met, best, missed
+        share = attained_frac(serve_at, rate, numbers, level)
+        if share >= level.frac:
+            met, best = rate, share
+        else:
+            missed = rate
+        return share >= level.frac
+
+    rate, is_met = start_per_s, tried(start_per_s)
+    for _ in range(DOUBLINGS):
+        rate = rate * 2.0 if is_met else rate / 2.0
+        if tried(rate) != is_met:
+            break
+    while missed - met > precision_frac * met and met > 0.0 and missed < float("inf"):
+        tried((met + missed) / 2.0)
+    return Capacity(met, best, missed)

@@ -1,4 +1,5 @@
-"""The serving engine: requests through a scheduler on a machine, iteration by iteration (Layered Prefill).
+"""The serving engine: requests through a scheduler on a machine, iteration by iteration (Layered Prefill). Or two in series: one
+processes prompts, the other decodes, and a request's KV cache moves between them.
 
 One engine runs iterations back to back. An iteration gives every decoding request one token and may carry prefill; schedulers
 differ only in the prefill work they choose. The engine idles when nothing is queued or running; the clock then jumps to the next
@@ -15,30 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.kernels import zeros_of
 from tokentape.policies.serving import BatchRule, Scheduler, Speculation
+from tokentape.replay.serving import kernel as k
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
 from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, N_PLACES, PARTS, IterationCosts
-from tokentape.replay.serving.kernel import (
-    BUSY_S,
-    FINISHED,
-    FIRST,
-    LARGEST_GAP,
-    N_ACCEPTED,
-    N_COUNTS,
-    N_DECODED,
-    N_EMITTED,
-    N_ITERATIONS,
-    N_LOST,
-    N_PREFILLED,
-    N_TOTALS,
-    NOW,
-    PEAK_DECODES,
-    RECORD_COUNTS,
-    RECORD_TIMES,
-    SCRATCH,
-    STARTED,
-    run_alone,
-    run_engine,
-)
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
@@ -47,6 +27,12 @@ from tokentape.replay.system.kv import no_kv
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
     from tokentape.replay.system.kv import KVSlots
+
+
+import dataclasses
+
+from tokentape.policies.serving import Disaggregated
+from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -99,7 +85,6 @@ class ServingRun:
     n_prefilled: int
     n_lost_tokens: int
     n_accepted: int
-    peak_decodes: int
     gap_mean_s: float
     gap_std_s: float
     gaps: Ints = field(repr=False)
@@ -174,14 +159,14 @@ def run_rule(
     if slots is not None and speculation.n_nodes:
         raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
-    totals, counts = np.zeros(N_TOTALS), np.zeros(N_COUNTS, np.int64)
+    totals, counts = np.zeros(k.N_TOTALS), np.zeros(k.N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0
-    recorded, recorded_n = np.zeros((n_recorded, len(RECORD_TIMES))), np.zeros((n_recorded, len(RECORD_COUNTS)), np.int64)
+    recorded, recorded_n = np.zeros((n_recorded, len(k.RECORD_TIMES))), np.zeros((n_recorded, len(k.RECORD_COUNTS)), np.int64)
     table = cost.table.copy()
-    engine = run_alone if slots is None else run_engine
+    engine = k.run_alone if slots is None else k.run_engine
     n_open, n_tokens = min(limits.max_seqs, n), int(requests.n_output_tokens.max()) + 2
     sizes = (N_STATE, n_open, n_open, N_PLACES, 1, n_tokens, n_tokens, n_tokens, cost.window + 1, limits.block_tokens)
-    scratch = zeros_of(SCRATCH, *sizes)
+    scratch = zeros_of(k.SCRATCH, *sizes)
     scratch[7][:] = -1
     drafts: tuple[Any, ...] = NO_DRAFTS
     of_slots: tuple[Any, ...] = (None,) * 20
@@ -207,34 +192,33 @@ def run_rule(
     variance = max(sums[GAP_SQUARES] / n_gaps - mean_s**2, 0.0) if n_gaps else float("nan")
     handed_over = n if rule.starts_decoding else 0
     to_process = int((requests.n_prompt_tokens - requests.n_cached_tokens).sum()) * (not handed_over)
-    assert counts[N_PREFILLED] == to_process + counts[N_LOST], "a prompt token was lost or processed twice"
-    assert counts[N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
+    assert counts[k.N_PREFILLED] == to_process + counts[k.N_LOST], "a prompt token was lost or processed twice"
+    assert counts[k.N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
     return ServingRun(
         requests=requests,
         cost=cost,
-        started_s=times[STARTED],
-        first_token_s=times[FIRST],
-        finish_s=times[FINISHED],
-        largest_gap_s=times[LARGEST_GAP],
+        started_s=times[k.STARTED],
+        first_token_s=times[k.FIRST],
+        finish_s=times[k.FINISHED],
+        largest_gap_s=times[k.LARGEST_GAP],
         n_restarts=columns[:, N_RESTARTS].copy(),
-        end_s=float(totals[NOW]),
-        busy_s=float(totals[BUSY_S]),
+        end_s=float(totals[k.NOW]),
+        busy_s=float(totals[k.BUSY_S]),
         seconds_of=dict(zip(PARTS, totals[: len(PARTS)].tolist(), strict=True)),
         expert_bytes=float(totals[EXPERT_BYTES]),
         j_of_bytes=float(totals[J_OF_BYTES]),
         j_of_ops=float(totals[J_OF_OPS]),
-        n_iterations=int(counts[N_ITERATIONS]),
-        n_decoded=int(counts[N_DECODED]),
-        n_prefilled=int(counts[N_PREFILLED]),
-        n_lost_tokens=int(counts[N_LOST]),
-        n_accepted=int(counts[N_ACCEPTED]),
-        peak_decodes=int(counts[PEAK_DECODES]),
+        n_iterations=int(counts[k.N_ITERATIONS]),
+        n_decoded=int(counts[k.N_DECODED]),
+        n_prefilled=int(counts[k.N_PREFILLED]),
+        n_lost_tokens=int(counts[k.N_LOST]),
+        n_accepted=int(counts[k.N_ACCEPTED]),
         gap_mean_s=mean_s,
         gap_std_s=float(np.sqrt(variance)),
         gaps=histogram,
         iterations={
-            **dict(zip(RECORD_TIMES, recorded.T, strict=True)),
-            **dict(zip(RECORD_COUNTS, recorded_n.T, strict=True)),
+            **dict(zip(k.RECORD_TIMES, recorded.T, strict=True)),
+            **dict(zip(k.RECORD_COUNTS, recorded_n.T, strict=True)),
         }
         if record
         else {},
@@ -254,3 +238,46 @@ def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) ->
             f"request {first}: its {requests.n_prompt_tokens[first]} prompt and {requests.n_output_tokens[first]} output tokens "
             f"need {needed[first]} KV blocks of {limits.block_tokens}, kv_blocks is {limits.kv_blocks}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class DisaggregatedRun:
+    """Both engines' runs. ttft_s, finish_s (n,): of the requests as they came; decode: None where all ask for one token.
+
+    Times between tokens are those of the decode engine, between its iterations: the wait from the first token to the second, with
+    the transfer, is not among them.
+    """
+
+    prefill: ServingRun
+    decode: ServingRun | None
+    ttft_s: Floats
+    finish_s: Floats
+
+
+def serve_disaggregated(
+    requests: Requests,
+    scheduler: Disaggregated,
+    prefill_cost: IterationCosts,
+    decode_cost: IterationCosts,
+    limits: Limits | None = None,
+    seed: int = 0,
+) -> DisaggregatedRun:
+    """Serves all requests; the costs are those of the two machines. A request enters decode at its first token + the transfer.
+
+    seed: of accepted drafts; a request is told apart by its place in the order of the transfers.
+    """
+    geometry, limits = prefill_cost.geometry, limits or Limits()
+    first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
+    prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
+    n_states, state_bytes = len(geometry.state_layers), kv_layer_bytes_per_token(geometry.alike(False), "bf16")
+    kept_bytes = kv_bytes_per_token(geometry, "bf16") * requests.n_prompt_tokens + n_states * geometry.state_tokens * state_bytes
+    there_s = prefill.first_token_s + kept_bytes / scheduler.kv_bytes_per_s
+    finish_s = prefill.finish_s.copy()
+    goes_on = np.flatnonzero(requests.n_output_tokens > 1)
+    order = goes_on[np.argsort(there_s[goes_on], kind="stable")]
+    decode = None
+    if order.size:
+        moved = Requests(there_s[order], requests.n_prompt_tokens[order], requests.n_output_tokens[order], origin=requests.origin)
+        decode = run_rule(moved, scheduler.decode_rule(geometry.n_layers), decode_cost, limits, seed=seed)
+        finish_s[order] = decode.finish_s
+    return DisaggregatedRun(prefill, decode, prefill.ttft_s, finish_s)

@@ -7,7 +7,7 @@ limit of 32,768 tokens and an 8k-filtered ShareGPT.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 RUN_S = 600.0  # of arrivals, as Layered Prefill runs
+PREFIX_TOKENS = 512  # of a prefix block
 LONGEST = 2**24  # tokens; longer than any model's context: a column taken for another
 
 
@@ -220,3 +221,22 @@ def from_table(rows: pl.DataFrame, origin: str) -> Requests:
         origin=origin,
         tape_request=rows["row"].to_numpy().astype(np.int64),
     )
+
+
+def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints) -> Ints:
+    """(n,) leading tokens of each prompt that an earlier request left in a KV cache of any size, at most all but one; requests in
+    order of arrival (Mooncake, FAST 2025).
+
+    prefix_blocks: an id per PREFIX_TOKENS tokens of each prompt; equal ids mean equal prefixes. A block counts as there as soon
+    as its request has arrived, and takes none of the engine's own KV memory. Raises ValueError naming a request whose blocks do
+    not fit its prompt.
+    """
+    kept, found = set[int](), np.zeros(len(n_prompt_tokens), np.int64)
+    for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, n_prompt_tokens.tolist(), strict=True)):
+        if len(blocks) != -(-n_tokens // PREFIX_TOKENS):
+            given = f"{len(blocks)} prefix blocks of {PREFIX_TOKENS} tokens"
+            raise ValueError(f"request {r}: {given} do not fit {n_tokens} prompt tokens")
+        n_hits = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
+        found[r] = min(n_hits * PREFIX_TOKENS, n_tokens - 1)
+        kept.update(blocks)
+    return found

@@ -29,8 +29,7 @@ from tokentape.policies.kernels import (
     void,
     zeros_of,
 )
-from tokentape.policies.prefetch.oracle import Oracle
-from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Prefetcher
+from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Oracle, Prefetcher
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE
 from tokentape.policies.slots import System, slots_of
 from tokentape.replay.system.recorded import Recorded

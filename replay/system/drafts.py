@@ -16,19 +16,7 @@ from numpy.typing import NDArray
 
 from tokentape.policies.kernels import OF_TABLE, array, float64, function, int16, int64, kernel, tuple_of, void
 from tokentape.policies.resolve import told
-from tokentape.replay.serving.iteration import (
-    CARRIED,
-    COST,
-    DECODES,
-    KEYS,
-    KEYS_W,
-    N_COST,
-    N_OF_KIND,
-    NODES,
-    OTHERS,
-    PARTS,
-    IterationCosts,
-)
+from tokentape.replay.serving import iteration as it
 from tokentape.replay.serving.state import NEWER, OLDEST, input_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
@@ -86,7 +74,7 @@ def decode_rows(at, requests, state, first_row, drafts, rows):  # type: ignore[n
 def draft_passes(at, requests, state, iteration, ids, drafts, rows, cost):  # type: ignore[no-untyped-def]
     """Adds to an iteration's `cost` what drafting for its rounds takes: a pass per level over the nodes of all decodes."""
     first_row, round_at, _, verify, passes, bounds, of_table, table, numbers = drafts
-    carried, own = table[table.shape[0] + CARRIED], table[table.shape[0] + COST]
+    carried, own = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     seen = np.full(int64(numbers[N_EXPERTS]), -1, np.int64)
     level, n_rows, mark = 0, 1, 0
     while n_rows > 0:
@@ -120,14 +108,14 @@ def draft_passes(at, requests, state, iteration, ids, drafts, rows, cost):  # ty
                             active += 1.0
                             seen[e] = mark
             mark += 1
-            entries = table[of_table[m], N_OF_KIND:]
+            entries = table[of_table[m], it.N_OF_KIND :]
             entries[0], entries[1], entries[2] = active, chosen, active * numbers[WIDTH]  # ACTIVE, CHOSEN, WEIGHTS of an event
-        carried[DECODES], carried[NODES] = n_requests, n_rows / n_requests - 1.0
-        carried[KEYS], carried[KEYS_W] = keys, keys_w
+        carried[it.DECODES], carried[it.NODES] = n_requests, n_rows / n_requests - 1.0
+        carried[it.KEYS], carried[it.KEYS_W] = keys, keys_w
         iteration(table)
-        for i in range(N_COST):
-            cost[max(i, len(PARTS) - 1)] += own[i]  # all its seconds are of part `other`
-            numbers[DRAFT_S] += own[i] if i < len(PARTS) else 0.0
+        for i in range(it.N_COST):
+            cost[max(i, len(it.PARTS) - 1)] += own[i]  # all its seconds are of part `other`
+            numbers[DRAFT_S] += own[i] if i < len(it.PARTS) else 0.0
         level += 1
 
 
@@ -152,14 +140,14 @@ class Rounds:
         """Of weights but experts in draft passes; None: as in any other."""
         return next((name for bits, name in _FORMATS.items() if self.bits <= bits), None) if self.static == "slices" else None
 
-    def arrays(self, first_row: Ints, costs: IterationCosts) -> tuple[Any, ...]:
+    def arrays(self, first_row: Ints, costs: it.IterationCosts) -> tuple[Any, ...]:
         """DRAFTS of a run. costs: of draft passes."""
         n_moe, numbers = len(costs.geometry.moe_layers), np.zeros(N_DRAFTED)
         numbers[N_EXPERTS] = costs.geometry.n_experts
         numbers[WIDTH], numbers[WINDOW_TOKENS] = self._width(costs.expert_format), costs.window
         of_table = np.array([int(np.flatnonzero(costs.moe_of == m)[0]) for m in range(n_moe)], np.int64)
         table = costs.table.copy()
-        table[: costs.moe_of.size, OTHERS] = costs.layers_before[-1]
+        table[: costs.moe_of.size, it.OTHERS] = costs.layers_before[-1]
         return first_row, self.round_at, self.n_accepted, self.verify, self.passes, self.bounds, of_table, table, numbers
 
     def held_bytes(self, geometry: Geometry, expert_format: str) -> float:

@@ -36,10 +36,9 @@ from tokentape.replay.system.ahead import AHEAD, DISTANCE, N_FETCHED, N_USED, PR
 from tokentape.replay.system.drafts import DRAFTS, decode_rows
 from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
-# Entries of `how` (N_HOW,). RESIDENCY: of RESIDENCIES; PLACE: of PLACES; AWAY: of AWAYS, where experts compute that a placement
+# Entries of `how` (6,). RESIDENCY: of RESIDENCIES; PLACE: of PLACES; AWAY: of AWAYS, where experts compute that a placement
 # keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
 RESIDENCY, PLACE, AWAY, PROFILED, N_EVENTS, N_LOOKUPS = range(6)
-N_HOW = 6
 HELD, CACHED, GIVEN = range(3)  # residencies: all held; by policies/cache.py; hits as they are told
 NOWHERE, BY_FUNCTION, FIXED, MOVING = range(4)  # placements: none; `where`; a hot set; one that follows the decodes
 IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place by the main engine; fetched and not kept

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.bits import ByGate
+from tokentape.policies.bits import UNIFORM, ByGate
 from tokentape.policies.bits.rule import N_WIDTHS, checked
-from tokentape.policies.bits.uniform import UNIFORM
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
 from tokentape.policies.kernels import dispatcher_of, numbers_of, zeros_of
 from tokentape.policies.lfu import LFU
@@ -26,8 +25,7 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlac
 from tokentape.policies.placement.missed import NearIfRare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.protocol import CACHE
-from tokentape.policies.sliced.lru import Stock
-from tokentape.policies.sliced.ranking import compiled
+from tokentape.policies.sliced.ranking import Stock, compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.passes import fits_of

@@ -15,27 +15,18 @@ from numpy.typing import NDArray
 
 from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
-from tokentape.policies.kv.full import Full, weigh_nothing
-from tokentape.policies.kv.quarot import STORAGES, QuaRot
 from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
+from tokentape.policies.kv.storage import STORAGES, QuaRot
+from tokentape.policies.kv.streaming import Full, weigh_nothing
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import System
 from tokentape.replay.kv.replay import kept_of, widths_of
-from tokentape.replay.serving.state import (
-    CONTEXT,
-    CONTEXT_W,
-    FREE,
-    N_NODES,
-    NEWER,
-    OLDEST,
-    PARTIAL,
-    TARGET,
-    input_of,
-)
+from tokentape.replay.serving import state as st
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.events import SHRINKS
 from tokentape.replay.system.recorded import Recorded
@@ -64,7 +55,6 @@ _F1, _F2, _F3 = array(float64, 1), array(float64, 2), array(float64, 3)
 # numbers; track (rows, layers, N_TRACK) of the tape, or empty; bytes (rows,) in all layers that are held, and that are read;
 # first_row (n,) of a request; of_iteration (i, N_OF_ITERATION).
 KV = tuple_of(_F1, _F3, _F1, _F1, _I1, _F2)
-Floats = NDArray[np.float64]
 
 
 @kernel(float64(int64, _I2, _I1, KV), allocates=False)
@@ -72,23 +62,23 @@ def _held(at, requests, state, kv):  # type: ignore[no-untyped-def]
     """Bytes of the decodes' KV in iteration `at`, its own tokens included."""
     numbers, track, held, _, first_row, _ = kv
     if track.shape[0] == 0:
-        return state[CONTEXT] * numbers[PER_CONTEXT] + state[CONTEXT_W] * numbers[PER_CONTEXT_W]
+        return state[st.CONTEXT] * numbers[PER_CONTEXT] + state[st.CONTEXT_W] * numbers[PER_CONTEXT_W]
     n_bytes = 0.0
-    r = state[OLDEST]
+    r = state[st.OLDEST]
     while r >= 0:
-        n_bytes += held[first_row[r] + input_of(r, at, requests)]
-        r = requests[r, NEWER]
+        n_bytes += held[first_row[r] + st.input_of(r, at, requests)]
+        r = requests[r, st.NEWER]
     return n_bytes
 
 
 @kernel(float64(int64, _I2, _I1, _I1, int64, KV), allocates=False)
 def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Bytes of drafts' KV, of prompts in flight, whole, and of the hidden states of so many tokens."""
-    tokens = state[N_NODES]
+    tokens = state[st.N_NODES]
     for i in range(n_members):
-        tokens += requests[members[i], TARGET]
-    if state[PARTIAL] >= 0:
-        tokens += requests[state[PARTIAL], TARGET]
+        tokens += requests[members[i], st.TARGET]
+    if state[st.PARTIAL] >= 0:
+        tokens += requests[state[st.PARTIAL], st.TARGET]
     return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
 
 
@@ -99,7 +89,7 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
     numbers = kv[0]
     if numbers[ROOM] == 0.0:
         return needed
-    state[FREE] = int64(numbers[FITTING])
+    state[st.FREE] = int64(numbers[FITTING])
     n_bytes = _held(at, requests, state, kv) + _others(hidden, requests, state, members, n_members, kv)
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
@@ -120,14 +110,14 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, shri
         read = 0.0
         for layer in range(track.shape[1]):
             table[layer, first : first + N_TRACK] = 0.0
-        r = state[OLDEST]
+        r = state[st.OLDEST]
         while r >= 0:
-            row = first_row[r] + input_of(r, at, requests)
+            row = first_row[r] + st.input_of(r, at, requests)
             read += reads[row]
             for layer in range(track.shape[1]):
                 for i in range(N_TRACK):
                     table[layer, first + i] += track[row, layer, i]
-            r = requests[r, NEWER]
+            r = requests[r, st.NEWER]
     numbers[READ] += read
     if at < of_iteration.shape[0]:
         of_iteration[at, 0], of_iteration[at, 1] = held, hidden * numbers[HIDDEN]

@@ -12,10 +12,9 @@ from tokentape.replay.serving.state import CACHED, GENERATED, JOINED, NEWER, OLD
 from tokentape.replay.serving.state import PROMPT as N_PROMPT
 from tokentape.replay.system import events as ev
 
-# Entries of `marks` (N_MARKS,): layers of the model; 1 to start cold where nothing is under way; 1 + entry of a row with too few
+# Entries of `marks` (3,): layers of the model; 1 to start cold where nothing is under way; 1 + entry of a row with too few
 # experts to choose from.
 N_LAYERS, IS_COLD, BAD = range(3)
-N_MARKS = 3
 
 _I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(float64, 2)
 _X2 = array(float32, 2)

@@ -13,10 +13,10 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Ints
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.resolve import told
 from tokentape.policies.serving import Continuous
@@ -30,12 +30,11 @@ from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.iteration import no_costs
 from tokentape.replay.serving.run import Limits, run_rule
-from tokentape.replay.slicemoe.cost import OTHER_FORMAT
+from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.routes import SlicedSlots, slices_of
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 
-Ints = NDArray[np.int64]
 EARLY_STEPS = 10  # the window in which a warm-up shows (SliceMoE Fig. 10)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, measured
 from tokentape.capture.speculation.study import Setting, bits_points, loop_points
-from tokentape.policies.speculation.metrics import acceptance_metrics
+from tokentape.policies.speculation.accept import acceptance_metrics
 from tokentape.warehouse.tables import TABLES, conform
 
 pytestmark = pytest.mark.embedded

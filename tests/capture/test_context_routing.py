@@ -16,9 +16,8 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.placement import PLACEMENTS, Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from tokentape.replay.cxl_ndp.hits import hits_of
+from tokentape.replay.cxl_ndp.hits import hits_of, similarity, similarity_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
-from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows
 from tokentape.warehouse import load, models
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store

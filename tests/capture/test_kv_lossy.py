@@ -11,8 +11,8 @@ from tokentape.capture.live.attention import KV
 from tokentape.capture.live.caches import KVLayer
 from tokentape.capture.live.storage import Leaking, Rotated
 from tokentape.policies.kv.importance import AEP
-from tokentape.policies.kv.quarot import QuaRot
 from tokentape.policies.kv.refresh import BitRates
+from tokentape.policies.kv.storage import QuaRot
 
 POLICY = AEP(8, sink=1)
 

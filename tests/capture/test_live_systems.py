@@ -20,15 +20,14 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.flows import system_runs
 from tokentape.hw import spec
 from tokentape.policies.kv import KV_POLICIES
-from tokentape.policies.kv.full import Full
 from tokentape.policies.kv.importance import AEP, AERP
-from tokentape.policies.kv.quarot import QuaRot
 from tokentape.policies.kv.refresh import BitRates, Intervals
+from tokentape.policies.kv.storage import QuaRot
+from tokentape.policies.kv.streaming import Full
 from tokentape.policies.lru import LRU
 from tokentape.policies.placement import NearIfRare
 from tokentape.policies.placement.fixed import PrefillGuided
-from tokentape.policies.serving.chunked import Chunked
-from tokentape.policies.serving.layered import Layered
+from tokentape.policies.serving import Chunked, Layered
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SlicedCache, SliceMoE
 from tokentape.policies.slots import System, of_table, system_of
 from tokentape.policies.speculation import Hotness

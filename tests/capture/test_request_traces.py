@@ -10,8 +10,7 @@ import pytest
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import FORMS, Form, import_requests
 from tokentape.flows.commands import imports
-from tokentape.replay.serving.prefix_cache import cached_tokens
-from tokentape.replay.serving.workload import from_table, spread_ties
+from tokentape.replay.serving.workload import cached_tokens, from_table, spread_ties
 from tokentape.warehouse.tape import Store
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrival"

@@ -76,9 +76,7 @@ def test_every_kind_of_point_runs(tokentape: Cli, arguments):
 
 
 def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
-    mine = (
-        "from dataclasses import dataclass\nfrom tokentape.policies.serving.chunked import Chunked\n\n@dataclass(frozen=True)\n"
-    )
+    mine = "from dataclasses import dataclass\nfrom tokentape.policies.serving import Chunked\n\n@dataclass(frozen=True)\n"
     told = []
     for chunk in (512, 512, 1024):
         Path("mine.py").write_text(f"{mine}class Mine(Chunked):\n    chunk_tokens: int = {chunk}\n")

@@ -16,7 +16,7 @@ from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.policies.sliced import SlicedCache
-from tokentape.replay.slicemoe.operating_point import token_cost
+from tokentape.replay.slicemoe import token_cost
 from tokentape.warehouse import models as geometries
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
-from tokentape.policies import annotated
+from tokentape.policies import kernels
 
 T = TypeVar("T", bound=np.generic)
 ALIAS = TypeAliasType("NDArray", np.ndarray[tuple[Any, ...], np.dtype[T]], type_params=(T,))
@@ -15,6 +15,6 @@ ALIAS = TypeAliasType("NDArray", np.ndarray[tuple[Any, ...], np.dtype[T]], type_
 
 @pytest.mark.parametrize("form", [NDArray, ALIAS])
 def test_the_scalar_of_an_array_whichever_form_it_is_written_in(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(annotated, "NDArray", form)
-    assert annotated.scalar_of(form[np.float64]) is np.float64
-    assert [annotated.scalar_of(hint) for hint in (int, str | None, list[int], np.ndarray)] == [None] * 4
+    monkeypatch.setattr(kernels, "NDArray", form)
+    assert kernels.scalar_of(form[np.float64]) is np.float64
+    assert [kernels.scalar_of(hint) for hint in (int, str | None, list[int], np.ndarray)] == [None] * 4

@@ -170,7 +170,7 @@ def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
 def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
     script = (
         "from tokentape.policies.kernels import *\n"
-        "from tokentape.policies.sliced.lru import Stock\n"
+        "from tokentape.policies.sliced.ranking import Stock\n"
         "from tokentape.policies.sliced.ranking import compiled\n"
         "@kernel(int64(int64))\n"
         "def shifted(value): return uint64(value) + uint64(1)\n"

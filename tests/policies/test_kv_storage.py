@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tokentape.policies.kv.flips import flip_masks, from_fixed, from_half, rates_by_bit, to_fixed, to_half
-from tokentape.policies.kv.quarot import QuaRot, hadamard
 from tokentape.policies.kv.refresh import CURVE, BitRates, Intervals, RetentionCurve
+from tokentape.policies.kv.storage import QuaRot, flip_masks, from_fixed, from_half, hadamard, rates_by_bit, to_fixed, to_half
 from tokentape.policies.quantise import dequantise, quantise
 
 # The sets of Kelle Table 4: the stated averages are harmonic means.

@@ -90,7 +90,7 @@ OWN = """
 from dataclasses import dataclass
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.lru import LRU
-from tokentape.policies.serving.chunked import Chunked
+from tokentape.policies.serving import Chunked
 
 @dataclass(frozen=True)
 class Kept(Streaming):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
-from tokentape.policies.serving.groups import group_start, n_groups, split, steps
+from tokentape.policies.serving.groups import group_start, n_groups, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
 
@@ -51,13 +51,9 @@ def test_never_more_groups_than_layers() -> None:
     ("n_layers", "n", "expected"), [(48, 16, (3,) * 16), (24, 12, (2,) * 12), (50, 16, (4, 4) + (3,) * 14), (7, 3, (3, 2, 2))]
 )
 def test_layers_are_split_evenly_the_first_groups_longer(n_layers: int, n: int, expected: tuple[int, ...]) -> None:
-    assert split(n_layers, n) == expected
-    assert group_start(n, n, n_layers) == n_layers
-
-
-def test_split_refuses_empty_groups() -> None:
-    with pytest.raises(ValueError, match="5 groups do not split 4 layers"):
-        split(4, 5)
+    starts = [group_start(group, n, n_layers) for group in range(n + 1)]
+    assert tuple(np.diff(starts)) == expected
+    assert starts[-1] == n_layers
 
 
 def test_named_settings() -> None:

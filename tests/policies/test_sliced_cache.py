@@ -14,9 +14,8 @@ from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
 from tokentape.policies.sliced.buddy import Buddy, gate_similarity
-from tokentape.policies.sliced.budget import Hard, Soft
 from tokentape.policies.sliced.cache_prior import CachePrior
-from tokentape.policies.sliced.precision import Critical, HighBit, LowBit
+from tokentape.policies.sliced.precision import Critical, Hard, HighBit, LowBit, Soft
 from tokentape.policies.sliced.ranking import Router
 from tokentape.policies.sliced.warmup import Empty
 

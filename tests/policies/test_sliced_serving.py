@@ -7,9 +7,8 @@ import pytest
 from sliced_tapes import made_up_scores, prompt
 
 from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
-from tokentape.policies.sliced.budget import Hard, NoBudget, Soft
 from tokentape.policies.sliced.cache_prior import CachePrior
-from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.policies.sliced.precision import Critical, Hard, HighBit, NoBudget, Soft
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill, in_order
 
 MSB, LSB = 5_136_384, 4_325_376  # MAT84 of both models

@@ -9,9 +9,8 @@ from cxl_ndp_tapes import random_routing
 from tokentape.policies.placement import PLACEMENTS, Capacity, hot_set, importance
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.policies.placement.reactive import EMA, Balance, Never
-from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of
+from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of, similarity, similarity_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
-from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows
 
 OF_PROMPTS = {
     name: kind for name, kind in PLACEMENTS.items() if kind.kind in ("fixed", "reactive")

@@ -8,9 +8,8 @@ from tokentape.policies.bits import BIT_RULES, assign, table_loss
 from tokentape.policies.placement import Capacity, importance
 from tokentape.policies.placement.fixed import PrefillGuided
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows
-from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of
+from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of, similarity, similarity_rows, use_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
-from tokentape.replay.cxl_ndp.similarity import similarity, similarity_rows, use_rows
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():

@@ -17,13 +17,12 @@ from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load as load_machine
 from tokentape.hw.spec import shipped, with_values
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
-from tokentape.replay.elmoe3d.baselines import near_at
 from tokentape.replay.elmoe3d.checks import held_out
 from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import KV_FORMAT, _kv_bytes, as_points, points_of
-from tokentape.replay.elmoe3d.rows import evaluated
+from tokentape.replay.elmoe3d.rows import evaluated, near_at
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, baseline, ours, tokens_until_link_binds
 from tokentape.replay.elmoe3d.tape import law_of
 from tokentape.replay.elmoe3d.timing import evaluate, reads_of

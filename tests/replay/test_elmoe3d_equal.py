@@ -18,8 +18,8 @@ from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.elmoe3d import timing
-from tokentape.replay.elmoe3d.baselines import near_at
 from tokentape.replay.elmoe3d.points import BYTES_PER_PARAM, points_of
+from tokentape.replay.elmoe3d.rows import near_at
 from tokentape.replay.elmoe3d.runs import baseline, ours
 from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 

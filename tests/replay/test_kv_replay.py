@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
-from tokentape.policies.kv.oracle import Oracle
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
-from tokentape.policies.kv.tova import TOVA
+from tokentape.policies.kv.tova import TOVA, Oracle
 from tokentape.replay.kv.replay import replay_kv
 from tokentape.replay.kv.tape import AttentionTape
 

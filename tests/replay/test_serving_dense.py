@@ -11,9 +11,9 @@ from serving_models import NOTED, TABLE_1, costs, tiny
 from tokentape.hw import serving_fits
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
-from tokentape.replay.serving.capacity import saturation_rate_per_s
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
+from tokentape.replay.serving.metrics import saturation_rate_per_s
 from tokentape.replay.serving.run import Limits, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models

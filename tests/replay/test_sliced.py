@@ -17,15 +17,14 @@ from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load as load_hardware
 from tokentape.policies.resolve import resolve
 from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
-from tokentape.policies.sliced.budget import Hard
 from tokentape.policies.sliced.cache_prior import CachePrior
-from tokentape.policies.sliced.precision import Critical, HighBit
+from tokentape.policies.sliced.precision import Critical, Hard, HighBit
 from tokentape.policies.sliced.warmup import PCW, LastLayer
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.result import tables_of
 from tokentape.replay.scores import scores_from_choices, scores_from_table
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.operating_point import implied_operating_point, token_cost
+from tokentape.replay.slicemoe import implied_operating_point, token_cost
 from tokentape.replay.stream import stream
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.slicemoe import describe, replay_sliced

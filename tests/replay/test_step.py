@@ -14,11 +14,10 @@ from tokentape.policies.serving import Chunked
 from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.experts import looked_up, replay
-from tokentape.replay.operations import busy_s, end_s
+from tokentape.replay.operations import busy_s, end_s, replay_step
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe.cost import OTHER_FORMAT
-from tokentape.replay.step import replay_step
+from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve

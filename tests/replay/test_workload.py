@@ -4,8 +4,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tokentape.replay.serving.prefix_cache import cached_tokens
-from tokentape.replay.serving.workload import LENGTHS, Requests, arrivals, from_table, resampled, spread_ties, synthetic
+from tokentape.replay.serving.workload import (
+    LENGTHS,
+    Requests,
+    arrivals,
+    cached_tokens,
+    from_table,
+    resampled,
+    spread_ties,
+    synthetic,
+)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +94,5 @@ def test_prefix_cache() -> None:
     blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2]]
     lengths = np.array([1500, 1536, 10, 1536, 1024 + 1])
     assert cached_tokens(blocks, lengths).tolist() == [0, 1024, 0, 1535, 1024], "at least one token is left to process"
-    small = cached_tokens(blocks, lengths, capacity_blocks=2)
-    assert small.tolist() == [0, 1024, 0, 512, 1024]
-    assert np.all(small <= cached_tokens(blocks, lengths))
     with pytest.raises(ValueError, match="request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens"):
         cached_tokens([[1, 2]], np.array([5]))
-    with pytest.raises(ValueError, match="capacity_blocks must be at least 1"):
-        cached_tokens([[1]], np.array([5]), 0)

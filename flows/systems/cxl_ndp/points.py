@@ -13,13 +13,13 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed, setup
 from tokentape.hw.fit_files import Fit
+from tokentape.hw.work import Floats
 from tokentape.replay.cxl_ndp.fit import Constants, calibrate
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import (
     COMPARED,
     GAINS,
     HEADLINE,
-    Floats,
     Setting,
     Variation,
     compared,

@@ -14,8 +14,8 @@ from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec, MemTier, with_values
-from tokentape.replay.elmoe3d.baselines import Assumed
 from tokentape.replay.elmoe3d.points import Setup, cache_of
+from tokentape.replay.elmoe3d.rows import Assumed
 from tokentape.warehouse import models
 
 PAPER = "elmoe3d"

@@ -26,13 +26,12 @@ from tokentape.flows.systems.elmoe3d.settings import CHANGES, PAPER, POINTS, Set
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
 from tokentape.hw.sourced import Sourced
-from tokentape.replay.elmoe3d.baselines import OURS, energy_rows, platform_rows, platforms, ratios
+from tokentape.replay.elmoe3d import rows as views
 from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_bits
 from tokentape.replay.elmoe3d.events import of_tape, played, texts_of
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.laws import touched, weights_of
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, Setup, points_of
-from tokentape.replay.elmoe3d.rows import MEASURED, TABLE_SERIES, WRITTEN, evaluated, intensity_rows, mapping_rows, point_rows
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY
 from tokentape.replay.elmoe3d.tape import coverage, drafted_point, implied, law_of, misses
 from tokentape.replay.elmoe3d.work import findings
@@ -120,7 +119,7 @@ def written(study: Settings, drawn: Sequence[Row]) -> Sourced:
     """Of the missed slices that may enter the pool of the machine that is ours, those that do: mean, least and most of rows of
     elmoe3d_points by events. Without any: bounds."""
     hardware = study.machines[study.platforms.ours_gb]
-    found = [row[WRITTEN] for row in drawn if row["hardware"] == hardware and row[WRITTEN] is not None]
+    found = [row[views.WRITTEN] for row in drawn if row["hardware"] == hardware and row[views.WRITTEN] is not None]
     return Sourced(value=mean(found), low=min(found), high=max(found), source="drawn tapes") if found else ALL_THAT_MAY
 
 
@@ -131,19 +130,19 @@ def closed_forms(
     headline, mine, profile = fits[0], ran(setup, table), profiles.load(study.profile)
     past, machines = sweep_points(study, setup, table, headline)
     laws = pl.DataFrame({"hit_model": study.hit_models}).join(mine, how="cross", maintain_order="left_right")
-    every = pl.concat([*(points_of(laws, fit, series=TABLE_SERIES) for fit in fits), past], how="diagonal_relaxed")
-    found = evaluated(every, machines, profile)
-    made: Rows = {"elmoe3d_points": [*point_rows(found, machines), *drawn], "answers": []}
+    every = pl.concat([*(points_of(laws, fit, series=views.TABLE_SERIES) for fit in fits), past], how="diagonal_relaxed")
+    found = views.evaluated(every, machines, profile)
+    made: Rows = {"elmoe3d_points": [*views.point_rows(found, machines), *drawn], "answers": []}
     if mine.is_empty():  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return made
-    specs = {OURS: load_hardware(study.machines[study.platforms.ours_gb])}
+    specs = {views.OURS: load_hardware(study.machines[study.platforms.ours_gb])}
     specs |= {name: load_hardware(name) for name in study.platforms.baselines}
-    ran_on = platforms(study.platforms, specs, setup, mine, headline, HIT_MODELS, profile, written(study, drawn))
+    ran_on = views.platforms(study.platforms, specs, setup, mine, headline, HIT_MODELS, profile, written(study, drawn))
     made |= {
-        "elmoe3d_mapping": mapping_rows(points_of(mine, headline), setup),
-        "elmoe3d_platforms": platform_rows(ran_on).to_dicts(),
-        "elmoe3d_energy": energy_rows(study.platforms, ran_on).to_dicts(),
-        "elmoe3d_intensity": intensity_rows(study.platforms, setup, mine, headline, profile),
+        "elmoe3d_mapping": views.mapping_rows(points_of(mine, headline), setup),
+        "elmoe3d_platforms": views.platform_rows(ran_on).to_dicts(),
+        "elmoe3d_energy": views.energy_rows(study.platforms, ran_on).to_dicts(),
+        "elmoe3d_intensity": views.intensity_rows(study.platforms, setup, mine, headline, profile),
         "elmoe3d_checks": [],
     }
     if study.is_copy:
@@ -155,7 +154,7 @@ def closed_forms(
         "headline": [at | asdict(study.platforms) | {"name": study.headline}],
         "machines": numbers([*specs.values(), *setup.machines.values()]),
         "models": [sizes(model.name) for model in study.models],
-        "ratios": ratios(ran_on).to_dicts(),
+        "ratios": views.ratios(ran_on).to_dicts(),
         "low_bits": low_bits(),
     }
     return {**made, "answers": answered(study.answers, PAPER, made | asked)}
@@ -197,8 +196,8 @@ def drawn_rows(trace: Trace, study: Settings, setup: Setup, fit: ELMoE3DConstant
     of, texts, profile = study.tapes, texts_of(trace), profiles.load(study.profile)
     assert of
     rows = []
-    for cell in points_of(cells.filter(pl.col("batch") <= len(texts.tokens)), fit, series=TABLE_SERIES).iter_slices(1):
-        rows += point_rows(played(cell, setup, profile, texts, of.warm_steps), setup)
+    for cell in points_of(cells.filter(pl.col("batch") <= len(texts.tokens)), fit, series=views.TABLE_SERIES).iter_slices(1):
+        rows += views.point_rows(played(cell, setup, profile, texts, of.warm_steps), setup)
     return rows
 
 
@@ -225,7 +224,7 @@ def _from_tapes(
     for model, trace_id in zip(study.models, drawn, strict=True):
         cells = table.filter(pl.col("model") == model.name)
         if not cells.is_empty():
-            skew = implied(evaluated(points_of(cells, fit), setup, study.profile), setup, profiles.load(study.profile))
+            skew = implied(views.evaluated(points_of(cells, fit), setup, study.profile), setup, profiles.load(study.profile))
             shares = [skew[f"experts_{end}"].to_numpy() / setup.models[model.name][0].n_experts for end in ("mean", "min", "max")]
             of_skew = ("implied", trace_id, model.name, "decode", "all", skew["batch"].to_numpy())
             made["coverage_points"] += coverage_points(*of_skew, *shares)
@@ -259,8 +258,8 @@ def measured_rows(store: Store, study: Settings, setup: Setup, fit: ELMoE3DConst
     for batch in sorted(batch for batch in batches if batch <= len(texts.tokens)):
         point, own = drafted_point(tape.manifest.model_id, trace, drafted, scheme, batch, largest, fit)
         rounds = of_tape(trace, texts, tables, batch)
-        found = played(point.with_columns(series=pl.lit(MEASURED)), own, profile, texts, study.tapes.warm_steps, rounds)
-        rows += point_rows(found, own)
+        found = played(point.with_columns(series=pl.lit(views.MEASURED)), own, profile, texts, study.tapes.warm_steps, rounds)
+        rows += views.point_rows(found, own)
     return rows
 
 

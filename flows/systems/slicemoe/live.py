@@ -20,12 +20,12 @@ from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.inside_model import sliced_run
 from tokentape.flows.systems.slicemoe.settings import Inside, Settings
-from tokentape.replay.slicemoe.cost import decode_cost
+from tokentape.replay.slicemoe import decode_cost
 from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
     "policy": ("tokentape.capture.live.system",),
-    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe.cost"),
+    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),
 }

@@ -15,7 +15,7 @@ from tokentape.flows.running import Running
 from tokentape.flows.systems.slicemoe import sweeps
 from tokentape.flows.systems.slicemoe.settings import EQUAL_QUALITY, PAPER, Model, Settings
 from tokentape.flows.tapes import composed
-from tokentape.replay.slicemoe.operating_point import operating_points
+from tokentape.replay.slicemoe import operating_points
 from tokentape.warehouse import models
 from tokentape.warehouse.formats import slice_bytes
 from tokentape.warehouse.results import rows_of

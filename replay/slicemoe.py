@@ -1,4 +1,4 @@
-"""One decode token of sliced serving in closed form, and the miss rates that two published gains imply (SliceMoE section 5)."""
+"""SliceMoE: a decode token in closed form by the paper's profile, and the miss rates that published gains imply (section 5)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,37 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.hw.clock import StepCost
+from tokentape.hw import profile as profiles
+from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.sliced import SlicedCache
-from tokentape.replay.slicemoe.cost import PROFILE, decode_cost
+from tokentape.replay.passes import fetched
 from tokentape.replay.system.routes import slices_of
+from tokentape.replay.tokens import Tokens, blocks_of
+from tokentape.replay.transformer import experts_of, steps_of
 from tokentape.warehouse.geometry import Geometry
+
+PROFILE = "slicemoe"
+OTHER_FORMAT = "int8"  # everything but the experts (SliceMoE section 2)
+LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
+
+
+def decode_cost(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    read_bytes: float,
+    missed_bytes: float,
+    n_fetches: float,
+    profile: str = PROFILE,
+    context_tokens: int = 1,
+) -> StepCost:
+    """One decode token. read_bytes: of experts, all layers, what is fetched first included; n_fetches: of a layer."""
+    blocks, n = blocks_of(geometry, by_layer=True), max(1, len(geometry.moe_layers))
+    one, k = np.ones((1, 1)), geometry.top_k
+    experts = experts_of(geometry, machine, blocks, one, k * one, k * one, read_bytes / n * one)
+    missing = fetched(machine, blocks, missed_bytes / n * one, n_fetches * one, is_ahead=False)
+    work = steps_of(geometry, machine, Tokens(decodes=1.0, context=context_tokens), (*missing, *experts), blocks, OTHER_FORMAT)
+    return clock(work, machine, profiles.load(profile))
 
 
 def token_cost(
@@ -32,9 +57,6 @@ def token_cost(
     n_accesses, (msb, lsb) = len(geometry.moe_layers) * geometry.top_k, slices_of(geometry, cache)
     read, missed = n_accesses * (msb + lsb_frac * lsb), miss_frac * n_accesses * (msb + lsb)
     return decode_cost(geometry, hardware, read, missed, float(missed > 0), profile, context_tokens)
-
-
-LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
 
 
 def operating_points(

@@ -1,1 +1,0 @@
-"""SliceMoE: expert slices at two precisions, rerouted by what is cached."""
