@@ -10,9 +10,7 @@ def gate_of(now, key):
     return ((7 * key + 13 * now) % 11 + 1) / 16
 
 
-def obvious_hits(
-    policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False, n_layers=1, n_profiled=0
-):
+def obvious_hits(policy, events, sizes, capacity, profile=None, keep_overflow=False, hits_first=False, n_layers=1, n_profiled=0):
     """0/1 per lookup of `events` (lists of distinct keys) in ONE cache.
 
     policy: sieve, slru, s3-fifo, arc (below), lru, fifo, lfu, lfu-lifetime, static, belady or belady-bypass: the lowest rank
