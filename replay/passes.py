@@ -200,8 +200,8 @@ def _experts(
     n_lookups, looked_up, missed, n_fetches = (found[of].astype(np.float64) for of in (0, 2, 3, 4))
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
     tokens, stored = trace.pass_tokens[:, None], _format_of(weight_format)
-    chosen = tokens * float(trace.geometry.top_k)
-    if chosen.sum() * layers != trace.ids.size:  # some rows are not there
+    chosen: Values = tokens * float(trace.geometry.top_k)
+    if trace.pass_tokens.sum() * trace.geometry.top_k * layers != trace.ids.size:  # some rows are not there
         at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
         chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
     rows = experts_of(trace.geometry, machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
