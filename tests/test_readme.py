@@ -85,7 +85,7 @@ def test_every_command_of_the_readme_runs_in_its_order(
             line = line.replace("RESULT", next(row["replay_id"] for row in replays if row["hardware"] != "my-phone"))
         line = line.replace("--max-items 2", "--max-items 1")
         words = shlex.split(line.replace("TRACE", "embedded-math").replace("TABLES", "my-gpu"))[1:]
-        words += ("--max-requests", "4") * (words[0] == "capture")
+        words += ("--max-requests", "2") * (words[0] == "capture")
         with pytest.raises(SystemExit) as ended:
             main(words)
         shown = capsys.readouterr()
