@@ -42,8 +42,11 @@ def test_without_a_live_model_no_study_needs_torch(tmp_path):
     """This one runs; the others are seen to import none."""
     absent, modules = ("torch", "transformers", "safetensors", "tokenizers"), ", ".join(STUDIES.values())
     script = f"""import sys; sys.modules |= dict.fromkeys({absent}); import {modules}
-from tokentape.flows.demo import answer_briefly
-assert answer_briefly("tape", "kelle")"""
+from tokentape.flows.running import run
+from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.warehouse.tape import Store
+few = Settings.shipped().model_copy(update=dict(grid=Settings.shipped().grid[:1]))
+assert run(few, Store("tape"), say=print, in_model=False)"""
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
 
 
