@@ -171,7 +171,7 @@ def shipped() -> tuple[str, ...]:
 def load(name_or_path: str) -> HardwareSpec:
     """A shipped or an installed machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
     path = find(name_or_path)
-    spec = _shipped(path) if path.parent == SPECS else _of_file(path)
+    spec = (_kept if path.parent == SPECS else _of_file)(path)
     if spec.name in shipped() and path.resolve().parent != SPECS.resolve():
         raise BadSpec(f"{path}: name = {spec.name!r} is that of a shipped machine; give it a name of its own")
     if name_or_path in installed() and spec.name != name_or_path:
@@ -179,14 +179,12 @@ def load(name_or_path: str) -> HardwareSpec:
     return spec
 
 
-@cache
-def _shipped(path: Path) -> HardwareSpec:
-    return _of_file(path)
-
-
 def _of_file(path: Path) -> HardwareSpec:
     merged, sha256 = _read(path, [])
     return _spec(merged, str(path), sha256)
+
+
+_kept = cache(_of_file)
 
 
 def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:
