@@ -47,10 +47,6 @@ class RoutingCapture(Hooked):
         self._checked: set[int] = set()
         self._seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return tuple(self.blocks)
-
     def _enter(self, stack: ExitStack) -> None:
         stack.callback(self._seen.clear)
         for layer, block in self.blocks.items():

@@ -255,7 +255,7 @@ class ShardRecorder:
         Raises ValueError where the model's router logits or weights hold NaN.
         """
         assert self.routing is not None
-        layers, steps = np.array(self.routing.layers, np.uint16), self._steps
+        layers, steps = np.array([*self.routing.blocks], np.uint16), self._steps
         per_pass = np.array([step.ids.shape[1] for step in steps])
         rows = np.repeat(per_pass, len(layers))  # of each (pass, layer)
         token = np.repeat(np.repeat(np.cumsum(per_pass) - per_pass, len(layers)), rows) + ranges(rows)

@@ -22,9 +22,8 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
 
 BASE = 1024.0  # at which features are put; rows are linear around it
-RECURRING = frozenset(
-    {"tokens", "logits", "share", "heavy", "wide"}
-)  # features of few values in a run: operators of these alone are timed once
+# Features of few values in a run: operators of these alone are timed once.
+RECURRING = frozenset({"tokens", "logits", "share", "heavy", "wide"})
 N_KEPT = 512  # times that are kept, in columns beside the coefficients: of each feature its value, and the time
 Parts = dict[Hashable, str]  # part -> seconds, an expression; "" for constants of the profile
 

@@ -143,7 +143,7 @@ def load(name_or_path: str) -> Profile:
         return own
     if name_or_path not in shipped():
         raise unknown("cost profile", name_or_path, shipped())
-    return _shipped(name_or_path)
+    return _kept(PROFILES / f"{name_or_path}.toml")
 
 
 def with_values(name_or_path: str, values: Mapping[str, Any]) -> Profile:
@@ -162,14 +162,12 @@ def with_values(name_or_path: str, values: Mapping[str, Any]) -> Profile:
     return replace(of_data(data, str(path)), sha256=sha256)
 
 
-@lru_cache
-def _shipped(name: str) -> Profile:
-    return _read(PROFILES / f"{name}.toml")
-
-
 def _read(path: Path) -> Profile:
     data, sha256 = parsed(path, "file of a cost profile", shipped())
     return replace(of_data(data, str(path)), sha256=sha256)
+
+
+_kept = lru_cache(_read)
 
 
 def of_data(data: Mapping[str, Any], where: str) -> Profile:

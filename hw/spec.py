@@ -43,9 +43,8 @@ class Engine:
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
-    launch_s: dict[str, Sourced] = field(
-        default_factory=dict
-    )  # to start kernels with nothing to do: gemm, attention, experts, elementwise
+    # To start kernels with nothing to do: gemm, attention, experts, elementwise.
+    launch_s: dict[str, Sourced] = field(default_factory=dict)
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
         """Of multiply-adds, plus the other operations; None where the file does not give all of them."""
@@ -124,9 +123,8 @@ class HardwareSpec:
     backing: str = ""
     links: dict[str, Link] = field(default_factory=dict)
     n_devices: int = 1
-    data_parallel: int = (
-        1  # replicas of attention and dense layers among the devices; the others share layers (tensor parallelism)
-    )
+    # Replicas of attention and dense layers among the devices; the others share layers (tensor parallelism).
+    data_parallel: int = 1
     expert_parallel: bool = False  # every device holds whole experts, its share of them; else a part of each
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
@@ -171,7 +169,7 @@ def shipped() -> tuple[str, ...]:
 def load(name_or_path: str) -> HardwareSpec:
     """A shipped or an installed machine by name, or a user's own by the path of its TOML file. Raises BadSpec."""
     path = find(name_or_path)
-    spec = _shipped(path) if path.parent == SPECS else _of_file(path)
+    spec = (_kept if path.parent == SPECS else _of_file)(path)
     if spec.name in shipped() and path.resolve().parent != SPECS.resolve():
         raise BadSpec(f"{path}: name = {spec.name!r} is that of a shipped machine; give it a name of its own")
     if name_or_path in installed() and spec.name != name_or_path:
@@ -179,14 +177,12 @@ def load(name_or_path: str) -> HardwareSpec:
     return spec
 
 
-@cache
-def _shipped(path: Path) -> HardwareSpec:
-    return _of_file(path)
-
-
 def _of_file(path: Path) -> HardwareSpec:
     merged, sha256 = _read(path, [])
     return _spec(merged, str(path), sha256)
+
+
+_kept = cache(_of_file)
 
 
 def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:

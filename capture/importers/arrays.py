@@ -74,11 +74,6 @@ def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def base64_npy(content: str, where: str, max_bytes: int) -> np.ndarray:
-    """The array of a .npy file in base64, as servers send it. Raises BadImport."""
-    return npy(base64_bytes(content, where, max_bytes), where)
-
-
 def base64_bytes(content: str, where: str, max_bytes: int) -> bytes:
     """What base64 in a response stands for. Raises BadImport."""
     within(len(content) * 3 // 4, max_bytes, where)

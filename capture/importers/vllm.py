@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.capture.importers.arrays import MAGIC, base64_npy, int_lists, npz
+from tokentape.capture.importers.arrays import MAGIC, base64_bytes, int_lists, npy, npz
 from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, read_all, responses, whole, within
 from tokentape.capture.importers.model_config import moe_config
 from tokentape.capture.importers.rows import RoutedRows, Source, write_import
@@ -175,7 +175,7 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None
 def _experts(value: Any, where: str, max_bytes: int) -> np.ndarray | None:
     if value is None or value == []:
         return None
-    return base64_npy(value, where, max_bytes) if isinstance(value, str) else int_lists(value, 3, where)
+    return npy(base64_bytes(value, where, max_bytes), where) if isinstance(value, str) else int_lists(value, 3, where)
 
 
 def _listed(value: Any, where: str) -> np.ndarray | None:

@@ -59,14 +59,8 @@ COLUMNS = (*SIZES, "distribution")
 KINDS = ("matrices", "kernel", "is_warm", *OPERANDS)
 ARGUMENTS = (*SIZES, "active_experts", *KINDS)  # where the active experts are known, as a tape or a curve tells them
 TRITON_BEFORE_16, TRITON, CUTLASS, TRTLLM, MARLIN = range(1, 6)
-DEFAULTS = {
-    "moe_tp_size": 1,
-    "moe_ep_size": 1,
-    "matrices": 3,
-    "kernel": 0,
-    "is_warm": 0,
-    **PLAIN,
-}  # kernel 0: today's vLLM's on this GPU
+# kernel 0: today's vLLM's on this GPU
+DEFAULTS = {"moe_tp_size": 1, "moe_ep_size": 1, "matrices": 3, "kernel": 0, "is_warm": 0, **PLAIN}
 PARAMETERS = (
     Parameter("launch_s", "s", 2e-5, 1e-6, 2e-4, "start and end of the layer's kernels with nothing to do, sorting included"),
     Parameter("bandwidth_frac", "frac", 0.9, 0.3, 1.0, "share of the peak bandwidth when weights and activations stream"),

@@ -60,9 +60,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm, kv_bits, decodes, context = arguments
     launch_s, tile_s, e_compute, e_memory = constants
-    compute_s, further = _compute(
-        gpu, tile_s * gpu.slower, e_compute, batch, isl, heads, kv_heads, head_dim, flash.window(window_size), kv_bits
-    )
+    compute_s, further = _compute(gpu, tile_s * gpu.slower, e_compute, *arguments[:5], flash.window(window_size), kv_bits)
     seen = np.minimum(context, flash.window(window_size))
     walked = np.ceil(seen / flash.keys_per_block(gpu, head_dim))
     beside_s = decodes * heads / gpu.n_sms * _tile_s(gpu, tile_s * gpu.slower, e_compute, walked, head_dim)
@@ -83,19 +81,9 @@ def _tile_s(gpu: Gpu, tile_s: float, e_compute: float, blocks: Floats, head_dim:
     return tile_s / flash.tiles_per_sm(gpu) + blocks * block_ops / (gpu.peak_ops_per_s / gpu.n_sms * e_compute)
 
 
-def _compute(
-    gpu: Gpu,
-    tile_s: float,
-    e_compute: float,
-    batch: Floats,
-    isl: Floats,
-    heads: Floats,
-    kv_heads: Floats,
-    head_dim: Floats,
-    window_tokens: Floats,
-    kv_bits: Floats,
-) -> tuple[Floats, Floats]:
+def _compute(gpu: Gpu, tile_s: float, e_compute: float, *arguments: Floats) -> tuple[Floats, Floats]:
     """Seconds of the busiest SM and the number of further kernels, both (n,)."""
+    batch, isl, heads, kv_heads, head_dim, window_tokens, kv_bits = arguments
     fa2 = flash.runs_fa2(gpu)
     group, block = heads / kv_heads, flash.keys_per_block(gpu, head_dim)
     tile_rows = np.where((head_dim <= flash.NARROW_HEAD_DIM) & flash.runs_fa3(gpu), 192.0, 64.0 if fa2 else 128.0)

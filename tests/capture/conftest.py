@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from tokentape.capture import models as embedded
+from tokentape.capture.run import capture
 from tokentape.warehouse.tape import Store
 
 FOLDER_VOCAB = 260
@@ -77,6 +78,13 @@ def loaded():
     """The embedded model; of tests that are marked `embedded`."""
     torch.set_num_threads(1)
     return embedded.load(embedded.find(embedded.EMBEDDED), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def captured(settings, tmp_path_factory):
+    """The tape of a module's `settings`, and its tables."""
+    store = Store(str(tmp_path_factory.mktemp("captured")))
+    return tiny_families.read(store, capture(settings, store))
 
 
 @pytest.fixture

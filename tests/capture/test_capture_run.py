@@ -8,7 +8,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tiny_families import disagreements
+from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tokentape.capture import models, plan, run
@@ -22,18 +22,6 @@ ALL = ("requests", "tokens", "passes", "routing", "scores", "attention")
 @pytest.fixture(scope="module")
 def settings(model_folder, prompts):
     return CaptureSettings(model_folder("Qwen3Moe"), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
-
-
-def read(store, trace_id):
-    tape = store.open(trace_id)
-    return tape, {name: tape.read(name) for name in tape.manifest.tables}
-
-
-@pytest.fixture(scope="module")
-def captured(settings, tmp_path_factory):
-    """The tape of `settings`, and its tables."""
-    store = Store(str(tmp_path_factory.mktemp("captured")))
-    return read(store, capture(settings, store))
 
 
 def reference(folder, ids):

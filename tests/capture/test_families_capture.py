@@ -178,7 +178,7 @@ def test_half_precision_scores_are_recorded_exactly():
         run(model, ids)
         step = routing.take()
     rule, params = score_rule(model, step.ids.shape[-1])
-    for i, layer in enumerate(routing.layers):
+    for i, layer in enumerate(routing.blocks):
         scores = step.scores[i].float()
         assert torch.equal(scores.to(torch.bfloat16), step.scores[i])
         assert not disagreements(step.ids[i].numpy(), scores.numpy(), rule, params, layer).any()

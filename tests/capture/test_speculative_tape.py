@@ -6,14 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tiny_families import disagreements
+from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM
 
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.speculation.pools import restricted_topk
 from tokentape.replay.trace import trace_from_tables
-from tokentape.warehouse.tape import Store
 
 TREE = DraftSettings(depth=3, width=2, verify_nodes=4, pool_frac=0.25)
 
@@ -26,18 +25,6 @@ def settings(model_folder, prompts):
 
 def ordinary(settings):
     return dataclasses.replace(settings, speculation=None, batch_size=1, tables=("tokens", "routing", "scores"))
-
-
-def read(store, trace_id):
-    tape = store.open(trace_id)
-    return tape, {name: tape.read(name) for name in tape.manifest.tables}
-
-
-@pytest.fixture(scope="module")
-def captured(settings, tmp_path_factory):
-    """The tape of `settings`, and its tables."""
-    store = Store(str(tmp_path_factory.mktemp("captured")))
-    return read(store, capture(settings, store))
 
 
 def test_the_accepted_path_is_the_ordinary_tape(settings, captured, store):

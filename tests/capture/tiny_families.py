@@ -91,6 +91,12 @@ def prompt(n: int = 24, rows: int = 1) -> torch.Tensor:
     return torch.randint(3, VOCAB, (rows, n), generator=torch.Generator().manual_seed(22))
 
 
+def read(store, trace_id):
+    """A tape, and its tables."""
+    tape = store.open(trace_id)
+    return tape, {name: tape.read(name) for name in tape.manifest.tables}
+
+
 def disagreements(
     ids: np.ndarray,
     scores: np.ndarray,
