@@ -25,7 +25,6 @@ from tokentape.flows.commands import (
     decide,
     elmoe3d,
     exports,
-    fit,
     flows,
     hardware,
     imports,
@@ -196,7 +195,7 @@ def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
 
 _add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)
 _add(app, Command, compare=systems.compare, explain=systems.explain)
-_add(app, Command, fit=fit.fit)
+_add(app, Command, fit=models.fit)
 _add(app, Command, timeline=replay.timeline, verify=replay.verify, diff=replay.diff, query=warehouse.query, sql=warehouse.sql)
 _add(app, Command, evaluate=live.evaluate, orderings=live.orderings, fidelity=live.fidelity)
 _add(app, Action, capture=capture.capture, record=capture.record, synthesize=synthesize.synthesize, show=store.show, rm=store.rm)

@@ -1,4 +1,4 @@
-"""The hardware page's clock of a recorded step, and the energy of a bit; the roofline is drawn by roofline.py."""
+"""The hardware page's recorded steps: under the roof, whose labels roofline.py places, and on the clock."""
 
 from __future__ import annotations
 
@@ -14,15 +14,10 @@ from tokentape.dashboards.units import quantity, share
 EARLY_LAYERS = 4
 
 
-def steps(ask: Ask) -> pl.DataFrame:
-    """Recorded steps, spread over the machines."""
-    return ask("steps")
-
-
 def pairs(ask: Ask) -> pl.DataFrame:
     """Machines with their steps; without one, "" of no layer."""
     return ask("machines").select("hardware").join(
-        ask.made(steps).select("hardware", "step", "n_layers"), on="hardware", how="left", maintain_order="left_right"
+        ask("steps").select("hardware", "step", "n_layers"), on="hardware", how="left", maintain_order="left_right"
     ).with_columns(pl.col("step").fill_null(""), pl.col("n_layers").fill_null(0))  # fmt: skip
 
 
@@ -40,7 +35,7 @@ def roof(ask: Ask) -> Drawn:
 
 def points(ask: Ask) -> pl.DataFrame:
     """Their operations, with the machine."""
-    found = ask.made(steps)
+    found = ask("steps")
     return ask("points", steps=found["step"].to_list()).join(found.select("step", "hardware"), on="step")
 
 
@@ -52,7 +47,7 @@ def colours(ask: Ask) -> dict[str, str]:
 
 def clock(ask: Ask) -> Drawn:
     """operations_of: step -> its operations, for the legend; ends: step -> seconds that each window shows."""
-    found = ask.made(steps)
+    found = ask("steps")
     bars, busy = lanes(ask("bars", steps=found["step"].to_list()), found)
     some(bars)
     early = dict(bars.filter("early").group_by("step").agg(pl.max("end")).iter_rows())
@@ -68,12 +63,6 @@ def clock(ask: Ask) -> Drawn:
         "domain": [0, {"expr": "(ends[step] || [1, 1])[window === 'all' ? 0 : 1]"}],
     }
     return Drawn({"bars": bars}, facts=own, said=found.join(busy, on="step", how="semi", maintain_order="left"))
-
-
-def energy(ask: Ask) -> Drawn:
-    found = some(costs(ask("energy")))
-    each = found.explode("machines").sort("machines", maintain_order=True)
-    return Drawn({"energy": found}, facts={"height": 22 * found["place"].n_unique()}, said=each)
 
 
 def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -100,33 +89,6 @@ def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
         (pl.col("start_s") < pl.col("until_s")).fill_null(True).alias("early"),
     )
     return shown, held
-
-
-def costs(places: pl.DataFrame) -> pl.DataFrame:
-    """One row per tier or link and side, equal read and write costs as one; `place` names it with its first machines."""
-    made = []
-    for order, row in enumerate(places.to_dicts()):
-        costs = row["costs"]
-        alike = len(costs) == 2 and all(costs[0][end] == costs[1][end] for end in ("value", "low", "high"))
-        shown = [{**costs[0], "side": "read and write"}] if alike else costs
-        few = ", ".join(row["machines"][:2]) + (f" and {len(row['machines']) - 2} more" if len(row["machines"]) > 2 else "")
-        words = [("" if len(shown) == 1 else f"{cost['side']} ") + _band(cost) for cost in shown]
-        made += [
-            {
-                "name": row["name"], "place": f"{row['name']} · {few}", "order": order, "machines": row["machines"],
-                "everywhere": ", ".join(row["machines"]), "assumed": row["assumed"], "word": ", ".join(words),
-                "is_first": n == 0, **cost,
-            }
-            for n, cost in enumerate(shown)
-        ]  # fmt: skip
-    schema: dict[str, Any] = dict.fromkeys(("name", "place", "side"), pl.String)
-    schema |= {"machines": pl.List(pl.String), "value": pl.Float64}
-    return pl.DataFrame(made) if made else pl.DataFrame(schema=schema)
-
-
-def _band(cost: dict[str, Any]) -> str:
-    value, low, high = (f"{cost[end]:.3g}" for end in ("value", "low", "high"))
-    return value if low == high else f"{value} ({low} to {high})"
 
 
 def _names(points: pl.DataFrame) -> dict[str, list[str]]:

@@ -96,8 +96,8 @@ spans as (
 select * exclude (before_s), greatest(0, end_s - greatest(start_s, coalesce(before_s, 0))) as adds_s
 from spans order by step, place, lane
 
--- energy: Per tier or link: `costs`, pJ/bit with its band for each side (read, write, transfer), and the machines that share them.
--- Tiers and links that cost the same on several machines are one row.
+-- energy: pJ/bit of every tier or link with its band, a row for each side (read, write, transfer), equal read and write costs as one.
+-- Tiers and links that cost the same on several machines are one; `place` names it with its first machines.
 with parts as (
     select hardware, split_part(key, '.', 2) as name, split_part(key, '.', 3) as field, value, low, high, is_assumed
     from hardware_numbers where key like '%_pj_per_bit' and value > 0
@@ -112,7 +112,25 @@ places as (
         list((side, value, low, high)::struct(side varchar, value double, low double, high double) order by side) as costs,
         bool_or(is_assumed) as assumed
     from sides group by all
-)
-select name, first_pj, costs, bool_or(assumed) as assumed, list(hardware order by hardware) as machines
-from places group by name, first_pj, costs order by first_pj, name, machines
+),
+shared as (
+    select name, first_pj, costs, bool_or(assumed) as assumed, list(hardware order by hardware) as machines
+    from places group by name, first_pj, costs
+),
+shown as (
+    select name, assumed, machines, row_number() over (order by first_pj, name, machines) - 1 as "order",
+        if(len(costs) = 2 and costs[1].value = costs[2].value and costs[1].low = costs[2].low and costs[1].high = costs[2].high,
+            [struct_update(costs[1], side := 'read and write')], costs) as sides
+    from shared
+),
+said as (
+    select *, list_transform(sides, lambda one: if(len(sides) > 1, one.side || ' ', '') || format('{:.3g}', one.value)
+        || if(format('{:.3g}', one.low) = format('{:.3g}', one.high), '', format(' ({:.3g} to {:.3g})', one.low, one.high))) as words
+    from shown
+),
+each as (select * exclude (sides, words), array_to_string(words, ', ') as word, unnest(sides) as one, generate_subscripts(sides, 1) as nth from said)
+select name, name || ' · ' || array_to_string(machines[:2], ', ') || if(len(machines) > 2, ' and ' || len(machines) - 2 || ' more', '') as place,
+    "order", machines, array_to_string(machines, ', ') as everywhere, assumed, word, nth = 1 as is_first,
+    one.side as side, one.value as value, one.low as low, one.high as high
+from each order by "order", nth
 

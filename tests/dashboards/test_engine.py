@@ -58,6 +58,12 @@ def test_a_mark_takes_the_channels_it_can_show(scope: Scope, mark: Any, kind: st
     assert set(made["encoding"]) == channels
 
 
+def test_a_click_in_a_legend_picks(scope: Scope) -> None:
+    (picks,) = drawn(scope, {"mark": "line", "legend": "who"})["params"]
+    assert (picks["select"], picks["bind"]) == ({"type": "point", "fields": ["who"]}, "legend")
+    assert "params" not in drawn(scope, {"mark": "line", "legend": ""})
+
+
 def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
     assert channel(scope, "x", PANEL["x"]) == {
         "field": "batch", "type": "quantitative", "title": "batch (requests)",

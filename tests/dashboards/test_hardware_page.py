@@ -117,7 +117,7 @@ def test_fewer_steps_are_spread_over_the_machines_and_said(connection: duckdb.Du
 
 
 def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection) -> None:
-    energy = recorded.costs(hardware.asked(connection)("energy"))
+    energy = hardware.asked(connection)("energy")
     assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
     assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
     assert energy["word"][0] == "1 (1 to 2)"
