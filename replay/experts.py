@@ -23,7 +23,7 @@ from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
-from tokentape.policies.residency import CACHES
+from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
@@ -238,7 +238,7 @@ def verify(
     if budget_bytes <= 0:
         raise ValueError(f"the budget is {budget_bytes} B; give the cache size the engine ran with")
     looked_up = stream(trace, semantics)
-    cache = make_cache(trace, CACHES[policy](), semantics, budget_bytes, "recorded", 0)
+    cache = make_cache(trace, resolve("residency", policy), semantics, budget_bytes, "recorded", 0)
     hits = look_up(cache, looked_up, semantics)
     widths = np.diff(looked_up.offsets)
     is_decode = np.repeat(trace.pass_kind[looked_up.event_pass] == DECODE, widths)

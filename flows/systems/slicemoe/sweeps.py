@@ -24,7 +24,7 @@ from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store, Tape
 
-ENGINE = "tokentape.replay.system.slicemoe"
+ENGINE = ("tokentape.replay.system.slicemoe",)
 PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}  # of a router: 0 is stock
 NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac", "strength")
 MEASURED = (  # metrics of a point
@@ -103,7 +103,7 @@ def _decided_by(study: Settings, tape: Tape) -> str:
     """What a tape's rows are of: the tape, the settings and the code that decide them."""
     settings = study.model_dump_json(exclude={"question", "models", "seeds", "live", "gains", "pairs", "answers"})
     machine = load_hardware(study.hardware)
-    code = sources.sha256(ENGINE, fits=calibrate.files_of(machine))
+    code = sources.sha256(*ENGINE, fits=calibrate.files_of(machine))
     return f"{tape.trace_id}/{tape.content_sha256}/{settings}/{machine.sha256}/{code}"
 
 
