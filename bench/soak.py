@@ -72,7 +72,7 @@ IMPORTED = {  # besides what this file names: what commands would import, so tha
     "synthesize": ("capture.synthetic.tape", "flows.commands.synthesize"),
     "replay": ("flows.grid", "policies.residency", "warehouse.contradictions"),
     "study": ("flows.study_run",),
-    "compare": ("flows.system_grid", "flows.system_runs", "policies.routes"),
+    "compare": ("flows.system_grid", "flows.system_runs", "policies.sliced"),
 }
 LATER = ("numba", "pandas")  # what they import as they run
 PAGE = "experts.html"  # beside the index; all are written alike

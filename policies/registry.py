@@ -58,7 +58,7 @@ KINDS = {
         "needs `rehearses`, `first` and `wanted` (policies/speculation/pools.py)",
     ),
     "route": Kind(
-        "router", "tokentape.policies.routes", "ROUTES", "Route",
+        "router", "tokentape.policies.sliced", "ROUTES", "Route",
         "is derived from policies.sliced.ranking.Router (docs/systems.md)",
     ),
     "refresh": Kind(

@@ -53,7 +53,7 @@ class KVLayer(CacheLayerMixin):
         self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
         self.takes_back, self.inputs = takes_back, inputs
         self.is_sliding = window > 0
-        self.n_heads, self.n_sets = n_heads, n_heads if policy.per_head else 1
+        self.n_heads, self.n_sets = n_heads, n_heads if policy.is_per_head else 1
         self.slots = Slots(policy, np.tile(salts_of(index, self.n_sets), len(pads)))
         self.seen = 0  # columns, padding included
         self.width = 0  # slots in use

@@ -62,7 +62,7 @@ def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: in
     n_rows = len(requests)
     with AttentionCapture(model) as attention:
         sliding = windows_of(model)
-        n_sets = attention.n_kv_heads if policy.per_head else 1
+        n_sets = attention.n_kv_heads if policy.is_per_head else 1
 
         def watch(done: Pass) -> None:
             if done.kind == "prefill":

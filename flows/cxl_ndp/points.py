@@ -13,13 +13,12 @@ from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import unknown
-from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
 from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
-from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, system_of
+from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, notes, system_of
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store

@@ -55,7 +55,7 @@ class AEP(KVPolicy):
     gamma: float = 0.98
     score_kind: str = "softmax"
     score_bits: int | None = None
-    is_per_head: bool = True
+    is_per_head: bool = True  # type: ignore[misc]
     weigh = staticmethod(weigh_by_importance)
 
     def __post_init__(self) -> None:
@@ -72,10 +72,6 @@ class AEP(KVPolicy):
     @property
     def needs_raw(self) -> bool:  # type: ignore[override]
         return self.score_kind == "raw"
-
-    @property
-    def per_head(self) -> bool:
-        return self.is_per_head
 
     def params(self) -> Floats:
         lowest, highest = 0, 0

@@ -40,6 +40,7 @@ class KVPolicy:
     recent: int | str = "auto"
 
     is_bound: ClassVar[bool] = False
+    is_per_head: ClassVar[bool] = True  # else all heads of a layer keep the same tokens, by the sum of their scores
     reads_pages: ClassVar[bool] = False  # evicts nothing: reads part of all (quest.py), over a tape only
     needs_raw: ClassVar[bool] = False  # scores are logits, before the softmax
     prompt_queries: ClassVar[int | None] = None  # the last prompt queries whose attention its first scores need; None: all
@@ -71,11 +72,6 @@ class KVPolicy:
             return UNLIMITED, self.sink, 0
         recent = min(self.budget // 2, self.budget - self.sink - 1) if isinstance(self.recent, str) else self.recent
         return self.budget, self.sink, recent
-
-    @property
-    def per_head(self) -> bool:
-        """False: all heads of a layer keep the same tokens, by the sum of their scores."""
-        return True
 
     def params(self) -> Floats:
         return np.zeros(1)

@@ -22,13 +22,9 @@ class TOVA(KVPolicy):
 
     sink: int = 0
     recent: int | str = 1
-    is_per_head: bool = False
+    is_per_head: bool = False  # type: ignore[misc]
     prompt_queries = 1
     weigh = staticmethod(weigh_by_last)
-
-    @property
-    def per_head(self) -> bool:
-        return self.is_per_head
 
 
 @dataclass(frozen=True)

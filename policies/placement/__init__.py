@@ -4,34 +4,11 @@ Three kinds: "fixed" scores every expert once (fixed.py, Capacity.hot), "reactiv
 (reactive.py), "event" says event by event which experts compute where they lie, beside any cache (missed.py).
 """
 
-from tokentape.policies.placement.fixed import (
-    FixedPlacement,
-    Oracle,
-    PrefillGuided,
-    RandomPlacement,
-    Seen,
-    ShuffledPrompts,
-    StaticGlobal,
-)
+from tokentape.policies.placement import fixed, missed, reactive
+from tokentape.policies.placement.fixed import FixedPlacement, Seen
 from tokentape.policies.placement.importance import Capacity, hot_set, importance, shares
-from tokentape.policies.placement.missed import (
-    WHERE_SIGNATURE,
-    EventPlacement,
-    FirstLayersNear,
-    NearBesideLink,
-    NearIfFaster,
-    NearIfRare,
-)
-from tokentape.policies.placement.reactive import (
-    EMA,
-    MIGRATE_SIGNATURE,
-    Always,
-    Balance,
-    Never,
-    ReactivePlacement,
-    migrated,
-    start_average,
-)
+from tokentape.policies.placement.missed import WHERE_SIGNATURE, EventPlacement
+from tokentape.policies.placement.reactive import MIGRATE_SIGNATURE, ReactivePlacement, migrated, start_average
 
 __all__ = [
     "FIXED",
@@ -53,18 +30,18 @@ __all__ = [
 
 Placement = FixedPlacement | ReactivePlacement | EventPlacement
 PLACEMENTS: dict[str, type[FixedPlacement] | type[ReactivePlacement] | type[EventPlacement]] = {
-    "prefill_guided": PrefillGuided,
-    "static_global": StaticGlobal,
-    "random": RandomPlacement,
-    "shuffled_prompts": ShuffledPrompts,
-    "oracle": Oracle,
-    "ema": EMA,
-    "never": Never,
-    "always": Always,
-    "balance": Balance,
-    "near_if_rare": NearIfRare,
-    "near_if_faster": NearIfFaster,
-    "near_beside_link": NearBesideLink,
-    "first_layers_near": FirstLayersNear,
+    "prefill_guided": fixed.PrefillGuided,
+    "static_global": fixed.StaticGlobal,
+    "random": fixed.RandomPlacement,
+    "shuffled_prompts": fixed.ShuffledPrompts,
+    "oracle": fixed.Oracle,
+    "ema": reactive.EMA,
+    "never": reactive.Never,
+    "always": reactive.Always,
+    "balance": reactive.Balance,
+    "near_if_rare": missed.NearIfRare,
+    "near_if_faster": missed.NearIfFaster,
+    "near_beside_link": missed.NearBesideLink,
+    "first_layers_near": missed.FirstLayersNear,
 }
 FIXED = tuple(name for name, kind in PLACEMENTS.items() if issubclass(kind, FixedPlacement))

@@ -28,11 +28,13 @@ class Prefetcher:
     """n: experts foretold at an event; 0: as many as it has itself. distance: MoE layers between an event and what it foretells.
 
     One function; plain Python is compiled. sees: scores begin as the tokens that layer `target` is about to have on each expert.
+    profile_frac: share of the tape's tokens, from its start, that `memory` is made of; nothing is foretold by these.
     """
 
     n: int = 0
     distance: int = 1
     sees: ClassVar[bool] = False
+    profile_frac: ClassVar[float] = 0.0
     predict: ClassVar[Any]  # of PREDICT_SIGNATURE
 
     def __post_init__(self) -> None:
@@ -42,11 +44,6 @@ class Prefetcher:
     @property
     def is_bound(self) -> bool:
         return self.sees
-
-    @property
-    def profiled_frac(self) -> float:
-        """Share of the tape's tokens, from its start, that `memory` is made of; nothing is foretold by these."""
-        return 0.0
 
     def params(self) -> Floats:
         """Handed to `predict`, f64 (p,)."""

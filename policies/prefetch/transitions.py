@@ -30,7 +30,7 @@ class Transitions(Prefetcher):
     nothing; at 1.0 it is made of the tape itself, and is a bound.
     """
 
-    profile_frac: float = 0.1
+    profile_frac: float = 0.1  # type: ignore[misc]
     by_gate: bool = True
     predict = staticmethod(_by_table)
 
@@ -42,10 +42,6 @@ class Transitions(Prefetcher):
     @property
     def is_bound(self) -> bool:
         return self.profile_frac >= 1.0
-
-    @property
-    def profiled_frac(self) -> float:
-        return self.profile_frac
 
     def params(self) -> Floats:
         return np.array([float(self.by_gate)])

@@ -14,11 +14,11 @@ from tokentape.policies.sliced.cache import SlicedCache
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.controller import Controller, Events
 from tokentape.policies.sliced.precision import Amat, Critical, Hard, HighBit, LowBit, NoBudget, Soft
-from tokentape.policies.sliced.ranking import Stock
+from tokentape.policies.sliced.ranking import Router, Stock
 from tokentape.policies.sliced.resident_first import Cumsum, MaxRank
 from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill
 
-__all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "WARMUPS", "Controller", "Events", "SliceMoE", "SlicedCache"]
+__all__ = ["BUDGETS", "PRECISIONS", "ROUTERS", "ROUTES", "WARMUPS", "Controller", "Events", "Route", "SliceMoE", "SlicedCache"]
 
 ROUTERS: dict[str, type[Any]] = {
     "lru": Stock,
@@ -61,3 +61,8 @@ class SliceMoE:
     def needs_scores(self) -> bool:
         """True if a tape of top-k choices alone cannot drive it: it may route to any expert."""
         return bool(self.router.needs_scores) or not isinstance(self.budget, NoBudget)
+
+
+# Routers of a system that text makes whole.
+Route = Router | SliceMoE
+ROUTES: dict[str, type[Route]] = {"slicemoe": SliceMoE} | {name: ROUTERS[name] for name in ("cache_prior", "cumsum", "max_rank")}

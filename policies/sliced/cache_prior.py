@@ -11,30 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import int32, kernel, uint64
-from tokentape.policies.sliced.ranking import (
-    CHOOSE_SIGNATURE,
-    INFINITE,
-    RULED_OUT,
-    Router,
-    from_ordered,
-    key_of,
-    take,
-    to_ordered,
-)
+from tokentape.policies.sliced import ranking as rk
 
 
 @kernel(inline="always")
 def _spread(values):  # type: ignore[no-untyped-def]
     """max - min over the experts that the family does not rule out."""
-    high, low = int32(RULED_OUT), int32(INFINITE)
+    high, low = int32(rk.RULED_OUT), int32(rk.INFINITE)
     for e in range(uint64(values.shape[0])):
-        number = to_ordered(values[e])
+        number = rk.to_ordered(values[e])
         high = max(high, number)
-        low = min(low, number if number > int32(RULED_OUT) else int32(INFINITE))
-    return from_ordered(high) - from_ordered(low) if high >= low else np.float32(0.0)
+        low = min(low, number if number > int32(rk.RULED_OUT) else int32(rk.INFINITE))
+    return rk.from_ordered(high) - rk.from_ordered(low) if high >= low else np.float32(0.0)
 
 
-@kernel(CHOOSE_SIGNATURE, allocates=False)
+@kernel(rk.CHOOSE_SIGNATURE, allocates=False)
 def _boosted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
     n, k, keys, mean = uint64(values.shape[1]), uint64(ids.shape[1]), work[0], uint64(2 + 2 * layer)
     for i in range(uint64(values.shape[0])):
@@ -43,16 +34,16 @@ def _boosted(layer, values, gates, natural, resident, phase, params, work, ids):
         params[mean + uint64(1)] += 1.0
         bonus = np.float32(params[0] * params[mean] / params[mean + uint64(1)])
         for e in range(n):
-            keys[e] = key_of(row[e] + bonus * np.float32(resident[e]), e)
+            keys[e] = rk.key_of(row[e] + bonus * np.float32(resident[e]), e)
         for j in range(min(uint64(int(params[1])), k)):
             if natural[i, j] >= 0:
                 e = uint64(natural[i, j])
-                keys[e] = key_of(row[e] + bonus, e)
-        take(ids.shape[1], keys, ids[i])
+                keys[e] = rk.key_of(row[e] + bonus, e)
+        rk.take(ids.shape[1], keys, ids[i])
 
 
 @dataclass(frozen=True)
-class CachePrior(Router):
+class CachePrior(rk.Router):
     """Top k by z + strength x D x m; m is 1 for a resident expert and for the model's own top `protect`, else 0.
 
     D: running mean, per layer, of max z - min z over the decoded tokens, the current one included. strength 0 is the stock

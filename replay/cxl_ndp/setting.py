@@ -16,10 +16,9 @@ from tokentape.policies.bits import BIT_RULES, BitRule, assign
 from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
 from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
-from tokentape.replay.cxl_ndp.capacity import notes
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, system_of
+from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, notes, system_of
 
 Row = dict[str, Any]
 HEADLINE = "headline"  # series of the paper's setting

@@ -116,7 +116,7 @@ class _Engine:
     def __init__(self, tape: AttentionTape, policy: KVPolicy, renorm: bool) -> None:
         self.tape, self.policy, self.renorm = tape, policy, renorm
         self.n_layers, self.n_heads = len(tape.layers), tape.n_heads
-        self.n_sets = self.n_heads if policy.per_head else 1
+        self.n_sets = self.n_heads if policy.is_per_head else 1
         self.windows = np.array(tape.geometry.windows_by_layer, np.int64)[list(tape.layers)]
         recompute = policy if isinstance(policy, AERP) else None
         self.accounting = recompute.accounting if recompute else "paper"

@@ -137,7 +137,7 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
     if policy is None:
         return dispatcher_of(Oracle.predict, PREDICT_SIGNATURE), zeros_of(AHEAD)
     n_layers, n_experts = recorded.ids.shape[1], recorded.geometry.n_experts
-    n_rows = round(policy.profiled_frac * int(recorded.first[-1]))
+    n_rows = round(policy.profile_frac * int(recorded.first[-1]))
     numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
     gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0))
     memory = np.ascontiguousarray(policy.memory(recorded.ids[:n_rows], n_experts), np.float64)

@@ -84,7 +84,7 @@ def kept_by_matrix(matrix, c, policy, n_observed):
     n_heads, n = matrix.shape[:2]
     budget, _, recent = policy.limits
     seen = matrix[:, c - n_observed : c, :c].sum(axis=1)
-    rank = seen.sum(axis=0, keepdims=True) if not policy.per_head else seen.copy()
+    rank = seen.sum(axis=0, keepdims=True) if not policy.is_per_head else seen.copy()
     pool = getattr(policy, "pool", 1) // 2
     for h, last in ((h, c - recent) for h in range(len(rank)) if pool):
         padded = np.pad(seen[h, :last], pool)
@@ -98,7 +98,7 @@ def kept_by_matrix(matrix, c, policy, n_observed):
         for g, mine in enumerate(kept):
             mine.append(now)
             paid = dict.fromkeys(mine, 0.0)
-            for h in [g] if policy.per_head else range(n_heads):
+            for h in [g] if policy.is_per_head else range(n_heads):
                 share = matrix[h, now, mine].sum()
                 shares.append(share)
                 for i in mine:

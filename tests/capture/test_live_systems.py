@@ -25,8 +25,8 @@ from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.storage import QuaRot
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.lru import LRU
-from tokentape.policies.placement import NearIfRare
 from tokentape.policies.placement.fixed import PrefillGuided
+from tokentape.policies.placement.missed import NearIfRare
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SlicedCache, SliceMoE
 from tokentape.policies.slots import System, of_table, system_of

@@ -104,7 +104,7 @@ def test_a_policy_alone_measures_what_a_system_with_it_does(tokentape: Cli, tmp_
 
 def test_parameters_as_typed() -> None:
     policy = resolve("kv", "aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
-    assert (policy.budget, policy.recent, policy.score_bits, policy.per_head, policy.theta) == (None, "auto", 4, False, 0.25)
+    assert (policy.budget, policy.recent, policy.score_bits, policy.is_per_head, policy.theta) == (None, "auto", 4, False, 0.25)
     assert resolve("kv", "streaming", {"budget": "32"}).limits == (32, 4, 28)
     assert resolve("kv", "aep", {"recent": "5"}).limits[2] == 5
     assert type(resolve("kv", "kelle", {})) is KV_POLICIES["aerp"]

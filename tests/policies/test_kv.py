@@ -223,9 +223,9 @@ def test_what_cannot_work_is_refused(make, words):
 
 def test_defaults_and_what_no_budget_means():
     made = {name: kind() for name, kind in KV_POLICIES.items()}
-    assert {name for name, policy in made.items() if policy.per_head is not True} == {"tova"}  # as published
-    assert TOVA(is_per_head=True).per_head is True
-    assert AEP(is_per_head=False).per_head is False
+    assert {name for name, policy in made.items() if policy.is_per_head is not True} == {"tova"}  # as published
+    assert TOVA(is_per_head=True).is_per_head is True
+    assert AEP(is_per_head=False).is_per_head is False
     assert (TOVA.prompt_queries, Streaming().sink) == (1, 4)
     for name, kind in KV_POLICIES.items():
         policy = kind(None)

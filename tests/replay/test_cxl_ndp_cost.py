@@ -20,14 +20,13 @@ from tokentape.hw.spec import HardwareSpec, load, with_values
 from tokentape.hw.work import Work
 from tokentape.policies.bits import BIT_RULES, WIDTH_RULES
 from tokentape.replay.cxl_ndp import kernel
-from tokentape.replay.cxl_ndp.capacity import notes, parts
 from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
 from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate
 from tokentape.replay.cxl_ndp.lanes import segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
-from tokentape.replay.cxl_ndp.system import Setup, ours, system_of
+from tokentape.replay.cxl_ndp.system import Setup, notes, ours, parts, system_of
 from tokentape.replay.cxl_ndp.work import Items, Share, layer_rows
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims

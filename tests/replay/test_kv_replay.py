@@ -25,7 +25,7 @@ SHIPPED = [
     Streaming(8, sink=2), H2O(8), TOVA(8), SnapKV(8, window=3), RandomEviction(8, sink=1), AEP(8, sink=1), AERP(8, sink=1),
     AEP(8, sink=1, is_per_head=False), Oracle(8), FULL,
 ]  # fmt: skip
-NAMES = [f"{type(p).__name__}{'' if p.per_head else '-shared'}" for p in SHIPPED]
+NAMES = [f"{type(p).__name__}{'' if p.is_per_head else '-shared'}" for p in SHIPPED]
 
 
 def made(seed=0, n_layers=2, n_heads=3, c=10, n=40):
@@ -35,7 +35,7 @@ def made(seed=0, n_layers=2, n_heads=3, c=10, n=40):
 def by_hand(policy, prompt, rows, renorm):
     """Kept mass of every (step, layer, head), from Slots and a row at a time; heads that share a set are summed."""
     n_layers, n_heads, c = prompt.shape
-    n_sets = n_heads if policy.per_head else 1
+    n_sets = n_heads if policy.is_per_head else 1
     kept = np.zeros((rows.shape[2], n_layers, n_heads))
     for layer in range(n_layers):
         slots = Slots(policy, salts_of(layer, n_sets))

@@ -16,9 +16,9 @@ from tokentape.hw.work import Rows
 from tokentape.policies.placement import PLACEMENTS
 from tokentape.policies.prefetch import PREFETCHERS, Prefetcher
 from tokentape.policies.residency import CACHES
-from tokentape.policies.routes import ROUTES
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.policies.serving import Static as StaticBatches
+from tokentape.policies.sliced import ROUTES
 from tokentape.policies.slots import System, of_table
 from tokentape.replay.passes import fits_of
 from tokentape.replay.system import events as ev
@@ -88,7 +88,7 @@ def stretches(policy, tape, first):
 
 def foretold(policy, tape, layer, rows, counts):
     """Experts of the target layer by rising score."""
-    target, first = (layer + policy.distance) % LAYERS, round(policy.profiled_frac * int(tape.first[-1]))
+    target, first = (layer + policy.distance) % LAYERS, round(policy.profile_frac * int(tape.first[-1]))
     asking = [row for row in rows if row >= first or policy.is_bound]
     tokens, weights, scores = np.zeros(EXPERTS), np.zeros(EXPERTS), np.zeros(EXPERTS)
     for row in asking:
@@ -163,7 +163,7 @@ def test_every_lookup_is_what_plain_python_says(policy, scope, cache) -> None:
     rng, first = np.random.default_rng(0), 2 * ("lru", "fifo", "lfu").index(cache)
     for seed in range(first, first + 4):
         batch, room, n, distance = int(rng.integers(1, 4)), int(rng.integers(6, 16)), int(rng.integers(0, 4)), seed % 2 + 1
-        more = {"profile_frac": (0.2, 0.5, 1.0)[seed % 3], "by_gate": seed % 2 == 0} if hasattr(policy, "profile_frac") else {}
+        more = {"profile_frac": (0.2, 0.5, 1.0)[seed % 3], "by_gate": seed % 2 == 0} if hasattr(policy, "by_gate") else {}
         made_of, tape = policy(n=n, distance=distance, **more), tape_of(seed, batch)
         events, counted, n_left = plainly(tape, made_of, batch, room, scope, cache)
         hits = [hit for *_, of, _ in events for hit in of]

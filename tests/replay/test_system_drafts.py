@@ -9,9 +9,9 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load
 from tokentape.policies.lru import LRU
-from tokentape.policies.routes import ROUTES
 from tokentape.policies.serving import Chunked
 from tokentape.policies.serving import Static as StaticBatches
+from tokentape.policies.sliced import ROUTES
 from tokentape.policies.slots import System
 from tokentape.policies.speculation import POOLS, AsRecorded
 from tokentape.replay.experts import look_up, make_cache

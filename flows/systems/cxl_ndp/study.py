@@ -20,12 +20,12 @@ from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import points
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows
-from tokentape.replay.cxl_ndp.capacity import parts
 from tokentape.replay.cxl_ndp.hits import hits_over_seeds, similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.lanes import lanes
 from tokentape.replay.cxl_ndp.prefill import request_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, joined
 from tokentape.replay.cxl_ndp.setting import decoded
+from tokentape.replay.cxl_ndp.system import parts
 from tokentape.warehouse import models
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import total_params
