@@ -18,8 +18,7 @@ from tokentape.replay.cxl_ndp.work import Items, Share
 
 # Of a layer-step: experts that migrated, experts on the GPU and elsewhere that have tokens, those tokens, and the experts
 # elsewhere in FP16 ones.
-MIGRATED, HOT, HITS, AWAY, ON_AWAY, READS = range(6)
-N_COUNTS = 6
+MIGRATED, HOT, HITS, AWAY, ON_AWAY, READS, N_COUNTS = range(7)
 
 _F64, _I32, _I64 = array(float64, 1), array(int32, 1), array(int64, 1)
 _I64_2D = array(int64, 2)

@@ -45,14 +45,12 @@ N_COST = len(PARTS) + 3
 # Entries of what an iteration carries. Of the prompts' slices: tokens, how many, query-key pairs, keys and values that they
 # attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values; the longest of their
 # contexts, -1 where nobody asks for it. _W: cut by the window.
-PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST = range(13)
-N_CARRIED = 13
+PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST, N_CARRIED = range(14)
 # The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
 # (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
 # shares of their experts that are touched without and with them; the window, 0 for none, -1
 # for nothing to attend to; the kinds of equal coefficients.
-OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW, ALIKE = range(6)
-N_OF_KIND = 6
+OTHERS, IN_GROUP, SHARE, SHARE_MIXED, WINDOW, ALIKE, N_OF_KIND = range(7)
 CONSTANTS, CARRIED, COST = -3, -2, -1
 N_OTHER_ROWS = 4  # than those of kinds
 # Reads and writes of the hidden states in a layer, for profiles that count them apart (assumed, as in notes on Layered Prefill).

@@ -30,8 +30,7 @@ _I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(
 # bounds of a round's verified nodes (rounds + 1,) in ids, of its draft passes (rounds + 1,), of a pass's nodes (passes + 1,) in
 # ids; of_table (MoE layers,): row of the draft's table; table; numbers (N_DRAFTED,).
 DRAFTS = tuple_of(_I1, _I1, _I1, _I1, _I1, _I1, _I1, _F2, _F1)
-N_EXPERTS, WIDTH, WINDOW_TOKENS, DRAFT_S, ROUNDS, VERIFIED = range(6)
-N_DRAFTED = 6
+N_EXPERTS, WIDTH, WINDOW_TOKENS, DRAFT_S, ROUNDS, VERIFIED, N_DRAFTED = range(7)
 NO_DRAFTS = (*(np.zeros(0, np.int64) for _ in range(7)), np.zeros((0, 0)), np.zeros(N_DRAFTED))
 
 

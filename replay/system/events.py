@@ -54,8 +54,7 @@ IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place b
 N_EVENT = 19
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
 # FORETOLD: experts fetched ahead in them, in the row of the layer that they are for; USED: those of its hits that were.
-LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED = range(8)
-N_OF_PHASE = 8
+LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED, N_OF_PHASE = range(9)
 # Columns of the recorded iterations: lookups, hits, experts away, widths that were fetched.
 N_OF_ITERATION = 4
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # in those without and with a window; of its hidden state, 0 where it does not outlive an iteration; what a prompt's token is
 # admitted by, and how many of them fit beside the experts' floor. REFRESHED: most bytes of KV that lie where memory is refreshed.
 # Then what the run makes: KV now and at its peak, bytes that decodes read, refreshed bytes x seconds.
-ROOM, TOKEN, PER_CONTEXT, PER_CONTEXT_W, HIDDEN, UNIT, FITTING, REFRESHED, HELD, PEAK, READ, BYTE_S = range(12)
-N_NUMBERS = 12
+ROOM, TOKEN, PER_CONTEXT, PER_CONTEXT_W, HIDDEN, UNIT, FITTING, REFRESHED, HELD, PEAK, READ, BYTE_S, N_NUMBERS = range(13)
 # Columns of a track, and of a layer's row of the cost's table: what a decode reads in keys and values of whole tokens, the tokens
 # that it attends to (means over the KV heads), those whose layer input is multiplied anew.
 N_TRACK = 3
