@@ -1,8 +1,7 @@
 """How many bits each expert's replica gets under an average budget. The dicts map the name a person types to the rule."""
 
-from tokentape.policies.bits.assign import assign
 from tokentape.policies.bits.by_gate import ByGate
-from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, budget_bits, chosen_losses, table_loss
+from tokentape.policies.bits.rule import RULE_SIGNATURE, BitRule, assign, budget_bits, chosen_losses, table_loss
 from tokentape.policies.bits.splits import BIT_RULES, UNIFORM
 
 __all__ = [
