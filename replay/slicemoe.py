@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tokentape.warehouse.geometry import Geometry
 
 PROFILE = "slicemoe"
 OTHER_FORMAT = "int8"  # everything but the experts (SliceMoE section 2)
+MISSES = ("baseline_miss_frac", "ours_miss_frac")  # columns of what two gains imply
 LSB_FRACS = (0.0, 0.05, 0.1, 0.15)  # of accesses that read the LSB slice; the paper does not say how many do
 
 
@@ -74,19 +74,11 @@ def operating_points(
             shares = {"baseline_lsb_frac": 1.0 if pair["method"] == "DBSC" else lsb_frac, "ours_lsb_frac": lsb_frac}
             gains = pair["energy_gain"], pair["speed_gain"]
             try:
-                implied = implied_operating_point(geometries[pair["model_id"]], machine, *gains, cache, **shares)
+                missed = implied_operating_point(geometries[pair["model_id"]], machine, *gains, cache, **shares)
             except ValueError:
                 continue
-            rows.append({**pair, "hardware": machine.name, "lsb_frac": lsb_frac, **asdict(implied)})
+            rows.append({**pair, "hardware": machine.name, "lsb_frac": lsb_frac, **dict(zip(MISSES, missed, strict=True))})
     return rows
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """High-bit-normalised miss rates, 0..1 where possible; outside, no miss rate explains the gains."""
-
-    baseline_miss_frac: float
-    ours_miss_frac: float
 
 
 def implied_operating_point(
@@ -98,8 +90,9 @@ def implied_operating_point(
     *,
     baseline_lsb_frac: float = 1.0,
     ours_lsb_frac: float = 0.0,
-) -> OperatingPoint:
-    """The two miss rates at which ours beats the baseline by exactly these gains in energy and time per token.
+) -> tuple[float, float]:
+    """The miss rates of the baseline and of ours at which ours wins by exactly these gains in energy and time per token, each
+    high-bit-normalised; 0..1 where possible: outside, no miss rate explains the gains.
 
     lsb_frac: share of accesses that read the LSB slice; 1.0 is the high-bit baseline. Both costs are straight lines in the miss
     rate, so two gains fix two misses. Raises ValueError where they do not (Flash as cheap as the rest).
@@ -121,4 +114,4 @@ def implied_operating_point(
     if abs(np.linalg.det(np.array(rows) / np.abs(rows).max(axis=1, keepdims=True))) < 1e-9:
         raise ValueError(f"gains of {energy_gain} and {speed_gain} do not fix two miss rates: they must differ")
     baseline_miss, ours_miss = np.linalg.solve(np.array(rows), np.array(constants))
-    return OperatingPoint(float(baseline_miss), float(ours_miss))
+    return float(baseline_miss), float(ours_miss)

@@ -30,12 +30,10 @@ class Quest(KVPolicy):
         others = np.argsort(-scores[:-1], kind="stable")[: max(0, self.budget // page - 1)]
         return np.append(others, scores.size - 1)
 
-    def reads(
-        self, n_seen: NDArray[np.int64], window: int, page: int = PAGE_TOKENS
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def reads(self, n_seen: NDArray[np.int64], window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tokens that a query reads of the n_seen up to its own, of which it sees the last `window` (0: all), and the pages whose
         bounds it scores; which pages it takes is for the keys to say, how many not."""
-        first = np.maximum(0, n_seen - window) if window else np.zeros_like(n_seen)
+        page, first = PAGE_TOKENS, np.maximum(0, n_seen - window) if window else np.zeros_like(n_seen)
         n_pages = (n_seen - 1) // page - first // page + 1
         if self.budget is None:
             return n_seen - first, np.zeros_like(n_pages)

@@ -65,16 +65,20 @@ def as_numbered(counts: Ints) -> Ints:
     return np.tile(np.arange(counts.shape[1]), (len(counts), 1))
 
 
+def held_by(slots: Ints, n_experts: int, n_ranks: int) -> NDArray[np.float64]:
+    """(MoE layers, E, ranks) share of an expert's tokens that a rank computes: its replicas share them evenly."""
+    share = np.zeros((len(slots), n_experts, n_ranks))
+    rank = np.arange(slots.shape[1]) // (slots.shape[1] // n_ranks)
+    np.add.at(share, (np.arange(len(slots))[:, None], slots, rank), 1.0)
+    return np.asarray(share / share.sum(axis=2, keepdims=True))
+
+
 def balance(trace: Trace, mapped: Ints, n_ranks: int, phase: str) -> tuple[float, float]:
     """Mean load of the ranks over the largest, 1 where all have the same: of the whole tape, and pass by pass. Means over layers
     and passes by their tokens; replicas of an expert share its tokens evenly."""
     layer, expert, passes = entries(trace, phase)
-    n_experts, per_rank = trace.geometry.n_experts, mapped.shape[1] // n_ranks
-    whole, by_pass, tokens = 0.0, 0.0, 0.0
-    for place, slots in enumerate(mapped):
-        share = np.zeros((n_experts, n_ranks))
-        np.add.at(share, (slots, np.arange(slots.size) // per_rank), 1.0)
-        share /= share.sum(axis=1, keepdims=True)
+    n_experts, whole, by_pass, tokens = trace.geometry.n_experts, 0.0, 0.0, 0.0
+    for place, share in enumerate(held_by(mapped, n_experts, n_ranks)):
         of_layer = layer == place
         chosen = np.bincount(passes[of_layer] * n_experts + expert[of_layer], minlength=trace.pass_ids.size * n_experts)
         held = chosen.reshape(-1, n_experts) @ share

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokentape.policies.kernels import array, float64, int64, kernel
 from tokentape.policies.names import unknown
 from tokentape.replay.coverage import N_DRAWS, by_layer
-from tokentape.replay.exports.eplb import read_map
+from tokentape.replay.exports import eplb
 from tokentape.replay.trace import Trace
 from tokentape.warehouse.geometry import Geometry
 
@@ -49,15 +49,12 @@ def held_by(placement: str, geometry: Geometry, n_ranks: int) -> Floats:
         own = np.arange(n_experts).reshape(n_ranks, -1) if placement == "linear" else np.arange(n_experts).reshape(-1, n_ranks).T
         slots = np.tile(own.ravel(), (n_layers, 1))
     elif Path(placement).is_file():
-        slots = read_map(Path(placement), geometry)
+        slots = eplb.read_map(Path(placement), geometry)
         if slots.shape[1] % n_ranks:
             raise ValueError(f"{placement}: {slots.shape[1]} slots do not share out among {n_ranks} ranks evenly")
     else:
         raise unknown("expert placement", placement, (*PLACEMENTS, "a file of `tokentape export eplb`"))
-    share = np.zeros((n_layers, n_experts, n_ranks))
-    rank = np.arange(slots.shape[1]) // (slots.shape[1] // n_ranks)
-    np.add.at(share, (np.arange(n_layers)[:, None], slots, rank), 1.0)
-    return np.asarray(share / share.sum(axis=2, keepdims=True))
+    return eplb.held_by(slots, n_experts, n_ranks)
 
 
 def of_tape(trace: Trace, placement: str, n_ranks: int) -> Ranks:
