@@ -72,4 +72,5 @@ def _module(name: str, root: Path) -> str:
 
 def _file(name: str, root: Path) -> Path:
     path = root.joinpath(*name.split(".")[1:])
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package = path / "__init__.py"  # a folder without it is what an older checkout left
+    return package if package.is_file() else path.with_suffix(".py")

@@ -12,7 +12,7 @@ from oracle import WITH_MEMORY, gate_of, obvious_hits
 
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES, LRU, GateWeighted, Hysteresis, RandomVictim, Static
-from tokentape.policies.sieve import Sieve
+from tokentape.policies.scan_resistant import Sieve
 
 DETERMINISTIC = [name for name in CACHES if name != "random"]
 BOUNDS = ["belady", "belady-bypass"]
