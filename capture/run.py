@@ -1,7 +1,7 @@
 """Capture: runs a model over a data set and writes what it did as a tape, shard by shard, the manifest last.
 
 A shard is a fixed group of requests, run in fixed batches: so a capture that was killed and resumed writes the same rows, byte
-for byte, as one that was not. Attaching and decoding live in routing.py, attention.py and decode.py; this file wires them.
+for byte, as one that was not. Attaching and decoding live in routing.py, attention.py and live/loop.py; this file wires them.
 """
 
 from __future__ import annotations

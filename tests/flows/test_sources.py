@@ -201,7 +201,6 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "hw.profile",
         "hw.spec",
         "capture.checkpoint",
-        "capture.models",
         "policies.slots",
         "warehouse.config_fields",
     }
