@@ -238,7 +238,8 @@ def aiconfigurator(
     if model is None and tape.manifest.model_id == "unknown":
         raise ValueError(f"tape {tape.trace_id} does not say of which model it is; give --model")
     rounds = tape.read("rounds") if tape.has("rounds") else None
-    content = experiment(tape.read("requests"), rounds, model or tape.manifest.model_id, system, gpus)
+    told = (tape.read("requests"), tape.manifest.settings)
+    content = experiment(*told, rounds, model or tape.manifest.model_id, system, gpus)
     _write(out, json.dumps(content, indent=1).encode(), f"isl {content['tape']['isl']}, osl {content['tape']['osl']}")
 
 

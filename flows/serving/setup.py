@@ -327,13 +327,15 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
         return _from_csv(Path(workload))
     store = Store(uri)
     trace_id = _tape(store, workload, f"workload {workload!r} is none of {', '.join(LENGTHS)}, no .csv and no tape")
-    rows = store.open(trace_id).read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
+    tape = store.open(trace_id)
+    rows = tape.read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
     read = spread_ties(from_table(rows, trace_id))
     if not prefix_cache:
         return read
     if "prefix_blocks" not in rows.columns:
         raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
-    return dataclasses.replace(read, n_cached_tokens=cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens))
+    cached = cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens, tape.manifest.settings)
+    return dataclasses.replace(read, n_cached_tokens=cached)
 
 
 def _from_csv(path: Path) -> Requests:

@@ -6,6 +6,7 @@ tokens; prefix: tokens of the prompt that a prefix cache of any size would hold;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ import polars as pl
 from tokentape.replay.serving.workload import cached_tokens
 
 
-def experiment(requests: pl.DataFrame, rounds: pl.DataFrame | None, model: str, system: str, n_gpus: int) -> dict[str, Any]:
-    """The file's content. rounds: of a speculative tape."""
+def experiment(
+    requests: pl.DataFrame, settings: Mapping[str, Any], rounds: pl.DataFrame | None, model: str, system: str, n_gpus: int
+) -> dict[str, Any]:
+    """The file's content. settings: of the tape; rounds: of a speculative one."""
     n_prompt, n_output = (requests[name].to_numpy() for name in ("n_prompt_tokens", "n_output_tokens"))
     fields: dict[str, Any] = {"serving_mode": "agg", "model_path": model, "system_name": system, "total_gpus": n_gpus}
     fields |= {"isl": round(float(n_prompt.mean())), "osl": round(float(n_output.mean()))}
     if "prefix_blocks" in requests.columns:
-        fields["prefix"] = round(float(cached_tokens(requests["prefix_blocks"].to_list(), n_prompt).mean()))
+        fields["prefix"] = round(float(cached_tokens(requests["prefix_blocks"].to_list(), n_prompt, settings).mean()))
     if rounds is not None and rounds.height:
         drafted, accepted = (float(np.mean(rounds[name].to_numpy())) for name in ("n_drafted", "n_accepted"))
         fields |= {"nextn": round(drafted), "nextn_accepted": round(accepted, 4)}

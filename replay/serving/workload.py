@@ -7,8 +7,9 @@ limit of 32,768 tokens and an 8k-filtered ShareGPT.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 RUN_S = 600.0  # of arrivals, as Layered Prefill runs
-PREFIX_TOKENS = 512  # of a prefix block
+PREFIX_TOKENS = 512  # of a prefix block, where a tape does not say
 LONGEST = 2**24  # tokens; longer than any model's context: a column taken for another
 
 
@@ -223,20 +224,21 @@ def from_table(rows: pl.DataFrame, origin: str) -> Requests:
     )
 
 
-def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints) -> Ints:
+def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints, settings: Mapping[str, Any]) -> Ints:
     """(n,) leading tokens of each prompt that an earlier request left in a KV cache of any size, at most all but one; requests in
     order of arrival (Mooncake, FAST 2025).
 
-    prefix_blocks: an id per PREFIX_TOKENS tokens of each prompt; equal ids mean equal prefixes. A block counts as there as soon
-    as its request has arrived, and takes none of the engine's own KV memory. Raises ValueError naming a request whose blocks do
-    not fit its prompt.
+    prefix_blocks: an id per block of each prompt; equal ids mean equal prefixes. settings: of the tape, which say how many tokens
+    a block has. A block counts as there as soon as its request has arrived, and takes none of the engine's own KV memory. Raises
+    ValueError naming a request whose blocks do not fit its prompt.
     """
+    size = settings.get("prefix_block_tokens", PREFIX_TOKENS)
     kept, found = set[int](), np.zeros(len(n_prompt_tokens), np.int64)
     for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, n_prompt_tokens.tolist(), strict=True)):
-        if len(blocks) != -(-n_tokens // PREFIX_TOKENS):
-            given = f"{len(blocks)} prefix blocks of {PREFIX_TOKENS} tokens"
+        if len(blocks) != -(-n_tokens // size):
+            given = f"{len(blocks)} prefix blocks of {size} tokens"
             raise ValueError(f"request {r}: {given} do not fit {n_tokens} prompt tokens")
         n_hits = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
-        found[r] = min(n_hits * PREFIX_TOKENS, n_tokens - 1)
+        found[r] = min(n_hits * size, n_tokens - 1)
         kept.update(blocks)
     return found

@@ -76,7 +76,7 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
     table = tape.read("requests")
     assert table["arrival_s"].to_list() == [0.0, 27.0]
     assert table["prefix_blocks"].to_list() == [[0, 1], [0, 2]]
-    assert cached_tokens(table["prefix_blocks"].to_list(), from_table(table, "").n_prompt_tokens).tolist() == [0, 512]
+    assert cached_tokens(table["prefix_blocks"].to_list(), from_table(table, "").n_prompt_tokens, {}).tolist() == [0, 512]
     assert tape.manifest.settings["prefix_block_tokens"] == 512
 
 
@@ -143,5 +143,5 @@ def test_published_traces_have_their_published_statistics(store: Store) -> None:
     mooncake = from_table(table, "mooncake")
     assert (len(mooncake), round(mooncake.arrival_s[-1]), np.unique(mooncake.arrival_s).size) == (12031, 3537, 1180)
     assert np.diff(spread_ties(mooncake).arrival_s).min() > 0
-    cached = cached_tokens(table["prefix_blocks"].to_list(), mooncake.n_prompt_tokens)
+    cached = cached_tokens(table["prefix_blocks"].to_list(), mooncake.n_prompt_tokens, {})
     assert 0.3 < cached.sum() / mooncake.n_prompt_tokens.sum() < 0.4  # of all blocks, 0.366 were seen before

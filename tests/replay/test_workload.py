@@ -93,6 +93,7 @@ def test_stamps_in_steps_are_spread() -> None:
 def test_prefix_cache() -> None:
     blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2]]
     lengths = np.array([1500, 1536, 10, 1536, 1024 + 1])
-    assert cached_tokens(blocks, lengths).tolist() == [0, 1024, 0, 1535, 1024], "at least one token is left to process"
+    assert cached_tokens(blocks, lengths, {}).tolist() == [0, 1024, 0, 1535, 1024], "at least one token is left to process"
     with pytest.raises(ValueError, match="request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens"):
-        cached_tokens([[1, 2]], np.array([5]))
+        cached_tokens([[1, 2]], np.array([5]), {})
+    assert cached_tokens([[0, 1], [0, 2]], np.array([20, 17]), {"prefix_block_tokens": 16}).tolist() == [0, 16]
