@@ -253,6 +253,23 @@ def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
             rows[name] += found
 
 
+def of_file(page: str) -> Callable[[str], Callable[[dict[str, list[dict]]], None]]:
+    """What adds the rows that made_up_PAGE.toml has by a name; `null`: none."""
+    told = tomllib.loads(Path(__file__).with_name(f"made_up_{page}.toml").read_text(encoding="utf-8"))
+
+    def adder(name: str) -> Callable[[dict[str, list[dict]]], None]:
+        def add(rows: dict[str, list[dict]]) -> None:
+            for table, parts in told[name].items():
+                for of in parts if isinstance(parts, list) else [parts]:
+                    each = (of.get("all", {}) | dict(zip(of["columns"], row, strict=True)) for row in of["rows"])
+                    rows[table] += [{name: None if value == "null" else value for name, value in row.items()} for row in each]
+
+        add.__name__ = f"add_{name}"
+        return add
+
+    return adder
+
+
 @contextmanager
 def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A warehouse of the rows that `adders` put into the tables, open for reading."""

@@ -3,8 +3,7 @@
 import json
 from itertools import product
 
-import made_up
-from made_up import Tape, catalogue
+from made_up import Tape, catalogue, of_file
 
 Rows = dict[str, list[dict]]
 STUDY, SMALL, LARGE, OTHER = "cxl_ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
@@ -105,24 +104,6 @@ def add_requests(rows: Rows) -> None:
         })  # fmt: skip
 
 
-def add_lanes(rows: Rows) -> None:
-    """OURS-2 takes 0.5 ms, its NDP busy for 60 %; MoNDE 4 ms, three quarters of them on the link."""
-    segments = {
-        "OURS-2": (
-            ("gpu", "attention and KV", 0.0, 0.1, None), ("gpu", "expert", 0.1, 0.1, 3),
-            ("pcie", "activations out", 0.1, 0.05, None), ("ndp", "expert", 0.15, 0.2, 0),
-            ("ndp", "expert", 0.35, 0.1, 5), ("pcie", "activations back", 0.45, 0.05, None),
-        ),
-        "MoNDE": (("gpu", "attention and KV", 0.0, 0.1, None), ("pcie", "expert", 0.1, 3.0, 7), ("ndp", "expert", 3.1, 0.9, 5)),
-    }  # fmt: skip
-    for model, (system, of) in product((SMALL, LARGE), segments.items()):
-        for place, (lane, operation, start, ms, expert) in enumerate(of):
-            rows["cxl_ndp_lanes"].append({
-                "study": STUDY, "model_id": model, "system": system, "lane": lane, "place": place, "operation": operation,
-                "expert": expert, "start_s": start / 1e3, "seconds": ms / 1e3,
-            })  # fmt: skip
-
-
 def _routings() -> tuple[dict, dict]:
     drawn = {"study": STUDY, "model_id": SMALL, "source": "context", "origin": "synthetic"}
     return drawn, drawn | {"model_id": "embedded", "source": TAPE, "origin": "captured"}
@@ -214,65 +195,9 @@ def add_quality(rows: Rows) -> None:
         add("prefix_split", 2.0, seed, 0.15, loss_weight="prefill_share")
         add("prefix_split", 2.0, seed, 0.1, placement="oracle")
 
-
-def add_accuracy(rows: Rows) -> None:
-    """Two tasks and their average: at 2 bits the selector wins on both, at 3 it loses on one."""
-    for method, (mmlu, piqa) in {
-        "original_fp16": (70, 80), "ours_3bit_no_selector": (68, 78), "ours_3bit": (67, 80), "ours_2bit_no_selector": (50, 70),
-        "ours_2bit": (60, 74),
-    }.items():  # fmt: skip
-        for task, accuracy in (("mmlu", mmlu), ("piqa", piqa), ("average", (mmlu + piqa) / 2)):
-            rows["cxl_ndp_accuracy"].append(
-                {"model_id": "Mixtral-8x7B", "method": method, "task": task, "accuracy_pct": float(accuracy)}
-            )
-
-
-def add_capacity(rows: Rows) -> None:
-    """8x22b takes 90 of 80 GB; the other model would fit the GPU whole."""
-    for model, hot, rest, experts in ((SMALL, 40.0, 10.0, 90.0), (LARGE, 75.0, 15.0, 270.0), (OTHER, 30.0, 5.0, 60.0)):
-        at = {"study": STUDY, "hardware": "h100-cxl-ndp", "model_id": model, "hot_experts": 4}
-        for tier, part, gb, whole in (
-            ("hbm", "hot experts", hot, 80.0), ("hbm", "attention, shared and dense", rest, 80.0),
-            ("cxl", "FP16 experts", experts, 512.0), ("cxl", "replicas", 0.625 * experts, 512.0),
-        ):  # fmt: skip
-            rows["cxl_ndp_capacity"].append(
-                at | {"tier": tier, "part": part, "placed_bytes": gb * 1e9, "tier_bytes": whole * 1e9}
-            )
-
-
-def add_claims(rows: Rows) -> None:
-    """A ratio that was fitted and met, one to HOBBIT, a range end to end whose least is missed by half, one unanswered."""
-    for claim, metric, setting, statistic, role, paper, ours in (
-        ("monde", "decode_throughput_gain", "ours 2-bit vs MoNDE", "max", "calibrate", 8.0, 8.0),
-        ("hobbit", "speedup", "ours 2-bit vs HOBBIT (not stated)", "max", "calibrate", 16.0, 16.0),
-        ("least", "e2e_speedup", "ours 2-bit vs MoNDE over length grid", "min", "predict", 4.0, 6.0),
-        ("most", "e2e_speedup", "ours 2-bit vs MoNDE over length grid", "max", "predict", 12.0, 12.0),
-        ("none", "accuracy_drop", "ours 2-bit vs original", "value", "report", 3.4, None),
-        ("large", "fp16_footprint", "all weights", "value", "report", 280.0, None),
-    ):
-        at = {"claim_id": f"cxl_ndp/{claim}", "paper": STUDY, "location": "Sec 5.2", "metric": metric, "setting": setting}
-        model = "Mixtral-8x22B" if claim == "large" else "Mixtral-8x7B"
-        made_up.add_claim(rows, ours, **at, model=model, statistic=statistic, value=paper, role=role)
-
-
-def add_checks(rows: Rows) -> None:
-    """One bar is held, one missed by half, one number has none."""
-    for check, value, published, low, high in (
-        ("decode gain, 2 bits", 8.0, 8.0, 7.5, 8.5), ("end to end, least", 6.0, 4.0, 3.4, 4.6),
-        ("accuracy drop", 3.35, 3.4, None, None), ("gain of another model", 2.0, None, None, None),
-    ):  # fmt: skip
-        rows["cxl_ndp_checks"].append({
-            "study": STUDY, "check": check, "value": value, "published": published, "unit": "x", "bar_low": low, "bar_high": high,
-            "how": "computed",
-        })  # fmt: skip
-
-
-def add_orderings(rows: Rows) -> None:
-    """One ratio keeps its margin, one misses it."""
-    kept = (STUDY, "selector / uniform, 2 bits", "<= 1", 0.96, 0.94, 0.98, True)
-    made_up.add_orderings(rows, kept, (STUDY, "reversed / selector, 2 bits", ">= 1", 0.99, 0.97, 1.01, False), n_seeds=4)
-
-
+add_lanes, add_accuracy, add_capacity, add_claims, add_checks, add_orderings = map(
+    of_file("cxl_ndp"), ("lanes", "accuracy", "capacity", "claims", "checks", "orderings")
+)
 EVERYTHING = (
     add_headline, add_sweeps, add_ablations, add_requests, add_lanes, add_routing, add_losses, add_bits, add_quality,
     add_orderings, add_accuracy, add_capacity, add_claims, add_checks,

@@ -2,10 +2,7 @@
 
 from itertools import product
 
-import made_up
-from made_up import Tape, catalogue
-
-from tokentape.warehouse.schema.metrics import METRICS
+from made_up import Tape, catalogue, of_file
 
 Rows = dict[str, list[dict]]
 STUDY, GIB = "elmoe3d", 2**30
@@ -137,74 +134,7 @@ def add_tape(rows: Rows) -> None:
     """The tape that add_reuse is about, in the catalogue."""
     rows["traces"].append(catalogue(Tape(TRACE, QWEN, "synthetic", "synthetic", 48, 128, 8)))
 
-
-def add_reuse(rows: Rows) -> None:
-    """Misses grow from 20 to 60 %; the paper's law stays at 20. 16 tokens of one request touch 24 experts, of many 32."""
-    at = {"study": STUDY, "source": TRACE, "model_id": QWEN}
-    for batch, cached, (law, grows) in product((1, 16), (0.125, 0.5), (("lru", 0.4), ("paper_law", 0.0))):
-        rows["elmoe3d_misses"].append(at | {
-            "origin": "synthetic", "dataset": "synthetic", "batch": batch, "hit_model": law, "cache_frac": cached,
-            "cache_experts": 128 * cached, "miss_frac_lookups": 0.2 + grows * (batch == 16),
-            "fidelity": "exact" if law == "lru" else "approximate",
-        })  # fmt: skip
-    for form, (tokens_of, experts), n in product(("recorded", "power-law"), (("decode", 32), ("one_request", 24)), (1, 16)):
-        rows["coverage_points"].append(at | {
-            "form": form, "tokens_of": tokens_of, "layer_band": "all", "n_tokens": n,
-            "coverage_frac": (experts if n == 16 else 8) / 128,
-            "low": None, "high": None, "recorded_err_frac": None,
-        })  # fmt: skip
-
-
-def add_checks(rows: Rows) -> None:
-    """The paper law holds both bars, the physical bound one of them."""
-    for law, level, value in (("paper_law", "L1", 0.02), ("paper_law", "L0", 0.03), ("physical", "L1", 0.1)):
-        at = {"study": STUDY, "level": level, "fit": "calibrate", "hit_model": law, "unit": "1"}
-        error, share = at | {"how": "relative error", "n": 104}, at | {"how": "share or ratio", "n": 26}
-        rows["elmoe3d_checks"] += [
-            error | {"block": "Phi_AR error, open rows, mean", "value": value, "bar_low": 0.0, "bar_high": 0.035},
-            share | {"block": "Phi_SD best scheme right", "value": 0.96, "bar_low": 0.92, "bar_high": 1.0},
-            error | {"block": "Phi_SD error, open rows, max", "value": 0.5, "bar_low": None, "bar_high": None},
-        ]
-
-
-def add_claims(rows: Rows) -> None:
-    """A mean that is met within 2 %, a cell of Table 3 and an input that stand elsewhere, the paper's gain of hotness."""
-    for claim, location, metric, unit, role, paper, ours in (
-        ("mean", "Sec 7.1", "best_mode_elastic_speedup", "x", "predict", 5.0, 4.9),
-        ("cell", "Table 3", "phi_ar", "x", "predict", 2.0, 9.0),
-        ("alpha", "Sec 7.1", "eagle_alpha", "", "derived", 0.5, 0.5),
-        ("none", "Sec 4.3", "truncation_error_low4", "LSB", "predict", 0.0, 0.0),
-        ("pool", "Sec 7.3B / Fig 17a", "hotness_vs_random_pool_acceptance_gain", "percent", "report", 25.0, None),
-    ):
-        at = {"claim_id": f"elmoe3d/{claim}", "paper": STUDY, "location": location, "metric": metric, "setting": "4GB"}
-        made_up.add_claim(rows, ours, **at, statistic="mean", value=paper, unit=unit, role=role)
-
-
-def add_acceptance(rows: Rows) -> None:
-    """Hotness has 3 tokens accepted, random 2; augmentation 0.9, truncation 0.6; a replay tells a tenth more."""
-
-    def add(series: str, value: float, metric: str = "tau_accepted", **of: object) -> None:
-        rows["acceptance_points"].append({
-            "study": STUDY, "model_id": "embedded", "dataset": "code", "series": series, "drafter": "elastic",
-            "scheme": "lsb_aug", "bits_high": 8, "bits_low": 4, "pool_policy": "hotness", "pool_frac": 0.5, "pool_experts": 8,
-            "batch": 1, "depth": 4, "width": 1,
-            "temperature": 0.0, "n_seeds": 4, "n_rounds": 100, "fidelity": "exact", "metric": metric,
-            "unit": METRICS[metric].unit, "value": value, "low": 0.9 * value, "high": 1.1 * value,
-        } | of)  # fmt: skip
-
-    for (policy, value), frac in product((("hotness", 3.0), ("random", 2.0)), (0.25, 0.5)):
-        add("pool", value, pool_policy=policy, pool_frac=frac)
-    for (policy, value), batch in product((("hotness", 2.5), ("random", 2.0)), (1, 8)):
-        add("batch", value, pool_policy=policy, batch=batch)
-    for (scheme, value), bits in product((("lsb_aug", 0.9), ("trunc_sym", 0.6)), (4, 2)):
-        add("bits", value * bits / 4, "acceptance", scheme=scheme, bits_low=bits, n_rounds=0)
-    for (drafter, value), width in product((("elastic", 3.0), ("ngram", 1.0)), (1, 4)):
-        metric = "tree_tau_accepted" if width > 1 else "tau_accepted"
-        add("drafters", value + (width > 1), metric, drafter=drafter, width=width)
-    for series, value in (("pool", 0.5), ("replay", 0.55)):
-        add(series, value, "pool_overlap_frac", fidelity="exact" if series == "pool" else "approximate")
-
-
+add_reuse, add_checks, add_claims, add_acceptance = map(of_file("elmoe3d"), ("reuse", "checks", "claims", "acceptance"))
 EVERYTHING = (
     add_table, add_batches, add_sweeps, add_alpha, add_measured, add_mapping, add_intensity, add_platforms, add_energy, add_reuse,
     add_checks, add_claims, add_acceptance,

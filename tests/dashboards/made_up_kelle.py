@@ -1,14 +1,12 @@
 """Made-up rows of the Kelle page in the declared schemas: round gains, errors and losses whose sentences can be told by hand."""
 
 import json
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 import made_up
+from made_up import of_file
 
-TOLD = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Rows = dict[str, list[dict]]
 STUDY, TRACE, LIVE = "kelle", "embedded-code-0a1b2c3d", "embedded"
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
@@ -224,27 +222,8 @@ def add_kept(rows: Rows) -> None:
             })  # fmt: skip
 
 
-def add_drift(rows: Rows) -> None:
-    for policy, layer, seed in product(("streaming", "aerp"), (0, 1), (0, 1)):
-        rows["kv_divergence"].append({
-            "model_id": LIVE, "policy": policy, "parameters": json.dumps({"budget": 64}), "dataset": "code", "seed": seed,
-            "layer": layer, "n_steps": 100, "same_frac": 1.0 if policy == "streaming" or not layer else 0.9 - 0.2 * seed,
-        })  # fmt: skip
-
-
-def _told(name: str) -> Callable[[Rows], None]:
-    """Adds the rows of the file."""
-
-    def add(rows: Rows) -> None:
-        for view, told in TOLD[name].items():
-            each = (told.get("all", {}) | dict(zip(told["columns"], row, strict=True)) for row in told["rows"])
-            rows[view] += [{column: None if value == "null" else value for column, value in row.items()} for row in each]
-
-    return add
-
-
-add_requests, add_recompute, add_lifetimes, add_retention, add_parts, add_checks, add_pareto, add_orderings = map(
-    _told, ("requests", "recompute", "lifetimes", "retention", "parts", "checks", "pareto", "orderings")
+add_requests, add_recompute, add_lifetimes, add_retention, add_parts, add_checks, add_pareto, add_orderings, add_drift = map(
+    of_file("kelle"), ("requests", "recompute", "lifetimes", "retention", "parts", "checks", "pareto", "orderings", "drift")
 )
 EVERYTHING = (
     add_headline, add_tables, add_claims, add_sweeps, add_memory, add_settings, add_sensitivity, add_explorer, add_requests,

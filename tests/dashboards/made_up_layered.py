@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 import made_up
+from made_up import of_file
 
 from tokentape.warehouse.schema.metrics import METRICS
 
@@ -177,20 +178,6 @@ def add_coverage(rows: Rows) -> None:
                 rows["coverage_points"].append(of_tape | stated)
 
 
-def add_claims(rows: Rows) -> None:
-    """A fitted number that is met, a predicted one 20 % low and outside its band, one inside, a bound, one without an answer."""
-    for claim, location, metric, comparator, paper, unit, role, ours in (
-        ("a", "Table 2", "ttft_mean", "=", 2.0, "s", "calibrate", 2.0),
-        ("b", "Table 6", "tbt_p99", "=", 50.0, "ms", "predict", 40.0),
-        ("c", "Table 6", "energy_change", "=", -9.0, "percent", "predict", -9.45),
-        ("d", "Sec 5.2", "mean_decode_batch", "<=", 32.0, "requests", "predict", 8.0),
-        ("e", "Table 12", "jain_index", "=", 0.8, "fraction", "report", None),
-    ):
-        at = {"claim_id": f"layered_prefill/{claim}", "paper": STUDY, "location": location, "metric": metric}
-        at |= {"model": "Qwen3-30B-A3B", "setting": f"{'layered' if claim == 'b' else 'chunked'} {claim}"}
-        made_up.add_claim(rows, ours, **at, comparator=comparator, value=paper, unit=unit, role=role)
-
-
 def add_saturation(rows: Rows) -> None:
     """The disaggregated pair of `add_others` waits half as long as the paper says; a tenth slower, half as long again."""
     add_point(rows, "saturation", "disaggregated", {"chunk_tokens": 2048}, 1.54, {"ttft_mean_s": 4.5 / 1.1}, hardware="h100")
@@ -198,7 +185,7 @@ def add_saturation(rows: Rows) -> None:
     at |= {"model": "Qwen3-30B-A3B", "setting": "disaggregated (rate not stated)"}
     made_up.add_claim(rows, None, **at, comparator="=", value=3.0, unit="s", role="report")
 
-
+add_claims = of_file("layered")("claims")
 EVERYTHING = (
     add_claims, add_coverage, add_prompt, add_grid, add_window, add_knobs, add_energy, add_dense, add_arrivals, add_others,
     add_elsewhere, add_saturation,

@@ -4,8 +4,7 @@ import json
 import math
 from itertools import product
 
-import made_up
-from made_up import TAPES, Tape, catalogue
+from made_up import TAPES, catalogue, of_file
 
 MODELS = ("big-model", "other-model")
 CAPACITIES_GB, TAUS, SEEDS, STRENGTHS = (2.0, 4.0), (0.35, 0.5), (0, 1), (0.0, 0.5, 1.0)
@@ -86,29 +85,6 @@ def point(
     }  # fmt: skip
 
 
-def add_claims(rows: dict[str, list[dict]]) -> None:
-    """Fitted and near, predicted and far, a bound that holds and one that does not, some unanswered, one without a value.
-
-    And a question of the project's own, which is not of the paper.
-    """
-    fig_9, fig_10 = {"location": "6 Fig 9", "statistic": "max"}, {"location": "6 Fig 10"}
-    table = {"location": "Table 1", "unit": "perplexity", "model": "Big-Model"}
-    for claim_id, metric, value, ours, told in (
-        ("project/1", "open_over_closed_loop", None, 1.1, {"location": "project", "statistic": "mean"}),
-        ("fig-9/energy/big", "decode_energy_gain", 2.0, 2.1, fig_9 | {"model": "Big-Model", "role": "calibrate"}),
-        ("fig-9/energy/other", "decode_energy_gain", 4.0, 2.0, fig_9 | {"model": "Other-Model", "role": "predict"}),
-        ("fig-10/decode_energy/pcw-over-empty-initial-cache", "decode_energy_gain", 2.5, 2.0, fig_10),
-        ("fig-10/decode_speed/pcw-over-empty-initial-cache", "decode_speedup", 2.0, 1.6, fig_10),
-        ("share", "cached_share", 50.0, 25.0, {"comparator": "<=", "unit": "percent", "role": "predict"}),
-        ("least", "experts", 2.0, 1.0, {"unit": "experts", "role": "predict", "setting": "at least"}),
-        ("table/AMAT", "perplexity", 12.0, None, table | {"setting": "asym AMAT MAT42 2-bit"}),
-        ("table/Base", "perplexity", 10.0, None, table | {"setting": "asym Base MAT42 2-bit"}),
-        ("table/2", "perplexity", None, None, {"unit": "perplexity"}),
-    ):
-        at = {"claim_id": f"slicemoe/{claim_id}", "paper": "slicemoe", "metric": metric, "value": value}
-        made_up.add_claim(rows, ours, **{"location": "1", "model": "", "setting": "somewhere"} | at | told)
-
-
 def add_live(rows: dict[str, list[dict]], with_spare_cache: bool = True) -> None:
     """Budgets of 1 and 30 % in a small cache, and a large one that hardly misses without any budget: there DBSC loses.
 
@@ -147,19 +123,6 @@ def _quality(rows: dict[str, list[dict]], parameters: dict, seed: int, perplexit
     })  # fmt: skip
 
 
-def add_fidelity(rows: dict[str, list[dict]]) -> None:
-    """Replay misses 10 and 20 % too much; the DRAM bytes agree."""
-    parameters = json.dumps({"cache_frac": 0.5, "router": "cache_prior", "precision": "high-bit"})
-    for seed, (metric, unit, closed, error) in product(
-        SEEDS, (("miss_frac", "1", 0.1, 0.1), ("dram_bytes_per_token", "B", 1e5, 0.0))
-    ):
-        rows["fidelity"].append({
-            "model_id": "embedded", "policy": "slicemoe", "parameters": parameters, "dataset": "code", "seed": seed,
-            "hardware": "xpu", "n_tokens": 700, "metric": metric, "unit": unit,
-            "open_loop": closed * (1 + error * (1 + seed)), "closed_loop": closed,
-        })  # fmt: skip
-
-
 def add_schemes(rows: dict[str, list[dict]]) -> None:
     """AMAT a tenth above the base on both seeds; an unshifted zero point diverges on one."""
     for ((scheme, pair), perplexity), seed in product(SCHEMES.items(), SEEDS):
@@ -168,66 +131,9 @@ def add_schemes(rows: dict[str, list[dict]]) -> None:
     rows["quality"][-1]["perplexity"] = math.inf
 
 
-def add_orderings(rows: dict[str, list[dict]]) -> None:
-    """One that holds at most, one that holds at least, one that a seed misses, and one that another study asks for."""
-    made_up.add_orderings(
-        rows,
-        ("slicemoe", "perplexity one / two", "<= 1.2", 1.0, 0.9, 1.1, True),
-        ("slicemoe", "misses three / four", ">= 2", 3.0, 2.5, 3.5, True),
-        ("slicemoe", "perplexity five / six", ">= 2", 2.5, 1.5, 3.5, False),
-        ("kelle", "perplexity of another study", "<= 1.2", 1.5, 1.4, 1.6, False),
-        n_seeds=2,
-    )
-
-
-def add_operating(rows: dict[str, list[dict]]) -> None:
-    """A published pair that is possible on one model only, and our own, likewise; more LSB slices, more misses."""
-    for claim, model, origin, baseline, ours in (
-        ("Slices over whole experts", "big-model", "paper", 0.2, 0.05),
-        ("Slices over whole experts", "other-model", "paper", 1.1, 0.4),
-        ("Slices over whole experts", "big-model", "replay", 0.3, 0.15),
-        ("Slices over whole experts", "other-model", "replay", 0.3, -0.1),
-    ):
-        for lsb_frac in (0.0, 0.05, 0.1):
-            rows["operating_points"].append({
-                "study": "slicemoe", "claim": claim, "method": "Slices", "model_id": model, "hardware": "xpu", "origin": origin,
-                "tau": TAUS[1], "energy_gain": 2.0, "speed_gain": 1.5, "lsb_frac": lsb_frac,
-                "baseline_miss_frac": baseline + lsb_frac, "ours_miss_frac": ours,
-            })  # fmt: skip
-
-
-GATED, UNGATED = Tape("gated", "tiny", "code", "captured", 3, 4, 2), Tape("ungated", "tiny", "code", "imported", 3, 4, 2)
-PREFILL = [4, 3, 2, 1], [4, 3, 2, 1], [1, 1, 1, 1]
-EARLY = [8, 6, 4, 2], [1, 2, 3, 4], [2, 0, 0, 2]
-CRITICAL = {
-    0.35: ([8, 12, 4], [8, 8, 8]),
-    0.5: ([4, 4, 4], [4, 4, 4]),
-    0.7: ([0, 0, 0], [0, 0, 0]),
-}  # layers 0 and 1, of 8 tokens
-
-
-def add_tapes(rows: dict[str, list[dict]]) -> None:
-    """Layer 0 uses the same experts early, layer 1 the opposite ones, layer 2 all alike in prefill. The bin at 16 is empty."""
-    for tape in (GATED, UNGATED):
-        rows["traces"].append(catalogue(tape))
-        for layer, expert in product(range(3), range(4)):
-            place = {"trace_id": tape.trace_id, "layer": layer, "expert": expert}
-            rows["popularity"].append(place | {"phase": "prefill", "n_selected": PREFILL[layer][expert]})
-            if EARLY[layer][expert]:
-                rows["early_popularity"].append(place | {"n_selected": EARLY[layer][expert]})
-    for (tau, of_layers), layer in product(CRITICAL.items(), (0, 1)):
-        for first, n_critical in zip((0, 8, 24), of_layers[layer], strict=True):
-            rows["critical_experts"].append({
-                "trace_id": "gated", "layer": layer, "tau": tau, "first_position": first, "bin_tokens": 8, "n_routed": 8,
-                "n_critical": n_critical,
-            })  # fmt: skip
-    for layer, (phase, largest), rank in product((0, 1), (("prefill", 0.6), ("decode", 0.75)), (1, 2)):
-        share = largest if rank == 1 else 1 - largest
-        rows["gate_curve"].append(
-            {"trace_id": "gated", "layer": layer, "phase": phase, "gate_rank": rank, "gate_frac": share, "n_routed": 24}
-        )
-
-
+add_claims, add_fidelity, add_orderings, add_operating, add_tapes = map(
+    of_file("slicemoe"), ("claims", "fidelity", "orderings", "operating", "tapes")
+)
 STUDY = (
     add_points, add_captured, add_budgets, add_warmups, add_claims, add_live, add_schemes, add_orderings, add_fidelity,
     add_operating, add_pulled,
