@@ -195,6 +195,7 @@ def add_quality(rows: Rows) -> None:
         add("prefix_split", 2.0, seed, 0.15, loss_weight="prefill_share")
         add("prefix_split", 2.0, seed, 0.1, placement="oracle")
 
+
 add_lanes, add_accuracy, add_capacity, add_claims, add_checks, add_orderings = map(
     of_file("cxl_ndp"), ("lanes", "accuracy", "capacity", "claims", "checks", "orderings")
 )

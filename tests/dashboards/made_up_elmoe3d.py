@@ -134,6 +134,7 @@ def add_tape(rows: Rows) -> None:
     """The tape that add_reuse is about, in the catalogue."""
     rows["traces"].append(catalogue(Tape(TRACE, QWEN, "synthetic", "synthetic", 48, 128, 8)))
 
+
 add_reuse, add_checks, add_claims, add_acceptance = map(of_file("elmoe3d"), ("reuse", "checks", "claims", "acceptance"))
 EVERYTHING = (
     add_table, add_batches, add_sweeps, add_alpha, add_measured, add_mapping, add_intensity, add_platforms, add_energy, add_reuse,

@@ -185,6 +185,7 @@ def add_saturation(rows: Rows) -> None:
     at |= {"model": "Qwen3-30B-A3B", "setting": "disaggregated (rate not stated)"}
     made_up.add_claim(rows, None, **at, comparator="=", value=3.0, unit="s", role="report")
 
+
 add_claims = of_file("layered")("claims")
 EVERYTHING = (
     add_claims, add_coverage, add_prompt, add_grid, add_window, add_knobs, add_energy, add_dense, add_arrivals, add_others,
