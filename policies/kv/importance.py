@@ -55,7 +55,7 @@ class AEP(KVPolicy):
     gamma: float = 0.98
     score_kind: str = "softmax"
     score_bits: int | None = None
-    is_per_head: bool = True  # type: ignore[misc]
+    is_per_head: bool = True
     weigh = staticmethod(weigh_by_importance)
 
     def __post_init__(self) -> None:

@@ -40,7 +40,7 @@ class KVPolicy:
     recent: int | str = "auto"
 
     is_bound: ClassVar[bool] = False
-    is_per_head: ClassVar[bool] = True  # else all heads of a layer keep the same tokens, by the sum of their scores
+    is_per_head = True  # else all heads of a layer keep the same tokens, by the sum of their scores; without a type no field
     reads_pages: ClassVar[bool] = False  # evicts nothing: reads part of all (quest.py), over a tape only
     needs_raw: ClassVar[bool] = False  # scores are logits, before the softmax
     prompt_queries: ClassVar[int | None] = None  # the last prompt queries whose attention its first scores need; None: all

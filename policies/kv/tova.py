@@ -22,7 +22,7 @@ class TOVA(KVPolicy):
 
     sink: int = 0
     recent: int | str = 1
-    is_per_head: bool = False  # type: ignore[misc]
+    is_per_head: bool = False
     prompt_queries = 1
     weigh = staticmethod(weigh_by_last)
 

@@ -34,7 +34,7 @@ class Prefetcher:
     n: int = 0
     distance: int = 1
     sees: ClassVar[bool] = False
-    profile_frac: ClassVar[float] = 0.0
+    profile_frac = 0.0  # without a type it is no field, and those of a policy stay in its order
     predict: ClassVar[Any]  # of PREDICT_SIGNATURE
 
     def __post_init__(self) -> None:

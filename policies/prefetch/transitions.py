@@ -30,7 +30,7 @@ class Transitions(Prefetcher):
     nothing; at 1.0 it is made of the tape itself, and is a bound.
     """
 
-    profile_frac: float = 0.1  # type: ignore[misc]
+    profile_frac: float = 0.1
     by_gate: bool = True
     predict = staticmethod(_by_table)
 
