@@ -186,14 +186,14 @@ def fidelity(
     Example:
       tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
     """
-    from tokentape.flows.fidelity import UNITS, compare
+    names = _texts(datasets)
+    from tokentape.flows.fidelity import UNITS, compare  # torch, once the texts are known to be there
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.inside_model import policy_tried
     from tokentape.policies.resolve import parse
     from tokentape.warehouse.results import write_rows
 
     run: Any = policy_tried(SLICEMOE, parse(param), max_items, store, cache, scheme)
-    names = _texts(datasets)
     with progress_bar("fidelity") as show:
         rows = compare(model, names, run, seeds, load_hardware(hardware), show)
     write_rows(store, "fidelity", rows)
