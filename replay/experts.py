@@ -1,4 +1,4 @@
-"""The expert engine: a tape through a cache policy on a memory hierarchy, and its agreement with an engine's own records.
+"""The expert engine: a tape through a cache policy on a memory hierarchy.
 
 Every (pass, layer) looks up the experts its tokens need; a miss fetches the expert from the backing tier. Open loop: the tape's
 routing is taken as it is. Each forward pass is one step on the simulated clock: passes run one after the other.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -23,13 +22,12 @@ from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
-from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
 from tokentape.replay.passes import costs_of
 from tokentape.replay.result import Metric, ReplayResult
-from tokentape.replay.semantics import ENGINE_BIGMOE, Semantics
+from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 
@@ -198,70 +196,3 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
 def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
     n = int(lookups[where].sum())
     return Metric(hits[where].sum() / n if n else float("nan"), "1", denominator="unique lookups")
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Decode rows that agree with the recording, and the hit rates of the replay over unique lookups."""
-
-    n_decode_rows: int
-    n_agree: int
-    n_hits: int
-    n_lookups: int
-    n_decode_hits: int
-    n_prefill_misses: int
-    backing_bytes: int
-    first_difference: int | None  # index of the first decode lookup that differs
-
-    @property
-    def hit_frac(self) -> float:
-        return self.n_hits / self.n_lookups
-
-    @property
-    def hit_frac_decode(self) -> float:
-        return self.n_decode_hits / self.n_decode_rows if self.n_decode_rows else float("nan")
-
-
-def verify(
-    trace: Trace,
-    residency: NDArray[np.uint8] | None,
-    budget_bytes: int,
-    policy: str = "lru",
-    semantics: Semantics = ENGINE_BIGMOE,
-) -> Agreement:
-    """Replays `trace` under the recording engine's semantics and compares with its residency column.
-
-    residency: (ids,) u8, one per recorded expert id in the order of trace.ids (list column `residency` exploded); only decode
-    rows are compared, since engines write 0 for all of prefill; None: hit rates only. Sizes are the recorded ones.
-    Raises ValueError if a decode event mentions an expert twice: its residency is then not one number.
-    """
-    if budget_bytes <= 0:
-        raise ValueError(f"the budget is {budget_bytes} B; give the cache size the engine ran with")
-    looked_up = stream(trace, semantics)
-    cache = make_cache(trace, resolve("residency", policy), semantics, budget_bytes, "recorded", 0)
-    hits = look_up(cache, looked_up, semantics)
-    widths = np.diff(looked_up.offsets)
-    is_decode = np.repeat(trace.pass_kind[looked_up.event_pass] == DECODE, widths)
-    decode_hits = hits[is_decode]
-    n_agree, first = 0, None
-    if residency is not None:
-        row_is_decode = np.repeat(trace.pass_kind[trace.row_pass] == DECODE, np.diff(trace.offsets))
-        recorded = residency[row_is_decode]
-        if recorded.size != decode_hits.size:
-            raise ValueError(
-                f"tape {trace.trace_id}: {recorded.size} recorded decode rows but {decode_hits.size} lookups: "
-                "a decode event names an expert twice"
-            )
-        same = recorded == decode_hits
-        n_agree = int(same.sum())
-        first = None if same.all() else int(np.argmin(same))
-    return Agreement(
-        n_decode_rows=int(decode_hits.size),
-        n_agree=n_agree,
-        n_hits=int(hits.sum()),
-        n_lookups=int(hits.size),
-        n_decode_hits=int(decode_hits.sum()),
-        n_prefill_misses=int((~is_decode & (hits == 0)).sum()),
-        backing_bytes=int(np.where(hits, 0, cache.sizes[looked_up.keys]).sum()),
-        first_difference=first,
-    )

@@ -176,7 +176,7 @@ def verify(
         raise ValueError(f"tape {tape.trace_id} records no residency: only tapes of an engine that wrote it can be verified")
     residency = routing["residency"].explode().to_numpy()
     from tokentape.flows.grid import load_trace  # kernels, once the tape is known to be one
-    from tokentape.replay.experts import verify as check
+    from tokentape.replay.verify import verify as check
 
     with progress_bar("verify"):
         found = check(load_trace(store, tape.trace_id), residency, round(budget_mib * 2**20))

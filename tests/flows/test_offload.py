@@ -14,9 +14,9 @@ from tokentape.flows.grid import load_trace
 from tokentape.flows.system_runs import tape_of
 from tokentape.flows.validation import streamed
 from tokentape.hw.spec import load
-from tokentape.replay.experts import verify
 from tokentape.replay.serving.validation import NOTHING
 from tokentape.replay.system import offload
+from tokentape.replay.verify import verify
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 

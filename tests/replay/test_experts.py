@@ -17,11 +17,12 @@ from tokentape.policies.residency import CACHES, Static
 from tokentape.replay import trace as trace_file
 from tokentape.replay.capacity import parse_capacity, total_expert_bytes
 from tokentape.replay.curve import lru_curve, stack_distances
-from tokentape.replay.experts import look_up, looked_up, make_cache, replay, replay_all_capacities, verify
+from tokentape.replay.experts import look_up, looked_up, make_cache, replay, replay_all_capacities
 from tokentape.replay.result import tables_of
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.trace import trace_from_tables, without_rows
+from tokentape.replay.verify import verify
 from tokentape.warehouse.tape import Store
 
 PHONE = load("phone-lpddr5x-ufs4")
