@@ -197,6 +197,15 @@ def kernel(signature: Type | str | None = None, allocates: bool = True, **option
     return lambda written: Kernel(written, signature, options | {"_nrt": allocates})
 
 
+@kernel(inline="always")
+def total(values):  # type: ignore[no-untyped-def]
+    """The sum of a row of whole numbers. Where a kernel calls numba's, its machine code imports scipy when it is read."""
+    found = 0
+    for i in range(values.shape[0]):
+        found += values[i]
+    return found
+
+
 @functools.lru_cache(maxsize=64)
 def dispatcher_of(written: Any, signature: Type) -> Any:
     """A function as compiled code; one of a person's own that is plain Python is compiled once, here, and raises IndexError where
@@ -289,8 +298,18 @@ def _cache(
 ) -> tuple[Any, Callable[[], contextlib.AbstractContextManager[None]]]:
     """numba's cache, in files of this digest, and what to compile in: one process does, others wait; drops older digests."""
     from numba.core.caching import FunctionCache, IndexDataCacheFile
+    from numba.core.runtime.nrt import rtsys
+    from numba.experimental import function_type  # noqa: F401  # what is there may be handed functions
 
-    cache = FunctionCache(written)  # type: ignore[no-untyped-call]
+    class Cache(FunctionCache):
+        """Only what compiles needs all that numba knows, half a second to import; it is left out where machine code is read."""
+
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+    cache = Cache(written)  # type: ignore[no-untyped-call]
     name, _, rest = (use + cache._impl.filename_base).rpartition("-")
     version = rest.partition(".")[2]
     cache._cache_file = IndexDataCacheFile(  # type: ignore[no-untyped-call]

@@ -44,14 +44,14 @@ class Stream:
         return Stream(keys, offsets, self.event_pass[first:last] - np.int32(passes.start), np.array([0, last - first]))
 
 
-@kernel(int64(_I32, _I64, _I32, _I64, _I64, int64, _I32, _I64))
-def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out, out_offsets):  # type: ignore[no-untyped-def]
+@kernel(int64(_I32, _I64, _I32, _I64, _I64, int64, int64, _I32, _I64))
+def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, n_keys, out, out_offsets):  # type: ignore[no-untyped-def]
     """Fills `out` with each event's distinct keys in order of last mention; returns how many there are.
 
     ids: all rows' experts, bounded by row_offsets; order: rows in the order of lookup, empty: as they are; event_rows (m + 1,):
     bounds of an event's rows in that order; out_offsets (m + 1,).
     """
-    seen = np.full((row_layer.max() + 1) * n_experts, -1, np.int64)
+    seen = np.full(n_keys, -1, np.int64)
     n = 0
     for e in range(event_rows.shape[0] - 1):
         out_offsets[e] = n
@@ -78,10 +78,10 @@ def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, out,
     return n
 
 
-@kernel(void(_I32, _I64, _I32, _I64, _I64, int64, _I32, _I64, _F32, _F32))
-def _largest(ids, row_offsets, row_layer, order, event_rows, n_experts, keys, offsets, values, out):  # type: ignore[no-untyped-def]
+@kernel(void(_I32, _I64, _I32, _I64, _I64, int64, int64, _I32, _I64, _F32, _F32))
+def _largest(ids, row_offsets, row_layer, order, event_rows, n_experts, n_keys, keys, offsets, values, out):  # type: ignore[no-untyped-def]
     """Fills `out` with the largest of `values` (of every entry of ids) that an event has of each of its keys."""
-    place = np.zeros((row_layer.max() + 1) * n_experts, np.int64)
+    place = np.zeros(n_keys, np.int64)
     for e in range(event_rows.shape[0] - 1):
         for i in range(offsets[e], offsets[e + 1]):
             place[keys[i]], out[i] = i, -np.inf
@@ -106,7 +106,7 @@ def stream(trace: Trace, semantics: Semantics, needs: Sequence[str] = ()) -> Str
         row_pass, starts = row_pass[order], starts[order] | prefill[order]
     event_rows = np.append(np.flatnonzero(starts), row_pass.size)
     out, offsets = np.empty(trace.ids.size, np.int32), np.empty(event_rows.size, np.int64)
-    rows = (trace.ids, trace.offsets, row_layer, order, event_rows, trace.geometry.n_experts)
+    rows = (trace.ids, trace.offsets, row_layer, order, event_rows, trace.geometry.n_experts, trace.n_keys)
     n = _unique_keys(*rows, out, offsets)
     told = {name: np.empty(n, np.float32) for name in needs}
     for name, largest in told.items():

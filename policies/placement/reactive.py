@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, int64, kernel, uint8
+from tokentape.policies.kernels import array, float64, int64, kernel, total, uint8
 from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats, shares
 
@@ -42,9 +42,9 @@ def start_average(prefill_counts: NDArray[np.integer], batch: int, top_k: int) -
 @kernel(inline="always")
 def migrated(migrate, counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     """What a placement answers, which may be a person's own."""
-    n_most = max(capacity, resident.sum())
+    n_most = max(capacity, total(resident))
     n_moved = migrate(counts, average, resident, capacity, params)
-    if not 0 <= n_moved <= resident.shape[0] or resident.sum() > n_most:
+    if not 0 <= n_moved <= resident.shape[0] or total(resident) > n_most:
         raise ValueError("migrate returned no number of experts, or left more resident than its capacity")
     return n_moved
 
@@ -53,7 +53,7 @@ def migrated(migrate, counts, average, resident, capacity, params):  # type: ign
 def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
     for e in range(counts.shape[0]):
         average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
-    n_moved, n_free = 0, capacity - resident.sum()
+    n_moved, n_free = 0, capacity - total(resident)
     while capacity > 0:  # few enter in a step: one after the other is faster than sorting all
         enters, leaves = -1, -1
         for e in range(counts.shape[0]):

@@ -50,8 +50,7 @@ IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place b
 (
     ACTIVE, CHOSEN, WEIGHTS, MISSED, FETCHES, IN_PLACE, CHOSEN_IN_PLACE, WEIGHTS_IN_PLACE,
     NEAR, NEAR_WEIGHTS, NEAR_TOKENS, NEAR_WORK, BUSY, BUSY_WEIGHTS, BUSY_TOKENS, BUSY_WORK, EXCHANGES, BESIDE, READS,
-) = range(19)  # fmt: skip
-N_EVENT = 19
+) = range(N_EVENT := 19)  # fmt: skip
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
 # FORETOLD: experts fetched ahead in them, in the row of the layer that they are for; USED: those of its hits that were.
 LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED, N_OF_PHASE = range(9)
@@ -379,13 +378,15 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
     used, weight = np.empty(n_experts), np.empty(n_experts)
     for m in range(n_layers):
         used[:], weight[:] = 0.0, 0.0
+        n_used = all_weight = 0.0
         r = state[OLDEST]
         while r >= 0:
             for e in range(n_experts):
                 used[e] += counts_of[tape_of[r], m, e]
                 weight[e] += weights_of[tape_of[r], m, e]
             r = requests[r, NEWER]
-        n_used, all_weight = used.sum(), weight.sum()
+        for e in range(n_experts):
+            n_used, all_weight = n_used + used[e], all_weight + weight[e]
         for e in range(n_experts):
             by_count = used[e] / n_used if n_used > 0.0 else 0.0
             by_weight = weight[e] / all_weight if all_weight > 0.0 else 0.0

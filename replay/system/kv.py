@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats
-from tokentape.policies.kernels import array, float64, int64, kernel, tuple_of, void
+from tokentape.policies.kernels import array, float64, int64, kernel, total, tuple_of, void
 from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
@@ -120,7 +120,7 @@ def serve_kv(at, hidden, requests, state, members, n_members, table, first, shri
     numbers[READ] += read
     if at < of_iteration.shape[0]:
         of_iteration[at, 0], of_iteration[at, 1] = held, hidden * numbers[HIDDEN]
-        of_iteration[at, 2], of_iteration[at, 3] = capacity.sum(), cache.used.sum()
+        of_iteration[at, 2], of_iteration[at, 3] = total(capacity), total(cache.used)
 
 
 def no_kv() -> tuple[Any, ...]:

@@ -90,17 +90,23 @@ def test_replay_names_the_denominator_and_writes_the_result_once(store: Store, t
     assert files(Path(store.root) / "runs") == before
 
 
-def test_a_replay_does_without_pandas(store: Store) -> None:
-    """Made, and found again. It takes half a second, and pyarrow imports it for any array of Python's own values."""
+@pytest.mark.parametrize("policy", ["lru", "lfu-lifetime"])  # the second one's kernel is handed a function
+def test_a_replay_does_without_pandas_and_what_only_compiles(store: Store, tokentape: Cli, policy: str) -> None:
+    """Made, and found again. Each takes half a second: pyarrow imports pandas for any array of Python's own values, and numba
+    all it compiles with, scipy among it, where machine code is there already."""
+    asked = changed(REPLAY, policy=policy)
+    tokentape.ok(*asked)
+    Path(store.root, "runs").rename(Path(store.root, "earlier"))
     twice = "import sys; from tokentape.flows.cli import app; [app(standalone_mode=False) for _ in '12']"
+    left_out = "print({'pandas.core', 'scipy.linalg'} & set(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", f"{twice}; print('pandas.core' in sys.modules)", *REPLAY, "--store", store.root],
+        [sys.executable, "-c", f"{twice}; {left_out}", *asked, "--store", store.root],
         capture_output=True,
         text=True,
         check=True,
     )
     assert done.stdout.count("n_lookups") == 2
-    assert done.stdout.splitlines()[-1] == "False"
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_replay_takes_own_policy_and_own_machine(store: Store, tokentape: Cli, tmp_path: Path) -> None:
