@@ -12,14 +12,20 @@ constants is decided when the code is made.
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
 import functools
-import itertools
+import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
+import numba
 import numpy as np
 from llvmlite import ir
+from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.types import WrapperAddressProtocol
@@ -27,7 +33,8 @@ from numba.core.types import WrapperAddressProtocol
 from tokentape.policies.kernels import OF_TABLE, Kernel
 
 _FLOAT, _INT, _BOOL = ir.DoubleType(), ir.IntType(64), ir.IntType(1)
-_NUMBERS = itertools.count()  # of functions made, which share one space of names
+_ENTRY, _OF_ARRAY = "machine_code", "_of_array"  # a function, and what numba calls it by
+KEPT = 1024  # functions on disk, some tens of kB each: those used last
 # What numpy's functions of numbers are in code: of integers, of truth values, of floats, as comparisons, as functions.
 _OF_INTS = {np.add: "add", np.subtract: "sub", np.multiply: "mul", np.bitwise_and: "and_"}
 _OF_BOOLS = {np.bitwise_and: "and_", np.bitwise_or: "or_", np.invert: "not_"}
@@ -217,7 +224,8 @@ class _Writer(ast.NodeTransformer):
     def _call(self, called: Kernel, *arguments: Any) -> Number:
         """A call of machine code that numba made, which takes tables by value."""
         [made] = called.compiled.overloads.values()
-        address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
+        name, module = f"{called.__module__}.{called.__qualname__}", self.builder.module  # its place differs from run to run
+        llvmlite.binding.add_symbol(name, made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name))
         given: list[Any] = []
         for of, kind in zip(arguments, made.signature.args, strict=True):
             if of is self.table:
@@ -225,8 +233,8 @@ class _Writer(ast.NodeTransformer):
             else:
                 number = number_of(self.builder, of)
                 given.append(number.as_float() if str(kind) == "float64" else number.as_int())
-        of_code = ir.FunctionType(_FLOAT, [value.type for value in given]).as_pointer()
-        return Number(self.builder, self.builder.call(self.builder.inttoptr(_INT(address), of_code), given))
+        of_code = ir.FunctionType(_FLOAT, [value.type for value in given])
+        return Number(self.builder, self.builder.call(module.globals.get(name) or ir.Function(module, of_code, name), given))
 
 
 # An array of numba's of two dimensions: owner and parent, entries and bytes of each, the entries, shape and strides.
@@ -252,9 +260,9 @@ def _array_of(table: _Table) -> Any:
 class MachineCode(WrapperAddressProtocol):
     """A function of a table, void(array(float64, 2)), that numba's code and Python call."""
 
-    def __init__(self, library: Any, entry: str, wrapper: str) -> None:
+    def __init__(self, library: Any, entry: str) -> None:
         self._library = library
-        self._address = library.get_pointer_to_function(wrapper)
+        self._address = library.get_pointer_to_function(entry + _OF_ARRAY)
         of_c = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._entry = of_c(library.get_pointer_to_function(entry))
 
@@ -268,28 +276,56 @@ class MachineCode(WrapperAddressProtocol):
         return OF_TABLE.of_numba
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def machine_code(source: str, **names: Any) -> MachineCode:
     """Of a source, and what the names in it are."""
     [written] = ast.parse(source).body
     assert isinstance(written, ast.FunctionDef)
     codegen, (of_numba,) = cpu_target.target_context.codegen(), OF_TABLE.of_numba.args
     assert cpu_target.target_context.get_value_type(of_numba) == _ARRAY, "this numba hands arrays over in another form"
+    module = codegen.create_library(_ENTRY).create_ir_module(_ENTRY)
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [_FLOAT.as_pointer(), _INT, _INT]), _ENTRY)
+    writer = _Writer(entry, names)
+    body = writer.builder.block
+    writer.write(written.body)
+    writer.builder.ret_void()
+    writer.start.branch(body)
+    wrapper = ir.Function(module, ir.FunctionType(_POINTER, [_ARRAY]), _ENTRY + _OF_ARRAY)
+    builder = ir.IRBuilder(wrapper.append_basic_block())
+    data, shape = (builder.extract_value(wrapper.args[0], i) for i in (4, 5))
+    builder.call(entry, [data, *(builder.extract_value(shape, i) for i in (0, 1))])
+    builder.ret(_POINTER(None))
+    return _compiled(codegen, str(module))
+
+
+@functools.cache
+def _compiled(codegen: Any, written: str) -> MachineCode:
+    """Of LLVM's text: found on disk, beside the machine code of kernels, or compiled and kept there. The code is named by what it
+    is made of: all functions of a process share one space of names."""
+    made_of = repr((written, codegen.magic_tuple(), llvmlite.__version__, numba.__version__))
+    name = f"{_ENTRY}_{hashlib.sha256(made_of.encode()).hexdigest()[:24]}"
+    cache = FunctionCache(number_of)  # type: ignore[no-untyped-call]
+    path = Path(cache.cache_path, name)
     with global_compiler_lock:
-        name = f"machine_code_{next(_NUMBERS)}"
+        kept = b""
+        with contextlib.suppress(OSError):  # where it is not there yet, or swept by another process
+            kept = path.read_bytes()
+            os.utime(path)
+        digest, parts = kept[:32], kept[32:]
+        if parts and hashlib.sha256(parts).digest() == digest:
+            n = int.from_bytes(parts[:8], "little")
+            library = codegen.unserialize_library((name, "object", (parts[8 : 8 + n], parts[8 + n :])))
+            return MachineCode(library, name)
         library = codegen.create_library(name)
-        module = library.create_ir_module(name)
-        entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [_FLOAT.as_pointer(), _INT, _INT]), name)
-        writer = _Writer(entry, names)
-        body = writer.builder.block
-        writer.write(written.body)
-        writer.builder.ret_void()
-        writer.start.branch(body)
-        wrapper = ir.Function(module, ir.FunctionType(_POINTER, [_ARRAY]), f"{name}_of_array")
-        builder = ir.IRBuilder(wrapper.append_basic_block())
-        data, shape = (builder.extract_value(wrapper.args[0], i) for i in (4, 5))
-        builder.call(entry, [data, *(builder.extract_value(shape, i) for i in (0, 1))])
-        builder.ret(_POINTER(None))
-        library.add_ir_module(module)
+        library.enable_object_caching()
+        library.add_llvm_module(llvmlite.binding.parse_assembly(written.replace(f'@"{_ENTRY}', f'@"{name}')))
         library.finalize()
-    return MachineCode(library, entry.name, wrapper.name)
+        _, _, (code, names) = library.serialize_using_object_code()
+    parts = len(code).to_bytes(8, "little") + code + names
+    cache._impl.locator.ensure_cache_path()
+    aside = path.with_suffix(f".{os.getpid()}")
+    aside.write_bytes(hashlib.sha256(parts).digest() + parts)
+    aside.replace(path)
+    for old in sorted(path.parent.glob(f"{_ENTRY}_*"), key=os.path.getmtime)[:-KEPT]:
+        old.unlink(missing_ok=True)
+    return MachineCode(library, name)

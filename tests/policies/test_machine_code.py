@@ -1,5 +1,8 @@
 """Machine code of generated sources: Python's own answers, in loops and branches, and numpy's for formulas of arrays."""
 
+from pathlib import Path
+
+import numba
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.codegen import timed
 from tokentape.hw.operators import OPERATORS, Gpu
 from tokentape.hw.spec import load
+from tokentape.policies import machine_code as code
 from tokentape.policies.kernels import array, float64, int64, kernel
 from tokentape.policies.machine_code import machine_code
 
@@ -79,6 +83,25 @@ def test_a_source_is_compiled_once_for_what_its_names_are() -> None:
         machine_code(source, SCALE=scale)(table)
     assert table.tolist() == [[15.0]]
     assert machine_code(source, SCALE=3.0) is machine_code(source, SCALE=3.0)
+
+
+def test_code_is_kept_on_disk_and_believed_while_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(code, "_compiled", code._compiled.__wrapped__)
+
+    def value() -> float:
+        table = np.ones((1, 1))
+        machine_code.__wrapped__("def cost(t):\n    t[0, 0] = 17.0\n")(table)
+        return float(table[0, 0])
+
+    assert value() == 17.0
+    [path] = tmp_path.rglob("machine_code_*")
+    kept, file = path.read_bytes(), path.stat().st_ino
+    assert value() == 17.0
+    assert path.stat().st_ino == file  # found
+    path.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert value() == 17.0
+    assert path.read_bytes() == kept  # made again
 
 
 @pytest.mark.parametrize(
