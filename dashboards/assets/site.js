@@ -7,6 +7,7 @@ const views = new Map();
 const linked = [...new URLSearchParams(location.hash.slice(1))];
 const chosen = Object.fromEntries(linked.filter(([name]) => page.controls.some((control) => control.name === name)));
 const PICK = "policy_pick_store"; // where Vega-Lite keeps what is picked in a legend
+const PHONE = 400; // px for a chart
 
 // A row of choices that leaves a control out goes with any value of it.
 function optionsOf(index) {
@@ -161,18 +162,33 @@ function dataOf(spec) {
   return [...new Set([...named].map((found) => found[1]))].filter((of) => of in page.data);
 }
 
-// Panels that lie below one another are no wider than the window; those beside others scroll.
+// Panels that lie below one another are no wider than the window. Those beside others scroll; on a phone they lie below one another
+// too, but for those that leave their labels to the first.
 function fitting(spec, room) {
-  if (spec.vconcat) return { ...spec, vconcat: spec.vconcat.map((panel) => fitting(panel, room)) };
+  const { hconcat, concat, ...rest } = spec;
+  const beside = hconcat ?? concat;
+  const stacks = beside && room < PHONE && !/"axis":null|"labels":false/.test(JSON.stringify(beside));
+  const panels = stacks ? beside : spec.vconcat;
+  if (panels) return { ...rest, vconcat: panels.map((panel) => fitting(panel, room)) };
   return spec.width > room ? { ...spec, width: room } : spec;
+}
+
+// A chart and its configuration in so much room: on a phone legends lie below, in fewer columns.
+function inRoom(spec, room) {
+  if (room >= PHONE) return [fitting(spec, room), page.config];
+  const columns = Math.max(1, Math.floor(room / 160));
+  const fewer = (key, value) => (key === "legend" && value?.columns > columns ? { ...value, columns } : value);
+  const legend = { ...page.config.legend, orient: "bottom", columns: 1 };
+  return [fitting(JSON.parse(JSON.stringify(spec, fewer)), room), { ...page.config, legend }];
 }
 
 async function draw(name, { spec }) {
   if (spec.table) return fillTable(name, spec.table);
   const place = document.getElementById(name);
   const datasets = structuredClone(Object.fromEntries(dataOf(spec).map((of) => [of, page.data[of]]))); // Vega marks the rows it holds
-  const { view } = await vegaEmbed(place, { ...fitting(spec, Math.max(220, place.clientWidth - 150)), datasets }, {
-    config: page.config,
+  const [drawn, config] = inRoom(spec, Math.max(220, place.clientWidth - 150));
+  const { view } = await vegaEmbed(place, { ...drawn, datasets }, {
+    config,
     renderer: "svg",
     ast: true, // expressions are interpreted: the page allows no eval
     actions: false,
