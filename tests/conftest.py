@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import atexit
 import gc
 import logging
 import os
@@ -12,7 +13,16 @@ from hypothesis import settings
 settings.register_profile("same every run", derandomize=True, deadline=None)
 settings.load_profile("same every run")
 EMBEDDED = Path(__file__).resolve().parents[1] / "capture" / "embedded" / "model" / "model.safetensors"
+# What compiles longest, beside rooms that hardly compile: two workers that begin with live models wait for the same kernels.
+BEGIN = ("test_applied.py", "bench", "hw", "warehouse", "tests")
 gc.disable()  # while all tests and what they import are loaded: those objects stay
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        return min((BEGIN.index(of) for of in (item.path.name, item.path.parent.name) if of in BEGIN), default=len(BEGIN))
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish() -> None:
@@ -20,8 +30,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # or what is written in C++ says at the end that it leaked
+atexit.register(gc.unfreeze)  # or what is written in C++ says at the end that it leaked
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
