@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -40,7 +41,7 @@ def made_up_attention(seed: int = 0) -> tuple[Floats, Floats]:
     return prompt, rows
 
 
-def _piece(positions: NDArray[np.int64], reduction: str, masses: list[Floats]) -> pa.RecordBatch:
+def _piece(positions: NDArray[np.int64], reduction: str, masses: list[Floats]) -> pl.DataFrame:
     n = len(masses)
     heads = N_LAYERS * N_HEADS
     bounds = np.concatenate(([0], np.cumsum([len(m) for m in masses]))).astype(np.int32)
@@ -55,7 +56,7 @@ def _piece(positions: NDArray[np.int64], reduction: str, masses: list[Floats]) -
         "mass": pa.ListArray.from_arrays(pa.array(bounds), pa.array(np.concatenate(masses))),
         "rest": np.zeros(n, np.float32),
     }
-    return pa.RecordBatch.from_pydict({name: pa.array(c) if isinstance(c, np.ndarray) else c for name, c in columns.items()})
+    return pl.DataFrame(pa.table(columns))
 
 
 def _tape(prompt: Floats, rows: Floats) -> AttentionTape:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Protocol, cast
 from uuid import uuid4
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import machines, sources
@@ -53,6 +52,7 @@ from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store, Tape
 RESIDENCY = "residency"
 BATCH_ROWS = 24_000_000  # of routing, replayed between two files: some seconds
 MOST_SHARED = 1 << 28  # lookups of a tape whose stream is kept for all of its replays, 4 B each
+ROUTING = ("routing", ROW_GROUP_ROWS, COLUMNS)  # as parts are read
 ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
 LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held
 NAMED = 3  # policies in the name of a batch
@@ -579,7 +579,8 @@ def _trace(uri: str, trace_id: str) -> Trace:
     if found := mapped(_shared_at.get(trace_id, ""), "trace", Trace, **given):
         return found
     tape = _unchanged(uri, trace_id)
-    return trace_from_tables(trace_id, of.geometry, of.origin, _routing(tape), tape.read("passes"), of.rows["routing"])
+    routing = tape.batches(*ROUTING)
+    return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.read("passes"), of.rows["routing"])
 
 
 @lru_cache(maxsize=1)
@@ -589,11 +590,7 @@ def _long_trace(uri: str, trace_id: str) -> Trace | None:
     of, passes = tape.manifest, tape.read("passes").sort("pass_id")
     if passes["kind"].is_in(["draft", "verify"]).any():
         return None
-    return without_rows(trace_id, of.geometry, of.origin, passes, partial(_routing, tape))
-
-
-def _routing(tape: Tape) -> Iterator[pl.DataFrame]:
-    return (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS // 2, COLUMNS))
+    return without_rows(trace_id, of.geometry, of.origin, passes, partial(tape.batches, *ROUTING))
 
 
 def _unchanged(uri: str, trace_id: str) -> Tape:

@@ -52,7 +52,7 @@ def told(uri: str, trace_id: str, name: str) -> NDArray[np.float32]:
     if name == "score" and tape.has("scores"):
         trace, scores = scored_trace(Store(uri), trace_id)
         return scores.values[np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets)), trace.ids]
-    parts = (pl.DataFrame(rows) for rows in tape.batches("routing", ROW_GROUP_ROWS))
+    parts = tape.batches("routing", ROW_GROUP_ROWS)
     weights = pl.concat(part["gate_weights"].explode() for part in parts) if name == "gate" else pl.Series([None])
     if weights.null_count():
         raise ValueError(f"tape {trace_id} holds no {name}s, which the policy reads; record it with --tables routing,scores")

@@ -16,7 +16,7 @@ from tokentape.policies.kernels import kernel, uint64
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
-CELLS = 1 << 19  # passes x MoE layers of a part: some MB an array, so that calls take little beside what they compute
+CELLS = 1 << 18  # passes x MoE layers of a part: some MB an array, so that calls take little beside what they compute
 TOKENS = 1 << 16  # of a part: rows of few long passes
 COLUMNS = ("request_id", "position", "layer", "pass_id", "expert_ids")  # of `routing`: what a trace is made of
 

@@ -60,7 +60,7 @@ class Rows:
 
     def see(self, rows: pa.Table) -> None:
         """A whole shard: a request's rows are all in one."""
-        frame = self._checked(rows)
+        frame = self.see_part(rows)
         if "request_id" in frame.columns:
             here = set(frame["request_id"].unique().to_list())
             again = here & self._requests_seen
@@ -76,20 +76,9 @@ class Rows:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))
             raise Contradiction(f"{self.table} row {self._n_seen - frame.height + bad} is there twice ({named})")
 
-    def see_part(self, rows: pa.RecordBatch) -> None:
-        """Some rows of a shard."""
-        self._checked(pa.Table.from_batches([rows]))
-
-    def end(self, stated: int | None) -> None:
-        """After the last row; stated: how many the manifest names."""
-        if self._n_seen != stated:
-            raise Contradiction(f"{self.table} has {self._n_seen} rows, the manifest says {stated}")
-        if self.passes is not None and self.table in _PER_TOKEN:
-            self._refuse_missing()
-
-    def _checked(self, rows: pa.Table) -> pl.DataFrame:
-        frame = pl.from_arrow(rows)
-        assert isinstance(frame, pl.DataFrame)
+    def see_part(self, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+        """Some rows of a shard, as a frame."""
+        frame = pl.DataFrame(rows)
         for is_bad, what in self._rules(frame):
             bad = _first(is_bad)
             if bad is not None:
@@ -98,6 +87,13 @@ class Rows:
             self._count(frame)
         self._n_seen += frame.height
         return frame
+
+    def end(self, stated: int | None) -> None:
+        """After the last row; stated: how many the manifest names."""
+        if self._n_seen != stated:
+            raise Contradiction(f"{self.table} has {self._n_seen} rows, the manifest says {stated}")
+        if self.passes is not None and self.table in _PER_TOKEN:
+            self._refuse_missing()
 
     def _rules(self, rows: pl.DataFrame) -> Iterator[tuple[NDArray[np.bool_], str]]:
         """(which rows break a rule, the rule broken), one after the other: later rules may rest on earlier ones."""
@@ -109,7 +105,7 @@ class Rows:
         if "pass_id" in rows.columns and self._pass_ids is not None:
             yield _is_unknown(rows["pass_id"], self._pass_ids), "its pass_id is not in `passes`"
         if "position" in rows.columns:
-            yield rows["position"].to_numpy() < 0, "its position is negative"
+            yield _outside(rows["position"].to_numpy(), 0), "its position is negative"
         if "layer" in rows.columns:
             layers = np.arange(self.geometry.n_layers) if self.table == "attention" else self._layers
             kind = "layer of the model" if self.table == "attention" else "MoE layer of the manifest"
@@ -137,7 +133,8 @@ class Rows:
         elif name in _EXPERTS:
             if self.table == "routing" and name in _CHOSEN:
                 yield _differ(lengths, g.top_k), f"its {name} are not top-k: the manifest says {g.top_k}"
-            yield lists.any(lambda ids: ids >= g.n_experts), f"its {name} go past the model's {g.n_experts} experts"
+            is_bad = lists.any(lambda ids: _outside(ids, 0, g.n_experts - 1))
+            yield is_bad, f"its {name} go past the model's {g.n_experts} experts"
             if name in _CHOSEN:
                 yield lists.is_repeating(), f"its {name} name an expert twice"
         elif name == "residency":
@@ -201,8 +198,15 @@ def _not_in(values: NDArray[Any], known: NDArray[np.int64] | None) -> NDArray[np
     if known is None or not known.size:
         return np.ones(values.size, np.bool_)
     if _is_dense(known):
-        return np.asarray((values < known[0]) | (values > known[-1]))
+        return _outside(values, known[0], known[-1])
     return np.asarray(known[np.minimum(_places(values, known), known.size - 1)] != values)
+
+
+def _outside(values: NDArray[Any], least: int, most: float = math.inf) -> NDArray[np.bool_]:
+    """Which values are less than the least or more than the most. Hardly ever one is, which their extremes tell sooner."""
+    if not values.size or (values.min() >= least and values.max() <= most):
+        return np.zeros(values.size, np.bool_)
+    return np.asarray((values < least) | (values > most))
 
 
 def _is_dense(known: NDArray[np.int64]) -> bool:
@@ -236,7 +240,8 @@ class _Lists:
     def any(self, is_bad: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
         """Which rows hold a null, or a value for which `is_bad` (values -> flags)."""
         flags = is_bad((self.values.fill_null(0) if self.values.null_count() else self.values).to_numpy())
-        flags |= self.values.is_null().to_numpy() if self.values.null_count() else False
+        if self.values.null_count():
+            flags |= self.values.is_null().to_numpy()
         if not flags.any():
             return np.zeros(self.lengths.size, np.bool_)
         of_row = np.repeat(np.arange(self.lengths.size), np.maximum(self.lengths, 0))

@@ -166,7 +166,7 @@ class Tape:
         with self._naming():
             rows.end(self.manifest.rows.get(table))
 
-    def batches(self, table: str, n_rows: int, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    def batches(self, table: str, n_rows: int, columns: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
         """The table's rows, at most `n_rows` at a time, read page by page: for tables too large to hold. columns: those that are
         read and compared, all where none is named."""
         rows = self._rows(table)
@@ -174,8 +174,8 @@ class Tape:
             with self._opened(table, path, buffer_size=1 << 20, pre_buffer=False) as file:
                 for batch in file.iter_batches(n_rows, columns=list(columns) or self._columns(table)):
                     with self._naming():
-                        rows.see_part(batch)
-                    yield batch
+                        frame = rows.see_part(batch)
+                    yield frame
         with self._naming():
             rows.end(self.manifest.rows.get(table))
 

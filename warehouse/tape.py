@@ -190,8 +190,9 @@ class Store:
         """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
         with self.replacing(path) as handle:
             buffer, names = io.BytesIO(), rows.column_names
+            repeated = [f.name for f in rows.schema if f.name not in _COUNTED and not pa.types.is_floating(f.type)]
             how: dict[str, Any] = {
-                "use_dictionary": [name for name in names if name not in _COUNTED],
+                "use_dictionary": repeated,
                 "column_encoding": {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED} or None,
                 "write_statistics": [name for name in names if name.endswith("_id")],  # by which rows are found
                 "store_schema": not any(map(is_coded, rows.schema.types)),  # without it texts by places are read as texts

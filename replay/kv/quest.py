@@ -31,9 +31,7 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
     sums = np.zeros((tape.geometry.n_layers, tape.n_heads, 2))  # decoded rows, kept share
     n_scored = stored = whole_pairs = 0
     for piece in tape.pieces():
-        frame = pl.from_arrow(piece.select([*COLUMNS, *VECTORS]))
-        assert isinstance(frame, pl.DataFrame)
-        frame = frame.filter(pl.col("reduction").is_in(["column_sum", "row"]))
+        frame = piece.select(*COLUMNS, *VECTORS).filter(pl.col("reduction").is_in(["column_sum", "row"]))
         lists = {name: flat(frame[name], np.float32) for name in ("mass", "key_positions", *VECTORS)}
         told = frame.select("request_id", "position", "layer", "kv_head", "reduction", "n_queries").iter_rows()
         for i, (request_id, position, layer, head, reduction, n_queries) in enumerate(told):

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from tokentape.warehouse.geometry import Geometry
@@ -31,7 +30,7 @@ class AttentionTape:
     geometry: Geometry
     notes: Mapping[str, Any]
     requests: Mapping[int, tuple[int, int]]
-    pieces: Callable[[], Iterable[pa.RecordBatch]]
+    pieces: Callable[[], Iterable[pl.DataFrame]]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -79,8 +78,7 @@ def events_of(tape: AttentionTape) -> Iterator[Events]:
         )
     heads, left = tape.n_heads, None
     for piece in tape.pieces():
-        frame = pl.from_arrow(piece.select(COLUMNS))
-        assert isinstance(frame, pl.DataFrame)
+        frame = piece.select(COLUMNS)
         if left is not None:
             frame = pl.concat([left, frame])
         whole = len(frame) // heads * heads

@@ -1,6 +1,7 @@
 """Attention tapes for tests and benchmarks: made-up causal attention in the tape's own columns."""
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from tapes import GEOMETRY
 
@@ -27,7 +28,7 @@ def batch(request_id, positions, layers, heads, reduction, masses, keys, rests):
     """A piece of table `attention`; masses, keys: lists of arrays, keys None for all positions."""
     n = len(masses)
     column = lambda values, kind: pa.array(values, kind)  # noqa: E731
-    return pa.RecordBatch.from_pydict(
+    rows = pa.RecordBatch.from_pydict(
         {
             "request_id": column([request_id] * n, pa.uint32()),
             "pass_id": column(positions, pa.uint32()),
@@ -41,6 +42,7 @@ def batch(request_id, positions, layers, heads, reduction, masses, keys, rests):
             "rest": column(rests, pa.float32()),
         }
     )
+    return pl.DataFrame(rows)
 
 
 def pieces_of(prompt, rows, request_id=0, top=None, rows_per_piece=None, first=0):

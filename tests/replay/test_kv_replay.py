@@ -4,7 +4,7 @@ import dataclasses
 import tracemalloc
 
 import numpy as np
-import pyarrow as pa
+import polars as pl
 import pytest
 from attention_tapes import batch, pieces_of, softmax_rows, tape_of
 from hypothesis import given, settings
@@ -110,7 +110,7 @@ def interleaved(requests, geometry_of):
     ]
     return AttentionTape(
         geometry_of.trace_id, "synthetic", geometry_of.geometry, geometry_of.notes, geometry_of.requests,
-        lambda: [pa.Table.from_batches([b for step in zip(*every, strict=True) for b in step]).combine_chunks().to_batches()[0]],
+        lambda: [pl.concat(b for step in zip(*every, strict=True) for b in step)],
     )  # fmt: skip
 
 
@@ -187,11 +187,9 @@ def test_layers_without_keys_and_values_are_left_out_of_every_count(policy):
     alone = tape_of([(prompt, rows)])
     alone = tape_of([(prompt, rows)], alone.geometry.model_copy(update={"sliding_windows": (0, 9)}))
     update = {"n_layers": 5, "state_layers": (0, 2), "without_mixing": (3,), "sliding_windows": (40, 0, 40, 0, 9)}
-    at = pa.array([1, 4], pa.uint16())
 
     def placed(piece):
-        place = piece.schema.get_field_index("layer")
-        return piece.set_column(place, piece.schema.field(place), at.take(piece["layer"]).cast(piece["layer"].type))
+        return piece.with_columns(layer=piece["layer"].replace([0, 1], [1, 4]))
 
     pieces = alone.pieces
     among = dataclasses.replace(
@@ -265,11 +263,11 @@ def test_a_listed_key_outside_the_text_so_far_is_named(policy, wrong):
     """The query at position 13 attends to 0..13; its row of layer 1, head 2 lists another one."""
     tape = tape_of([made(18)], top=40)
     prompt, rows = tape.pieces()
-    at = next(i for i, r in enumerate(rows.to_pylist()) if (r["position"], r["layer"], r["kv_head"]) == (13, 1, 2))
-    listed = rows.column("key_positions").to_pylist()
+    at = next(i for i, r in enumerate(rows.iter_rows(named=True)) if (r["position"], r["layer"], r["kv_head"]) == (13, 1, 2))
+    listed = rows["key_positions"].to_list()
     assert listed[at] is None  # as short as its text: all positions, without a list
     listed[at] = [*range(13), wrong]
-    spoilt = rows.set_column(7, "key_positions", pa.array(listed, pa.list_(pa.int32())))
+    spoilt = rows.with_columns(key_positions=pl.Series(listed, dtype=pl.List(pl.Int32)))
     bad = AttentionTape("made-up", "synthetic", tape.geometry, tape.notes, tape.requests, lambda: [prompt, spoilt])
     with pytest.raises(ValueError, match="outside the text so far at request 0, position 13, layer 1, KV head 2"):
         replay_kv(bad, policy, exact=False)
@@ -297,9 +295,9 @@ def test_missing_heads_and_unknown_requests_are_refused():
         return AttentionTape("made-up", "synthetic", tape.geometry, tape.notes, requests, lambda: pieces)
 
     with pytest.raises(ValueError, match="3 heads of each layer"):
-        replay_kv(of([pieces[0].slice(1), *pieces[1:]]), AEP(8, sink=1))
+        replay_kv(of([pieces[0][1:], *pieces[1:]]), AEP(8, sink=1))
     with pytest.raises(ValueError, match=r"2 of 3 heads|heads of each layer"):
-        replay_kv(of([pieces[0], pieces[1].slice(0, pieces[1].num_rows - 1)]), AEP(8, sink=1))
+        replay_kv(of([pieces[0], pieces[1][:-1]]), AEP(8, sink=1))
     with pytest.raises(ValueError, match="request 0, which `requests` does not list"):
         replay_kv(of(pieces, {1: (10, 40)}), AEP(8, sink=1))
     with pytest.raises(ValueError, match="no decoded attention"):
