@@ -321,11 +321,12 @@ def _compiled(codegen: Any, written: str) -> MachineCode:
         library.add_llvm_module(llvmlite.binding.parse_assembly(written.replace(f'@"{_ENTRY}', f'@"{name}')))
         library.finalize()
         _, _, (code, names) = library.serialize_using_object_code()
-    parts = len(code).to_bytes(8, "little") + code + names
-    cache._impl.locator.ensure_cache_path()
-    aside = path.with_suffix(f".{os.getpid()}")
-    aside.write_bytes(hashlib.sha256(parts).digest() + parts)
-    aside.replace(path)
-    for old in sorted(path.parent.glob(f"{_ENTRY}_*"), key=os.path.getmtime)[:-KEPT]:
-        old.unlink(missing_ok=True)
+        parts = len(code).to_bytes(8, "little") + code + names
+        cache._impl.locator.ensure_cache_path()
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_bytes(hashlib.sha256(parts).digest() + parts)
+        aside.replace(path)
+        with contextlib.suppress(OSError):  # another process sweeps too
+            for old in sorted(path.parent.glob(f"{_ENTRY}_*"), key=os.path.getmtime)[:-KEPT]:
+                old.unlink()
     return MachineCode(library, name)
