@@ -162,7 +162,13 @@ function dataOf(spec) {
   return [...new Set([...named].map((found) => found[1]))].filter((of) => of in page.data);
 }
 
-// Panels that lie below one another are no wider than the window. Those beside others scroll; on a phone they lie below one another
+// Cells with words in them, which would run into each other.
+function isTable({ layer = [], ...spec }) {
+  const isWords = (of) => [spec, ...layer].some(({ encoding }) => ["nominal", "ordinal"].includes(encoding?.[of]?.type));
+  return isWords("x") && isWords("y") && layer.some(({ mark }) => mark.type === "text");
+}
+
+// Panels that lie below one another are no wider than the window, but for tables. Those beside others scroll; on a phone they lie below one another
 // too, but for those that leave their labels to the first.
 function fitting(spec, room) {
   const { hconcat, concat, ...rest } = spec;
@@ -170,7 +176,7 @@ function fitting(spec, room) {
   const stacks = beside && room < PHONE && !/"axis":null|"labels":false/.test(JSON.stringify(beside));
   const panels = stacks ? beside : spec.vconcat;
   if (panels) return { ...rest, vconcat: panels.map((panel) => fitting(panel, room)) };
-  return spec.width > room ? { ...spec, width: room } : spec;
+  return spec.width > room && !isTable(spec) ? { ...spec, width: room } : spec;
 }
 
 // A chart and its configuration in so much room: on a phone legends lie below, in fewer columns.
