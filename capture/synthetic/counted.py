@@ -5,7 +5,7 @@ The draws are those of the tape that the same generator, seed and lengths give, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,9 @@ from tokentape.policies.kernels import array, float32, float64, int16, int32, in
 from tokentape.warehouse.geometry import Geometry
 
 
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """prefill_counts: (S, L, E) i32 prompt tokens by expert. prefill_weights: (S, L, E) f64, their gate weights summed.
-
-    decode_ids: (S, T, L, k) i16, by falling weight.
-    """
-
-    prefill_counts: NDArray[np.int32]
-    prefill_weights: NDArray[np.float64]
-    decode_ids: NDArray[np.int16]
-
-
-def counted(generator: RouterLogits, geometry: Geometry, seed: int, n_requests: int, length: Length) -> Counted:
-    """Requests 0 to n_requests - 1 of a seed. A layer's logits of one request at a time are held."""
+def counted(generator: RouterLogits, geometry: Geometry, seed: int, n_requests: int, length: Length) -> dict[str, NDArray[Any]]:
+    """Requests 0 to n_requests - 1 of a seed, as fields of a CXLNDPRouting (replay/cxl_ndp): prefill_counts (S, L, E) i32,
+    prefill_weights (S, L, E) f64, decode_ids (S, T, L, k) i16 by falling weight. One layer's logits of one request are held."""
     n_layers, n_experts, k = len(geometry.moe_layers), geometry.n_experts, geometry.top_k
     counts = np.zeros((n_requests, n_layers, n_experts), np.int32)
     weights = np.zeros(counts.shape)
@@ -38,7 +27,7 @@ def counted(generator: RouterLogits, geometry: Geometry, seed: int, n_requests: 
         for place, layer in enumerate(geometry.moe_layers):
             logits = generator.logits(seed, request, layer, length.n_prompt, length.n_decoded, n_experts)
             _choose(logits, length.n_prompt, counts[request, place], weights[request, place], ids[request, :, place])
-    return Counted(counts, weights, ids)
+    return {"prefill_counts": counts, "prefill_weights": weights, "decode_ids": ids}
 
 
 @kernel(

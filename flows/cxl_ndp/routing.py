@@ -33,8 +33,6 @@ def drawn(geometry: Geometry, n_sequences: int, seed: int = 0, n_prompt: int = N
         origin="synthetic",
         layers=tuple(geometry.moe_layers),
         request_ids=np.arange(n_sequences),
-        prefill_counts=made.prefill_counts,
-        prefill_weights=made.prefill_weights,
-        decode_ids=made.decode_ids,
         n_decode=np.full(n_sequences, n_steps, np.int32),
+        **made,
     )

@@ -163,7 +163,7 @@ COUNTS = {"law": [[8, 4, 2, 1, 1, 0, 1, 1, 1, 1, 1, 1], [1] * 12], "code": [[0, 
 
 def test_table_routing_draws_by_the_counts_of_a_requests_domain(tmp_path):
     made = tabled.load(write_counts(tmp_path / "counts.json.gz", COUNTS), TINY)
-    found = counted(made, TINY.model_copy(update={"top_k": 1}), 0, 2, Length(20_000, 0)).prefill_counts / 20_000
+    found = counted(made, TINY.model_copy(update={"top_k": 1}), 0, 2, Length(20_000, 0))["prefill_counts"] / 20_000
     for request, domain in enumerate(("law", "code")):
         for place in (0, 1):
             row = np.array(COUNTS[domain][place], float)
@@ -218,12 +218,7 @@ def test_public_statistics_of_domains_tell_a_prompt_more_than_popularity():
     made = routes(profile.generator, profile.score_rule, profile.score_params, geometry, 0, 0, Length(4, 3))
     assert made.ids.shape == (16 * 6, 8)
     drawn = counted(profile.generator, geometry, 0, 12, Length(64, 65))
-    routing = replace(
-        cxl_ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64),
-        prefill_counts=drawn.prefill_counts,
-        prefill_weights=drawn.prefill_weights,
-        decode_ids=drawn.decode_ids,
-    )
+    routing = replace(cxl_ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64), **drawn)
     assert static_frac(routing) < 0.5
     guided, static, drawn_at_random = (hit_frac(routing, p, 32) for p in (PrefillGuided(), StaticGlobal(), RandomPlacement()))
     assert guided > static > drawn_at_random
