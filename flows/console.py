@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -290,17 +291,11 @@ def band(low: float | None, high: float | None, shown: Callable[[float], str]) -
 
 def print_metrics(title: str, metrics: Mapping[str, Metric]) -> None:
     """A run's metrics by their names, each with its band and what a share is of."""
-    rows = [(name, value_of(name, m), spread_of(name, m), m.denominator or "") for name, m in sorted(metrics.items())]
+    rows = []
+    for name, m in sorted(metrics.items()):
+        shown = percent if "_frac" in name else partial(quantity, unit=m.unit)
+        rows.append((name, shown(m.value), band(m.low, m.high, shown), m.denominator or ""))
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
-
-
-def value_of(name: str, metric: Metric) -> Shown:
-    return percent(metric.value) if "_frac" in name else quantity(metric.value, metric.unit)
-
-
-def spread_of(name: str, metric: Metric) -> Shown:
-    """Of a metric, from one end of its band to the other."""
-    return band(metric.low, metric.high, percent if "_frac" in name else lambda value: quantity(value, metric.unit))
 
 
 # unit -> (shown as, factor, from this value on)
