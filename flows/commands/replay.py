@@ -25,7 +25,6 @@ from tokentape.flows.options import (
 if TYPE_CHECKING:
     from tokentape.replay.result import ReplayResult
 
-COLUMNS = ("metric", "unit", "value", "low", "high", "denominator")
 NO_SCOPE = (
     "--scope is missing: global (one cache that all layers share) or per-layer (an equal share for each layer); "
     "their hit rates differ and are not comparable, so neither is the default"
