@@ -8,7 +8,7 @@ import torch
 
 from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of
 from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
-from tokentape.capture.losses.run import Calibrated, Report, calibrated
+from tokentape.capture.losses.run import Calibrated, calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
 from tokentape.policies.replicas import WIDTHS
@@ -22,7 +22,7 @@ class ReplicaExperts(StackedExperts):
     ValueError where the tape is of another model.
     """
 
-    def __init__(self, loaded: Loaded, tape: Tape, method: str, report: Report = lambda done, total, what: None) -> None:
+    def __init__(self, loaded: Loaded, tape: Tape, method: str) -> None:
         super().__init__(loaded.model, n_copies=1 + len(WIDTHS))
         self.method, self.trace_id = method, tape.trace_id
         if tape.manifest.model_revision != loaded.source.fingerprint:
@@ -36,29 +36,27 @@ class ReplicaExperts(StackedExperts):
             for layer, experts in self.experts.items()
             for name in matrices_of(experts).values()
         }
-        self._fill(loaded, tape, report)
+        self._fill(loaded, tape)
 
     @torch.inference_mode()
-    def _fill(self, loaded: Loaded, tape: Tape, report: Report) -> None:
-        total = sum(map(n_experts_of, self.experts.values()))
-        of_tape = _calibration(loaded, tape, report) if self.method == "gptq" else None
+    def _fill(self, loaded: Loaded, tape: Tape) -> None:
+        of_tape = _calibration(loaded, tape) if self.method == "gptq" else None
         places = [(layer, index) for layer, module in self.experts.items() for index in range(n_experts_of(module))]
-        for n, (layer, index) in enumerate(places, 1):
+        for layer, index in places:
             module, x = self.experts[layer], next(of_tape).x if of_tape else None
             for bits, replica in replicas(expert_of(module, index), x, self.method):
                 for part, name in matrices_of(module).items():
                     made = getattr(replica, part)
                     place = bits * n_experts_of(module) + index
                     self._stacks[layer, name][place] = made.T if is_inputs_first(module) else made
-            report(n, total, "replicas")
 
     def stacked(self, layer: int, name: str) -> torch.Tensor:
         return self._stacks[layer, name]
 
 
-def _calibration(loaded: Loaded, tape: Tape, report: Report) -> Iterator[Calibrated]:
+def _calibration(loaded: Loaded, tape: Tape) -> Iterator[Calibrated]:
     """Every expert, with the rows that the tape's losses were calibrated on."""
     recorded = tape.manifest.settings
     settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
     prompts = requests(plan(settings), loaded.tokenizer)
-    return calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size, report)
+    return calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size)
