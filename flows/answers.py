@@ -23,10 +23,9 @@ def stated(paper: str) -> dict[str, Row]:
     return {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == paper}
 
 
-def answer(claim_id: str, value: float, how: str, mode: str = "paper", ends: Sequence[float | None] = (None, None)) -> Row:
-    """A row of view `answers`. ends: of the band, in any order; none where one is missing."""
-    low, high = (None, None) if None in ends else sorted(end for end in ends if end is not None)
-    return {"claim_id": claim_id, "mode": mode, "value": float(value), "low": low, "high": high, "how": how}
+def answer(claim_id: str, value: float, how: str, mode: str = "paper") -> Row:
+    """A row of view `answers`, without a band."""
+    return {"claim_id": claim_id, "mode": mode, "value": float(value), "low": None, "high": None, "how": how}
 
 
 class Query(Part):
