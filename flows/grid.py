@@ -18,7 +18,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -49,6 +49,9 @@ from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of, hash_of_text, text_of
 from tokentape.warehouse.tape import ROW_GROUP_ROWS, Manifest, Store, Tape
 
+if TYPE_CHECKING:
+    from tokentape.flows.system_runs import Asked
+
 RESIDENCY = "residency"
 BATCH_ROWS = 24_000_000  # of routing, replayed between two files: some seconds
 MOST_SHARED = 1 << 28  # lookups of a tape whose stream is kept for all of its replays, 4 B each
@@ -57,20 +60,6 @@ ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.sli
 LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held
 NAMED = 3  # policies in the name of a batch
 SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
-
-
-class Job(Protocol):
-    """A run of a study: a Cell, or a system's, flows/system_runs.py."""
-
-    @property
-    def trace_id(self) -> str: ...
-
-    @property
-    def told(self) -> tuple[str, str]:
-        """Its policy or system, and its machine, as they were asked for."""
-
-    def key(self, store: Store, study: str) -> str:
-        """The run's id. Raises ValueError on bad input."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,10 +81,15 @@ class Cell:
 
     @property
     def told(self) -> tuple[str, str]:
+        """Its policy and its machine, as they were asked for."""
         return self.policy, self.hardware
 
     def key(self, store: Store, study: str) -> str:
+        """The run's id. Raises ValueError on bad input."""
         return replay_key(store, self, study, _decided_once)
+
+
+Job: TypeAlias = "Cell | Asked"  # a run of a study: of a policy, or of a system
 
 
 @dataclasses.dataclass(frozen=True)
@@ -422,7 +416,7 @@ def _failed(study: str, place: int, refused: Refused) -> dict[str, Any]:
     return (
         row
         | dict(zip(("system", "hardware"), job.told, strict=True))
-        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(cast(Any, job)))}
+        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(job))}
     )
 
 
@@ -489,7 +483,7 @@ def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
         try:
             if isinstance(job, Asked):
                 key, _ = run_asked(store, job)
-            elif isinstance(job, Cell):
+            else:
                 key, result = compute(store, job, study, is_one=False)
                 made[key] = (job, result)
         except ValueError as error:
