@@ -96,10 +96,13 @@ def find(kind: str, name: str, also: Iterable[str] = ()) -> Any:
 
 def check(kind: str, name: str, policy: Any) -> Any:
     """The policy, if it is of the kind. Raises ValueError saying what one needs."""
-    of = KINDS[kind]
-    if not isinstance(policy, getattr(importlib.import_module(of.module), of.base)):
-        raise ValueError(f"{name}: a {of.noun} {of.must}")
+    if not is_of(kind, policy):
+        raise ValueError(f"{name}: a {KINDS[kind].noun} {KINDS[kind].must}")
     return policy
+
+
+def is_of(kind: str, policy: Any) -> bool:
+    return isinstance(policy, getattr(importlib.import_module(KINDS[kind].module), KINDS[kind].base))
 
 
 def label(kind: str, policy: Any) -> str:

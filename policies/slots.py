@@ -107,7 +107,7 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
         return ("place", "residency")
     is_cache = getattr(policy, "kind", "") in ("queue", "lists", "ranked", "uniform", "future")  # placements have these too
     known = (kind for kind in SLOTS if kind in registry.KINDS and (kind != "residency" or is_cache))
-    kinds = [kind for kind in known if _is_of(kind, policy)]
+    kinds = [kind for kind in known if registry.is_of(kind, policy)]
     return (slot,) if slot in kinds or not kinds else tuple(kinds)
 
 
@@ -177,14 +177,6 @@ def _as_table(path: Path, slot: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict) and ("policy" in value or value.keys() <= OPTIONS.get(slot, {}).keys()):
         return value  # options alone: of the slot that another slot's policy fills
     raise ValueError(f'{path}: slot {slot} is {slot} = {{ policy = "NAME", ... }} or {slot} = "NAME", found {value!r}')
-
-
-def _is_of(kind: str, policy: Any) -> bool:
-    try:
-        registry.check(kind, "", policy)
-    except ValueError:
-        return False
-    return True
 
 
 def _words(slot: str, system: System) -> list[str]:
