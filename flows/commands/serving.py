@@ -45,8 +45,10 @@ def simulate(
     """
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import request_times, rows_of, served
-    from tokentape.flows.serving.setup import COVERAGES, engine_of
+    from tokentape.flows.serving.setup import COVERAGES, engine_of, paper_coverage
+    from tokentape.hw import serving_fits
     from tokentape.hw.profile import ENDS
+    from tokentape.replay.serving.coverage_points import error_sentences
     from tokentape.replay.serving.measure import measure
     from tokentape.warehouse.results import write_together
 
@@ -68,7 +70,8 @@ def simulate(
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
         trace = load_trace(store, store.resolve(point.workload if point.coverage == "recorded" else point.coverage))
-        for sentence in _coverage_errors(trace, point.fit):
+        paper = paper_coverage(serving_fits.load(point.fit).constants.prefill_correlation)
+        for sentence in error_sentences(trace, paper):
             say(sentence)
     if not (point.coverage == "recorded" or point.verify_nodes):
         step = [engine_of(store, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
@@ -144,13 +147,3 @@ def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None
         f"{point.workload} ({point.arrival_text}){rate}, {point.n_seeds} seed{'s' if point.n_seeds > 1 else ''}{limits}"
     )
     print_table(title, ("metric", "median", "over seeds", "per"), rows, numbers=("median",))
-
-
-def _coverage_errors(trace: Any, fit: str) -> list[str]:
-    from tokentape.hw import serving_fits
-    from tokentape.replay.serving.coverage import published_coverage
-    from tokentape.replay.serving.coverage_points import error_sentences
-    from tokentape.warehouse.load import claims
-
-    correlation = serving_fits.load(fit).constants.prefill_correlation
-    return error_sentences(trace, published_coverage(claims().to_pylist(), correlation))

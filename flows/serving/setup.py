@@ -24,8 +24,8 @@ from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
+from tokentape.replay.serving import coverage as coverages
 from tokentape.replay.serving.client import Client
-from tokentape.replay.serving.coverage import Coverage, FixedCoverage, IndependentCoverage, RecordedCurves, published_coverage
 from tokentape.replay.serving.engine_logs import Engine as EngineSettings
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.measure import Engine
@@ -124,7 +124,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         if not geometry.moe_layers and getattr(point, name) != getattr(plain, name):
             raise ValueError(f"{option} {getattr(point, name)} has no effect: {point.model} has no experts; leave it out")
     exact = point.coverage == "recorded"
-    coverage: Coverage = FixedCoverage() if exact else _coverage(store, point.coverage, fit.constants.prefill_correlation)
+    coverage = _coverage(store, point.coverage, fit.constants.prefill_correlation)
     drafts, is_paper = _speculation(store, point), point.profile == serving_fits.PROFILE
     of_tables = (point.model, machine.tensor_parallel, machine.measured_as, point.expert_format)
     tables = by_model.find(Path(point.fits), *of_tables) if point.fits else None
@@ -263,22 +263,23 @@ def _speculation(store: Store, point: Point) -> Speculation | None:
     return Speculation.conditional(point.verify_nodes, chances[0] if len(chances) == 1 else chances, point.draft_s)
 
 
-def _coverage(store: Store, name: str, correlation: float) -> Coverage:
+def _coverage(store: Store, name: str, correlation: float) -> coverages.Coverage:
     if name == "paper_table":
-        return published_coverage(_claims(), correlation)
+        return paper_coverage(correlation)
     if name in COVERAGES:
-        return IndependentCoverage() if name == "independent" else FixedCoverage()
+        return coverages.IndependentCoverage() if name == "independent" else coverages.FixedCoverage()
     return _curves(store.absolute, _tape(store, name, f"coverage {name!r} is none of {', '.join(COVERAGES)} and no tape"))
 
 
-@lru_cache(maxsize=1)
-def _claims() -> list[dict[str, Any]]:
-    return claims().to_pylist()  # type: ignore[no-any-return]
+@lru_cache(maxsize=4)
+def paper_coverage(correlation: float) -> coverages.PublishedCoverage:
+    """The paper's table. correlation: of what prefill tokens touch, by a fit."""
+    return coverages.published_coverage(claims().to_pylist(), correlation)
 
 
 @lru_cache(maxsize=4)
-def _curves(uri: str, trace_id: str) -> RecordedCurves:
-    return RecordedCurves.of(load_trace(Store(uri), trace_id))
+def _curves(uri: str, trace_id: str) -> coverages.RecordedCurves:
+    return coverages.RecordedCurves.of(load_trace(Store(uri), trace_id))
 
 
 def workload_of(store: Store, point: Point, length_scale: float, seed: int, tokens_of_text: float = 1.0) -> Requests:

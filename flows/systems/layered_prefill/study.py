@@ -18,16 +18,14 @@ from tokentape.capture.importers.request_traces import import_requests
 from tokentape.flows.answers import Query, Row, answered, stated
 from tokentape.flows.grid import load_trace
 from tokentape.flows.running import Running
-from tokentape.flows.serving.setup import Point, engine_of
+from tokentape.flows.serving.setup import Point, engine_of, paper_coverage
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.flows.systems.layered_prefill.points import of_job
 from tokentape.hw import serving_fits
-from tokentape.replay.serving.coverage import published_coverage
 from tokentape.replay.serving.coverage_points import error_lines, of_paper, of_tape
 from tokentape.replay.serving.facts import PAPER
 from tokentape.replay.serving.metrics import ServiceLevel
 from tokentape.warehouse import models
-from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import rows_of
 from tokentape.warehouse.tape import Store
 
@@ -220,8 +218,7 @@ def answers(store: Store, study: Settings, points: Mapping[Job, list[Row]]) -> l
 
 def coverage(store: Store) -> list[Row]:
     """Rows of coverage_points: the paper's table, and every tape of the store."""
-    correlation = serving_fits.load("h100x2").constants.prefill_correlation
-    published = published_coverage(claims().to_pylist(), correlation)
+    published = paper_coverage(serving_fits.load("h100x2").constants.prefill_correlation)
     rows = of_paper(COVERED, models.load(COVERED).geometry, published)
     for tape in store.readable():
         if tape.has("routing") and tape.geometry.moe_layers:
