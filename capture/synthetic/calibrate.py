@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.capture.importers.rows import RoutedRows
 from tokentape.capture.synthetic.generator import Generator
-from tokentape.capture.synthetic.routes import Length, Routes, routes
+from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.lru import LRU
 from tokentape.warehouse.geometry import Geometry
@@ -30,18 +31,19 @@ class HalfCached:
     """LRU per layer with half of its experts, advanced request by request; stays warm between requests."""
 
     def __init__(self, geometry: Geometry) -> None:
-        n_layers, self.n_experts = len(geometry.moe_layers), geometry.n_experts
+        self.layers, self.n_experts = geometry.moe_layers, geometry.n_experts
+        n_layers = len(self.layers)
         keys = np.arange(n_layers * self.n_experts)
         capacity = np.full(n_layers, max(1, int(CACHED_FRAC * self.n_experts)), np.int64)
         self._cache = ExpertCache(LRU(), np.ones(keys.size, np.int64), (keys // self.n_experts).astype(np.int32), capacity)
         self.n_lookups = self.n_misses = 0
 
-    def advance(self, made: Routes) -> None:
+    def advance(self, rows: RoutedRows) -> None:
         """Looks up a request's rows as they stand; only those of decoded tokens are counted."""
-        n_rows, k = made.ids.shape
-        keys = (made.place[:, None] * self.n_experts + made.ids).astype(np.int32).ravel()
+        n_rows, k = rows.expert_ids.shape
+        keys = (np.searchsorted(self.layers, rows.layer)[:, None] * self.n_experts + rows.expert_ids).astype(np.int32).ravel()
         hits = self._cache.advance(keys, np.arange(0, (n_rows + 1) * k, k, dtype=np.int64)).reshape(n_rows, k)
-        decoded = hits[made.step > 0]
+        decoded = hits[rows.is_decode]
         self.n_lookups += decoded.size
         self.n_misses += decoded.size - int(decoded.sum())
 
@@ -67,7 +69,7 @@ def lru_miss_frac(generator: Generator, geometry: Geometry, seeds: Sequence[int]
     found = []
     for seed in seeds:
         cached = HalfCached(geometry)
-        cached.advance(routes(generator, "softmax", params, geometry, seed, 0, length))
+        cached.advance(routes(generator, "softmax", params, geometry, seed, 0, length)[0])
         found.append(cached.n_misses / cached.n_lookups)
     return float(np.mean(found))
 

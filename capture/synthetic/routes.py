@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.capture.importers.rows import RoutedRows
 from tokentape.capture.synthetic.generator import RouterLogits
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.warehouse.geometry import Geometry
@@ -30,22 +31,6 @@ class Length:
         return self.n_prompt + self.n_decoded
 
 
-@dataclass(frozen=True, eq=False)
-class Routes:
-    """n = layers x tokens rows: the prompt layer by layer, then token by token.
-
-    place: (n,) index into the MoE layers. position: (n,) token within the request. step: (n,) pass within the request, 0 is the
-    prompt's. ids: (n, k) u16 by falling weight. weights: (n, k) f32. scores: (n, E) f32, None where they are not kept.
-    """
-
-    place: NDArray[np.int32]
-    position: NDArray[np.int32]
-    step: NDArray[np.int32]
-    ids: NDArray[np.uint16]
-    weights: NDArray[np.float32]
-    scores: NDArray[np.float32] | None
-
-
 def routes(
     generator: RouterLogits,
     rule: str,
@@ -55,8 +40,9 @@ def routes(
     request: int,
     length: Length,
     with_scores: bool = False,
-) -> Routes:
-    """Request number `request` of `seed`. rule, params: as in a manifest. One layer's logits at a time are held in memory."""
+) -> tuple[RoutedRows, NDArray[np.float32] | None]:
+    """Request number `request` of `seed`, the prompt layer by layer, then token by token; scores (n, E) or None.
+    rule, params: as in a manifest. One layer's logits at a time are held in memory."""
     layers, n_experts, n_prompt, n_decoded = geometry.moe_layers, geometry.n_experts, length.n_prompt, length.n_decoded
     n_rows, n_prefill = len(layers) * length.n_inputs, len(layers) * n_prompt
     ids = np.empty((n_rows, geometry.top_k), np.uint16)
@@ -70,14 +56,17 @@ def routes(
         for rows, values in ((ids, chosen), (weights, gates), (scores, logits)):
             if rows is not None:
                 rows[prompt], rows[decoded] = values[:n_prompt], values[n_prompt:]
-    places, steps = np.arange(len(layers), dtype=np.int32), np.arange(1, n_decoded + 1, dtype=np.int32)
-    return Routes(
-        place=np.concatenate((np.repeat(places, n_prompt), np.tile(places, n_decoded))),
+    absolute, steps = np.array(layers, np.uint16), np.arange(1, n_decoded + 1, dtype=np.int32)
+    step = np.concatenate((np.zeros(n_prefill, np.int32), np.repeat(steps, len(layers))))
+    routed = RoutedRows(
+        request_id=np.full(n_rows, request),
         position=np.concatenate(
             (np.tile(np.arange(n_prompt, dtype=np.int32), len(layers)), np.repeat(n_prompt - 1 + steps, len(layers)))
         ),
-        step=np.concatenate((np.zeros(n_prefill, np.int32), np.repeat(steps, len(layers)))),
-        ids=ids,
-        weights=weights,
-        scores=scores,
+        layer=np.concatenate((np.repeat(absolute, n_prompt), np.tile(absolute, n_decoded))),
+        pass_id=request * (1 + n_decoded) + step,
+        is_decode=step > 0,
+        expert_ids=ids,
+        gate_weights=weights,
     )
+    return routed, scores

@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 
-import numpy as np
 import pyarrow as pa
 
-from tokentape.capture.importers.rows import RoutedRows, tables_of
+from tokentape.capture.importers.rows import tables_of
 from tokentape.capture.synthetic.calibrate import HalfCached
 from tokentape.capture.synthetic.generator import VERSION
 from tokentape.capture.synthetic.profiles import ANCHOR, Profile, profile
-from tokentape.capture.synthetic.routes import Length, Routes, routes
+from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Manifest, Store, TapeWriter
 
@@ -122,15 +121,19 @@ def _write(
     for shard, first in enumerate(starts):
         made: list[dict[str, pa.Table]] = []
         for request in range(first, min(first + shard_requests, settings.requests)):
-            drawn_request = routes(
+            rows, scores = routes(
                 drawn.generator, drawn.score_rule, drawn.score_params, geometry,
                 settings.seed, request, settings.length, settings.scores,
             )  # fmt: skip
-            half_cached.advance(drawn_request)
-            made.append(_tables(drawn_request, geometry, settings, request))
+            half_cached.advance(rows)
+            tables = tables_of(rows, DATASET, {request: settings.output}, {})
+            if scores is not None:
+                column = pa.FixedSizeListArray.from_arrays(pa.array(scores.ravel()), scores.shape[1])  # not copied
+                tables["scores"] = tables["routing"].select(["request_id", "position", "layer"]).append_column("scores", column)
+            made.append(tables)
             if progress is not None:
                 progress(request + 1, settings.requests)
-        writer.write_shard(shard, {name: pa.concat_tables([tables[name] for tables in made]) for name in settings.tables})
+        writer.write_shard(shard, {name: pa.concat_tables([of[name] for of in made]) for name in settings.tables})
     achieved = {"anchor": ANCHOR, "lru_miss_frac": half_cached.miss_frac, "n_lookups": half_cached.n_lookups}
     writer.finish(
         Manifest(
@@ -152,15 +155,3 @@ def _write(
             created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
         )
     )
-
-
-def _tables(made: Routes, geometry: Geometry, settings: SynthesisSettings, request: int) -> dict[str, pa.Table]:
-    """All tables of one request."""
-    layer, of_request = np.array(geometry.moe_layers, np.uint16)[made.place], np.full(len(made.place), request)
-    passes = request * (1 + settings.length.n_decoded) + made.step
-    rows = RoutedRows(of_request, made.position, layer, passes, made.step > 0, made.ids, made.weights)
-    tables = tables_of(rows, DATASET, {request: settings.output}, {})
-    if made.scores is not None:
-        scores = pa.FixedSizeListArray.from_arrays(pa.array(made.scores.ravel()), made.scores.shape[1])  # not copied
-        tables["scores"] = tables["routing"].select(["request_id", "position", "layer"]).append_column("scores", scores)
-    return tables

@@ -215,8 +215,8 @@ def test_public_statistics_of_domains_tell_a_prompt_more_than_popularity():
     """Six domains in turn: a prompt knows its own; of what it shares with its decode, most is not in other domains' prompts."""
     geometry = models.load("OLMoE-1B-7B").geometry
     profile = profiles.of_routing("table", "OLMoE-1B-7B", geometry, f"{STATISTICS}#models/olmoe/expert_counts")
-    made = routes(profile.generator, profile.score_rule, profile.score_params, geometry, 0, 0, Length(4, 3))
-    assert made.ids.shape == (16 * 6, 8)
+    made = routes(profile.generator, profile.score_rule, profile.score_params, geometry, 0, 0, Length(4, 3))[0]
+    assert made.expert_ids.shape == (16 * 6, 8)
     drawn = counted(profile.generator, geometry, 0, 12, Length(64, 65))
     routing = replace(cxl_ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64), **drawn)
     assert static_frac(routing) < 0.5

@@ -79,15 +79,17 @@ def test_popularity_skews_the_choice_of_experts_and_beta_does_not_touch_it() -> 
     rule = ("softmax", {"top_k": 6, "norm_topk_prob": False}, geometry, 0, 0, length)
 
     def top_eighth(generator: Generator) -> float:
-        made = routes(generator, *rule)
-        counts = np.sort(np.bincount(made.place.repeat(6) * 64 + made.ids.ravel(), minlength=26 * 64).reshape(26, 64), axis=1)
+        made, _ = routes(generator, *rule)
+        keys = (made.layer - 1).repeat(6) * 64 + made.expert_ids.ravel()
+        counts = np.sort(np.bincount(keys, minlength=26 * 64).reshape(26, 64), axis=1)
         return counts[:, -8:].sum() / counts.sum()
 
     base = profiles.default_generator()
     shares = [top_eighth(dataclasses.replace(base, sd_b=sd_b)) for sd_b in (0.0, 0.3, 0.6)]
     assert shares[0] < 0.2 < 0.25 < shares[1] < shares[2]
     for beta in (0.5, 4.0):
-        assert np.array_equal(np.sort(routes(base, *rule).ids), np.sort(routes(dataclasses.replace(base, beta=beta), *rule).ids))
+        other = dataclasses.replace(base, beta=beta)
+        assert np.array_equal(*(np.sort(routes(of, *rule)[0].expert_ids) for of in (base, other)))
 
 
 def test_a_longer_request_begins_as_the_shorter_one_and_another_is_another() -> None:
