@@ -114,10 +114,7 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     from tokentape.replay.serving.validation import FITTED_ON, HOST, compare, fit_host, without_model
 
     stages, run = [served for path in paths for served in read(path)], runs_on(hardware, None, fits)
-    with progress_bar("calibrate serving") as show:
-        able, reasons = that_run(stages, run, show)
-    for source, reason in reasons.items():
-        note(f"{source}: not run: {reason}")
+    able = that_run(stages, run, "calibrate serving")
     rows = []
     for model, others, own in without_model(able) if cross_validate else [("", able, able)]:
         host = fit_host(others, run)

@@ -56,10 +56,7 @@ def serving(
     if host is not None and fit_front_end is not None:
         raise ValueError("--host has the front end already; leave --fit-front-end out")
     stages, run = [served for path in paths for served in read(path, seed)], runs_on(hardware, model, fits)
-    with progress_bar("validate") as show:
-        able, reasons = that_run(stages, run, show)
-    for source, reason in reasons.items():
-        note(f"{source}: not run: {reason}")
+    able = that_run(stages, run, "validate")
     for sentence in dict.fromkeys(filter(None, (run(served, 0.0).cost.outside for served in able))):
         note(sentence)
     constants, fitted_on = Host(), NOTHING

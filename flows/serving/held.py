@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from tokentape.flows.console import note, progress_bar
 from tokentape.flows.grid import load_hardware
 from tokentape.hw import spec
 from tokentape.replay.serving.engine_logs import Engine, Served
@@ -39,16 +40,19 @@ def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
     return lambda served, step_s: serve(served.requests, scheduler_of(served.engine), *on(served.engine, step_s))
 
 
-def that_run(stages: Sequence[Served], run: Run, show: Callable[[int, int, str], None]) -> tuple[list[Served], dict[str, str]]:
-    """The stages that can be run, and of the other engines why they cannot. Raises ValueError where none can."""
+def that_run(stages: Sequence[Served], run: Run, label: str) -> list[Served]:
+    """The stages that can be run; notes of the other engines why they cannot. Raises ValueError where none can."""
     able, reasons = list[Served](), dict[str, str]()
-    for i, served in enumerate(stages):
-        show(i, len(stages), f"{served.source}, stage {served.stage}")
-        try:
-            run(served, 0.0)
-            able.append(served)
-        except ValueError as error:
-            reasons[served.source] = str(error)
+    with progress_bar(label) as show:
+        for i, served in enumerate(stages):
+            show(i, len(stages), f"{served.source}, stage {served.stage}")
+            try:
+                run(served, 0.0)
+                able.append(served)
+            except ValueError as error:
+                reasons[served.source] = str(error)
     if not able:
         raise ValueError(f"nothing could be compared: {next(iter(reasons.values()))}")
-    return able, reasons
+    for source, reason in reasons.items():
+        note(f"{source}: not run: {reason}")
+    return able
