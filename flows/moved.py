@@ -23,6 +23,7 @@ LATEST = "latest"
 # What ran, whatever the seed and the code; the rest is in `facts`.
 NO_RUNS = ("study_points", "failed_runs")  # views of what a study asked for
 SAME = ("view_name", "engine", "system", "trace_id", "model_id", "hardware", "profile", "batch", "semantics")
+BUT_SEEDS = ("place", "study", "sources_sha256", "hardware_sha256")  # what runs have alike that differ in their seed alone
 Row = dict[str, Any]
 Band = tuple[float, float]
 
@@ -79,7 +80,7 @@ def difference(store: Store, before: str, after: str) -> Difference:
         raise ValueError(
             f'{before} and {after} have no run of the same conditions; `tokentape sql "from runs"` shows what there is'
         )
-    seeds = [[row for row in rows if alone[0] and _sisters(row, sides[0][0])], []]
+    seeds = [[row for row in rows if alone[0] and all(row[name] == sides[0][0][name] for name in BUT_SEEDS)], []]
     found = {row["run_id"]: row for row in chain(*sides, *seeds)}
     values = _values(store, pl.DataFrame(list(found.values()), infer_schema_length=None))
     units, moved, n_metrics = dict(metric_defs().select("metric", "unit").iter_rows()), list[Moved](), 0
@@ -154,11 +155,6 @@ def _written(store: Store, batch: str) -> datetime:
     except NotImplementedError as error:
         raise ValueError(f"{store.root}: this kind of store tells no times; give runs by their ids") from error
     return made.astimezone(UTC) if made.tzinfo else made.replace(tzinfo=UTC)
-
-
-def _sisters(row: Row, run: Row) -> bool:
-    """Whether two runs are the same but for the seed."""
-    return all(row[name] == run[name] for name in ("place", "study", "sources_sha256", "hardware_sha256"))
 
 
 def _values(store: Store, runs: pl.DataFrame) -> dict[str, dict[str, tuple[float, float | None, float | None]]]:
