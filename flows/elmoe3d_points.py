@@ -51,7 +51,8 @@ class Options:
         expert_format, drafter = self.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry
         own = replace(constants, laws={found.name: self._law(constants, found.name)})
         setup = Setup({found.name: (geometry, expert_format)}, {self.hardware: load_hardware(self.hardware)}, drafter)
-        asked = list(product(map(_scheme, self.scheme.split(",")), _numbers("--batch", self.batch)))
+        names, known = map(str.strip, self.scheme.split(",")), {name.lower(): name for name in SCHEMES}
+        asked = list(product((known.get(name.lower(), name) for name in names), _numbers("--batch", self.batch)))
         is_given = self.alpha is not None or self.accepted is not None
         alphas = [self.alpha if is_given else _published(found.name, self.hardware, *one) for one in asked]
         table = pl.DataFrame(asked, schema=["scheme", "batch"], orient="row").with_columns(
@@ -90,10 +91,6 @@ def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np
     modes: dict[str, Mode] = {"AR J per token": "ar", "SD J per token": "sd"}
     runs = {name: ours(points, found, mode, costs, ALL_THAT_MAY) for name, mode in modes.items()}
     return {name: run.joules_per_token.sum(axis=0)[0] for name, run in runs.items()}
-
-
-def _scheme(name: str) -> str:
-    return next((known for known in SCHEMES if known.lower() == name.strip().lower()), name.strip())
 
 
 def _numbers(option: str, text: str) -> list[float]:
