@@ -56,22 +56,15 @@ def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int
         }
         for one in errors(data, rows, n_of)
     ]  # fmt: skip
+    told: list[tuple[Row | Moment, dict[str, Any]]] = [
+        (row, {"split": _split(row), "regime": row.statistic, "shape": f"{row.source}, stage {row.stage}"}) for row in rows
+    ]
+    for moment in moments:
+        told += [(moment, {"split": _split(rows[0]), "regime": MOMENT, "shape": moment.source, "start_s": moment.start_s})]
     points = [
-        {
-            **of, "framework": OURS, "version": machine, "operator": row.metric,
-            "split": _split(row),
-            "regime": row.statistic, "shape": f"{row.source}, stage {row.stage}", "measured": row.measured,
-            "predicted": row.predicted, "unit": UNITS.get(row.metric, "s"),
-        }
-        for row in rows
-    ]  # fmt: skip
-    points += [
-        {
-            **of, "framework": OURS, "version": machine, "operator": moment.metric, "split": _split(rows[0]), "regime": MOMENT,
-            "shape": moment.source, "start_s": moment.start_s, "measured": moment.measured,
-            "predicted": moment.predicted, "unit": UNITS.get(moment.metric, "s"),
-        }
-        for moment in moments
+        of | where | {"framework": OURS, "version": machine, "operator": one.metric, "unit": UNITS.get(one.metric, "s")}
+        | {name: getattr(one, name) for name in ("measured", "predicted")}
+        for one, where in told
     ]  # fmt: skip
     write_rows(store, "validation", shown)
     write_rows(store, "validation_points", points)
