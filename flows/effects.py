@@ -23,6 +23,8 @@ class Idle:
     where: str
 
 
+BESIDE_DATABASE = (Idle(("store",), lambda of: of["database"] is not None, "with --database"),)
+BESIDE_JSON = (Idle(("format",), lambda of: of["as_json"], "with --json"),)
 IDLE: dict[str, tuple[Idle, ...]] = {
     "capture": (
         Idle(
@@ -57,17 +59,10 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("runner", "workers", "live", "store", "dry_run"), lambda of: of["name"] is None, "without a study"),
         Idle(("runner", "workers", "live"), lambda of: of["dry_run"], "with --dry-run"),
     ),
-    "query": (
-        Idle(ASKING, lambda of: of["name"] is None, "without a query"),
-        Idle(("store",), lambda of: of["database"] is not None, "with --database"),
-        Idle(("format",), lambda of: of["as_json"], "with --json"),
-    ),
-    "sql": (
-        Idle(("store",), lambda of: of["database"] is not None, "with --database"),
-        Idle(("format",), lambda of: of["as_json"], "with --json"),
-    ),
-    "models quantise": (Idle(("format",), lambda of: of["as_json"], "with --json"),),
-    "site": (Idle(("store",), lambda of: of["database"] is not None, "with --database"),),
+    "query": (Idle(ASKING, lambda of: of["name"] is None, "without a query"), *BESIDE_DATABASE, *BESIDE_JSON),
+    "sql": (*BESIDE_DATABASE, *BESIDE_JSON),
+    "models quantise": BESIDE_JSON,
+    "site": BESIDE_DATABASE,
     "step gpu": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
     "step elmoe3d": (
         Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
