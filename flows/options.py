@@ -62,6 +62,7 @@ WorkloadOption = Annotated[
 WidthsOption = Annotated[
     str | None, option("Widths and heads of a tape without them: a shipped model or a config.json.", "--model")
 ]
+CheckOption = Annotated[str | None, option("Fit nothing: print how these constants do, a shipped fit or a file.", "--check")]
 JsonOption = Annotated[bool, option("Print JSON.", "--json")]
 FormatOption = Annotated[str, option("table, csv, latex or parquet.", "--format")]
 OutOption = Annotated[Path | None, option("Write to this file instead of the terminal (parquet needs it).", "--out")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokentape.flows.console import note, number, print_table, quantity, say
-from tokentape.flows.options import ProfileOption, asked, option
+from tokentape.flows.options import CheckOption, ProfileOption, asked, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 def calibrate_elmoe3d(
     out: Annotated[Path, option("Folder for the files.")] = Path(),
-    check: Annotated[
-        str | None,
-        option("Fit nothing: print how these constants do, a shipped fit or a file.", show_default=False),
-    ] = None,
+    check: CheckOption = None,
 ) -> None:
     """Fit ELMoE-3D's constants to the rows of its Table 3 that may be fitted on, and print the error on all open ones.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tokentape.flows.console import note, number, percent, print_json, print_table, progress_bar, say
-from tokentape.flows.options import JsonOption, argument, option
+from tokentape.flows.options import CheckOption, JsonOption, argument, option
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
 PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
@@ -34,10 +34,7 @@ def calibrate_serving(
         str,
         option("chunked; long-context: also on the chunked run of 30k prompts, which it predicts."),
     ] = "chunked",
-    check: Annotated[
-        str | None,
-        option("Fit nothing: print how these constants do, a shipped fit or a file."),
-    ] = None,
+    check: CheckOption = None,
     cross_validate: Annotated[
         bool,
         option(
