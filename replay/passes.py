@@ -152,11 +152,12 @@ def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:
 def tokens_of(trace: Trace, semantics: Semantics) -> Tokens:
     """Of every pass. A batch of prompts shares its tokens evenly; tokens of a decode pass attend to their mean context. Prompts
     that are taken token by token are decodes in turn."""
-    n_rows = np.bincount(trace.row_pass, minlength=trace.pass_ids.size)
-    context = np.bincount(trace.row_pass, trace.row_position, trace.pass_ids.size) / np.maximum(1, n_rows) + 1.0
-    first = np.full(trace.pass_ids.size, np.iinfo(np.int64).max)
-    starts = np.concatenate(([0], np.cumsum(n_rows)[:-1]))  # rows are in the order of passes
-    first[n_rows > 0] = np.minimum.reduceat(trace.row_position, starts[n_rows > 0])
+    bounds = np.searchsorted(trace.row_pass, np.arange(trace.pass_ids.size + 1, dtype=np.int32))  # they are in order
+    n_rows, (first, sums) = np.diff(bounds), np.zeros((2, trace.pass_ids.size))
+    starts = bounds[:-1][n_rows > 0]
+    first[n_rows > 0] = np.minimum.reduceat(trace.row_position, starts)
+    sums[n_rows > 0] = np.add.reduceat(trace.row_position, starts, dtype=float)
+    context = sums / np.maximum(1, n_rows) + 1.0
     batch, n_tokens = np.diff(trace.member_offsets), trace.pass_tokens.astype(np.float64)
     in_turn = (trace.pass_kind == PREFILL) & (semantics.prefill == "token-major")
     is_prompt = (trace.pass_kind == PREFILL) & ~in_turn
