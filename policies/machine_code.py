@@ -322,11 +322,11 @@ def _compiled(codegen: Any, written: str) -> MachineCode:
         library.finalize()
         _, _, (code, names) = library.serialize_using_object_code()
         parts = len(code).to_bytes(8, "little") + code + names
-        cache._impl.locator.ensure_cache_path()
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_bytes(hashlib.sha256(parts).digest() + parts)
-        aside.replace(path)
-        with contextlib.suppress(OSError):  # another process sweeps too
+        with contextlib.suppress(OSError):  # what is not kept is made again: of a full disk, or where another process sweeps too
+            cache._impl.locator.ensure_cache_path()
+            aside.write_bytes(hashlib.sha256(parts).digest() + parts)
+            aside.replace(path)
             for old in sorted(path.parent.glob(f"{_ENTRY}_*"), key=os.path.getmtime)[:-KEPT]:
                 old.unlink()
     return MachineCode(library, name)
