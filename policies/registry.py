@@ -102,6 +102,7 @@ def check(kind: str, name: str, policy: Any) -> Any:
 
 
 def is_of(kind: str, policy: Any) -> bool:
+    """Whether it derives from what all policies of the kind do."""
     return isinstance(policy, getattr(importlib.import_module(KINDS[kind].module), KINDS[kind].base))
 
 

@@ -107,7 +107,21 @@ def sliders_move_the_limits(page: Opened) -> None:
     assert "in time: 100.0%" not in marks
 
 
+def panels_side_by_side_lie_below_one_another_on_a_phone(page: Opened) -> None:
+    sizes = []
+    for window in (LAPTOP, PHONE):
+        page.page.set_viewport_size(window)
+        page.page.reload()
+        page.page.locator("#cost svg.marks").wait_for()
+        sizes.append(page.page.locator("#cost svg.marks").evaluate("svg => [svg.clientWidth, svg.clientHeight]"))
+    (wide, low), (narrow, high) = sizes
+    assert wide > 2 * narrow
+    assert narrow < PHONE["width"]
+    assert high > 1.5 * low
+
+
 READERS = {  # what is done with a page once it is drawn
+    "experts.html": panels_side_by_side_lie_below_one_another_on_a_phone,
     "kelle.html": the_contents_are_reached_by_keyboard_and_a_link_opens_what_is_closed,
     "hardware.html": a_machine_without_a_step_shows_its_own_numbers_and_says_what_to_run,
     "slicemoe.html": a_slider_changes_its_chart_its_answer_and_the_link,
