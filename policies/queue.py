@@ -99,6 +99,30 @@ def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, re
             n_full += used[c] + sizes[0] > capacity[c] and not was_full
 
 
+@kernel(inline="always")
+def _use(keys, start, end, sentinel, sizes, link, resident, hits, room):  # type: ignore[no-untyped-def]
+    """An event's experts move to the back, those that miss as if they were linked to themselves, so that no branch waits for what
+    hits; as many leave the front, none of them the event's, as there is no room for. Returns the room that is left."""
+    last = uint64(link[2 * sentinel])
+    for i in range(start, end):
+        key = uint64(uint32(keys[i]))
+        is_hit, before, after = resident[key], uint64(link[2 * key]), uint64(link[2 * key + 1])
+        before, after = (before, after) if is_hit else (key, key)
+        link[2 * before + 1], link[2 * after] = after, before
+        last = before if last == key else last
+        link[2 * key], link[2 * last + 1] = last, key
+        last, hits[i], resident[key] = key, is_hit, 1
+        room -= 0 if is_hit else sizes[key]
+    link[2 * last + 1], link[2 * sentinel] = sentinel, last
+    front, own = uint64(link[2 * sentinel + 1]), uint64(uint32(keys[start]))
+    while room < 0 and front != own:
+        resident[front] = 0
+        room += sizes[front]
+        front = uint64(link[2 * front + 1])
+    link[2 * sentinel + 1], link[2 * front] = front, sentinel
+    return room
+
+
 @kernel(LOOK_UP, allocates=False)
 def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits):  # type: ignore[no-untyped-def]
     """Of events; nodes K.. of `link` are the lists' sentinels. FLAG: LRU, else FIFO; KEEPS: an event larger than the cache stays
@@ -114,26 +138,29 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
         now = first_event + int64(e)
         c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
         sentinel = n_keys + c
-        for i in range(start, end):
-            key = uint64(uint32(keys[i]))
-            stamp[key] = now
-            hits[i] = resident[key]
-            if not resident[key]:
-                if not hits_first:
-                    _enter(key, sentinel, link, resident, sizes, used, c)
-            elif promote:
-                unlink(key, link)
-                push_back(key, sentinel, link)
-        if hits_first:
+        if promote and not hits_first:
+            used[c] = capacity[c] - _use(keys, start, end, sentinel, sizes, link, resident, hits, capacity[c] - used[c])
+        else:
             for i in range(start, end):
-                if not hits[i]:
-                    _enter(uint64(uint32(keys[i])), sentinel, link, resident, sizes, used, c)
-        node = uint64(link[2 * sentinel + 1])
-        while used[c] > capacity[c] and node != sentinel:
-            after = uint64(link[2 * node + 1])
-            if stamp[node] != now:
-                _drop(node, link, resident, sizes, used, c)
-            node = after
+                key = uint64(uint32(keys[i]))
+                stamp[key] = now
+                hits[i] = resident[key]
+                if not resident[key]:
+                    if not hits_first:
+                        _enter(key, sentinel, link, resident, sizes, used, c)
+                elif promote:
+                    unlink(key, link)
+                    push_back(key, sentinel, link)
+            if hits_first:
+                for i in range(start, end):
+                    if not hits[i]:
+                        _enter(uint64(uint32(keys[i])), sentinel, link, resident, sizes, used, c)
+            node = uint64(link[2 * sentinel + 1])
+            while used[c] > capacity[c] and node != sentinel:
+                after = uint64(link[2 * node + 1])
+                if stamp[node] != now:
+                    _drop(node, link, resident, sizes, used, c)
+                node = after
         while used[c] > capacity[c] and not keep_overflow:  # the event alone is too large: its first members are streamed
             _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
 

@@ -19,7 +19,7 @@ from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Ints
 from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
-from tokentape.policies.kernels import kernel, uint64
+from tokentape.policies.kernels import kernel, uint32, uint64
 from tokentape.policies.protocol import GIVEN
 from tokentape.policies.registry import label
 from tokentape.replay.capacity import total_expert_bytes
@@ -182,8 +182,8 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
     """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed.
     Experts of a layer are of one size."""
     for e in range(event_pass.shape[0]):
-        first, n = keys[offsets[e]], offsets[e + 1] - offsets[e]
-        p, layer, size, n_hits = event_pass[e], first // n_experts, sizes[first], 0
+        first, n = uint32(keys[uint64(offsets[e])]), offsets[e + 1] - offsets[e]
+        p, layer, size, n_hits = uint64(event_pass[e]), uint64(first // uint32(n_experts)), sizes[first], 0
         for i in range(uint64(offsets[e]), uint64(offsets[e + 1])):
             n_hits += hits[i]
         totals[0, p, layer] += n

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import kernel, uint64
+from tokentape.policies.kernels import kernel
 from tokentape.warehouse.geometry import Geometry
 
 PREFILL, DECODE = 0, 1
@@ -141,7 +141,8 @@ class _Column:
 class _Rows:
     """Routing rows that come in parts, in the order executed: compared with the passes and with those before them, and held.
 
-    passes: a trace without rows. Raises ValueError naming the row, counted over all parts.
+    passes: a trace without rows. The rows fit its geometry, as a tape's reader sees to (warehouse/contradictions.py). Raises
+    ValueError naming the row, counted over all parts.
     """
 
     def __init__(self, passes: Trace, n_rows: int) -> None:
@@ -174,39 +175,21 @@ class _Rows:
         )  # fmt: skip
 
     def add(self, rows: pl.DataFrame) -> None:
-        n, n_ids, members = self._columns[0].n, self._ids.n, self._members
-        pass_id, layer = (rows[name].to_numpy().astype(np.int64) for name in ("pass_id", "layer"))
-        for column, values in zip(
-            self._columns, (pass_id, layer, rows["request_id"].to_numpy(), rows["position"].to_numpy()), strict=True
-        ):
-            column.add(values)
+        n, members = self._columns[0].n, self._members
+        for column, name in zip(self._columns, ("pass_id", "layer", "request_id", "position"), strict=True):
+            column.add(rows[name].to_numpy())
         experts = rows["expert_ids"].to_arrow()
         ends = pl.Series(experts.offsets).to_numpy()
-        self._ends.add(n_ids + ends[1:] - ends[0])
+        self._ends.add(self._ids.n + ends[1:] - ends[0])
         self._ids.add(pl.Series(experts.flatten()).to_numpy())
         row_pass, row_layer, request, position = (column.values[n:] for column in self._columns)
         if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
             request = np.searchsorted(members, request).astype(np.int32)
-        ids, ends = self._ids.values, self._ends.values[n:]
-        why = _take(
-            self._passes.pass_ids, self._index_of, self._passes.geometry.n_experts, pass_id, layer, request, position, ids, ends,
-            row_pass, row_layer, self._positions, self._state,
-        )  # fmt: skip
+        pass_id, of_trace = rows["pass_id"].to_numpy().astype(np.int64), self._passes.pass_ids
+        why = _take(of_trace, self._index_of, pass_id, request, position, row_pass, row_layer, self._positions, self._state)
         if why:
-            at = int(np.argmax(row_pass == -2))
-            self._refuse(why, self._n_forgotten + n + at, int(layer[at]), ids[ends[at] : ends[at + 1]].tolist())
-
-    def _refuse(self, why: int, row: int, layer: int, ids: list[int]) -> None:
-        n_experts, again = self._passes.geometry.n_experts, "; record or import it again"
-        reasons = {
-            NO_PASS: " belongs to a pass that `passes` does not list",
-            NOT_ORDERED: f" is not ordered by pass and layer, as those before it{again}",
-            DENSE: f" is in layer {layer}, which the manifest calls dense",
-            EMPTY: f" names no expert{again}",
-            TOO_LARGE: f" names expert {max(ids, default=0)}; the model has {n_experts} per layer",
-            TWICE: f" names an expert twice ({ids}){again}",
-        }
-        raise ValueError(f"tape {self._passes.trace_id}: routing row {row}{reasons[why]}")
+            row = self._n_forgotten + n + int(np.argmax(row_pass == -2))
+            raise ValueError(f"tape {self._passes.trace_id}: routing row {row} {REASONS[why]}")
 
     def forget(self, n_passes: int) -> None:
         """The rows of the first passes."""
@@ -232,8 +215,8 @@ def trace_from_tables(
 ) -> Trace:
     """Flat arrays of the tape's `routing` (whole, or its parts in order) and `passes` tables, in the order executed.
 
-    n_rows: of routing, where it comes in parts and is long. Raises ValueError naming the row on an expert out of range or named
-    twice, an empty row, a row that is there twice, a layer that is not a MoE layer, a pass that is not listed, or an empty tape.
+    n_rows: of routing, where it comes in parts and is long. The rows fit the geometry, as those of warehouse.recorded.Tape do.
+    Raises ValueError naming the row on one that is there twice or out of order, a pass that is not listed, or an empty tape.
     """
     # A speculative tape's routing is that of the accepted path: draft passes are left out, verify passes count those tokens only.
     passes = passes.filter(pl.col("kind") != "draft").sort("pass_id")
@@ -283,44 +266,28 @@ def _refuse_doubles(trace: Trace) -> None:
         raise ValueError(f"tape {trace.trace_id}: routing row {again[0]} is there twice; record or import it again")
 
 
-NO_PASS, NOT_ORDERED, DENSE, EMPTY, TOO_LARGE, TWICE = 1, 2, 3, 4, 5, 6
+NO_PASS, NOT_ORDERED = 1, 2
+REASONS = {
+    NO_PASS: "belongs to a pass that `passes` does not list",
+    NOT_ORDERED: "is not ordered by pass and layer, as those before it; record or import it again",
+}
 
 
-@kernel(
-    "int64(int64[::1], int32[::1], int64, int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], int64[::1], int32[::1],"
-    "int32[::1], int32[:, ::1], int64[::1])"
-)
-def _take(  # type: ignore[no-untyped-def]
-    pass_ids, index_of, n_experts, pass_id, layer, request, position, ids, ends, row_pass, row_layer, positions, state,
-):  # fmt: skip
-    """Writes the indices of the rows' passes and layers, and in `state` those of the last and whether positions grow.
+@kernel("int64(int64[::1], int32[::1], int64[::1], int32[::1], int32[::1], int32[::1], int32[::1], int32[:, ::1], int64[::1])")
+def _take(pass_ids, index_of, pass_id, request, position, row_pass, row_layer, positions, state):  # type: ignore[no-untyped-def]
+    """Writes the indices of the rows' passes and, in place of them, layers; in `state` those of the last, and whether positions grow.
 
-    Returns what is wrong with the first bad row, which is marked by pass -2, or 0. ends (n + 1,): bounds of the rows' ids.
-    positions: the last of each request in each layer.
+    Returns what is wrong with the first bad row, marked by pass -2, or 0. positions: the last of each request in each layer.
     """
     p, last_layer, is_growing = state[0], state[1], state[2]
-    named_by = np.full(n_experts, -1, np.int64)
     for row in range(pass_id.shape[0]):
-        at, why = max(p, 0), 0
+        at, index, why = max(p, 0), index_of[row_layer[row]], 0
         while at < pass_ids.shape[0] and pass_ids[at] < pass_id[row]:
             at += 1
-        index = index_of[layer[row]] if 0 <= layer[row] < index_of.shape[0] else -1
         if at == pass_ids.shape[0] or (pass_ids[at] > pass_id[row] and at > p):
             why = NO_PASS
-        elif index < 0:
-            why = DENSE
-        elif ends[row] == ends[row + 1]:
-            why = EMPTY
         elif pass_ids[at] > pass_id[row] or (at == p and index < last_layer):
             why = NOT_ORDERED
-        for i in range(uint64(ends[row]), uint64(ends[row + 1])):
-            expert = uint64(ids[i])  # of a negative one: far too large
-            if expert >= uint64(n_experts):
-                why = why or TOO_LARGE
-            elif named_by[expert] == row:
-                why = why or TWICE
-            else:
-                named_by[expert] = row
         if why:
             row_pass[row] = -2
             return why
