@@ -5,7 +5,9 @@ Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit cod
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import ctypes
 import gc
 import importlib.metadata
 import logging
@@ -231,11 +233,14 @@ _add(calibrate, Command, gpu=hardware.calibrate_gpu, serving=serving_fit.calibra
 _add(calibrate, Command, elmoe3d=elmoe3d.calibrate_elmoe3d, cxl_ndp=cxl_ndp.calibrate_cxl_ndp)
 _add(calibrate, Command, router=synthesize.calibrate_router)
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     _drop_what_closed_streams_are_told()
     gc.set_threshold(50_000)  # what a command imports and makes mostly lives to its end: a twentieth of the time to look at it
+    _keep_memory()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
         called = (sys.argv[1:] if arguments is None else arguments)[:1]
@@ -251,6 +256,14 @@ def main(arguments: list[str] | None = None) -> None:
         console.log.debug("", exc_info=error)
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _keep_memory() -> None:
+    """What is freed stays with the process up to some MB, since the next part of a tape asks for as much: a twentieth of the time
+    of a long replay went into handing it back. Of the C library, where it has such settings."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        for setting, n_bytes in ((_TRIM_THRESHOLD, 1 << 27), (_MMAP_THRESHOLD, 1 << 25)):
+            ctypes.CDLL(None).mallopt(setting, n_bytes)
 
 
 @lru_cache

@@ -265,7 +265,7 @@ def _is_whole(cell: Job) -> bool:
         return False
 
 
-def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.int64], str]:
+def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.float64], str]:
     """The cell's tape, what its passes look up (see passes.pass_costs), and the format of all weights but the experts."""
     if cell.policy == SLICEMOE:
         trace, scores = scored_trace(store, cell.trace_id)
@@ -574,14 +574,14 @@ def _trace(uri: str, trace_id: str) -> Trace:
         return found
     tape = _unchanged(uri, trace_id)
     routing = tape.batches(*ROUTING)
-    return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.read("passes"), of.rows["routing"])
+    return trace_from_tables(trace_id, of.geometry, of.origin, routing, tape.passes, of.rows["routing"])
 
 
 @lru_cache(maxsize=1)
 def _long_trace(uri: str, trace_id: str) -> Trace | None:
     """None of a speculative tape: only its rows tell how many tokens of a pass were accepted."""
     tape = _unchanged(uri, trace_id)
-    of, passes = tape.manifest, tape.read("passes").sort("pass_id")
+    of, passes = tape.manifest, tape.passes.sort("pass_id")
     if passes["kind"].is_in(["draft", "verify"]).any():
         return None
     return without_rows(trace_id, of.geometry, of.origin, passes, partial(tape.batches, *ROUTING))

@@ -35,7 +35,7 @@ def scored_trace(store: Store, prefix: str) -> tuple[Trace, Scores]:
     routing = tape.read("routing")
     if "natural_ids" in routing.columns:
         routing = routing.with_columns(expert_ids=pl.col("natural_ids"))
-    trace = trace_from_tables(tape.trace_id, tape.geometry, tape.manifest.origin, routing, tape.read("passes"))
+    trace = trace_from_tables(tape.trace_id, tape.geometry, tape.manifest.origin, routing, tape.passes)
     if tape.has("scores"):
         return trace, scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
     weights = routing["gate_weights"].explode()

@@ -82,7 +82,7 @@ class StepCost:
             if self.profile.lane_of(rows) is not None:
                 continue
             moved = self.profile.moved(rows)
-            n_bytes, ops = (float(work.total(work.by_cell(rows, values)).sum()) for values in (moved, rows.ops))
+            n_bytes, ops = (float(work.summed(rows, values).sum()) for values in (moved, rows.ops))
             before = found.get(rows.kind, (0.0, 0.0))
             found[rows.kind] = (before[0] + n_bytes, before[1] + ops)
         return found
@@ -116,30 +116,38 @@ def clock(
 
 
 class _Tally:
-    """Rows of one lane, summed by cell where no end of a range can change the sums."""
+    """Rows of one lane, and their sums that no end of a range can change: of what energy sees, moved and computed; and of what
+    time sees, bytes, ops and count."""
 
     def __init__(self, work: Work, rows: Rows, lane: Lane, profile: Profile) -> None:
         self.work, self.rows, self.lane = work, rows, lane
-        self.bytes, self.ops = profile.moved(rows), np.asarray(rows.ops, np.float64)  # as time sees them
-        self.moved = self.cell_bytes = work.by_cell(rows, self.bytes)  # as energy and as time sees them
-        self.computed = self.cell_ops = work.by_cell(rows, self.ops)
+        n_bytes, ops = moved, computed = profile.moved(rows), np.asarray(rows.ops, np.float64)
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
             streams = np.maximum(rows.streams, 1.0)
-            self.bytes = self.bytes * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
-            self.cell_bytes = work.by_cell(rows, self.bytes)
+            n_bytes = moved * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
         if lane.ops_by_bits:
-            self.ops = self.ops * np.asarray(rows.bits) / 16.0
-            self.cell_ops = work.by_cell(rows, self.ops)
-        self.cell_count = work.by_cell(rows, rows.count) if lane.per == "pool" and np.any(rows.count) else None
+            ops = computed * np.asarray(rows.bits) / 16.0
+        count = np.asarray(rows.count, np.float64)
+        self.values = {"moved": moved, "computed": computed, "bytes": n_bytes, "ops": ops, "count": count}
         self.priced_as = (lane.name, rows.kind, rows.tier, rows.target, rows.engine)
-        self.totals: dict[str, Floats] = {}
-        self.fitted_s: Floats | None = None  # by the fitted operator, which has no ends: (steps, blocks)
+        self.is_counted = bool(np.any(count))
+        self._cells, self._totals = dict[int, Floats](), dict[int, Floats]()
+        self.fitted_s: Floats | None = None  # of each row by the fitted operator, which has no ends
+
+    def cells(self, name: str) -> Floats:
+        """(steps, blocks) sums of values, by name."""
+        values = self.values[name]  # one array may go by two names
+        if id(values) not in self._cells:
+            self._cells[id(values)] = self.work.by_cell(self.rows, values)
+        return self._cells[id(values)]
 
     def total(self, name: str) -> Floats:
-        """(steps,) sums of moved, computed, cell_bytes, cell_ops or cell_count, the same at every end."""
-        if name not in self.totals:
-            self.totals[name] = self.work.total(getattr(self, name))
-        return self.totals[name]
+        """(steps,) sums of values, by name."""
+        values = self.values[name]
+        if id(values) not in self._totals:
+            is_placed = self.rows.cells is not None or id(values) in self._cells
+            self._totals[id(values)] = self.work.total(self.cells(name)) if is_placed else self.work.summed(self.rows, values)
+        return self._totals[id(values)]
 
 
 class _End:
@@ -190,6 +198,10 @@ class _End:
             found = _pooled(of, sums, np.zeros(1))
         elif self.on and not self._of(lane, self.tallies):
             found = self.on.total(lane)
+        elif of.per == "item":
+            found = self.on.total(lane) if self.on else np.zeros(self.work.n_steps)
+            for tally, rates in self._of(lane, self.tallies):
+                found = found + self.work.summed(tally.rows, self._items_s(tally, rates))
         else:
             found = self.work.total(_pooled(of, self.parts(lane)))
         self._sums[lane, part] = found
@@ -206,19 +218,18 @@ class _End:
     def _parts_of(self, tally: _Tally, rates: Rates) -> dict[str, Floats]:
         """What of its lane rows are."""
         if tally.lane.per == "item":
-            return {"item": self._items_s(tally, rates)}
-        return {part: getattr(tally, name) * each_s for part, name, each_s in _terms(tally, rates)}
+            return {"item": self.work.by_cell(tally.rows, self._items_s(tally, rates))}
+        return {part: tally.cells(name) * each_s for part, name, each_s in _terms(tally, rates)}
 
     def _items_s(self, tally: _Tally, rates: Rates) -> Floats:
-        """(steps, blocks) seconds, one row after the other: by the fitted operator, or by the roofline of each."""
+        """Seconds of each row by itself: by the fitted operator, or by the roofline."""
         rows, fit = tally.rows, self.fits.get(tally.rows.operator) if tally.lane.operators else None
         if fit is None or self.gpu is None:
-            fixed = np.asarray(rows.count, np.float64) * rates.each_s
-            seconds = _join(tally.lane.join, tally.bytes * rates.s_per_byte, tally.ops * rates.s_per_op) + fixed
-            return self.work.by_cell(rows, seconds)
+            of = tally.values
+            seconds = _join(tally.lane.join, of["bytes"] * rates.s_per_byte, of["ops"] * rates.s_per_op)
+            return seconds + of["count"] * rates.each_s if tally.is_counted else seconds
         if tally.fitted_s is None:
-            seconds = np.asarray(fit.seconds(self.gpu, self.work.shapes(rows)))
-            tally.fitted_s = self.work.by_cell(rows, seconds.reshape(self.work.size(rows)))
+            tally.fitted_s = np.asarray(fit.seconds(self.gpu, self.work.shapes(rows))).reshape(self.work.size(rows))
         return tally.fitted_s
 
     @property
@@ -311,7 +322,7 @@ class _End:
         if not is_inside:
             return _demanded([of for name in lanes for of in self._of(name, self.all_tallies)], _Tally.total)
         found = self.on.apart(self.on._demand(lanes, True)) if self.on else {}
-        return _demanded([of for name in lanes for of in self._of(name, self.tallies)], getattr, found)
+        return _demanded([of for name in lanes for of in self._of(name, self.tallies)], _Tally.cells, found)
 
     def _is_prepared(self, node: ast.expr) -> bool:
         """It has rows, none of which is put on what was prepared."""
@@ -377,9 +388,9 @@ def background_w(
 
 def _terms(tally: _Tally, rates: Rates) -> list[tuple[str, str, float]]:
     """Parts of the seconds of a pooled lane's rows: each a sum of the tally, by name, times seconds."""
-    found = [("bytes", "cell_bytes", rates.s_per_byte)] if tally.rows.tier else []
-    found += [("ops", "cell_ops", rates.s_per_op)] if rates.engine else []
-    return found + ([("fixed", "cell_count", rates.each_s)] if tally.cell_count is not None and rates.each_s else [])
+    found = [("bytes", "bytes", rates.s_per_byte)] if tally.rows.tier else []
+    found += [("ops", "ops", rates.s_per_op)] if rates.engine else []
+    return found + ([("fixed", "count", rates.each_s)] if tally.is_counted and rates.each_s else [])
 
 
 def _demanded(
@@ -389,9 +400,9 @@ def _demanded(
     found = before or {}
     for tally, rates in tallies:
         for resource, s_per_byte in rates.busy_s_per_byte.items():
-            _plus(found, resource, values(tally, "cell_bytes") * s_per_byte)
+            _plus(found, resource, values(tally, "bytes") * s_per_byte)
         if rates.engine:
-            _plus(found, rates.engine, values(tally, "cell_ops") * rates.s_per_op)
+            _plus(found, rates.engine, values(tally, "ops") * rates.s_per_op)
     return found
 
 

@@ -81,11 +81,9 @@ class Work:
 
     def by_cell(self, rows: Rows, values: Values) -> Floats:
         """(steps, blocks) sums of values of the rows, each as often as the row stands for."""
-        each = np.asarray(values, np.float64)
+        each = _each(rows, values)
         if not each.ndim and not each:
             return self.nothing
-        if not isinstance(rows.times, float) or rows.times != 1.0:
-            each = each * np.asarray(rows.times)
         if rows.cells is not None:
             n, weights = self.n_steps * self.n_blocks, np.broadcast_to(each, rows.cells.size)
             return np.asarray(np.bincount(rows.cells, weights, n).reshape(self.n_steps, self.n_blocks), np.float64)
@@ -109,19 +107,30 @@ class Work:
         size = self.size(rows)
         return {name: np.broadcast_to(np.asarray(values), size).ravel() for name, values in rows.shapes.items()}
 
-    def total(self, values: Floats) -> Floats:
-        """(steps,) sums of (steps, blocks) values, each as often as its block occurs."""
-        if values is self.nothing:
-            return values[:, 0]
-        full = self._whole(values)
+    def total(self, values: Floats, blocks: Ints | None = None) -> Floats:
+        """(steps,) sums of values, each as often as its block occurs; broadcast to (steps, blocks), or (steps, len(blocks))
+        of those named."""
+        times = self._times if blocks is None else self._times[..., blocks]
+        full = np.atleast_2d(values)
+        if full.shape[1] == 1:
+            found = full[:, 0] * times.sum(axis=-1)
+        elif self.is_once and self.spread is None:
+            found = np.einsum("ij->i", full)  # a third of .sum(axis=1)
+        else:
+            found = full @ times if times.ndim == 1 else np.einsum("ij,ij->i", *np.broadcast_arrays(full, times))
+        return np.broadcast_to(found, self.n_steps)
+
+    def summed(self, rows: Rows, values: Values) -> Floats:
+        """(steps,) `total` of `by_cell`."""
+        return self.total(self.by_cell(rows, values)) if rows.cells is not None else self.total(_each(rows, values), rows.blocks)
+
+    @cached_property
+    def _times(self) -> Floats:
+        """(blocks,) how often each occurs; (steps, blocks) where that is not the same in every step."""
         if self.spread is not None:
-            return np.asarray(full @ np.bincount(self.spread, minlength=self.n_blocks).astype(np.float64))
-        if self.is_once:
-            return full[:, 0] if self.n_blocks == 1 else np.asarray(np.einsum("ij->i", full))  # a third of .sum(axis=1)
-        times = np.asarray(self.block_times)
-        if times.shape == (1, self.n_blocks):  # the same in every step
-            return np.asarray(full @ times[0])
-        return np.asarray(np.einsum("ij,ij->i", full, np.broadcast_to(times, full.shape)))
+            return np.bincount(self.spread, minlength=self.n_blocks).astype(np.float64)
+        times = np.atleast_2d(np.asarray(self.block_times, np.float64))
+        return np.broadcast_to(times, (len(times), self.n_blocks))[0 if len(times) == 1 else slice(None)]
 
     def apart(self, values: Floats) -> Floats:
         """(steps, blocks) values, one for each of those that are alike."""
@@ -144,6 +153,12 @@ class Work:
     def nothing(self) -> Floats:
         """(steps, blocks) zeros."""
         return np.zeros((self.n_steps, self.n_blocks))
+
+
+def _each(rows: Rows, values: Values) -> Floats:
+    """Values of the rows, as often as each stands for."""
+    each = np.asarray(values, np.float64)
+    return each if isinstance(rows.times, float) and rows.times == 1.0 else each * np.asarray(rows.times)
 
 
 _ROLES = ("kind", "name", "tier", "target", "engine", "phase")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Ints
+from tokentape.hw.work import Floats, Ints
 from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel, uint32, uint64
 from tokentape.policies.protocol import GIVEN
@@ -162,22 +162,22 @@ def looked_up(
     expert_format: str,
     seed: int,
     kept: Stream | None = None,
-) -> Iterator[tuple[slice, Trace, Ints]]:
-    """Part by part: which passes, the trace of them, and (5, passes, MoE layers) i64: lookups, hits, bytes looked up and missed,
-    fetches. A fetch is all that an event misses. kept: see `replay`."""
+) -> Iterator[tuple[slice, Trace, Floats]]:
+    """Part by part: which passes, the trace of them, and (5, passes, MoE layers), exact below 2**53: lookups, hits, bytes looked
+    up and missed, fetches. A fetch is all that an event misses. kept: see `replay`."""
     cache, needs = make_cache(trace, policy, semantics, capacity_bytes, expert_format, seed), needs_of(policy)
     assert trace.read is None or not needs_whole(policy, semantics), "the tape is to be held whole"
     whole = [(slice(0, trace.pass_ids.size), trace)]
     for at, part in whole if needs_whole(policy, semantics) else trace.parts:
         keys = stream(part, semantics, needs) if kept is None else kept if part is trace else kept.of(at)
-        totals = np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)), np.int64)
+        totals = np.zeros((5, part.pass_ids.size, len(trace.geometry.moe_layers)))
         hits = look_up(cache, keys, semantics)
         _add_events(keys.keys, keys.offsets, keys.event_pass, cache.sizes, hits, totals, trace.geometry.n_experts)
         assert totals[0].sum() == keys.keys.size, "a lookup was lost"
         yield at, part, totals
 
 
-@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], int64[:, :, ::1], int64)")
+@kernel("void(int32[::1], int64[::1], int32[::1], int64[::1], uint8[::1], float64[:, :, ::1], int64)")
 def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # type: ignore[no-untyped-def]
     """Adds every event to its pass and layer: lookups, hits, bytes looked up, bytes missed, one fetch if anything was missed.
     Experts of a layer are of one size."""

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tokentape.hw.clock import StepCost
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows, Work
+from tokentape.hw.work import Floats, Rows, Work
 from tokentape.replay.passes import pass_costs
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import Trace
@@ -70,7 +69,7 @@ def busy_s(operations: pl.DataFrame) -> dict[str, float]:
 
 def replay_step(
     trace: Trace,
-    lookups: NDArray[np.int64],
+    lookups: Floats,
     hardware: HardwareSpec,
     semantics: Semantics,
     weight_format: str,

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, Band, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Ints, Rows, Values, Work
+from tokentape.hw.work import Floats, Ints, Rows, Values, Work
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.tokens import Blocks, Tokens, blocks_of
 from tokentape.replay.trace import PREFILL, Trace
@@ -39,7 +38,7 @@ class PassCosts:
 
 def costs_of(
     trace: Trace,
-    found: Iterable[tuple[slice, Trace, Ints]],
+    found: Iterable[tuple[slice, Trace, Floats]],
     machine: HardwareSpec | None,
     semantics: Semantics,
     weight_format: str,
@@ -77,7 +76,7 @@ def pass_costs(
     semantics: Semantics,
     weight_format: str,
     profile: str,
-    found: NDArray[np.int64],
+    found: Floats,
     keeps: bool = False,
     by_layer: bool = False,
 ) -> tuple[Work, StepCost]:
@@ -195,10 +194,10 @@ def _format_of(weight_format: str) -> str:
 
 
 def _experts(
-    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks, found: Ints
+    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks, found: Floats
 ) -> tuple[Rows, ...]:
     """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
-    n_lookups, looked_up, missed, n_fetches = (found[of].astype(np.float64) for of in (0, 2, 3, 4))
+    n_lookups, _, looked_up, missed, n_fetches = found
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
     tokens, stored = trace.pass_tokens[:, None], _format_of(weight_format)
     chosen: Values = tokens * float(trace.geometry.top_k)

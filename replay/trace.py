@@ -275,7 +275,7 @@ REASONS = {
 
 @kernel("int64(int64[::1], int32[::1], int64[::1], int32[::1], int32[::1], int32[::1], int32[::1], int32[:, ::1], int64[::1])")
 def _take(pass_ids, index_of, pass_id, request, position, row_pass, row_layer, positions, state):  # type: ignore[no-untyped-def]
-    """Writes the indices of the rows' passes and, in place of them, layers; in `state` those of the last, and whether positions grow.
+    """Writes the indices of the rows' passes and layers (in place of them), and in `state` the last's and whether positions grow.
 
     Returns what is wrong with the first bad row, marked by pass -2, or 0. positions: the last of each request in each layer.
     """

@@ -172,7 +172,7 @@ class Tape:
         rows = self._rows(table)
         for path in self.files(table):
             with self._opened(table, path, buffer_size=1 << 20, pre_buffer=False) as file:
-                for batch in file.iter_batches(n_rows, columns=list(columns) or self._columns(table)):
+                for batch in file.iter_batches(n_rows, columns=list(columns) or self._columns(table), use_threads=False):
                     with self._naming():
                         frame = rows.see_part(batch)
                     yield frame
@@ -196,16 +196,18 @@ class Tape:
         from tokentape.warehouse.contradictions import Rows
 
         needs_members = table not in ("requests", "losses")
-        requests = self._requests if needs_members and self.has("requests") else None
-        passes = self._passes if needs_members and table != "passes" and self.has("passes") else None
+        requests = self.requests if needs_members and self.has("requests") else None
+        passes = self.passes if needs_members and table != "passes" and self.has("passes") else None
         return Rows(table, self.geometry, "missing_rows" in self.manifest.flags, requests, passes)
 
     @cached_property
-    def _requests(self) -> pl.DataFrame:
+    def requests(self) -> pl.DataFrame:
+        """The tape's requests, read once."""
         return self.read("requests")
 
     @cached_property
-    def _passes(self) -> pl.DataFrame:
+    def passes(self) -> pl.DataFrame:
+        """The tape's passes, read once."""
         return self.read("passes")
 
     @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Ints
+from tokentape.hw.work import Floats, Ints
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.resolve import told
 from tokentape.policies.serving import Continuous
@@ -96,13 +96,13 @@ def replay_sliced(
     )
 
 
-def found_in(trace: Trace, events: Events) -> Ints:
+def found_in(trace: Trace, events: Events) -> Floats:
     """(5, passes, MoE layers) as passes.costs_of takes them. A fetch is all that one layer of a pass misses."""
     shape = (trace.pass_ids.size, len(trace.geometry.moe_layers))
     at = np.ravel_multi_index((trace.row_pass.astype(np.int64), trace.row_layer), shape)
     n_hits = events.n_lookups - (1 - events.msb_hit.astype(np.int64)).sum(axis=1)
     counted = (events.n_lookups, n_hits, events.dram_bytes, events.flash_bytes)
-    sums = [np.bincount(at, of, shape[0] * shape[1]).astype(np.int64).reshape(shape) for of in counted]  # exact below 2**53
+    sums = [np.bincount(at, of, shape[0] * shape[1]).reshape(shape) for of in counted]  # exact below 2**53
     return np.stack([*sums, sums[3] > 0])
 
 
