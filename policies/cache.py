@@ -19,7 +19,7 @@ from tokentape.policies.kernels import dispatcher_of, numbers_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, KNOWN, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
 from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
-from tokentape.policies.queue import look_up_queue, run_queue_serial, shrink_queue
+from tokentape.policies.queue import look_up_queue, shrink_queue
 from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, see_profile, settle_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
 
@@ -131,7 +131,7 @@ class ExpertCache:
         n_links, n_ranked = 2 * n_keys + n_caches * (2 * n_lists or SPARE), 0 if n_lists else n_keys
         flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
         self.state = CacheState(
-            how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers], np.int64),
+            how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers, self.is_even], np.int64),
             params=numbers_of(policy) if kind == "ranked" else np.zeros(0),
             layer_of=(np.arange(n_ranked) // max(1, n_keys // n_layers)).astype(np.int32),
             sizes=sizes,
@@ -218,11 +218,6 @@ class ExpertCache:
         events = EACH if offsets is None else offsets
         if self.policy.kind == "future":
             self._advance_future(keys, events, hits)
-        elif self.policy.kind == "queue" and offsets is None:
-            run_queue_serial(
-                keys, self.sizes, self.cache_of, self.capacity, self.policy.promote, self.is_even, self.state.link,
-                self.state.resident, self.used, hits,
-            )  # fmt: skip
         elif getattr(self.policy, "rank", None) is LFU.rank and keys.size > 4 * self.sizes.size and self._is_even(events):
             self._advance_counted(keys, events, hits)
         else:

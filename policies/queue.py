@@ -5,10 +5,10 @@ this is the textbook cache. Memory: 8 B of links and 9 B of state per expert, on
 unsigned: numba then leaves out the test for negative ones, which more than doubles the speed.
 """
 
-from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
-from tokentape.policies.protocol import FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
+from tokentape.policies.kernels import array, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.protocol import EVEN, FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
 
-_I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
+_I32, _U8, _U32 = (array(t, 1) for t in (int32, uint8, uint32))
 
 
 @kernel(inline="always")
@@ -71,34 +71,6 @@ def _run_full(keys, cache_of, n_keys, begin, link, resident, hits):  # type: ign
     link[2 * sentinel], link[2 * sentinel + 1] = back, front
 
 
-@kernel(void(_I32, _I64, _I32, _I64, boolean, boolean, _U32, _U8, _I64, _U8), allocates=False)
-def run_queue_serial(keys, sizes, cache_of, capacity, promote, is_even, link, resident, used, hits):  # type: ignore[no-untyped-def]
-    """Every key an event of its own. is_even: all experts are of one size. An expert larger than its cache is
-    streamed."""
-    n_keys, n_caches = uint64(sizes.shape[0]), uint64(capacity.shape[0])
-    n_full = uint64(0)
-    for c in range(n_caches):
-        n_full += used[c] > 0 and used[c] + sizes[0] > capacity[c]
-    for i in range(uint64(keys.shape[0])):
-        if n_full == n_caches and promote and is_even:
-            _run_full(keys, cache_of, n_keys, i, link, resident, hits)
-            break
-        key = uint64(uint32(keys[i]))
-        c = uint64(uint32(cache_of[key]))
-        sentinel = n_keys + c
-        hits[i] = resident[key]
-        if resident[key]:
-            if promote and uint64(link[2 * key + 1]) != sentinel:
-                unlink(key, link)
-                push_back(key, sentinel, link)
-        elif sizes[key] <= capacity[c]:
-            was_full = used[c] + sizes[0] > capacity[c]
-            while used[c] + sizes[key] > capacity[c]:
-                _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
-            _enter(key, sentinel, link, resident, sizes, used, c)
-            n_full += used[c] + sizes[0] > capacity[c] and not was_full
-
-
 @kernel(inline="always")
 def _use(keys, start, end, sentinel, sizes, link, resident, hits, room):  # type: ignore[no-untyped-def]
     """An event's experts move to the back, those that miss as if they were linked to themselves, so that no branch waits for what
@@ -130,14 +102,22 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
     how, sizes, cache_of, capacity, link = cache.how, cache.sizes, cache.cache_of, cache.capacity, cache.link
     resident, used, stamp = cache.resident, cache.used, cache.stamp
     promote, keep_overflow, hits_first = how[FLAG] != 0, how[KEEPS] != 0, how[HITS_FIRST] != 0
-    n_keys = uint64(sizes.shape[0])
-    for e in range(uint64(offsets.shape[0] - 1)):
-        start, end = uint64(offsets[e]), uint64(offsets[e + 1])
+    n_keys, n_caches, n_full = uint64(sizes.shape[0]), uint64(capacity.shape[0]), uint64(0)
+    one_by_one = offsets.shape[0] == 0
+    n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
+    for c in range(n_caches):
+        n_full += used[c] > 0 and used[c] + sizes[0] > capacity[c]
+    for e in range(uint64(n_events)):
+        start = e if one_by_one else uint64(offsets[e])
+        end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
         if start == end:
             continue
+        if one_by_one and promote and how[EVEN] != 0 and n_full == n_caches:
+            _run_full(keys, cache_of, n_keys, start, link, resident, hits)
+            break
         now = first_event + int64(e)
         c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
-        sentinel = n_keys + c
+        sentinel, was_full = n_keys + c, used[c] + sizes[0] > capacity[c]
         if promote and not hits_first:
             used[c] = capacity[c] - _use(keys, start, end, sentinel, sizes, link, resident, hits, capacity[c] - used[c])
         else:
@@ -163,6 +143,7 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
                 node = after
         while used[c] > capacity[c] and not keep_overflow:  # the event alone is too large: its first members are streamed
             _drop(uint64(link[2 * sentinel + 1]), link, resident, sizes, used, c)
+        n_full += used[c] + sizes[0] > capacity[c] and not was_full
 
 
 @kernel(SHRINK, allocates=False)
