@@ -7,14 +7,13 @@ import tempfile
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from bench.replay import in_new_process
 from tokentape.capture.importers.rows import RoutedRows, tables_of
 from tokentape.capture.rows import rows_of
 from tokentape.policies.compact import compacted
 from tokentape.warehouse import models
-from tokentape.warehouse.tape import Manifest, Store, Tape
+from tokentape.warehouse.tape import Store, Tape
 
 MODEL, N_SHARDS, N_TOKENS = "qwen3-30b-a3b", 16, 16_384  # of each shard, one request: 100 M lookups
 REPLAY = """
@@ -48,7 +47,7 @@ def bench(tape: Tape) -> dict[str, Any]:
 
 def compact_bytes(tape: Tape, store: Store) -> float:
     """What a row of `scores` takes in a capture with --compact-scores."""
-    of, rows = tape.manifest, pa.concat_tables(tape.shards("scores"))
+    of, rows = tape.manifest, tape.read("scores").to_arrow()
     exact = rows["scores"].combine_chunks().values.to_numpy().reshape(rows.num_rows, -1)
     scores = compacted(exact, rows["layer"].to_numpy(), of.score_rule, of.score_params, of.geometry.top_k)
     table = rows.set_column(rows.schema.get_field_index("scores"), rows.schema.field("scores"), rows_of(scores))
@@ -59,7 +58,7 @@ def compact_bytes(tape: Tape, store: Store) -> float:
 def write(store: Store) -> int:
     """A tape of drawn routing, a request per shard; how many lookups it has."""
     geometry, rng, writer = models.load(MODEL).geometry, np.random.default_rng(0), store.writer("long")
-    layers, rows = np.array(geometry.moe_layers), dict[str, int]()
+    layers, n_rows = np.array(geometry.moe_layers), 0
     for shard in range(N_SHARDS):
         position = np.repeat(np.arange(N_TOKENS), layers.size)
         first, step = (
@@ -73,14 +72,9 @@ def write(store: Store) -> int:
         )  # fmt: skip
         tables = tables_of(made, "drawn", {}, {})
         writer.write_shard(shard, tables)
-        rows = {name: rows.get(name, 0) + of.num_rows for name, of in tables.items()}
-    fields = {
-        "trace_id": "long",
-        "origin": "synthetic",
-        "source": "bench",
-        "model_id": MODEL,
-        "dataset": "drawn",
-        "n_shards": N_SHARDS,
-    }
-    writer.finish(Manifest(**fields, geometry=geometry, tables=tuple(rows), rows=rows, created_utc="2026-01-01T00:00:00+00:00"))
-    return rows["routing"] * geometry.top_k
+        n_rows += tables["routing"].num_rows
+    writer.finish(
+        tables, N_SHARDS, origin="synthetic", source="bench", model_id=MODEL, dataset="drawn", geometry=geometry,
+        created_utc="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    return n_rows * geometry.top_k

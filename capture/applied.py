@@ -20,7 +20,7 @@ from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
 from tokentape.capture.routing import RoutingCapture
-from tokentape.capture.run import PACKAGES, manifest_of
+from tokentape.capture.run import PACKAGES, facts_of
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
 from tokentape.warehouse.tape import Store
 
@@ -66,5 +66,5 @@ class AppliedTape:
             source, geometry = self.loaded.source.model_id, measure.geometry(self.loaded.model)
             flags = {"policy": f"{self.settings['policy']} ran inside the model: expert_ids are what it applied"}
             told = {"source": source, "dataset": self.dataset, "seed": self.seed, "settings": self.settings, "flags": flags}
-            self.writer.finish(manifest_of(self.loaded, geometry, self.writer, DEFAULT_TABLES, self.n_shards, **told))
+            self.writer.finish(DEFAULT_TABLES, self.n_shards, **facts_of(self.loaded, geometry), **told)
         return self.trace_id

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +31,7 @@ from tokentape.capture.speculation.drafters import Drafter, drafter_of
 from tokentape.capture.speculation.tape import RoundRecorder
 from tokentape.policies.compact import compacted
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.tape import Manifest, Store, TapeWriter, is_disk_full
+from tokentape.warehouse.tape import Store, TapeWriter, is_disk_full
 
 __all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
 
@@ -115,7 +114,7 @@ def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
     told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}
     told["attention"] = _attention_notes(settings, attention)
-    writer.finish(manifest_of(loaded, geometry, writer, settings.tables, n_shards, **told))
+    writer.finish(settings.tables, n_shards, **facts_of(loaded, geometry), **told)
     return planned.trace_id
 
 
@@ -217,29 +216,20 @@ def _size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.2f} MB"
 
 
-def manifest_of(
-    loaded: models.Loaded, geometry: Geometry, writer: TapeWriter, tables: tuple[str, ...], n_shards: int, **told: Any
-) -> Manifest:
-    """Of a tape that `loaded` made; told: the manifest's other fields."""
-    source = loaded.source
+def facts_of(loaded: models.Loaded, geometry: Geometry) -> dict[str, Any]:
+    """What the manifest of a tape that `loaded` made says of it."""
     rule, params = families.score_rule(loaded.model, geometry.top_k) if geometry.moe_layers else (None, {})
-    return Manifest(
-        trace_id=writer.trace_id,
-        origin="captured",
-        model_id=source.model_id,
-        model_revision=source.fingerprint,
-        geometry=geometry,
-        score_rule=rule,
-        score_params=params,
-        tables=tables,
-        rows=writer.count_rows(tables, n_shards),
-        n_shards=n_shards,
-        weights=loaded.weights,
-        tokenizer_sha256=models.tokenizer_sha256(loaded.tokenizer),
-        versions={"python": platform.python_version(), **versions(*PACKAGES)},
-        created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
-        **told,
-    )
+    return {
+        "origin": "captured",
+        "model_id": loaded.source.model_id,
+        "model_revision": loaded.source.fingerprint,
+        "geometry": geometry,
+        "score_rule": rule,
+        "score_params": params,
+        "weights": loaded.weights,
+        "tokenizer_sha256": models.tokenizer_sha256(loaded.tokenizer),
+        "versions": {"python": platform.python_version(), **versions(*PACKAGES)},
+    }
 
 
 def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | None) -> dict[str, Any]:

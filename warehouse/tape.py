@@ -18,8 +18,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import gettempdir
@@ -347,13 +348,16 @@ class TapeWriter:
                     counts[name] += pq.ParquetFile(handle).metadata.num_rows
         return counts
 
-    def finish(self, manifest: Manifest) -> None:
-        """Writes the manifest with the sums of the shards as they lie in the store, and before it the store's card.
+    def finish(self, tables: Iterable[str], n_shards: int, **told: Any) -> None:
+        """Writes the manifest with the rows and sums of the shards as they lie in the store, and before it the store's card.
 
-        One that another process wrote meanwhile stays; FileExistsError if its sums are not the same.
+        told: the manifest's other fields. One that another process wrote meanwhile stays; FileExistsError if its sums are not the
+        same.
         """
+        tables, shards = tuple(tables), range(n_shards)
+        known = {"rows": self.count_rows(tables, n_shards), "created_utc": datetime.now(UTC).isoformat(timespec="microseconds")}
+        manifest = Manifest(trace_id=self.trace_id, tables=tables, n_shards=n_shards, **(known | told))
         self.store.write_card()
-        shards = range(manifest.n_shards)
         sums = {name: [sums_of(self.store.fs, self._part(name, shard)).file for shard in shards] for name in manifest.tables}
         recorded = {name: self._recorded(name, shards) for name in manifest.tables if TABLES[name].optional}
         fields = manifest.model_dump(mode="json") | {"sha256": sums, "recorded": recorded, "seal": seals.PLACE}

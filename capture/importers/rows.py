@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +21,7 @@ from tokentape.capture.importers import checks
 from tokentape.capture.importers.grouped import Grouped, run_starts
 from tokentape.capture.rows import numbers, request_table, rows_of, words
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import Store
 
 
 def no_widths(architecture: str = "unknown", n_layers: int = 0, **known: Any) -> Geometry:
@@ -125,21 +124,16 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
     try:
         writer.write_shard(0, tables)
         writer.finish(
-            Manifest(
-                trace_id=source.trace_id,
-                origin="imported",
-                source=source.path.name,
-                model_id=source.model_id,
-                dataset=source.dataset,
-                geometry=source.geometry,
-                tables=tuple(tables),
-                rows={name: table.num_rows for name, table in tables.items()},
-                n_shards=1,
-                settings=source.settings,
-                flags=flags,
-                versions={"numpy": np.__version__, "polars": version("polars"), "pyarrow": pa.__version__},
-                created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
-            )
+            tables,
+            1,
+            origin="imported",
+            source=source.path.name,
+            model_id=source.model_id,
+            dataset=source.dataset,
+            geometry=source.geometry,
+            settings=source.settings,
+            flags=flags,
+            versions={"numpy": np.__version__, "polars": version("polars"), "pyarrow": pa.__version__},
         )
     except BaseException:
         writer.discard()

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from tokentape.capture.synthetic.generator import VERSION
 from tokentape.capture.synthetic.profiles import ANCHOR, Profile, profile
 from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.tape import Manifest, Store, TapeWriter
+from tokentape.warehouse.tape import Store, TapeWriter
 
 TABLES = ("requests", "tokens", "passes", "routing", "scores")
 SHARD_VALUES = 2**24  # numbers of the widest column held in memory: 64 MiB as f32
@@ -136,22 +135,17 @@ def _write(
         writer.write_shard(shard, {name: pa.concat_tables([of[name] for of in made]) for name in settings.tables})
     achieved = {"anchor": ANCHOR, "lru_miss_frac": half_cached.miss_frac, "n_lookups": half_cached.n_lookups}
     writer.finish(
-        Manifest(
-            trace_id=writer.trace_id,
-            origin="synthetic",
-            source=f"capture.synthetic, generator version {VERSION}",
-            model_id=model,
-            dataset=DATASET,
-            geometry=geometry,
-            score_rule=drawn.score_rule,
-            score_params=drawn.score_params,
-            tables=settings.tables,
-            rows=writer.count_rows(settings.tables, len(starts)),
-            n_shards=len(starts),
-            seed=settings.seed,
-            settings=asdict(settings),
-            statistics={**drawn.statistics, "achieved": achieved},
-            versions={name: metadata.version(name) for name in PACKAGES},
-            created_utc=datetime.now(UTC).isoformat(timespec="microseconds"),
-        )
+        settings.tables,
+        len(starts),
+        origin="synthetic",
+        source=f"capture.synthetic, generator version {VERSION}",
+        model_id=model,
+        dataset=DATASET,
+        geometry=geometry,
+        score_rule=drawn.score_rule,
+        score_params=drawn.score_params,
+        seed=settings.seed,
+        settings=asdict(settings),
+        statistics={**drawn.statistics, "achieved": achieved},
+        versions={name: metadata.version(name) for name in PACKAGES},
     )

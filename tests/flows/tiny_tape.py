@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tables import schema
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import Store
 
 N_LAYERS, N_EXPERTS, TOP_K = 3, 8, 2
 N_PROMPT, N_OUTPUT, N_REQUESTS = 6, 30, 3
@@ -68,14 +68,8 @@ def write_tiny(
     writer, shards = store.writer(trace_id), by_request(tables) if is_split else [tables]
     for shard, rows in enumerate(shards):
         writer.write_shard(shard, rows)
-    fields = {
-        "trace_id": trace_id, "origin": "synthetic", "source": "tests", "model_id": "tiny", "dataset": "tiny", "geometry": TINY,
-        "tables": tuple(tables),
-        "rows": {name: table.num_rows for name, table in tables.items()},
-        "n_shards": len(shards),
-        "created_utc": "2026-11-20T00:00:00Z",
-    }  # fmt: skip
-    writer.finish(Manifest.model_validate({**fields, **changes}))
+    fields = {"origin": "synthetic", "source": "tests", "model_id": "tiny", "dataset": "tiny", "geometry": TINY}
+    writer.finish(changes.pop("tables", tables), len(shards), **{**fields, "created_utc": "2026-11-20T00:00:00Z", **changes})
 
 
 def write_losses(store: Store, trace_id: str) -> None:

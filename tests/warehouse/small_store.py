@@ -12,7 +12,7 @@ from tokentape.warehouse.at_rest import at_rest
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.sums import sums_of
 from tokentape.warehouse.tables import TABLES, schema
-from tokentape.warehouse.tape import Manifest, Store
+from tokentape.warehouse.tape import Store
 
 TRACE = "hand-made"
 GEOMETRY = Geometry(
@@ -43,6 +43,7 @@ def write_tape(
     trace_id: str = TRACE,
     change: Callable[[dict[str, pa.Table]], None] = lambda tables: None,
     tables: dict[str, pa.Table] | None = None,
+    n_shards: int = 1,
     **fields: object,
 ) -> None:
     """The hand-made tape, finished, or one of `tables`; `change` is done to them first, `fields` are others of its manifest."""
@@ -50,9 +51,8 @@ def write_tape(
     change(tables)
     writer = store.writer(trace_id)
     writer.write_shard(0, tables)
-    made = {"trace_id": trace_id, "origin": "captured", "source": "hand", "model_id": "tiny", "dataset": "hand", "n_shards": 1}
-    made |= {"geometry": GEOMETRY, "tables": tuple(tables), "rows": {name: of.num_rows for name, of in tables.items()}}
-    writer.finish(Manifest(**{**made, "created_utc": "2026-01-01T00:00:00+00:00", **fields}))
+    made = {"origin": "captured", "source": "hand", "model_id": "tiny", "dataset": "hand", "geometry": GEOMETRY}
+    writer.finish(tables, n_shards, **{**made, "created_utc": "2026-01-01T00:00:00+00:00", **fields})
 
 
 def summed_anew(store: Store, trace_id: str = TRACE) -> None:
