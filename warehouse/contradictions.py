@@ -58,8 +58,8 @@ class Rows:
             most = int(passes["n_tokens"].to_numpy().max(initial=0))
             self._counts = np.zeros((passes.height, n_layers), np.min_scalar_type(most + 1))
 
-    def see(self, rows: pa.Table) -> None:
-        """A whole shard: a request's rows are all in one."""
+    def see(self, rows: pa.Table) -> pl.DataFrame:
+        """A whole shard, as a frame: a request's rows are all in one."""
         frame = self.see_part(rows)
         if "request_id" in frame.columns:
             here = set(frame["request_id"].unique().to_list())
@@ -75,10 +75,13 @@ class Rows:
         if bad is not None:
             named = ", ".join(f"{name} {value}" for name, value in zip(key, frame.select(key).row(bad), strict=True))
             raise Contradiction(f"{self.table} row {self._n_seen - frame.height + bad} is there twice ({named})")
+        return frame
 
     def see_part(self, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
         """Some rows of a shard, as a frame."""
-        frame = pl.DataFrame(rows)
+        frame = pl.DataFrame(
+            type(rows).from_arrays(rows.columns, rows.schema.names)
+        )  # Polars falls over metadata that is no text
         for is_bad, what in self._rules(frame):
             bad = _first(is_bad)
             if bad is not None:

@@ -153,9 +153,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         if any(map(tape.has, _SUMMED)):
             _summarise(connection, tape)
         if tape.has("losses"):
-            losses = pa.concat_tables(tape.shards("losses"))
-            named = losses.append_column("trace_id", pa.array([tape.trace_id] * losses.num_rows, pa.string()))
-            _insert(connection, "expert_losses", named)
+            _insert(connection, "expert_losses", tape.read("losses").with_columns(trace_id=pl.lit(tape.trace_id)).to_arrow())
     complete = batches(store)
     n_incomplete = len({batch for name in RESULT_TABLES for batch in batches(store, name)} - set(complete))
     # A file that is damaged itself is for its reader to name.

@@ -150,7 +150,7 @@ class Tape:
             raise BadTape(f"{path}: changed since it was written, its SHA-256 is not the manifest's; {self._remedy}")
         return found
 
-    def shards(self, table: str) -> Iterator[pa.Table]:
+    def shards(self, table: str) -> Iterator[pl.DataFrame]:
         """The table's rows, one shard at a time.
 
         Raises BadTape or BadTable on a truncated, foreign, changed or older file and on rows that contradict the tape; on rows
@@ -161,8 +161,8 @@ class Tape:
             with self._opened(table, path) as file:
                 shard = file.read(self._columns(table))
             with self._naming():
-                rows.see(shard)
-            yield shard
+                frame = rows.see(shard)
+            yield frame
         with self._naming():
             rows.end(self.manifest.rows.get(table))
 
@@ -183,9 +183,7 @@ class Tape:
         """The whole table as a Polars frame."""
         import polars as pl
 
-        frame = pl.from_arrow(pa.concat_tables(self.shards(table)))
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return pl.concat(self.shards(table))
 
     def _columns(self, table: str) -> list[str]:
         """Those that hold anything."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from small_store import write_tape
+from small_store import hand_made, write_tape
 
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.tables import conform
@@ -94,7 +94,7 @@ def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(st
 
 def test_a_request_in_two_shards_is_refused(store: Store) -> None:
     write_tape(store)
-    rows = {name: next(iter(store.open("hand-made").shards(name))) for name in ("requests", "tokens", "passes", "routing")}
+    rows = hand_made()
     store.writer("twice").write_shard(1, rows)
     write_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
     with pytest.raises(BadTape, match="request 0 is in two shards"):
