@@ -233,8 +233,6 @@ _add(calibrate, Command, gpu=hardware.calibrate_gpu, serving=serving_fit.calibra
 _add(calibrate, Command, elmoe3d=elmoe3d.calibrate_elmoe3d, cxl_ndp=cxl_ndp.calibrate_cxl_ndp)
 _add(calibrate, Command, router=synthesize.calibrate_router)
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
@@ -262,7 +260,7 @@ def _keep_memory() -> None:
     """What is freed stays with the process up to some MB, since the next part of a tape asks for as much: a twentieth of the time
     of a long replay went into handing it back. Of the C library, where it has such settings."""
     with contextlib.suppress(AttributeError, OSError, TypeError):
-        for setting, n_bytes in ((_TRIM_THRESHOLD, 1 << 27), (_MMAP_THRESHOLD, 1 << 25)):
+        for setting, n_bytes in ((-1, 1 << 27), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
             ctypes.CDLL(None).mallopt(setting, n_bytes)
 
 

@@ -9,6 +9,7 @@ policies/registry.py, which is not followed). How rows are kept decides no numbe
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +27,8 @@ READS = {
     "tokentape.capture.models": "capture/embedded/model/manifest.json",
     "tokentape.capture.speculation.eagle": "capture/embedded/eagle/manifest.json",
 }
+# Where statements begin that are in no other: not what goes on, or closes, one of the lines before.
+_STATEMENTS = re.compile(rb"^(?=[^\s#)\]}\"'])(?!(?:elif|else|except|finally)\b)", re.MULTILINE)
 
 
 @lru_cache(maxsize=256)
@@ -55,8 +58,17 @@ def closure(*engine: str, also: tuple[str, ...] = (), root: Path = ROOT) -> dict
         name = _module(waiting.pop(), root)
         if name and name not in found:
             found[name] = _file(name, root)
-            waiting += imported_names(found[name].read_bytes(), str(found[name]))
+            waiting += _imported(found[name])
     return found
+
+
+def _imported(path: Path) -> tuple[str, ...]:
+    """Names that a module of ours imports, from its statements that hold the word: a seventh of the time for all of them."""
+    source = path.read_bytes()
+    try:
+        return imported_names(b"".join(of for of in _STATEMENTS.split(source) if re.search(rb"\bimport\b", of)), str(path))
+    except ValueError:  # words of a text, taken for a statement
+        return imported_names(source, str(path))
 
 
 @lru_cache(maxsize=4096)

@@ -170,6 +170,11 @@ def test_whatever_a_flow_takes_from_the_engines_rooms_is_of_its_engine(modules: 
         assert not {name for name in taken if _counts(name)} - set(reached), file
 
 
+def test_statements_that_hold_an_import_name_what_whole_modules_do() -> None:
+    for file in (file for room in sources.ROOMS for file in (sources.ROOT / room).rglob("*.py")):
+        assert sorted(sources._imported(file)) == sorted(imported_names(file.read_bytes(), str(file))), file
+
+
 def _counts(name: str) -> bool:
     room = name.split(".")[1] if name.startswith("tokentape.") else ""
     return room in sources.ROOMS and not name.startswith(IN_THE_KEY)
