@@ -50,7 +50,7 @@ def compact_bytes(tape: Tape, store: Store) -> float:
     of, rows = tape.manifest, tape.read("scores").to_arrow()
     exact = rows["scores"].combine_chunks().values.to_numpy().reshape(rows.num_rows, -1)
     scores = compacted(exact, rows["layer"].to_numpy(), of.score_rule, of.score_params, of.geometry.top_k)
-    table = rows.set_column(rows.schema.get_field_index("scores"), rows.schema.field("scores"), rows_of(scores))
+    table = rows.set_column(rows.schema.get_field_index("scores"), "scores", rows_of(scores))
     store.write_shard(store.path("scores.parquet"), table)
     return float(store.fs.size(store.path("scores.parquet")) / rows.num_rows)
 
