@@ -110,8 +110,7 @@ class Work:
     def total(self, values: Floats, blocks: Ints | None = None) -> Floats:
         """(steps,) sums of values, each as often as its block occurs; broadcast to (steps, blocks), or (steps, len(blocks))
         of those named."""
-        times = self._times if blocks is None else self._times[..., blocks]
-        full = np.atleast_2d(values)
+        full, times = np.atleast_2d(values), self._times if blocks is None else self._times[..., blocks]
         if full.shape[1] == 1:
             found = full[:, 0] * times.sum(axis=-1)
         elif self.is_once and self.spread is None:

@@ -105,14 +105,15 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
     n_keys, n_caches, n_full = uint64(sizes.shape[0]), uint64(capacity.shape[0]), uint64(0)
     one_by_one = offsets.shape[0] == 0
     n_events = keys.shape[0] if one_by_one else offsets.shape[0] - 1
-    for c in range(n_caches):
+    is_shorter = one_by_one and promote and how[EVEN] != 0
+    for c in range(n_caches if is_shorter else uint64(0)):
         n_full += used[c] > 0 and used[c] + sizes[0] > capacity[c]
     for e in range(uint64(n_events)):
         start = e if one_by_one else uint64(offsets[e])
         end = e + uint64(1) if one_by_one else uint64(offsets[e + uint64(1)])
         if start == end:
             continue
-        if one_by_one and promote and how[EVEN] != 0 and n_full == n_caches:
+        if is_shorter and n_full == n_caches:
             _run_full(keys, cache_of, n_keys, start, link, resident, hits)
             break
         now = first_event + int64(e)
