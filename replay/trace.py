@@ -186,6 +186,9 @@ class _Rows:
         if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
             request = np.searchsorted(members, request).astype(np.int32)
         pass_id, of_trace = rows["pass_id"].to_numpy().astype(np.int64), self._passes.pass_ids
+        if not (widths := rows["expert_ids"].list.len().fill_null(0).to_numpy()).all():  # ids that a policy rerouted may be null
+            row = self._n_forgotten + n + int(np.argmin(widths))
+            raise ValueError(f"tape {self._passes.trace_id}: routing row {row} names no expert; record or import it again")
         why = _take(of_trace, self._index_of, pass_id, request, position, row_pass, row_layer, self._positions, self._state)
         if why:
             row = self._n_forgotten + n + int(np.argmax(row_pass == -2))

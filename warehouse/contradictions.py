@@ -78,10 +78,8 @@ class Rows:
         return frame
 
     def see_part(self, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-        """Some rows of a shard, as a frame."""
-        frame = pl.DataFrame(
-            type(rows).from_arrays(rows.columns, rows.schema.names)
-        )  # Polars falls over metadata that is no text
+        """Some rows of a shard, as a frame. Polars falls over metadata that is no text: it is left out."""
+        frame = pl.DataFrame(type(rows).from_arrays(rows.columns, rows.schema.names))
         for is_bad, what in self._rules(frame):
             bad = _first(is_bad)
             if bad is not None:

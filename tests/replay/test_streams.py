@@ -73,6 +73,8 @@ def in_row(row, **changed):
         (in_row(7, pass_id=99), "routing row 7 belongs to a pass"),
         (lambda r, p: (r.head(0), p), "no routing rows"),
         (lambda r, p: (r, p.filter(pl.col("pass_id") != 3)), "belongs to a pass"),
+        (lambda r, p: (r.with_columns(expert_ids=pl.lit([], dtype=pl.List(pl.Int64))), p), "row 0 names no expert"),
+        (in_row(7, expert_ids=None), "row 7 names no expert"),
         (lambda r, p: (r.reverse(), p), "not ordered"),
         (lambda r, p: (pl.concat([r.head(2), r.slice(1)]), p), "row 2 is there twice"),
         (lambda r, p: (r, p.with_columns(request_ids=pl.lit([], dtype=pl.List(pl.Int64)))), "no member"),

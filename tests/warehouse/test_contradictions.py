@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from small_store import hand_made, write_tape
+from small_store import hand_made, summed_anew, write_tape
 
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.tables import conform
@@ -90,6 +91,16 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
 def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(store: Store) -> None:
     write_tape(store, change=taken("routing", 0, 1, 3, 4), flags={"missing_rows": {"expected": 5, "found": 4}})
     assert len(store.open("hand-made").read("routing")) == 4
+
+
+def test_metadata_that_is_no_text_is_read_past(store: Store) -> None:
+    write_tape(store)
+    path = next(iter(store.open("hand-made").files("routing")))
+    rows = pq.ParquetFile(path).read()
+    field = rows.schema.field("layer").with_metadata({b"unit": b"\xff"})
+    pq.write_table(rows.set_column(rows.schema.get_field_index("layer"), field, rows["layer"]), path, write_page_checksum=True)
+    summed_anew(store)
+    assert len(store.open("hand-made").read("routing")) == 5
 
 
 def test_a_request_in_two_shards_is_refused(store: Store) -> None:
