@@ -11,7 +11,7 @@ import pytest
 from small_store import hand_made, summed_anew, write_tape
 
 from tokentape.warehouse.load import database_path, load
-from tokentape.warehouse.tables import conform
+from tokentape.warehouse.tables import BadTable, conform
 from tokentape.warehouse.tape import BadTape, Store
 
 Tables = dict[str, pa.Table]
@@ -101,6 +101,28 @@ def test_metadata_that_is_no_text_is_read_past(store: Store) -> None:
     pq.write_table(rows.set_column(rows.schema.get_field_index("layer"), field, rows["layer"]), path, write_page_checksum=True)
     summed_anew(store)
     assert len(store.open("hand-made").read("routing")) == 5
+
+
+def test_nothing_in_a_list_is_null_and_a_tape_whose_fields_do_not_say_so_is_read_alike(store: Store) -> None:
+    write_tape(store)
+    written = store.open("hand-made").read("routing")
+    path = next(iter(store.open("hand-made").files("routing")))
+    rows = pq.ParquetFile(path).read()
+    at, ids = rows.schema.get_field_index("expert_ids"), rows["expert_ids"].to_pylist()
+    assert not rows.schema.field(at).type.value_field.nullable
+    for first in (ids[0], [0, None]):
+        column = pa.array([first, *ids[1:]], pa.list_(pa.uint16()))
+        field = pa.field("expert_ids", column.type, nullable=False)
+        pq.write_table(rows.set_column(at, field, column), path, write_page_checksum=True)
+        summed_anew(store)
+        if None not in first:
+            assert store.open("hand-made").read("routing").equals(written)
+            continue
+        with pytest.raises(BadTape, match="routing row 0: its expert_ids go past the model's 4 experts"):
+            store.open("hand-made").read("routing")
+    with pytest.raises(BadTable, match="table routing: a list of column expert_ids holds a null; every entry needs a value"):
+        write_tape(store, "null", change=put("routing", 0, expert_ids=[0, None]))
+    assert store.trace_ids() == ["hand-made"]
 
 
 def test_a_request_in_two_shards_is_refused(store: Store) -> None:
