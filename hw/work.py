@@ -74,10 +74,8 @@ class Work:
     spread: Ints | None = None
 
     def size(self, rows: Rows) -> tuple[int, ...]:
-        """The shape its values broadcast to."""
-        if rows.cells is not None:
-            return (rows.cells.size,)
-        return (self.n_steps, self.n_blocks if rows.blocks is None else rows.blocks.size)
+        """The shape of its operator's arguments together: of one step, or block, where they are alike in all."""
+        return np.broadcast_shapes(*map(np.shape, rows.shapes.values())) if rows.cells is None else (rows.cells.size,)
 
     def by_cell(self, rows: Rows, values: Values) -> Floats:
         """(steps, blocks) sums of values of the rows, each as often as the row stands for."""
@@ -103,7 +101,7 @@ class Work:
         return values if values.shape == shape else np.broadcast_to(values, shape)
 
     def shapes(self, rows: Rows) -> dict[str, NDArray[Any]]:
-        """The arguments of the rows' operator, each as long as the rows are many."""
+        """The arguments of the rows' operator, each as long as those together."""
         size = self.size(rows)
         return {name: np.broadcast_to(np.asarray(values), size).ravel() for name, values in rows.shapes.items()}
 

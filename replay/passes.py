@@ -204,6 +204,8 @@ def _experts(
     if trace.pass_tokens.sum() * trace.geometry.top_k * layers != trace.ids.size:  # some rows are not there
         at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
         chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
+    if (n_lookups == n_lookups[:, :1]).all() and (looked_up == looked_up[:, :1]).all():  # one token's: priced once for all layers
+        n_lookups, looked_up = n_lookups[:, :1], looked_up[:, :1]
     rows = experts_of(trace.geometry, machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
     return (*fetched(machine, blocks, missed, n_fetches, semantics.fetching == "overlapped"), *rows)
 
