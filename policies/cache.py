@@ -18,7 +18,7 @@ from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import dispatcher_of, numbers_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, KNOWN, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
-from tokentape.policies.protocol import GIVEN, RANK_SIGNATURE, CacheState
+from tokentape.policies.protocol import GIVEN, N_NAN, RANK_SIGNATURE, CacheState
 from tokentape.policies.queue import look_up_queue, shrink_queue
 from tokentape.policies.ranked import N_LEAVES, SPARE, look_up_ranked, see_profile, settle_ranked, shrink_ranked
 from tokentape.policies.uniform import look_up_uniform, shrink_uniform
@@ -131,7 +131,7 @@ class ExpertCache:
         n_links, n_ranked = 2 * n_keys + n_caches * (2 * n_lists or SPARE), 0 if n_lists else n_keys
         flag = getattr(policy, "promote", False) or getattr(policy, "bypass", False)
         self.state = CacheState(
-            how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers, self.is_even], np.int64),
+            how=np.array([flag, keep_overflow, hits_first, getattr(policy, "ages", False), n_layers, self.is_even, 0], np.int64),
             params=numbers_of(policy) if kind == "ranked" else np.zeros(0),
             layer_of=(np.arange(n_ranked) // max(1, n_keys // n_layers)).astype(np.int32),
             sizes=sizes,
@@ -226,7 +226,14 @@ class ExpertCache:
         self.n_lookups += keys.size
         self.n_events += keys.size if offsets is None else offsets.size - 1
         assert self.keep_overflow or np.all(self.used <= self.capacity), "a cache holds more than its capacity"
+        self.refuse_nan()
         return hits
+
+    def refuse_nan(self) -> None:
+        """Raises ValueError after lookups whose ranks were not all numbers: who leaves first would be told by none."""
+        if n := self.state.how[N_NAN]:
+            why = "its rank must be a number, not the root or logarithm of what may be negative"
+            raise ValueError(f"policy {type(self.policy).__name__} ranked experts NaN {n:,} times: {why}")
 
     def _is_even(self, events: NDArray[np.int64]) -> bool:
         """Whether all experts are of one size and every cache holds every event: there are shorter ways to the same hits then."""

@@ -68,7 +68,7 @@ class Ranked:
 class CacheState(NamedTuple):
     """All that the kernels read and write, of K experts in C caches; what a kind does not use is empty."""
 
-    how: NDArray[np.int64]  # FLAG, KEEPS, HITS_FIRST, AGES, EVEN (of one size, not KEEPS): 1 or 0; N_LAYERS
+    how: NDArray[np.int64]  # FLAG, KEEPS, HITS_FIRST, AGES, EVEN (of one size, not KEEPS): 1 or 0; N_LAYERS; N_NAN (ranks)
     params: NDArray[np.float64]
     sizes: NDArray[np.int64]  # (K,) bytes
     cache_of: NDArray[np.int32]  # (K,) the same for all keys of an event
@@ -97,7 +97,7 @@ class CacheState(NamedTuple):
 
 
 CACHE = record_of(CacheState)
-FLAG, KEEPS, HITS_FIRST, AGES, N_LAYERS, EVEN = range(6)  # of `how`; FLAG: a queue promotes, a ranked cache bypasses
+FLAG, KEEPS, HITS_FIRST, AGES, N_LAYERS, EVEN, N_NAN = range(7)  # of `how`; FLAG: a queue promotes, a ranked cache bypasses
 # look_up(first_event, first_lookup, keys, offsets, gates, scores, rank_of, cache, hits): looks keys up, event by event
 #   keys     (n,) i32  of events one after the other   offsets  (m + 1,) i64  bounds of events; empty: one by one
 #   gates, scores  (n,) f32  or empty                  rank_of  compiled, of RANK_SIGNATURE

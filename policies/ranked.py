@@ -10,7 +10,19 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 import numpy as np
 
 from tokentape.policies.kernels import array, float64, function, int64, kernel, uint32, uint64, void
-from tokentape.policies.protocol import AGES, CACHE, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, RANK_SIGNATURE, SHRINK, Candidate
+from tokentape.policies.protocol import (
+    AGES,
+    CACHE,
+    FLAG,
+    HITS_FIRST,
+    KEEPS,
+    LOOK_UP,
+    N_LAYERS,
+    N_NAN,
+    RANK_SIGNATURE,
+    SHRINK,
+    Candidate,
+)
 
 _I64, _U32 = (array(t, 1) for t in (int64, uint32))
 SPARE = 8  # numbers of a cache's tree beside two for each of its experts
@@ -88,7 +100,9 @@ def _rank(key, c, now, layer, at_layer, is_used, gate, score, rank_of, cache):  
         cache.n_cached[key], cache.n_total[key], cache.profile[key], float64(gate), float64(score), cache.floor[c],
         cache.memory[2 * key : 2 * key + uint64(2)], cache.params,
     )  # fmt: skip
-    return _ordered(rank_of(of))
+    rank = rank_of(of)
+    cache.how[N_NAN] += rank != rank
+    return _ordered(rank)
 
 
 @kernel(inline="always")

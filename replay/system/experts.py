@@ -211,8 +211,10 @@ class ExpertSlots:
                 made[i], made[2 + i], made[4 + i] = of, np.zeros(n_most, np.float32), np.zeros(n_most, np.float32)
         return tuple(made)
 
-    def refuse_row(self) -> None:
-        """Raises ValueError after a run that a row of the tape could not be served in."""
+    def refuse_run(self) -> None:
+        """Raises ValueError after a run in which a row of the tape could not be served, or an expert not ranked."""
+        if self.cache:
+            self.cache.refuse_nan()
 
     def _routed(self, n_rows: int) -> Arguments:
         """What a router chooses by; it writes its choice into ids of this run's own. Nothing where there is none."""

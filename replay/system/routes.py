@@ -62,7 +62,7 @@ class SlicedSlots(ExpertSlots):
         """Of all rows x MoE layers, as they were served last."""
         return events_of(*self.made)
 
-    def refuse_row(self) -> None:
+    def refuse_run(self) -> None:
         if self.marks[at.BAD]:
             row, layer = divmod(int(self.marks[at.BAD]) - 1, self.recorded.ids.shape[1])
             request = int(np.searchsorted(self.recorded.first, row, side="right")) - 1

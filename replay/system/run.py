@@ -128,7 +128,7 @@ def simulate(
     limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
     slots = _told(slots, rule, costs, limits, kv)
     made = SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
-    slots.refuse_row()
+    slots.refuse_run()
     return made
 
 

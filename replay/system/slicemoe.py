@@ -125,7 +125,7 @@ def serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, i
         tape, requests, System("slicemoe", {"route": system}), costs, seed=seed, is_cold=is_cold, capacity_bytes=capacity_bytes
     )
     run_rule(requests, Continuous().rule(trace.geometry.n_layers), costs, Limits(max_seqs=1), slots=slots)
-    slots.refuse_row()
+    slots.refuse_run()
     served = slots.events
     return Events(*(getattr(served, field.name)[tape.row_of] for field in dataclasses.fields(Events))), step[trace.row_pass]
 

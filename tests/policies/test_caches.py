@@ -451,6 +451,12 @@ class Outside(RankedLRU):
         return of.params[3]
 
 
+class NoNumber(RankedLRU):
+    @staticmethod
+    def rank(of):
+        return np.sqrt(1.0 - of.n_total)
+
+
 class Table(RankedLRU):
     def params(self):
         return np.zeros((2, 2))
@@ -469,6 +475,12 @@ def test_a_rank_that_does_not_compile_is_named_with_the_reason():
     ):
         with pytest.raises(ValueError, match=says):
             run(policy, [[0]], [1], 1)
+
+
+def test_ranks_that_are_no_numbers_are_refused():
+    assert run(NoNumber(), [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
+    with pytest.raises(ValueError, match="policy NoNumber ranked experts NaN 2 times"):
+        run(NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
 
 
 def test_parameters_are_a_row_of_numbers_and_nothing_beside_them_is_read():
