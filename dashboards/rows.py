@@ -57,11 +57,12 @@ def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
 def rules_sentence(rules: str) -> str:
     """The joined semantics of a row, in words."""
-    lookup, recency, prefill, start, overflow, fetching, expert_format = rules.split("|")
+    lookup, recency, prefill, start, overflow, fetching, expert_format, profile = rules.split("|")
     size = "recorded expert sizes" if expert_format == "recorded" else f"{expert_format} experts"
     large = {"evict": "larger events are cut to fit", "keep": "larger events stay until the next"}.get(overflow, overflow)
     order = "" if recency == "list-order" else f" ({recency} recency)"
-    return f"{lookup} lookups{order}, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}"
+    priced = "" if profile == "physical" else f", priced by {profile}"
+    return f"{lookup} lookups{order}, {prefill} prefill, {start} cache, {large}, {fetching} fetches, {size}{priced}"
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,5 +1,5 @@
 -- rules: a replay's semantics as one text, part of others
-concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format)
+concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format, coalesce(r.profile, 'physical'))
 
 -- traces: The catalogue with n_replays and n_studied, those of a study; the trace a page opens with first.
 -- The catalogue, the trace a page opens with first: captured, with most replays, newest. Replays of no study are one-offs.

@@ -45,7 +45,7 @@ with pivoted as (
 select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
--- A method: a policy with its parameters in a scope, under the same replay rules, machine and capacity. Its numbers are means
+-- A method: a policy with its parameters in a scope, under the same replay rules, machine, cost profile and capacity. Its numbers are means
 -- over its seeds, so that none wins by a lucky draw, added up in the seeds' order, which the last digit depends on; a replay that
 -- ran in several studies counts once. The replay of all LRU capacities in one pass has no capacity of its own and is left out.
 create view methods as
@@ -53,12 +53,12 @@ with draws as (
     select * from policy_summary
     where policy <> 'lru-all-capacities'
     qualify row_number() over (
-        partition by trace_id, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
+        partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
             capacity_bytes, policy, policy_params, seed
         order by study, replay_id
     ) = 1
 )
-select trace_id, model_id, dataset, hardware, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching,
+select trace_id, model_id, dataset, hardware, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching,
     expert_format, capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound,
     count(*) as n_seeds,
     avg(hit_frac order by seed) as hit_frac, avg(hit_frac_prefill order by seed) as hit_frac_prefill,
@@ -81,13 +81,14 @@ with ran as (select * from policy_summary where policy <> 'lru-all-capacities'),
 beside as (
     select r.replay_id, o.policy, o.expert_format, o.hit_denominator, o.hit_frac, o.decode_step_s, o.decode_energy_j_per_token
     from ran r join ran o using (trace_id, hardware_sha256, scope, lookup, recency, prefill, start, overflow, fetching)
-    where o.policy in ('lru', 'belady') and abs(o.capacity_bytes - r.capacity_bytes) <= 0.01 * r.capacity_bytes
+    where o.policy in ('lru', 'belady') and o.profile is not distinct from r.profile
+        and abs(o.capacity_bytes - r.capacity_bytes) <= 0.01 * r.capacity_bytes
     qualify row_number() over (
         partition by r.replay_id, o.policy
         order by o.expert_format <> r.expert_format, abs(o.capacity_bytes - r.capacity_bytes), o.expert_format, o.replay_id
     ) = 1
 )
-select r.trace_id, r.model_id, r.dataset, r.hardware, r.scope, r.lookup, r.recency, r.prefill, r.start, r.overflow,
+select r.trace_id, r.model_id, r.dataset, r.hardware, r.profile, r.scope, r.lookup, r.recency, r.prefill, r.start, r.overflow,
     r.fetching, r.expert_format, r.capacity_bytes, r.capacity_experts, r.capacity_frac, r.cycle_experts, r.study, r.policy,
     r.policy_params, r.seed, r.is_bound, r.hit_frac, r.hit_denominator, lru.hit_frac as lru_hit_frac,
     belady.hit_frac as belady_hit_frac,
@@ -111,7 +112,7 @@ with timed as (
 select m.* from timed m
 where not exists (
     from timed o
-    where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256
+    where o.trace_id = m.trace_id and o.hardware_sha256 = m.hardware_sha256 and o.profile is not distinct from m.profile
         and abs(o.capacity_bytes - m.capacity_bytes) <= 0.01 * m.capacity_bytes
         and o.lookup = m.lookup and o.recency = m.recency and o.prefill = m.prefill and o.start = m.start
         and o.overflow = m.overflow and o.fetching = m.fetching

@@ -21,7 +21,8 @@ from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- w
 -- caches: part of others: replays of expert caches, one request after the other
 select replay_id as run_id, trace_id as trace, hardware as machine, policy as system,
     policy || if(policy_params in ('', '{}'), '', ' ' || policy_params) || ', ' || scope as method,
-    concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format) as terms,
+    concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format,
+        'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
     outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions
 from replays where policy <> 'lru-all-capacities' and hardware <> ''

@@ -101,6 +101,18 @@ def test_answers_do_not_mix_experiments(small: Store, database: Path) -> None:
         assert "lru-all-capacities" not in after["policy"], name
 
 
+def test_answers_do_not_mix_cost_profiles(small: Store, database: Path) -> None:
+    asked = ("methods", "pareto", "baselines", "best_policy", "energy")
+    before = {name: query(database, f"from {name}" if name not in named() else named()[name].sql).rows() for name in asked}
+    for policy in ("lru", "lfu", "belady", "sieve"):
+        write_replays(small, result_tables(policy, policy, 2, 0.9, 1e-9, 1e-9, study="adhoc", profile="kelle"))
+    loaded = load(small, database_path(small)).database
+    for name, rows in before.items():
+        after = query(loaded, f"from {name}" if name not in named() else named()[name].sql)
+        assert set(after.filter(pl.col("profile").is_null()).rows()) == set(rows), name
+        assert set(after["profile"]) == {None, "kelle"}, name
+
+
 def test_paper_vs_replay(small: Store) -> None:
     database = load(small, database_path(small)).database
     assert query(database, "from paper_vs_replay").is_empty()
