@@ -64,6 +64,12 @@ def model_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def tiny():
+    """A tiny model of every family with experts; a module's tests leave them as they were."""
+    return {name: tiny_families.build(name) for name in tiny_families.MOE_CONFIGS}
+
+
 @pytest.fixture(scope="session")
 def prompts(tmp_path_factory):
     """A .jsonl file of seven short prompts of unequal length."""

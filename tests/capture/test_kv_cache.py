@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tiny_families import CONFIGS, VOCAB, build
+from tiny_families import CONFIGS, VOCAB, build, generate
 
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
@@ -42,14 +42,6 @@ def requests(lengths=(12,), n=10, vocabulary=VOCAB, forced=False):
     rng = np.random.default_rng(7)
     draw = lambda k: tuple(rng.integers(3, vocabulary, k).tolist())  # noqa: E731
     return [Request(i, draw(k), n, forced=draw(n) if forced else None) for i, k in enumerate(lengths)]
-
-
-def generate(model, batch, *slots):
-    """Outcomes, and the last column's logits of every pass."""
-    seen = []
-    with Inside(model, *slots) as inside, model.register_forward_hook(lambda _, args, output: seen.append(output.logits[:, -1])):
-        outcomes = decode(model, batch, GREEDY, frozenset(), 0, inside)
-    return [o.output_ids for o in outcomes], torch.stack(seen)
 
 
 @pytest.mark.parametrize("n_policies", [1, pytest.param(3, marks=pytest.mark.slow)])

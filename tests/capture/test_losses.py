@@ -20,12 +20,6 @@ from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import BadTape, Store
 
-
-@pytest.fixture(scope="module")
-def models():
-    return {name: build(name) for name in MOE_CONFIGS}
-
-
 # ------------------------------------------------------------------------------------------------------------------- GPTQ
 
 
@@ -139,8 +133,8 @@ def rows_in(found):
 
 
 @pytest.mark.parametrize("name", MOE_CONFIGS)
-def test_a_reservoir_holds_what_was_routed_to_the_expert_and_then_others_of_the_layer(models, name):
-    reservoirs, seen = watched(models[name], batch_size=1)
+def test_a_reservoir_holds_what_was_routed_to_the_expert_and_then_others_of_the_layer(tiny, name):
+    reservoirs, seen = watched(tiny[name], batch_size=1)
     some_topped_up = False
     for layer, passes in seen.items():
         states = torch.cat([states for states, _ in passes]).float()
@@ -156,20 +150,20 @@ def test_a_reservoir_holds_what_was_routed_to_the_expert_and_then_others_of_the_
     assert some_topped_up
 
 
-def test_padding_is_no_token(models):
-    alone, _ = watched(models["Qwen3Moe"], batch_size=1)
-    padded, _ = watched(models["Qwen3Moe"], batch_size=4)
+def test_padding_is_no_token(tiny):
+    alone, _ = watched(tiny["Qwen3Moe"], batch_size=1)
+    padded, _ = watched(tiny["Qwen3Moe"], batch_size=4)
     for expert in range(8):
         one, other = alone.rows(1, expert), padded.rows(1, expert)
         assert (one.calibration.shape, one.topped_up) == (other.calibration.shape, other.topped_up)
         assert torch.allclose(one.calibration, other.calibration, atol=1e-4)
 
 
-def test_a_full_reservoir_is_a_seeded_uniform_sample(models):
+def test_a_full_reservoir_is_a_seeded_uniform_sample(tiny):
     size = 12
-    reservoirs, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size)
-    again, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size, layers=[2])
-    other, _ = watched(models["Qwen3Moe"], n_prompts=8, size=size, seed=8)
+    reservoirs, _ = watched(tiny["Qwen3Moe"], n_prompts=8, size=size)
+    again, _ = watched(tiny["Qwen3Moe"], n_prompts=8, size=size, layers=[2])
+    other, _ = watched(tiny["Qwen3Moe"], n_prompts=8, size=size, seed=8)
     full = [expert for expert in range(8) if reservoirs._of[2, expert].seen > size]
     assert len(full) >= 5
     for expert in full:
@@ -202,11 +196,11 @@ def test_batches_do_not_decide_what_is_kept():
     assert torch.equal(kept[0], kept[2])
 
 
-def test_too_little_text_and_overflows_are_refused(models):
-    reservoirs, _ = watched(models["Qwen3Moe"], n_prompts=2)
+def test_too_little_text_and_overflows_are_refused(tiny):
+    reservoirs, _ = watched(tiny["Qwen3Moe"], n_prompts=2)
     with pytest.raises(ValueError, match="calibration text has 43 tokens; an expert needs at least 64"):
         reservoirs.rows(0, 0)
-    reservoirs, _ = watched(models["Qwen3Moe"])
+    reservoirs, _ = watched(tiny["Qwen3Moe"])
     with torch.inference_mode():
         reservoirs._of[1, 3].columns[0][0, 0] = float("inf")
     with pytest.raises(ValueError, match="layer 1, expert 3: hidden vectors overflow"):
@@ -217,8 +211,8 @@ def test_too_little_text_and_overflows_are_refused(models):
 
 
 @pytest.mark.parametrize("name", MOE_CONFIGS)
-def test_an_expert_by_itself_is_the_familys_own(models, name):
-    module = experts_of(models[name])[max(experts_of(models[name]))]
+def test_an_expert_by_itself_is_the_familys_own(tiny, name):
+    module = experts_of(tiny[name])[max(experts_of(tiny[name]))]
     x = torch.randn(6, 32, generator=torch.Generator().manual_seed(4))
     for index in (0, 7):
         with torch.no_grad():
@@ -227,9 +221,9 @@ def test_an_expert_by_itself_is_the_familys_own(models, name):
 
 
 @pytest.mark.parametrize("name", MOE_CONFIGS)
-def test_losses_of_every_family(models, name):
+def test_losses_of_every_family(tiny, name):
     """From the definition: the expert with rounded matrices against itself, on calibration and on held-out rows."""
-    model = models[name]
+    model = tiny[name]
     reservoirs, _ = watched(model)
     layer = max(experts_of(model))
     found = run.Calibrated(layer, 3, expert_of(experts_of(model)[layer], 3), reservoirs.rows(layer, 3))
@@ -246,8 +240,8 @@ def test_losses_of_every_family(models, name):
     assert by_bits[3] < by_bits[2] < by_bits[1]
 
 
-def test_down_is_refitted_to_what_the_rounded_up_yields(models):
-    expert = expert_of(experts_of(models["GptOss"])[0], 1)
+def test_down_is_refitted_to_what_the_rounded_up_yields(tiny):
+    expert = expert_of(experts_of(tiny["GptOss"])[0], 1)
     x = torch.randn(100, 32, generator=torch.Generator().manual_seed(5))
     for bits, replica in replicas(expert, x, "gptq", group=8):
         assert torch.equal(replica.up, Gptq(x)(expert.up, levels(expert.up, bits, 8)))
@@ -258,7 +252,7 @@ def test_down_is_refitted_to_what_the_rounded_up_yields(models):
         assert torch.equal(replica.down_bias, expert.down_bias)
 
 
-def test_unknown_layouts_and_quantisers_are_refused(models):
+def test_unknown_layouts_and_quantisers_are_refused(tiny):
     module = build("Qwen3Moe").model.layers[0].mlp.experts
     with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
         next(replicas(expert_of(module, 0), None, "awq"))

@@ -8,6 +8,9 @@ import torch
 import transformers as hf
 from transformers import PreTrainedModel
 
+from tokentape.capture.live.copies import experts_of
+from tokentape.capture.live.loop import Sampling, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.policies.scoring import ranking
 
 VOCAB = 97
@@ -89,6 +92,23 @@ def randomised(model: PreTrainedModel) -> PreTrainedModel:
 
 def prompt(n: int = 24, rows: int = 1) -> torch.Tensor:
     return torch.randint(3, VOCAB, (rows, n), generator=torch.Generator().manual_seed(22))
+
+
+def state_of(model):
+    """What must be as it was once nothing is inside: parameters by identity, counts of experts, hooks."""
+    return (
+        {name: id(p) for name, p in model.named_parameters()},
+        [experts.num_experts for experts in experts_of(model).values()],
+        [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()],
+    )
+
+
+def generate(model, batch, *slots):
+    """What the requests of a batch put out, greedily, with slots inside; the last column's logits of every pass."""
+    seen = []
+    with Inside(model, *slots) as inside, model.register_forward_hook(lambda _, args, output: seen.append(output.logits[:, -1])):
+        outcomes = decode(model, batch, Sampling(), frozenset(), 0, inside)
+    return [o.output_ids for o in outcomes], torch.stack(seen)
 
 
 def read(store, trace_id):
