@@ -74,10 +74,10 @@ def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def connection(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+def connection(request: pytest.FixtureRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     """A warehouse of what the test's file names in MADE, or that of every page."""
     if hasattr(request.module, "MADE"):
-        with opened(tmp_path_factory.mktemp("made") / "all.duckdb", *request.module.MADE) as connection:
+        with opened(*request.module.MADE) as connection:
             yield connection
     else:
         with connect(request.getfixturevalue("database")) as connection:

@@ -25,6 +25,7 @@ from tokentape import warehouse
 from tokentape.dashboards.engine.figures import load
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.engine.say import Rows, filled
+from tokentape.dashboards.shell import Page
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
 from tokentape.warehouse.claim_errors import create_view
 from tokentape.warehouse.sql import connect
@@ -271,13 +272,24 @@ def of_file(page: str) -> Callable[[str], Callable[[dict[str, list[dict]]], None
 
 
 @contextmanager
-def opened(path: Path, *adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
+def opened(*adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
     """A warehouse of the rows that `adders` put into the tables, open for reading."""
     rows: dict[str, list[dict]] = {name: [] for name in NAMES}
     for add in adders:
         add(rows)
-    with connect(write(path, rows)) as connection:
+    with TemporaryDirectory() as folder, connect(write(Path(folder, "rows.duckdb"), rows)) as connection:
         yield connection
+
+
+def page_of(topic: Declared, *adders: Callable[[dict[str, list[dict]]], None], size: int = 16) -> Page:
+    """A page of the rows that `adders` put into the tables."""
+    with opened(*adders) as connection:
+        return topic.page(connection, size)
+
+
+def answers_of(topic: Declared, *adders: Callable[[dict[str, list[dict]]], None]) -> dict[str, dict[str, str]]:
+    """Figure -> selection -> sentence, on such a page."""
+    return {figure.name: dict(figure.answers) for figure in page_of(topic, *adders).figures}
 
 
 def told(page: str) -> dict[tuple[str, str], str]:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 from chromium_page import LAPTOP, PHONE, WIDE, Opened, browser, open_page
-from made_up import opened
+from made_up import page_of
 from made_up_slicemoe import EVERYTHING, add_live, add_unheld
 
 from tokentape.dashboards import index, shell, site
@@ -222,8 +222,7 @@ def test_a_link_sets_the_limits(site_folder: Path, open_file: Opener) -> None:
 @pytest.fixture
 def slicemoe_alone(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """SliceMoE's page of some rows, with Vega inside."""
-    with opened(tmp_path / "rows.duckdb", *request.param) as connection:
-        html = shell.render(slicemoe.page(connection, 16), [(slicemoe.file, slicemoe.title)], is_single=True)
+    html = shell.render(page_of(slicemoe, *request.param), [(slicemoe.file, slicemoe.title)], is_single=True)
     assert len(html.encode()) < PAGE_BYTES + len(shell.vega())
     (tmp_path / slicemoe.file).write_text(html, encoding="utf-8")
     return tmp_path / slicemoe.file

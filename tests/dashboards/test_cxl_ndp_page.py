@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import polars as pl
-from made_up import assert_says, opened
+from made_up import assert_says, opened, page_of
 from made_up_cxl_ndp import EVERYTHING, LARGE, SMALL, add_tape
 
 from tokentape.dashboards.shell import Page
@@ -69,7 +67,7 @@ def test_claims_and_bars(page: Page) -> None:
     assert page.data["checks"]["check"].to_list() == ["end to end, least", "decode gain, 2 bits", "accuracy drop"]
 
 
-def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence(tmp_path: Path) -> None:
+def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         for adder in EVERYTHING:
             if adder.__name__ == "add_claims":
@@ -77,8 +75,7 @@ def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence(tmp_
         first = rows["answers"][0]
         rows["answers"].append(first | {"mode": "paper, end to end", "value": 99.0, "low": None, "high": None})
 
-    with opened(tmp_path / "modes.duckdb", add) as connection:
-        page = cxl_ndp.page(connection, 16)
+    page = page_of(cxl_ndp, add)
     named = page.data["claims"].filter(pl.col("replay") == 99.0)["claim"].to_list()
     assert [text.split("|")[0] for text in named] == ["decode throughput gain, at most, Mixtral-8x7B, end to end"]
     assert ["2 of 2 for calibration" in figure.answers[""] for figure in page.figures if figure.name == "claims"] == [True]
@@ -90,13 +87,13 @@ def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection:
     assert page.data["tables"]["table"].unique().to_list() == ["embedded, gptq (docs 4e5f)"]
 
 
-def test_what_the_paper_gains_is_read_from_the_claims(tmp_path: Path) -> None:
+def test_what_the_paper_gains_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["paper"] == "cxl_ndp"]
 
     def add(rows: dict[str, list[dict]]) -> None:
         rows["claims"] += stated
 
-    with opened(tmp_path / "real.duckdb", add) as connection:
+    with opened(add) as connection:
         found = cxl_ndp.asked(connection)("published")
     gains = ("decode_throughput_gain", "speedup", "e2e_speedup")
     ratios = [row["value"] for row in stated if row["metric"] in gains and row["value"] is not None]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from made_up import assert_says, opened
+from made_up import assert_says, opened, page_of
 from made_up_elmoe3d import (
     EAGLE,
     ELASTIC,
@@ -142,13 +141,13 @@ def test_a_number_of_0_has_no_ratio_and_a_page_with_nan_is_not_written(page: Pag
         shell.render(broken, [])
 
 
-def test_the_papers_gain_of_hotness_is_read_from_the_claims(tmp_path: Path) -> None:
+def test_the_papers_gain_of_hotness_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["metric"] == "hotness_vs_random_pool_acceptance_gain"]
 
     def add(rows: dict[str, list[dict]]) -> None:
         rows["claims"] += stated
 
-    with opened(tmp_path / "real.duckdb", add) as connection:
+    with opened(add) as connection:
         assert elmoe3d.asked(connection)("published_gain_frac")["gain"][0] == pytest.approx(stated[0]["value"] / 100)
 
 
@@ -168,7 +167,7 @@ def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
             assert "level" in text
 
 
-def test_tapes_are_told_apart_and_more_than_fit_are_left_out(tmp_path: Path) -> None:
+def test_tapes_are_told_apart_and_more_than_fit_are_left_out() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_reuse(rows)
         rows["elmoe3d_misses"] += [
@@ -177,19 +176,17 @@ def test_tapes_are_told_apart_and_more_than_fit_are_left_out(tmp_path: Path) -> 
             for source in ("x-1111", "x-2222")
         ]
 
-    with opened(tmp_path / "two.duckdb", add) as connection:
-        pages = [elmoe3d.page(connection, size) for size in (1, 16)]
+    pages = [page_of(elmoe3d, add, size=size) for size in (1, 16)]
     one, every = (page.data["misses"]["panel"].unique(maintain_order=True).to_list() for page in pages)
     assert (one, every) == ([f"{QWEN}, code, 1111"], [f"{QWEN}, code, 1111", f"{QWEN}, code, 2222", f"{QWEN}, synthetic"])
 
 
-def test_rows_of_a_fit_that_saw_the_table_are_not_shown(tmp_path: Path) -> None:
+def test_rows_of_a_fit_that_saw_the_table_are_not_shown() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_table(rows)
         rows["elmoe3d_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elmoe3d_points"]]
         rows["elmoe3d_points"].append(point("table-3", ELASTIC, 1, law="lru"))
 
-    with opened(tmp_path / "fits.duckdb", add) as connection:
-        page = elmoe3d.page(connection, 16)
+    page = page_of(elmoe3d, add)
     assert page.data["cells"]["value"].max() < 99  # type: ignore[operator]
     assert {row["law"] for row in page.choices if "law" in row} == {"paper_law", "physical"}

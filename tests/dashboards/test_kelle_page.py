@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import duckdb
 import polars as pl
 import pytest
-from made_up import assert_says, opened, said_of
+from made_up import assert_says, opened, page_of, said_of
 from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_kept, measured
 
 from tokentape.dashboards.kelle.words import READINGS
@@ -45,7 +43,7 @@ def test_queries_ask_for_what_is_shown(connection: duckdb.DuckDBPyConnection) ->
     assert (ask("kept").height, ask("kept")["kept"].min()) == (9, 0.7)
 
 
-def test_a_reading_without_a_series_has_no_tables(tmp_path: Path) -> None:
+def test_a_reading_without_a_series_has_no_tables() -> None:
     """With one series alone the other's panel would be empty."""
 
     def add(rows: Rows) -> None:
@@ -53,7 +51,7 @@ def test_a_reading_without_a_series_has_no_tables(tmp_path: Path) -> None:
             adder(rows)
         rows["kelle_points"] += [row | {"mode": PHYSICAL} for row in rows["kelle_points"] if row["series"] == "table-9"]
 
-    with opened(tmp_path / "lacking.duckdb", add) as connection:
+    with opened(add) as connection:
         assert set(kelle.asked(connection)("tables")["reading"]) == {PAPER}
 
 
@@ -95,14 +93,13 @@ def test_recent_tokens_win_where_every_score_loses(recent: list[float], scored: 
     assert said_of(kelle, "budgets", pl.DataFrame(rows), table_3=pl.DataFrame(schema=paper)).endswith(words)
 
 
-def test_a_smaller_page_has_fewer_models_and_tapes(tmp_path: Path) -> None:
+def test_a_smaller_page_has_fewer_models_and_tapes() -> None:
     def add(rows: Rows) -> None:
         add_kept(rows)
         for model in ("embedded", "zzz"):
             rows["kelle_quality"].append(measured("recall", "aerp", "", 0.5, budget_tokens=64, model_id=model))
         rows["kv_replays"] += [row | {"trace_id": "zzz"} for row in rows["kv_replays"]]
 
-    with opened(tmp_path / "two.duckdb", add) as connection:
-        page = kelle.page(connection, 1)
+    page = page_of(kelle, add, size=1)
     assert page.data["kept"]["tape"].unique().to_list() == [TRACE]
     assert [row["live"] for row in page.choices if "live" in row] == ["embedded"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
-from made_up import assert_says, opened, said_of, told
+from made_up import answers_of, assert_says, opened, page_of, said_of, told
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -52,13 +51,12 @@ def test_the_page_opens_with_the_table_of_most_predictions(page: Page) -> None:
     assert rows["said_error"].to_list() == ["0.0 %", "-20.0 %", "-0.4 points", "holds"]
 
 
-def test_a_second_answer_by_another_count_is_no_second_prediction(tmp_path: Path) -> None:
+def test_a_second_answer_by_another_count_is_no_second_prediction() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_claims(rows)
         rows["answers"].append(rows["answers"][1] | {"mode": "physical", "value": 500.0})
 
-    with opened(tmp_path / "both.duckdb", add) as connection:
-        page = layered.page(connection, 16)
+    page = page_of(layered, add)
     assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 10.2 % in the median")
     assert page.data["claims"].filter(pl.col("claim").str.contains("counted physically")).height == 1
 
@@ -83,15 +81,14 @@ def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found:
     assert rates.select(capacity("attained")).row(0) == (pytest.approx(found[0]), found[1])
 
 
-def test_the_limit_on_gaps_can_be_the_one_that_is_missed(tmp_path: Path) -> None:
+def test_the_limit_on_gaps_can_be_the_one_that_is_missed() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_rates(rows)
         swapped = {"slo_ttft_frac": "slo_tbt_frac", "slo_tbt_frac": "slo_ttft_frac"}
         for row in rows["serving_points"]:
             row["metric"] = swapped.get(row["metric"], row["metric"])
 
-    with opened(tmp_path / "gaps.duckdb", add) as connection:
-        answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
+    answers = answers_of(layered, add)
     assert "chunked 512 (gaps, 1.05)" in answers["split"][""]
 
 
@@ -142,31 +139,30 @@ def test_rows_without_a_time_are_not_compared() -> None:
     assert other == "b: Chunked waits least for the first token (3.00 s), Chunked has the least TBT p99 (30 ms)."
 
 
-def test_a_gap_that_stays_is_said_to_stay(tmp_path: Path) -> None:
+def test_a_gap_that_stays_is_said_to_stay() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_dense(rows)
         for row in rows["serving_attainment"]:
             row["attained_frac"] -= 0.3 if "layered" in row["point_id"] else 0.0
 
-    with opened(tmp_path / "stays.duckdb", add) as connection:
-        answers = {figure.name: figure.answers for figure in layered.page(connection, 16).figures}
+    answers = answers_of(layered, add)
     assert answers["dense"][""].endswith("at the loosest limits it is -30 points at 1/s: the gap does not close.")
 
 
-def test_layered_is_named_by_what_differs(tmp_path: Path) -> None:
+def test_layered_is_named_by_what_differs() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         for params in (LAYERED, LAYERED | {"n_max": 48, "pass_tokens": 32768}):
             add_point(rows, "other schedulers", "layered", params, 1.3, served(1.0, 0.02))
         add_point(rows, "other schedulers", "chunked", CHUNKED, 1.3, served(1.0, 0.02))
 
-    with opened(tmp_path / "named.duckdb", add) as connection:
+    with opened(add) as connection:
         found = layered_words.of_series(layered_rows.points(layered.asked(connection)), "other schedulers")
     assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
 
 
-def test_parameters_of_the_scheduler_are_found_beside_others_too(tmp_path: Path) -> None:
+def test_parameters_of_the_scheduler_are_found_beside_others_too() -> None:
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
-    with opened(tmp_path / "nested.duckdb", lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
+    with opened(lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
         assert layered_rows.points(layered.asked(c))["chunk_tokens"].to_list() == [512]
 
 

@@ -12,7 +12,7 @@ import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
-from made_up import opened
+from made_up import opened, page_of
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.engine.pages import Declared
@@ -53,21 +53,19 @@ def test_an_empty_warehouse_says_what_to_run(topic: Declared, empty_database: Pa
 
 
 @pytest.mark.parametrize("topic", [elmoe3d, compare], ids=lambda topic: topic.title)  # of the others, test_site.py
-def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: Declared, tmp_path: Path) -> None:
+def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: Declared) -> None:
     made = PARTS[topic][0]
     tapes = [made.add_tape] if hasattr(made, "add_tape") else []
-    with opened(tmp_path / "all.duckdb", *made.EVERYTHING, *tapes) as connection:
-        page = topic.page(connection, 16)
+    page = page_of(topic, *made.EVERYTHING, *tapes)
     assert [figure.name for figure in page.figures if figure.chart is None or not opening_answer(page, figure)] == []
 
 
 @pytest.mark.parametrize(("topic", "part"), [(topic, part) for topic, (_, parts) in PARTS.items() for part in parts])
-def test_each_part_stands_alone(topic: Declared, part: str, tmp_path: Path) -> None:
+def test_each_part_stands_alone(topic: Declared, part: str) -> None:
     """And its menus with it: on the Kelle page there is a reading to choose although the headline is missing."""
     made, parts = PARTS[topic]
     adders: list[Callable[[dict[str, list[dict]]], None]] = [getattr(made, f"add_{name}") for name in part.split()]
-    with opened(tmp_path / "part.duckdb", *adders) as connection:
-        page = topic.page(connection, 16)
+    page = page_of(topic, *adders)
     drawn = [figure for figure in page.figures if figure.chart is not None]
     html = shell.render(page, [(topic.file, topic.title)])
     assert [" ".join(figure.name for figure in drawn), " ".join(control.name for control in page.controls)] == parts[part]
@@ -87,8 +85,8 @@ def test_no_number_of_the_paper_is_typed_into_the_page(topic: Declared) -> None:
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
 
 
-def test_runs_are_compared_by_machine_with_why_some_cannot_be_had(tmp_path: Path) -> None:
-    with opened(tmp_path / "systems.duckdb", for_systems.add_cells, for_systems.add_tape) as connection:
+def test_runs_are_compared_by_machine_with_why_some_cannot_be_had() -> None:
+    with opened(for_systems.add_cells, for_systems.add_tape) as connection:
         page, cells = compare.page(connection, 16), compare.asked(connection)("cells").to_dicts()
     said = {figure.name: figure.answers for figure in page.figures}
     terms = f"{for_systems.TRACE}|{for_systems.TERMS}"
@@ -107,12 +105,11 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had(tmp_path: Path
         rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
         beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
         assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
-    with opened(tmp_path / "lone.duckdb", for_systems.add_cells, for_systems.add_tape, for_systems.add_lone) as connection:
-        traces = [row["trace"] for row in compare.page(connection, 16).choices if "trace" in row]
+    lone = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_lone)
+    traces = [row["trace"] for row in lone.choices if "trace" in row]
     assert list(dict.fromkeys(traces)) == [for_systems.TRACE, "alone"], "the tape that most systems ran on comes first"
-    with opened(tmp_path / "variants.duckdb", for_systems.add_variants, for_systems.add_tape) as connection:
+    with opened(for_systems.add_variants, for_systems.add_tape) as connection:
         roles = {cell["method"]: (cell["role"], cell["gain"]) for cell in compare.asked(connection)("cells").to_dicts()}
     assert roles == {"lru_offload residency=lru": ("LRU", 1.0), "lru_offload residency=lfu": ("a method", 0.5)}
-    with opened(tmp_path / "points.duckdb", for_systems.add_points) as connection:
-        (answer,) = compare.page(connection, 16).figures[-1].answers.values()
+    (answer,) = page_of(compare, for_systems.add_points).figures[-1].answers.values()
     assert answer == "one machine: both at 75% is fastest, 9.00 tokens/s."

@@ -2,12 +2,11 @@
 
 import json
 from itertools import pairwise, product
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from made_up import Tape, assert_says, catalogue, gates, opened, summaries
+from made_up import Tape, answers_of, assert_says, catalogue, gates, opened, page_of, summaries
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
@@ -38,7 +37,7 @@ def test_a_bound_has_words_and_no_mark(page: Page) -> None:
     ]
 
 
-def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page, tmp_path: Path) -> None:
+def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page) -> None:
     assert set(page.data["gains"]["series"]) == {"Cumsum", "low-bit and AMAT", "DBSC", "DBSC + PCW"}
     assert "they share a line" in next(f.reading for f in page.figures if f.name == "gains")
 
@@ -47,8 +46,7 @@ def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page, tmp_path:
         for row in rows["slicemoe_points"]:
             row["decode_step_s"] *= 1.02 if row["configuration"] == "amat" else 1.0
 
-    with opened(tmp_path / "dearer.duckdb", add_dearer_amat) as other:
-        page = slicemoe.page(other, 16)
+    page = page_of(slicemoe, add_dearer_amat)
     assert {"low-bit", "AMAT"} < set(page.data["gains"]["series"])
     assert "they share a line" not in next(f.reading for f in page.figures if f.name == "gains")
 
@@ -64,15 +62,14 @@ def test_a_captured_model_has_its_own_caches_and_no_published_gains(page: Page) 
     )
 
 
-def test_where_slicing_loses_is_measured_or_not_claimed(tmp_path: Path) -> None:
-    with opened(tmp_path / "some.duckdb", lambda rows: add_live(rows, with_spare_cache=False)) as connection:
-        page = slicemoe.page(connection, 16)
+def test_where_slicing_loses_is_measured_or_not_claimed() -> None:
+    page = page_of(slicemoe, lambda rows: add_live(rows, with_spare_cache=False))
     sparing = next(figure for figure in page.figures if figure.name == "sparing")
     assert sparing.chart is None
     assert "--cache 95%" in sparing.missing
 
 
-def test_a_verdict_needs_every_seed(tmp_path: Path) -> None:
+def test_a_verdict_needs_every_seed() -> None:
     """DBSC loses on one seed and wins on the other; a larger cache misses too much to speak of."""
 
     def add(rows: dict[str, list[dict]]) -> None:
@@ -81,12 +78,11 @@ def test_a_verdict_needs_every_seed(tmp_path: Path) -> None:
             if row["seed"] == 1 and '"cache_frac": 0.95' in row["parameters"] and "dbsc" in row["parameters"]:
                 row["perplexity"] = 0.9 * 11.0
 
-    with opened(tmp_path / "mixed.duckdb", add) as connection:
-        answers = {figure.name: figure.answers for figure in slicemoe.page(connection, 16).figures}
+    answers = answers_of(slicemoe, add)
     assert "it depends on the seed: perplexity worse by 0.0 % (-10.0 % to 10.0 %)" in answers["sparing"][LIVE]
 
 
-def test_exact_match_is_better_where_it_is_more(tmp_path: Path) -> None:
+def test_exact_match_is_better_where_it_is_more() -> None:
     """Accuracies of 5 over the perplexity, whose seeds are .9 and 1.1 of the middle: low-bit has 1.01 x 5 / 30."""
 
     def add(rows: dict[str, list[dict]]) -> None:
@@ -94,8 +90,7 @@ def test_exact_match_is_better_where_it_is_more(tmp_path: Path) -> None:
         for row in rows["quality"]:
             row |= {"accuracy": 5.0 / row["perplexity"], "perplexity": None}
 
-    with opened(tmp_path / "right.duckdb", add) as connection:
-        answers = {figure.name: figure.answers for figure in slicemoe.page(connection, 16).figures}
+    answers = answers_of(slicemoe, add)
     assert "DBSC loses: exact match worse by 10.0 % (10.0 % to 10.0 %)" in answers["sparing"][LIVE]
     assert (
         "MAT42, 25 % cached: exact match at 1 % 16.8 % (low-bit) to 5.1 % (high-bit) and 12.6 % (DBSC)"
@@ -159,7 +154,7 @@ def test_tapes_do_not_multiply_the_other_menus(page: Page) -> None:
     assert all("trace" not in choice for choice in choices[: -len(of_tapes)])
 
 
-def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page(tmp_path: Path) -> None:
+def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         for n in range(16):
             tape = Tape(f"deepseek-v2-lite-synthetic-{n:08x}", "deepseek-v2-lite", "none", "synthetic", 26, 64, 6)
@@ -167,8 +162,7 @@ def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page(tmp_path: Path) -> No
             summaries(tape, rows)
             gates(tape, rows)
 
-    with opened(tmp_path / "large.duckdb", *EVERYTHING, add) as connection:
-        html = shell.render(slicemoe.page(connection, 18), [(slicemoe.file, slicemoe.title)])
+    html = shell.render(page_of(slicemoe, *EVERYTHING, add, size=18), [(slicemoe.file, slicemoe.title)])
     assert html.count('"layer":"all"') > 18
     assert len(html.encode()) < PAGE_BYTES
 
@@ -177,7 +171,7 @@ def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
     assert page.choices[0]["tau"] == "0.5"
 
 
-def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path) -> None:
+def test_sweeps_are_read_as_the_study_reads_them() -> None:
     """Oracle: random sweeps, some of which the high-bit cache never strays as far as, some that come back; none mixed."""
     rng = np.random.default_rng(7)
     systems = [("high-bit", "cache_prior"), ("high-bit", "cumsum"), ("dbsc", "cache_prior")]
@@ -193,9 +187,7 @@ def test_sweeps_are_read_as_the_study_reads_them(tmp_path: Path) -> None:
     }
     for (_, name, router, _), points in sweeps.items():
         points[0]["strayed_frac"] = 0.0 if (name, router) == systems[0] else 0.1
-    with opened(
-        tmp_path / "random.duckdb", lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)
-    ) as c:
+    with opened(lambda rows: rows["slicemoe_points"].extend(p for points in sweeps.values() for p in points)) as c:
         found = slicemoe.asked(c)("gains")
 
     def gain(of: dict, high: list[dict], cost: str) -> float | None:
