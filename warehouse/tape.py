@@ -340,13 +340,13 @@ class TapeWriter:
             self.store.write_shard(self._part(name, shard), checked[name])
 
     def count_rows(self, tables: tuple[str, ...], n_shards: int) -> dict[str, int]:
-        """Rows per table over all shards, from the Parquet footers."""
-        counts = dict.fromkeys(tables, 0)
-        for name in tables:
-            for shard in range(n_shards):
-                with self.store.fs.open(self._part(name, shard), "rb") as handle:
-                    counts[name] += pq.ParquetFile(handle).metadata.num_rows
-        return counts
+        """Rows per table over all shards."""
+        return {name: sum(footer.num_rows for footer in self._footers(name, n_shards)) for name in tables}
+
+    def _footers(self, table: str, n_shards: int) -> Iterator[pq.FileMetaData]:
+        for shard in range(n_shards):
+            with self.store.fs.open(self._part(table, shard), "rb") as handle:
+                yield pq.ParquetFile(handle).metadata
 
     def finish(self, tables: Iterable[str], n_shards: int, **told: Any) -> None:
         """Writes the manifest with the rows and sums of the shards as they lie in the store, and before it the store's card.
@@ -359,7 +359,7 @@ class TapeWriter:
         manifest = Manifest(trace_id=self.trace_id, tables=tables, n_shards=n_shards, **(known | told))
         self.store.write_card()
         sums = {name: [sums_of(self.store.fs, self._part(name, shard)).file for shard in shards] for name in manifest.tables}
-        recorded = {name: self._recorded(name, shards) for name in manifest.tables if TABLES[name].optional}
+        recorded = {name: self._recorded(name, n_shards) for name in manifest.tables if TABLES[name].optional}
         fields = manifest.model_dump(mode="json") | {"sha256": sums, "recorded": recorded, "seal": seals.PLACE}
         text = json.dumps(fields, indent=1, sort_keys=True) + "\n"
         try:
@@ -368,12 +368,10 @@ class TapeWriter:
             if {name: [*of] for name, of in Tape(self.store, self.trace_id).manifest.sha256.items()} != sums:
                 raise
 
-    def _recorded(self, table: str, shards: range) -> list[str]:
-        """The table's optional columns that hold anything, from the Parquet footers."""
+    def _recorded(self, table: str, n_shards: int) -> list[str]:
+        """The table's optional columns that hold anything."""
         found = set[str]()
-        for shard in shards:
-            with self.store.fs.open(self._part(table, shard), "rb") as handle:
-                file = pq.ParquetFile(handle).metadata
+        for file in self._footers(table, n_shards):
             for group in map(file.row_group, range(file.num_row_groups)):
                 columns = map(group.column, range(group.num_columns))
                 found |= {
