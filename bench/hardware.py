@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.commands.hardware import tables_folder
+from tokentape.flows.commands.hardware import TABLES, TABLES_VARIABLE
+from tokentape.flows.options import folder_named_by
 from tokentape.hw import calibrate, measured, profile
 from tokentape.hw.clock import StepCost, background_w, clock
 from tokentape.hw.operators import OPERATORS
@@ -84,7 +85,7 @@ def bench() -> dict[str, float]:
     rate, ratio = N_STEPS / ours_s, peer_s / ours_s
     print(f"step costs {rate / 1e6:.1f} M/s with bands, one by one {rate / ratio / 1e6:.2f} M/s, ratio {ratio:.1f}")
     report = {"step_costs_per_cpu_s": round(rate), "step_costs_ratio_vs_one_by_one": round(ratio, 1)} | _rows(rng)
-    folder = tables_folder()
+    folder = folder_named_by(TABLES_VARIABLE, TABLES)
     return report | (_calibration(folder) if folder else {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -72,6 +73,14 @@ def asked(kind: type[T], ctx: typer.Context, **others: Any) -> T:
     """The command's options as fields of `kind`, each by its name; `others` say what is no option."""
     given = ctx.params | others
     return kind(**{of.name: given[of.name] for of in fields(cast(Any, kind)) if of.name in given})
+
+
+def folder_named_by(variable: str, what: str) -> Path | None:
+    """The folder that the environment names, if it names one. Raises ValueError if that does not exist."""
+    named = os.environ.get(variable)
+    if named and not Path(named).is_dir():
+        raise ValueError(f"{variable}={named}: no such folder of {what}")
+    return Path(named) if named else None
 
 
 def format_of(format: str, as_json: bool) -> str:

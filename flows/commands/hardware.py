@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tokentape.flows.console import Shown, note, number, percent, print_json, print_table, progress_bar, quantity, say
-from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, option
+from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, folder_named_by, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from tokentape.hw.reachable import LeftOut
     from tokentape.hw.spec import HardwareSpec
 
-TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names the folder of measured tables, which lie outside the project
+TABLES = "measured tables"
+TABLES_VARIABLE = "TOKENTAPE_GPU_TABLES"  # names their folder, which lies outside the project
 FilesArgument = Annotated[
     list[Path] | None, argument("FILES", f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]")
 ]
@@ -208,22 +208,14 @@ def validate_hardware(
     _print_errors(errors, as_json)
 
 
-def tables_folder() -> Path | None:
-    """The folder of measured tables, as the environment says. Raises ValueError if it names one that does not exist."""
-    named = os.environ.get(TABLES_VARIABLE)
-    if named and not Path(named).is_dir():
-        raise ValueError(f"{TABLES_VARIABLE}={named}: no such folder of measured tables")
-    return Path(named) if named else None
-
-
 def _tables(files: list[Path] | None) -> list[Path]:
     """The files given, else the folder of measured tables; empty if there is none. Raises ValueError if a file does not exist."""
     absent = [path for path in files or [] if not path.exists()]
     if absent:
-        raise ValueError(f"{absent[0]}: no such file or folder of measured tables")
+        raise ValueError(f"{absent[0]}: no such file or folder of {TABLES}")
     if files:
         return files
-    folder = tables_folder()
+    folder = folder_named_by(TABLES_VARIABLE, TABLES)
     return [folder] if folder else []
 
 

@@ -14,7 +14,7 @@ from tokentape.flows.running import run
 from tokentape.flows.serving.setup import Point
 from tokentape.flows.systems.layered_prefill import points
 from tokentape.flows.systems.layered_prefill import study as layered
-from tokentape.flows.systems.layered_prefill.study import ARRIVALS, Settings, arrivals_folder, jobs
+from tokentape.flows.systems.layered_prefill.study import ARRIVALS, Settings, jobs
 from tokentape.replay.serving.facts import PAPER
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.results import read_rows
@@ -249,12 +249,13 @@ def test_other_schedulers_names_and_fields_are_checked():
         Point(scheduler="chunked", speed=3)  # type: ignore[call-arg]
 
 
-def test_a_folder_of_arrivals_that_is_not_there_is_named(tmp_path, monkeypatch):
+def test_a_folder_of_arrivals_that_is_not_there_is_named(store, tmp_path, monkeypatch):
     monkeypatch.setenv(ARRIVALS, str(tmp_path / "none"))
     with pytest.raises(ValueError, match=r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals"):
-        arrivals_folder()
+        layered.recorded(store, SMALL)
     monkeypatch.delenv(ARRIVALS)
-    assert arrivals_folder() is None
+    found, missing = layered.recorded(store, SMALL)
+    assert (found, len(missing)) == ([], len(SMALL.traces))
 
 
 # Claims by what is between their number's name and the rest, and bars as a share; None: the paper's value lies within the band.

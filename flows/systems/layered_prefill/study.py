@@ -6,7 +6,6 @@ Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/
 from __future__ import annotations
 
 import fnmatch
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import Field
 from tokentape.capture.importers.request_traces import import_requests
 from tokentape.flows.answers import Query, Row, answered, stated
 from tokentape.flows.grid import load_trace
+from tokentape.flows.options import folder_named_by
 from tokentape.flows.running import Running
 from tokentape.flows.serving.setup import Point, engine_of, paper_coverage
 from tokentape.flows.study_file import Grid, Part, StudyFile
@@ -142,17 +142,9 @@ def point_of(fields: dict[str, Any]) -> Point:
     return Point(**{"arrival": "poisson" if own.get("cv", 1.0) == 1.0 else "gamma", **own}, params=params)
 
 
-def arrivals_folder() -> Path | None:
-    """Where recorded ones lie, as the environment says. Raises ValueError if it names a folder that does not exist."""
-    named = os.environ.get(ARRIVALS)
-    if named and not Path(named).is_dir():
-        raise ValueError(f"{ARRIVALS}={named}: no such folder of recorded arrivals")
-    return Path(named) if named else None
-
-
 def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
     """Points of every trace that is there, imported into the store, and a line for each that is not."""
-    found, missing, place = [], [], arrivals_folder()
+    found, missing, place = [], [], folder_named_by(ARRIVALS, "recorded arrivals")
     for trace in study.traces:
         path = place / trace.file if place else Path(trace.file)
         if place is None or not path.is_file():
