@@ -117,17 +117,18 @@ class Reuse(Form):
         return _independent(fresh, n_experts, top_k)
 
     @classmethod
-    def from_routing(cls, expert_ids: NDArray[np.integer], n_experts: int) -> Reuse:
+    def from_routing(cls, expert_ids: NDArray[np.integer], n_experts: int, request: NDArray[np.integer] | None = None) -> Reuse:
         """From the overlap of consecutive tokens, less what chance gives: overlap = r + (1 - r) k/E; negative r counts as 0.
 
-        expert_ids: (n_tokens, top_k) of one layer and request, in order. Raises ValueError below 2 tokens or where top_k reaches
-        n_experts.
+        expert_ids: (n_tokens, top_k) of one layer, in order; request (n_tokens,): whose each is, None: one's. r is 0 where no
+        token follows another. Raises ValueError below 2 tokens or where top_k reaches n_experts.
         """
         if expert_ids.ndim != 2 or len(expert_ids) < 2 or expert_ids.shape[1] >= n_experts:
             raise ValueError(f"expert_ids must be (2 or more tokens, top_k < {n_experts}), found {expert_ids.shape}")
-        kept = (expert_ids[1:, :, None] == expert_ids[:-1, None, :]).any(axis=2)
+        follows = slice(None) if request is None else request[1:] == request[:-1]
+        kept = (expert_ids[1:, :, None] == expert_ids[:-1, None, :]).any(axis=2)[follows]
         chance = expert_ids.shape[1] / n_experts
-        return cls(reuse_prob=max(0.0, (float(kept.mean()) - chance) / (1.0 - chance)))
+        return cls(reuse_prob=max(0.0, (float(kept.mean()) - chance) / (1.0 - chance)) if kept.size else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def forms_of(trace: Trace, curve: Curve) -> dict[str, Form]:
         rows = rows[np.diff(trace.offsets)[rows] == top_k]
         ids = trace.ids[trace.offsets[rows][:, None] + np.arange(top_k)]
         exponents.append(PowerLaw.from_counts(np.bincount(ids.ravel(), minlength=n_experts), len(ids)).exponent)
-        reuses.append(Reuse.from_routing(ids, n_experts).reuse_prob)
+        reuses.append(Reuse.from_routing(ids, n_experts, trace.row_request[rows]).reuse_prob)
     return {
         "uniform": Uniform(),
         "pigeonhole": Pigeonhole(),

@@ -13,13 +13,13 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.passes import PassCosts, passes_over_weights
+from tokentape.replay.passes import PassCosts, format_of, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.formats import FLOAT_FORMATS
-from tokentape.warehouse.model_sizes import kv_bytes
+from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 
 Flags = NDArray[np.bool_]
 Series = Mapping[str, NDArray[Any]]
@@ -49,8 +49,9 @@ def priced(
     of_requests: dict[str, NDArray[Any]] = {}
     if machine is not None and cost is not None:
         metrics = metrics | cost_metrics(trace, cost)
-        static = trace.geometry.non_expert_bytes(weight_format)
-        held = {"weights_home": static, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+        geometry, static = trace.geometry, trace.geometry.non_expert_bytes(weight_format)
+        others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
+        held = {"weights_home": others, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
         outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured
         if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
             outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
@@ -119,18 +120,21 @@ def _timeline(trace: Trace, per_pass: Series, cost: PassCosts) -> dict[str, NDAr
 
 
 def _requests(trace: Trace, cost: PassCosts) -> dict[str, NDArray[Any]]:
-    """Per request: time to first token (its prefill passes), mean time between tokens, energy (a batch shares its passes)."""
+    """Per request: time to first token (its prefill passes; nan without), mean time between tokens, energy. A batch shares its
+    passes, and the tokens that they accept, evenly."""
     batch = np.diff(trace.member_offsets)
     member_pass = np.repeat(np.arange(trace.pass_ids.size), batch)
     ids, index = np.unique(trace.members, return_inverse=True)
     decode = trace.pass_kind[member_pass] == DECODE
-    seconds, joules = cost.seconds.value[member_pass], (cost.joules.value / batch)[member_pass]
-    n_decode = np.bincount(index, decode, ids.size)
+    of_pass = cost.seconds.value, cost.joules.value / batch, trace.pass_tokens / batch
+    seconds, joules, tokens = (of[member_pass] for of in of_pass)
+    decode_s, n_decoded = (np.bincount(index, np.where(decode, of, 0.0), ids.size) for of in (seconds, tokens))
+    n_prefill = np.bincount(index, ~decode, ids.size)
     with np.errstate(invalid="ignore"):
-        tbt = np.bincount(index, np.where(decode, seconds, 0.0), ids.size) / n_decode
+        tbt = decode_s / n_decoded
     return {
         "request_id": ids,
-        "ttft_s": np.bincount(index, np.where(decode, 0.0, seconds), ids.size),
+        "ttft_s": np.where(n_prefill > 0, np.bincount(index, np.where(decode, 0.0, seconds), ids.size), np.nan),
         "tbt_mean_s": tbt,
         "request_energy_j": np.bincount(index, joules, ids.size),
     }

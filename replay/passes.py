@@ -65,8 +65,8 @@ def costs_of(
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
     if machine is None:
         return per_pass, None
-    stored, fits, how = _format_of(weight_format), fits_of(machine, weight_format), profiles.load(profile)
-    told = not_measured(machine, how, fits, trace.geometry, stored, stored, ACTIVATION)
+    stored, how = format_of(trace.geometry, weight_format), profiles.load(profile)
+    told = not_measured(machine, how, fits_of(machine, stored), trace.geometry, stored, stored, ACTIVATION)
     return per_pass, PassCosts(bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest, told)
 
 
@@ -87,7 +87,7 @@ def pass_costs(
     """
     costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
     is_apart = by_layer or not trace.geometry.is_counted or bool(machine.roles.kv_cache)  # which all layers share, in their order
-    fits = fits_of(machine, weight_format)
+    fits = fits_of(machine, format_of(trace.geometry, weight_format))
     held = _PREPARED.setdefault(trace, {})
     key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
     prepared = held.get(key)  # threads share it; two may make the same at once
@@ -160,8 +160,10 @@ def tokens_of(trace: Trace, semantics: Semantics) -> Tokens:
     batch, n_tokens = np.diff(trace.member_offsets), trace.pass_tokens.astype(np.float64)
     in_turn = (trace.pass_kind == PREFILL) & (semantics.prefill == "token-major")
     is_prompt = (trace.pass_kind == PREFILL) & ~in_turn
+    requests = np.minimum(batch, n_tokens)  # of which each decodes: a verify pass has more tokens than it has requests
     return Tokens(
-        decodes=np.where(is_prompt, 0.0, np.where(in_turn, 1.0, n_tokens)),
+        decodes=np.where(is_prompt, 0.0, np.where(in_turn, 1.0, requests)),
+        nodes=np.where(is_prompt | in_turn, 1.0, n_tokens / np.maximum(1, requests)),
         context=np.where(is_prompt, 0.0, context),
         prompt=np.where(is_prompt, n_tokens, 0.0),
         prompts=np.where(is_prompt, batch, 1),
@@ -180,7 +182,8 @@ def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
 def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks) -> Work:
     """All but the routed experts; of a tape without widths, or whose attention is not known, the bytes that it records."""
     if trace.geometry.is_counted:
-        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, _format_of(weight_format))
+        stored = format_of(trace.geometry, weight_format)
+        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, stored)
     n_bytes = passes_over_weights(trace, semantics)[:, None] * np.array(
         trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64
     )
@@ -188,9 +191,10 @@ def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_fo
     return Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=rows)
 
 
-def _format_of(weight_format: str) -> str:
-    """Of the weights but the experts: sizes that an engine recorded are those of one byte a weight."""
-    return "int8" if weight_format == "recorded" else weight_format
+def format_of(geometry: Geometry, weight_format: str) -> str:
+    """Of the weights but the experts, and of what experts are computed with; one byte a weight where an engine recorded sizes and
+    the tape has no widths to tell theirs by."""
+    return geometry.value_format(weight_format) if geometry.expert_params else "int8"
 
 
 def _experts(
@@ -199,7 +203,7 @@ def _experts(
     """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
     n_lookups, _, looked_up, missed, n_fetches = found
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
-    tokens, stored = trace.pass_tokens[:, None], _format_of(weight_format)
+    tokens, stored = trace.pass_tokens[:, None], format_of(trace.geometry, weight_format)
     chosen: Values = tokens * float(trace.geometry.top_k)
     if trace.pass_tokens.sum() * trace.geometry.top_k * layers != trace.ids.size:  # some rows are not there
         at = trace.row_pass.astype(np.int64) * layers + trace.row_layer

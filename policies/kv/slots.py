@@ -30,19 +30,19 @@ def place(positions, total, rank, now):  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel(int64(_WEIGH, _F64, _F64, _I32, int64, _I64, int64, _F64, _F64, _F32_2D))
-def settle(weigh, params, mass, positions, now, limits, salt, total, rank, memory):  # type: ignore[no-untyped-def]
+@kernel(int64(_WEIGH, _F64, _F64, _I32, int64, _I64, int64, int64, _F64, _F64, _F32_2D))
+def settle(weigh, params, mass, positions, now, limits, window, salt, total, rank, memory):  # type: ignore[no-untyped-def]
     """Moves a head's scores on by one query and evicts at most one token; returns its position, -1 if all stay.
 
-    limits (3,): budget, sink, recent.
+    limits (3,): budget, sink, recent. window: of a sliding layer, 0: none; what it no longer shows leaves by itself (expire).
     """
     weigh(mass, positions, now, total, rank, memory, salt, params)
     count, victim, lowest = 0, -1, 0.0
-    first_recent = now - limits[2] + 1
+    first_recent, expired = now - limits[2] + 1, now + 1 - window
     for s in range(positions.shape[0]):
         position = positions[s]
-        count += position >= 0
-        if position < 0 or position < limits[1] or position >= first_recent:
+        count += position >= 0 and position != expired
+        if position < 0 or position == expired or position < limits[1] or position >= first_recent:
             continue
         if victim < 0 or rank[s] < lowest or (rank[s] == lowest and position < positions[victim]):
             victim, lowest = s, rank[s]
@@ -74,7 +74,9 @@ def _place_all(positions, total, rank, now, slots):  # type: ignore[no-untyped-d
 @kernel(void(_WEIGH, _F64, _F64_2D, _I32_2D, _I64, _I64, int64, _I64, _F64_2D, _F64_2D, _F32_3D, _I64))
 def _settle_all(weigh, params, mass, positions, now, limits, window, salts, total, rank, memory, left):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
-        left[g] = settle(weigh, params, mass[g], positions[g], now[g], limits, salts[g], total[g], rank[g], memory[g])
+        left[g] = settle(
+            weigh, params, mass[g], positions[g], now[g], limits, window, salts[g], total[g], rank[g], memory[g]
+        )
         expire(positions[g], now[g], window)
 
 

@@ -93,7 +93,8 @@ def run_events(  # type: ignore[no-untyped-def]
             if has_future:
                 for s in range(n_slots):
                     seen[s] = future[at, g, slots[s]] if slots[s] >= 0 else 0.0
-            left = settle(weigh, params, seen, slots, t, limits, salts[at, g], total[at, g], rank[at, g], memory[at, g])
+            told = limits, windows[at], salts[at, g], total[at, g], rank[at, g], memory[at, g]
+            left = settle(weigh, params, seen, slots, t, *told)
             n_left[e, g] = left >= 0
             expired = expire(slots, t, windows[at])
             for position in (left, expired):

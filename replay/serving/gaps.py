@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from tokentape.policies.kernels import array, float64, int64, kernel, void
 
 _SHIFT = 40  # of a double's 52 bits of mantissa, 12 are kept
-_BASE = (1023 - 20) << 12  # 2^-20 s
-N_BINS = 32 << 12  # up to 2^12 s
+_BASE = (1023 - 36) << 12  # 2^-36 s
+N_BINS = 48 << 12  # up to 2^12 s
 
 # Entries of `sums`.
 GAP_SUM_S, GAP_SQUARES = range(2)

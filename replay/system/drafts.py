@@ -20,6 +20,7 @@ from tokentape.replay.serving import iteration as it
 from tokentape.replay.serving.state import NEWER, OLDEST, input_of
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import static_bytes
 
 Ints = NDArray[np.int64]
 TABLES = ("rounds", "node_routing")
@@ -151,7 +152,8 @@ class Rounds:
 
     def held_bytes(self, geometry: Geometry, expert_format: str) -> float:
         """What drafting holds beside the experts: nothing where it reads slices of them, a copy at the drafter's bits else."""
-        copied = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts + geometry.non_expert_bytes(expert_format)
+        copied = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
+        copied += static_bytes(geometry, geometry.value_format(expert_format))
         return copied * self._width(expert_format) if self.drafter == "quant" else 0.0
 
     def outside(self, budget_bytes: float, geometry: Geometry, expert_format: str) -> list[str]:

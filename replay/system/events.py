@@ -54,21 +54,21 @@ IS_NEAR, IS_READ, IS_STREAMED = range(3)  # aways: near compute; read in place b
 # Columns of `totals` (MoE layers, N_TOTAL), by phase: 0 events of decodes alone, N_OF_PHASE further those with prompts.
 # FORETOLD: experts fetched ahead in them, in the row of the layer that they are for; USED: those of its hits that were.
 LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED, N_OF_PHASE = range(9)
-# Columns of the recorded iterations: lookups, hits, experts away, widths that were fetched.
+# Columns of the recorded iterations: lookups, hits, experts away, bytes that were fetched.
 N_OF_ITERATION = 4
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 _F1, _F2 = array(float64, 1), array(float64, 2)
 _U1, _U2 = array(uint8, 1), array(uint8, 2)
 # how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
-# table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width; pending
-# (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (MoE
-# layers,): widths; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,): scratch; parameters of `where`;
-# SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is placed), those looked up, hits; place
-# (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
+# table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width;
+# pending (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (3,
+# MoE layers): widths by phase, and bytes of an expert; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,):
+# scratch; parameters of `where`; SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is
+# placed), those looked up, hits; place (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
 SCRATCH = tuple_of(_I1, _I1, _U1, array(int32, 1), _U1, array(uint64, 1), _I1, _I1, _I1)
 SLOTS = tuple_of(
-    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F1, _F1, _F2, _I1, _F1, SCRATCH
+    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F2, _F1, _F2, _I1, _F1, SCRATCH
 )  # fmt: skip
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
@@ -229,7 +229,7 @@ def _count(  # type: ignore[no-untyped-def]
             log_starts[how[N_EVENTS]] = how[N_LOOKUPS]
         how[N_EVENTS] += 1
         how[N_LOOKUPS] += n
-        fetched[m] += missed
+        fetched[1 if phase else 0, m] += missed
         totals[m, phase + TOKEN_EXPERTS] += n_tokens
         totals[m, phase + AWAYS] += n_away
         totals[m, phase + LOOKUPS] += n
@@ -238,7 +238,7 @@ def _count(  # type: ignore[no-untyped-def]
             of_iteration[at, 0] += n
             of_iteration[at, 1] += n_hits
             of_iteration[at, 2] += n_away
-            of_iteration[at, 3] += missed
+            of_iteration[at, 3] += missed * fetched[2, m]
 
 
 @kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED), allocates=False)
@@ -353,9 +353,9 @@ def serve_experts(  # type: ignore[no-untyped-def]
             phase = N_OF_PHASE if has_prompt else 0
             totals[first, phase + USED] += numbers[N_USED]
             totals[later, phase + FORETOLD] += numbers[N_FETCHED]
-            fetched[later] += numbers[N_FETCHED]
+            fetched[1 if phase else 0, later] += numbers[N_FETCHED]
             if at < of_iteration.shape[0]:
-                of_iteration[at, 3] += numbers[N_FETCHED]
+                of_iteration[at, 3] += numbers[N_FETCHED] * fetched[2, later]
         else:
             _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots)
         _count(

@@ -64,7 +64,7 @@ class ExpertSlots:
     def __post_init__(self) -> None:
         self._refuse()
         self.how = self.totals = np.zeros(0, np.int64)
-        self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros(0)
+        self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros((3, 0))
         self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
         self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
 
@@ -172,7 +172,7 @@ class ExpertSlots:
         self.totals = np.zeros((n_layers, 2 * ev.N_OF_PHASE), np.int64)
         self.log_keys, self.log_hits = self.told or (np.zeros(self.logs, np.int64), np.zeros(self.logs, np.uint8))
         self.log_starts = np.zeros(self.logs, np.int64)
-        self.fetched_of_layer = np.zeros(n_layers)
+        self.fetched_of_layer = np.stack((np.zeros(n_layers), np.zeros(n_layers), np.array(self.sizes, float)))
         self.of_iteration = np.zeros((n_iterations, ev.N_OF_ITERATION))
         hot = np.zeros((n_layers, n_experts), np.uint8)
         widths = np.ones((n_layers, n_experts))
@@ -235,11 +235,16 @@ class ExpertSlots:
     @property
     def fetched(self) -> float:
         """Experts of 16 bits that were fetched."""
-        return float(self.fetched_of_layer.sum())
+        return float(self.fetched_of_layer[:2].sum())
 
     @property
     def fetched_bytes(self) -> float:
-        return float(self.fetched_of_layer @ np.array(self.sizes, np.float64))
+        return float(self.fetched_by_phase.sum())
+
+    @property
+    def fetched_by_phase(self) -> Floats:
+        """(2,) bytes in events of decodes alone, and in those with prompts."""
+        return self.fetched_of_layer[:2] @ self.fetched_of_layer[2]  # type: ignore[no-any-return]
 
     def log_events(self, n_events: int) -> Ints:
         """(n_events + 1,) bounds of the events in the log: keys of a layer stand together, and layers follow one another."""

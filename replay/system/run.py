@@ -208,7 +208,6 @@ def run(
         band = sorted(each[end][name][0] for end in ENDS)
         metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
     serving = made.serving
-    fetched = made.slots.of_iteration[:, 3] * np.mean(made.slots.sizes)
     iterations = serving.iterations
     steps = {
         "pass_id": np.arange(serving.n_iterations),
@@ -218,7 +217,7 @@ def run(
         "n_prefill_tokens": iterations["n_prefill"],
         "n_lookups": made.slots.of_iteration[:, 0].astype(np.int64),
         "n_hits": made.slots.of_iteration[:, 1].astype(np.int64),
-        "backing_bytes": np.rint(fetched).astype(np.int64),
+        "backing_bytes": np.rint(made.slots.of_iteration[:, 3]).astype(np.int64),
     }
     after_first = np.maximum(requests.n_output_tokens - 1, 1)
     by_request = {
@@ -295,9 +294,8 @@ def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
         "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
     }
     if made.slots.system.sliced is None:
-        missed = made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1) + made.total(ev.FORETOLD, 1)
         n_prompt = int(serving.requests.n_prompt_tokens.sum())
-        found["fetched_bytes_per_prompt_token"] = (missed * float(np.mean(made.slots.sizes)) / n_prompt, "B", "prompt tokens")
+        found["fetched_bytes_per_prompt_token"] = (made.slots.fetched_by_phase[1] / n_prompt, "B", "prompt tokens")
     if made.slots.system.prefetch is not None:
         ahead, used = (made.bytes_of(column) for column in (ev.FORETOLD, ev.USED))
         found["prefetched_bytes"], found["prefetch_used_bytes"] = (ahead, "B", None), (used, "B", None)

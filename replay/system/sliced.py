@@ -24,7 +24,7 @@ _X2 = array(float32, 2)
 # base rows and owners of an iteration's tokens, rows and owners of its events, layers, bounds, n_decodes and sums of events.
 SLICED = st.SLICED
 SERVED = tuple_of(
-    _I1, _I1, _I2, array(int16, 3), _X2, _X2, array(int32, 2), array(uint8, 3), _I2, _F1, _I2, _F1, _F2, _I1, _I1, _I1, _I1, _I1,
+    _I1, _I1, _I2, array(int16, 3), _X2, _X2, array(int32, 2), array(uint8, 3), _I2, _F1, _I2, _F2, _F2, _I1, _I1, _I1, _I1, _I1,
     _I1, _I1, _I2,
 )  # fmt: skip
 
@@ -94,11 +94,11 @@ def serve_sliced(  # type: ignore[no-untyped-def]
         totals[m, phase + ev.LOOKUPS] += found[st.ACTIVE]
         totals[m, phase + ev.HITS] += found[st.HITS]
         totals[m, phase + ev.TOKEN_EXPERTS] += found[st.CHOSEN]
-        fetched[m] += found[st.FLASH] / sizes[0]
+        fetched[1 if phase else 0, m] += found[st.FLASH] / sizes[0]
         if at < of_iteration.shape[0]:
             of_iteration[at, 0] += found[st.ACTIVE]
             of_iteration[at, 1] += found[st.HITS]
-            of_iteration[at, 3] += found[st.FLASH] / sizes[0]
+            of_iteration[at, 3] += found[st.FLASH]
     is_done = False
     for i in range(n_members):
         if last_layer == marks[N_LAYERS] and requests[members[i], POSITION] + takes[i] == requests[members[i], TARGET]:

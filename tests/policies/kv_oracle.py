@@ -27,10 +27,10 @@ def aep(
         kept.append(now)
         for n in kept:
             total[n] = (gamma if importance == "decay" else 1.0) * total[n] + float(row[n])
+        if window:
+            kept = [n for n in kept if n > now + 1 - window]
         if len(kept) > budget:
             free = [n for n in kept if n >= sink and n <= now - recent]
             kept.remove(min(free, key=lambda n: (score(n, now), n)))
-        if window:
-            kept = [n for n in kept if n > now + 1 - window]
         states.append(sorted(kept))
     return states

@@ -177,7 +177,7 @@ def test_users_of_the_room_fit_it_and_fetched_less_evicted_is_what_came_to_lie_t
         if trial % 3 == 2:
             assert hidden.max() > 0
         lies = np.append(used, made.slots.cache.resident.sum() * size)  # before an iteration's events, and at the end
-        evicted = lies[:-1] + made.slots.of_iteration[:, 3] * size - lies[1:]
+        evicted = lies[:-1] + made.slots.of_iteration[:, 3] - lies[1:]
         assert (evicted >= 0).all()
         assert lies[-1] <= elastic[-1]
         assert lies[-1] == pytest.approx(made.slots.fetched * size - evicted.sum())
