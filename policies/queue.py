@@ -117,7 +117,11 @@ def look_up_queue(first_event, first_lookup, keys, offsets, gates, scores, rank_
             _run_full(keys, cache_of, n_keys, start, link, resident, hits)
             break
         now = first_event + int64(e)
-        c = uint64(uint32(cache_of[uint64(uint32(keys[start]))]))
+        first = uint64(uint32(keys[start]))
+        c = uint64(uint32(cache_of[first]))
+        if one_by_one and sizes[first] > capacity[c]:
+            hits[start] = 0
+            continue  # larger than the cache: streamed
         sentinel, was_full = n_keys + c, used[c] + sizes[0] > capacity[c]
         if promote and not hits_first:
             used[c] = capacity[c] - _use(keys, start, end, sentinel, sizes, link, resident, hits, capacity[c] - used[c])

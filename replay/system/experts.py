@@ -292,6 +292,10 @@ class ExpertSlots:
         place, residency = system.place, system.residency
         if isinstance(place, ReactivePlacement) and system.flag("place", "across_layers"):
             raise ValueError(f"system {name}: {type(place).__name__} moves experts layer by layer; leave place.across_layers out")
+        if system.flag("place", "across_layers") and len(set(self.sizes)) > 1:
+            raise ValueError(
+                f"system {name}: place.across_layers counts experts, and this tape's differ in size by layer; leave it out"
+            )
         if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
             raise ValueError(
                 f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "

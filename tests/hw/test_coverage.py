@@ -113,6 +113,9 @@ def test_estimators_return_what_made_the_data():
     flat = np.bincount(drawn(rng, 500, 64, 6).ravel(), minlength=64)
     assert PowerLaw.from_counts(flat, 500).exponent < 0.1
     assert Reuse.from_routing(sticky(rng, 3000, 64, 6, 0.5), 64).reuse_prob == pytest.approx(0.5, abs=0.03)
+    texts = np.concatenate([np.stack([rng.choice(64, 6, replace=False)] * 2) for _ in range(200)])  # two tokens each, alike
+    assert Reuse.from_routing(texts, 64, np.repeat(np.arange(200), 2)).reuse_prob == 1.0
+    assert Reuse.from_routing(texts, 64, np.arange(400)).reuse_prob == 0.0, "no token follows another"
     n = np.array([1, 2, 8, 64])
     assert Heaps.from_curve(n, Heaps(growth=0.7).distinct(n, 64, 6), 64, 6).growth == pytest.approx(0.7)
 

@@ -483,6 +483,13 @@ def test_ranks_that_are_no_numbers_are_refused():
         run(NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in CACHES.items() if kind.kind != "future"])
+def test_an_expert_larger_than_its_cache_is_streamed_where_lookups_come_one_by_one(name):
+    cache = ExpertCache(CACHES[name](), np.full(2, 10), np.zeros(2, np.int32), np.array([5]), keep_overflow=True)
+    told = np.ones(5, np.float32)
+    assert not cache.advance(np.array([0, 0, 0, 1, 1], np.int32), None, told, told).any()
+
+
 def test_parameters_are_a_row_of_numbers_and_nothing_beside_them_is_read():
     with pytest.raises(ValueError, match=r"Table.params has shape \(2, 2\)"):
         run(Table(), [[0]], [1], 1)

@@ -12,7 +12,7 @@ from tokentape.policies.serving import Chunked, Layered
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.facts import facts
-from tokentape.replay.serving.gaps import drop_before, longest_since
+from tokentape.replay.serving.gaps import N_BINS, add_gap, drop_before, longest_since, percentiles_s
 from tokentape.replay.serving.iteration import DECODES, IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import (
     ServiceLevel,
@@ -88,6 +88,13 @@ def test_the_longest_gap_of_any_range_is_on_the_stack_before_and_after_dropping(
         for first in range(begin, int(at[-1]) + 1):
             assert longest_since(stack_at, stack_s, stacked, first) == seconds[first:].max()
     assert (stack_at[-1], stack_s[-1]) == (99, 99.0)  # beyond the stack nothing is written
+
+
+def test_gaps_of_nanoseconds_are_told_apart() -> None:
+    histogram, sums = np.zeros(N_BINS, np.int64), np.zeros(2)
+    for seconds in (2e-9, 3e-9, 5e-7):
+        add_gap(seconds, 10, histogram, sums, np.zeros(1))
+    assert percentiles_s(histogram, [10, 50, 99]).tolist() == pytest.approx([2e-9, 3e-9, 5e-7], rel=5e-4)
 
 
 def test_metrics_by_counting(run: ServingRun) -> None:
