@@ -109,7 +109,7 @@ def _place(row: Row) -> str:
     workload = row["workload"]
     if asked := facts.pop("asked", None):  # which says the workload too
         facts["asked"] = json.loads(asked)
-        facts["asked"]["workload"].pop("seed", None)
+        facts["asked"].get("workload", {}).pop("seed", None)  # a run that was not possible has none
         workload = None
     return hash_of([*(row[name] for name in SAME), workload, facts])
 

@@ -112,8 +112,8 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
 
 
 def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
-    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given: residency.budget -> value,
-    in place of what the file says. Raises ValueError with the nearest name, or what is wrong in which slot."""
+    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given: residency -> policy, which
+    takes the slot as it is (OPTIONS), and residency.budget -> value, in any order, in place of what the file says. Raises ValueError with the nearest name, or what is wrong in which slot."""
     path = FOLDER / f"{name}.toml"
     if name.endswith(".toml") or "/" in name:
         path = Path(name)
@@ -128,12 +128,13 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     if set(data) != {"system"} or not isinstance(data["system"], dict):
         raise ValueError(f"{path}: a system is one table [system] with a line per slot ({', '.join(SLOTS)})")
     table = {slot: _as_table(path, slot, value) for slot, value in data["system"].items()}
-    for key, value in (given or {}).items():
+    for key, value in sorted((given or {}).items(), key=lambda of: "." in of[0]):
         slot, dot, parameter = key.partition(".")
         if slot not in SLOTS:
             raise unknown("slot", slot, SLOTS)
         if not dot:
-            table[slot] = _as_table(path, slot, value)
+            kept = {name: of for name, of in table.get(slot, {}).items() if name in OPTIONS.get(slot, {}) and value != "none"}
+            table[slot] = kept | _as_table(path, slot, value)
         elif slot not in table:
             raise ValueError(f"{key}: system {path.stem} has no policy in slot {slot}; name one with {slot}=POLICY")
         else:

@@ -90,12 +90,14 @@ def findings(rows: RoutedRows, source: Source) -> dict[str, Any]:
     k = rows.expert_ids.shape[1]
     if source.model_top_k is not None and source.model_top_k != k:
         flags["top_k_override"] = {"recorded": k, "model": source.model_top_k}
-    n_tokens, layers = len(rows.grouped.first), source.geometry.moe_layers
+    layers, places, starts = source.geometry.moe_layers, rows.position[rows.grouped.first], rows.grouped.bounds[:-1]
+    spans = np.maximum.reduceat(places, starts) - np.minimum.reduceat(places, starts) + 1  # a request's tokens follow each other
+    n_tokens = int(spans.sum())
     if len(rows) != n_tokens * len(layers):
         counts = np.bincount(rows.layer, minlength=source.geometry.n_layers)
         short = {str(layer): int(n_tokens - counts[layer]) for layer in layers if counts[layer] < n_tokens}
         flags["missing_rows"] = {"expected": n_tokens * len(layers), "found": len(rows), "missing_by_layer": short}
-    before = rows.position[rows.grouped.first[rows.grouped.bounds[:-1]]]
+    before = places[starts]
     if before.any():
         flags["missing_prefill"] = {"requests": int((before > 0).sum()), "tokens": int(before.sum())}
     repeated = _repeated_tokens_frac(rows, len(layers))

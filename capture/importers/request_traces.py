@@ -73,6 +73,8 @@ def import_requests(
 
 def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
     frames = [csv_text(raw, path) for raw, path in zip(contents, files, strict=True)]
+    if twice := next((name for name in form.columns if form.columns.count(name) > 1), ""):
+        raise BadImport(f"{files[0]}: column {twice} cannot be two of arrival, prompt and output; name another")
     for frame, path in zip(frames, files, strict=True):
         for name in form.columns:
             need(frame, name, path)

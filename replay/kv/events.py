@@ -93,8 +93,9 @@ def run_events(  # type: ignore[no-untyped-def]
             if has_future:
                 for s in range(n_slots):
                     seen[s] = future[at, g, slots[s]] if slots[s] >= 0 else 0.0
-            told = limits, windows[at], salts[at, g], total[at, g], rank[at, g], memory[at, g]
-            left = settle(weigh, params, seen, slots, t, *told)
+            left = settle(
+                weigh, params, seen, slots, t, limits, windows[at], salts[at, g], total[at, g], rank[at, g], memory[at, g]
+            )
             n_left[e, g] = left >= 0
             expired = expire(slots, t, windows[at])
             for position in (left, expired):

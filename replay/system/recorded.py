@@ -121,12 +121,17 @@ def recorded(
     drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
 ) -> Recorded:
     """All requests of a tape. gate_weights: of every entry of `trace.ids`; attention: where it records some; scores: of every row
-    of the trace; drafted: of a speculative one, see rounds_of."""
+    of the trace; drafted: of a speculative one, see rounds_of. Raises ValueError where a prompt stands behind decodes."""
     requests, of = np.unique(trace.row_request, return_inverse=True)
     position, layer = trace.row_position.astype(np.int64), trace.row_layer
     n_prompt = np.zeros(requests.size, np.int64)
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
+    if (turns := ~is_prompt & (position < n_prompt[of])).any():
+        raise ValueError(
+            f"tape {trace.trace_id}: request {requests[of[np.argmax(turns)]]} decodes before its prompt ends, as the turns of a chat "
+            "do; a system runs a prompt a request: record or import a request per turn, or replay it with --policy"
+        )
     without, begins = n_prompt == 0, np.full(requests.size, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, position)
     position = position + (without & (begins == 0))[of]
