@@ -61,29 +61,21 @@ def events_of(seed):
 tapes = st.integers(0, 199).map(lambda seed: (np.random.default_rng([seed, 1]), events_of(seed)))
 
 
+@pytest.mark.parametrize("serial", [False, True])
 @pytest.mark.parametrize("policy", DETERMINISTIC)
 @given(tape=tapes, capacity=st.integers(4, 14), unit=st.booleans(), keep=st.booleans(), engine=st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_atomic_lookup_equals_the_oracle_event_by_event_in_either_recency(policy, tape, capacity, unit, keep, engine):
+def test_lookups_equal_the_oracle_event_by_event(policy, serial, tape, capacity, unit, keep, engine):
+    """Atomic ones in either recency, whether what does not fit leaves or is kept; one by one neither plays a part."""
     rng, events = tape
+    events = [[key] for event in events for key in event] if serial else events
     sizes = np.ones(12, np.int64) if unit else rng.integers(1, 4, 12)
     profile = rng.integers(0, 5, 12).astype(float)
-    hits, cache = run(policy, events, sizes, capacity, profile=profile, keep_overflow=keep, hits_first=engine)
-    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, profile, keep, engine)
-    if policy not in BOUNDS and not keep:
+    options = {} if serial else {"keep_overflow": keep, "hits_first": engine}
+    hits, cache = run(policy, events, sizes, capacity - serial, serial=serial, profile=profile, **options)
+    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity - serial, profile, **options)
+    if policy not in BOUNDS and not options.get("keep_overflow"):
         assert sizes[cache.resident].sum() == cache.used[0] <= capacity
-
-
-@pytest.mark.parametrize("policy", DETERMINISTIC)
-@given(tape=tapes, capacity=st.integers(3, 14), unit=st.booleans())
-@settings(max_examples=30, deadline=None)
-def test_serial_lookup_equals_the_oracle_event_by_event(policy, tape, capacity, unit):
-    rng, events = tape
-    events = [[key] for event in events for key in event]
-    sizes = np.ones(12, np.int64) if unit else rng.integers(1, 4, 12)
-    profile = rng.integers(0, 5, 12).astype(float)
-    hits, _ = run(policy, events, sizes, capacity, serial=True, profile=profile)
-    assert hits.tolist() == obvious_hits(policy, events, sizes, capacity, profile)
 
 
 @pytest.mark.parametrize("policy", WITH_MEMORY)

@@ -19,7 +19,7 @@ from tokentape.hw.spec import shipped, with_values
 from tokentape.replay.coverage import ONE_REQUEST, recorded, recorded_by_layer
 from tokentape.replay.elmoe3d.checks import held_out
 from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
-from tokentape.replay.elmoe3d.laws import che_hit_frac, touched, weights_of
+from tokentape.replay.elmoe3d.laws import che_hit_frac, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import KV_FORMAT, _kv_bytes, as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated, near_at
@@ -182,15 +182,6 @@ def test_points_against_plain_python():
     points = pl.concat(points_of(TABLE, PRINTED, hit_model=law) for law in ("paper_law", "physical"))
     found, slowly = evaluate(as_points(points, SETUP)), [one_by_one(p, SETUP) for p in points.iter_rows(named=True)]
     assert np.stack((found.phi_ar, found.phi_sd), axis=1) == pytest.approx(np.array(slowly))
-
-
-def test_unions_against_draws():
-    rng = np.random.default_rng(0)
-    for n, k, exponent, n_tokens in ((64, 6, 0.42, 16), (32, 4, 0.84, 5), (128, 8, 1.33, 40)):
-        weights = weights_of([(n, k, exponent)])
-        chosen = rng.random((1500, n_tokens, n)) < -np.expm1(-weights[0])
-        mean = chosen.any(axis=1).sum(axis=1).mean()
-        assert touched(weights, np.array([float(n_tokens)]))[0] == pytest.approx(mean, rel=0.015)
 
 
 def list_lru(events, n_slots, n_warm=0):

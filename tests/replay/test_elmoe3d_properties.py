@@ -9,6 +9,7 @@ from elmoe3d_paper import GLM, GPT, MODELS, QWEN, SETUP, TABLE, arrays, point
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
 from tokentape.hw.spec import with_values
 from tokentape.replay.elmoe3d.fit import IS_OPEN, cells
@@ -41,16 +42,11 @@ def rate(of, tier):
 
 
 @QUICK
-@given(shapes, exponents, st.lists(tokens, min_size=3, max_size=8, unique=True))
-def test_unions_rise_ever_slower_from_k_to_all(shape, exponent, sizes):
-    n, k = shape
-    at = np.array([1.0, *sorted(sizes)])
-    found = touched(np.repeat(weights_of([(n, k, exponent)]), at.size, axis=0), at)
-    assert found[0] == pytest.approx(k)
-    assert np.all(np.diff(found) >= -1e-9)
-    assert np.all(found <= n * (1 + 1e-12))
-    slopes = np.diff(found) / np.diff(at) if np.all(np.diff(at) > 1e-6) else np.zeros(1)
-    assert np.all(np.diff(slopes) <= 1e-6)
+@given(shapes, exponents, st.lists(tokens, min_size=1, max_size=8))
+def test_unions_are_those_of_the_power_law(shape, exponent, sizes):
+    """How they rise, and that they are what draws touch: tests/hw/test_coverage.py."""
+    weights = np.repeat(weights_of([(*shape, exponent)]), len(sizes), axis=0)
+    assert touched(weights, np.array(sizes)) == pytest.approx(PowerLaw(exponent=exponent).distinct(sizes, *shape))
 
 
 @QUICK

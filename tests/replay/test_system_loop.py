@@ -177,27 +177,6 @@ def test_near_compute_loses_where_the_same_experts_come_again() -> None:
     assert seconds["near_beside_link", "fast"] < min(seconds["", "fast"], seconds["near_if_faster", "fast"])
 
 
-@pytest.mark.parametrize("batch", [1, 2, 4])
-@pytest.mark.parametrize("hot", [2, 4])
-def test_prefill_guided_hits_are_those_of_the_ndp_engine(batch, hot) -> None:
-    trace = make_trace(4, n_requests=8, n_prompt=12, n_decode=20)
-    tape = recorded(trace)
-    options = {"place": {"budget": f"{3 * hot} experts"}, "schedule": {"max_seqs": str(batch)}}
-    system = System("guided", {"schedule": StaticBatches(batch), "place": PLACEMENTS["prefill_guided"]()}, options)
-    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
-    counts, weights = tape.used_by_prompts()
-    decoded = tape.used_by_decodes()
-    hits = total = 0
-    for first in range(0, 8, batch):
-        of = slice(first, first + batch)
-        scores = importance(counts[of].sum(axis=0), weights[of].sum(axis=0))
-        hottest = np.argsort(-scores, axis=1, kind="stable")[:, :hot]
-        hits += int(np.take_along_axis(decoded[of].sum(axis=0), hottest, axis=1).sum())
-        total += int(decoded[of].sum())
-    token_experts = made.total(ev.TOKEN_EXPERTS, 0)
-    assert (token_experts - made.total(ev.AWAY_TOKENS, 0), token_experts) == (hits, total)
-
-
 ONE_BY_ONE = ("h100-cxl-ndp", "workstation-rtx4090-pcie4", "phone-lpddr5x-ufs4", "elmoe3d-xpu-nmp", "elmoe3d-8gb", "h100")
 
 
