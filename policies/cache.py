@@ -7,7 +7,7 @@ and counts; it moves no bytes and knows no time. An expert is a key 0..K-1; keys
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,6 +159,17 @@ class ExpertCache:
             memory=np.zeros(2 * n_ranked),
         )
         self.clear()
+
+    @classmethod
+    def of_layers(
+        cls, policy: Any, layer_bytes: Sequence[int], n_experts: int, room_bytes: int, *, per_layer: bool, **how: Any
+    ) -> ExpertCache:
+        """Of a model with n_experts in every MoE layer, each of layer_bytes there: one cache of room_bytes for all layers, or per
+        layer an equal share of them. how: as of any cache."""
+        sizes, n_caches = np.repeat(np.array(layer_bytes, np.int64), n_experts), len(layer_bytes) if per_layer else 1
+        cache_of = np.repeat(np.arange(n_caches, dtype=np.int32), sizes.size // n_caches)
+        rooms = np.full(n_caches, room_bytes // n_caches, np.int64)
+        return cls(policy, sizes, cache_of, rooms, n_layers=len(layer_bytes), **how)
 
     def clear(self) -> None:
         """Empties every cache (a cold start). Lifetime counts and the generator's state stay."""

@@ -47,21 +47,15 @@ def make_cache(
     Raises ValueError if a per-layer cache cannot hold the top-k experts of one token, unless overflow is kept.
     """
     n_layers, geometry = len(trace.geometry.moe_layers), trace.geometry
-    sizes = np.repeat(np.array(trace.geometry.expert_bytes(expert_format), np.int64), trace.geometry.n_experts)
-    if semantics.scope == "global":
-        cache_of, capacity = np.zeros(sizes.size, np.int32), np.array([capacity_bytes], np.int64)
-    else:
-        cache_of = (np.arange(sizes.size) // geometry.n_experts).astype(np.int32)
-        capacity = np.full(n_layers, capacity_bytes // n_layers, np.int64)
-        needed = geometry.top_k * int(sizes.max())
-        if semantics.overflow == "evict" and capacity[0] < needed:
-            raise ValueError(
-                f"{capacity_bytes} B over {n_layers} layers is {capacity[0]} B per layer, below top-k = {geometry.top_k} "
-                f"experts ({needed} B); give at least {needed * n_layers} B, or use scope global"
-            )
-    keep = semantics.overflow == "keep"
-    hits_first = semantics.recency == "hits-first"
-    return ExpertCache(policy, sizes, cache_of, capacity, keep_overflow=keep, hits_first=hits_first, seed=seed, n_layers=n_layers)
+    sizes, per_layer, keep = geometry.expert_bytes(expert_format), semantics.scope == "per-layer", semantics.overflow == "keep"
+    room, needed = capacity_bytes // n_layers, geometry.top_k * max(sizes)
+    if per_layer and not keep and room < needed:
+        raise ValueError(
+            f"{capacity_bytes} B over {n_layers} layers is {room} B per layer, below top-k = {geometry.top_k} "
+            f"experts ({needed} B); give at least {needed * n_layers} B, or use scope global"
+        )
+    how = {"keep_overflow": keep, "hits_first": semantics.recency == "hits-first", "seed": seed}
+    return ExpertCache.of_layers(policy, sizes, geometry.n_experts, capacity_bytes, per_layer=per_layer, **how)
 
 
 def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDArray[np.uint8]:

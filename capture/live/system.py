@@ -117,15 +117,10 @@ class SystemTried(Tried):
             told = " and ".join(needs)
             raise self._refused("residency", f"{type(policy).__name__} reads {told} of lookups: it runs over a tape")
         geometry = measure.geometry(loaded.model)
-        n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
-        sizes = np.repeat(np.array(geometry.expert_bytes("recorded"), np.int64), n_experts)
-        of_layer = np.repeat(np.arange(n_layers, dtype=np.int32), n_experts)
-        room = self._bytes("residency", int(sizes.sum()), sizes.size)
-        if self.system.option("residency", "scope") == "global":
-            of_layer, rooms = np.zeros_like(of_layer), np.array([room], np.int64)
-        else:
-            rooms = np.full(n_layers, room // n_layers, np.int64)
-        return ExpertCache(policy, sizes, of_layer, rooms, seed=seed, n_layers=n_layers)
+        sizes, n_experts = geometry.expert_bytes("recorded"), geometry.n_experts
+        room = self._bytes("residency", sum(sizes) * n_experts, len(sizes) * n_experts)
+        per_layer = self.system.option("residency", "scope") != "global"
+        return ExpertCache.of_layers(policy, sizes, n_experts, room, per_layer=per_layer, seed=seed)
 
     def _placed(self, loaded: models.Loaded, place: FixedPlacement) -> Placed:
         system, name, geometry = self.system, registry.label("place", place), measure.geometry(loaded.model)

@@ -32,10 +32,8 @@ class HalfCached:
 
     def __init__(self, geometry: Geometry) -> None:
         self.layers, self.n_experts = geometry.moe_layers, geometry.n_experts
-        n_layers = len(self.layers)
-        keys = np.arange(n_layers * self.n_experts)
-        capacity = np.full(n_layers, max(1, int(CACHED_FRAC * self.n_experts)), np.int64)
-        self._cache = ExpertCache(LRU(), np.ones(keys.size, np.int64), (keys // self.n_experts).astype(np.int32), capacity)
+        n_layers, held = len(self.layers), max(1, int(CACHED_FRAC * self.n_experts))
+        self._cache = ExpertCache.of_layers(LRU(), [1] * n_layers, self.n_experts, n_layers * held, per_layer=True)
         self.n_lookups = self.n_misses = 0
 
     def advance(self, rows: RoutedRows) -> None:

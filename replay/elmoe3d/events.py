@@ -131,8 +131,7 @@ def lru_hits(touched: Bools, slots: int) -> Bools:
     n_steps, n_layers, n_experts = touched.shape
     found = np.zeros(touched.shape, np.bool_)
     if slots > 0:
-        owner = np.repeat(np.arange(n_layers, dtype=np.int32), n_experts)
-        cache = ExpertCache(LRU(), np.ones(owner.size, np.int64), owner, np.full(n_layers, slots, np.int64))
+        cache = ExpertCache.of_layers(LRU(), [1] * n_layers, n_experts, n_layers * slots, per_layer=True)
         keys = np.nonzero(touched.reshape(n_steps, -1))[1].astype(np.int32)
         widths = touched.sum(axis=2).ravel()
         found[touched] = cache.advance(keys, np.concatenate(([0], np.cumsum(widths[widths > 0]))).astype(np.int64)) > 0

@@ -251,14 +251,8 @@ class ExpertSlots:
         return np.append(self.log_starts[:n_events], self.log_keys.size)
 
     def cache_of(self, policy: Any) -> ExpertCache:
-        n_layers, n_experts = len(self.sizes), self.recorded.geometry.n_experts
-        sizes = np.repeat(np.array(self.sizes, np.int64), n_experts)
-        if self.system.option("residency", "scope") == "global":
-            cache_of, capacity = np.zeros(sizes.size, np.int32), np.array([self.budget_bytes], np.int64)
-        else:
-            cache_of = (np.arange(sizes.size) // n_experts).astype(np.int32)
-            capacity = np.full(n_layers, self.budget_bytes // n_layers, np.int64)
-        return ExpertCache(policy, sizes, cache_of, capacity, seed=self.seed, n_layers=n_layers)
+        n_experts, per_layer = self.recorded.geometry.n_experts, self.system.option("residency", "scope") != "global"
+        return ExpertCache.of_layers(policy, self.sizes, n_experts, self.budget_bytes, per_layer=per_layer, seed=self.seed)
 
     def _placed(self) -> Arguments:
         if not self.is_placed:
