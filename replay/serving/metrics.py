@@ -209,16 +209,13 @@ def capacity(
     serve_at: Callable[[float, int], ServingRun],
     level: ServiceLevel,
     seeds: Iterable[int],
-    start_per_s: float = 1.0,
     precision_frac: float = 0.01,
 ) -> Capacity:
-    """Highest rate at which level.frac of the requests meet the level, by doubling and bisection.
+    """Highest rate at which level.frac of the requests meet the level, by doubling and halving from 1 request/s, and bisection.
 
     serve_at: a run at a rate and a seed. Takes attainment to fall with the rate, as it does but for noise between seeds. A rate
-    of 0 means that even start_per_s / 2^40 misses it. Raises ValueError for a start that is not positive.
+    of 0 means that even 2^-40 requests/s miss it.
     """
-    if not start_per_s > 0:
-        raise ValueError(f"start_per_s {start_per_s} must be above 0")
     numbers = tuple(seeds)
     met, best, missed = 0.0, float("nan"), float("inf")
 
@@ -232,7 +229,7 @@ def capacity(
             missed = rate
         return share >= level.frac
 
-    rate, is_met = start_per_s, tried(start_per_s)
+    rate, is_met = 1.0, tried(1.0)
     for _ in range(DOUBLINGS):
         rate = rate * 2.0 if is_met else rate / 2.0
         if tried(rate) != is_met:

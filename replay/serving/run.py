@@ -8,14 +8,14 @@ arrival. Deterministic: equal inputs give equal results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.policies.kernels import zeros_of
-from tokentape.policies.serving import BatchRule, Scheduler, Speculation
+from tokentape.policies.serving import BatchRule, Disaggregated, Scheduler, Speculation
 from tokentape.replay.serving import kernel as k
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
 from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, N_PLACES, PARTS, IterationCosts
@@ -23,16 +23,11 @@ from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STAT
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
+from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
     from tokentape.replay.system.kv import KVSlots
-
-
-import dataclasses
-
-from tokentape.policies.serving import Disaggregated
-from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -267,7 +262,7 @@ def serve_disaggregated(
     seed: of accepted drafts; a request is told apart by its place in the order of the transfers.
     """
     geometry, limits = prefill_cost.geometry, limits or Limits()
-    first_only = dataclasses.replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
+    first_only = replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
     prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
     n_states, state_bytes = len(geometry.state_layers), kv_layer_bytes_per_token(geometry.alike(False), "bf16")
     kept_bytes = kv_bytes_per_token(geometry, "bf16") * requests.n_prompt_tokens + n_states * geometry.state_tokens * state_bytes
