@@ -163,10 +163,7 @@ def _unit(counts: Floats) -> Floats:
 
 def _mean(values: Floats) -> Floats:
     """Over sequences, without NaNs; NaN where all are."""
-    is_known = ~np.isnan(values)
-    n = is_known.sum(axis=0)
-    total = np.where(is_known, values, 0.0).sum(axis=0)
-    return np.asarray(np.divide(total, n, out=np.full(n.shape, np.nan), where=n > 0))
+    return np.asarray(np.ma.masked_invalid(values).mean(axis=0).filled(np.nan), np.float64)
 
 
 def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> list[Row]:

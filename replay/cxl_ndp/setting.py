@@ -18,7 +18,7 @@ from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, notes, system_of
+from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, notes, system_of
 
 Row = dict[str, Any]
 HEADLINE = "headline"  # series of the paper's setting
@@ -112,31 +112,25 @@ def run(
     rest = rest_of(made, routing, placed, ends)
     for name in systems:
         system = system_of(name, made, overlaps=setting.overlaps, compute_scales=setting.compute_scales)
-        bits = _bits(routing, placed, system, setting, losses)
+        bits = None
+        if losses is not None and setting.rule and system.bits != FP16_BITS:
+            bits = widths(routing, placed, losses, system.bits, setting.rule)
         found[system.name] = replay(routing, placed, made, system, bits, rest, ends)
     return found
 
 
-def _bits(
-    routing: CXLNDPRouting, placed: Placed, system: System, setting: Setting, losses: Floats | None
-) -> NDArray[np.int8] | None:
-    if losses is None or not setting.rule or system.bits == FP16_BITS:
-        return None
-    return widths(routing, placed, losses, system.bits, setting.rule)
+GAINS = {MONDE: "decode_gain", HOBBIT: "gain_over_hobbit"}
+ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
 
 
 def compared(found: Mapping[str, Decoded]) -> dict[str, dict[str, float]]:
     """Metrics by system (decode.UNITS), and where they ran too, the gains over MoNDE and over HOBBIT in tokens per second."""
     metrics = {name: decoded.metrics() for name, decoded in found.items()}
     for of in metrics.values():
-        for gain, over in (("decode_gain", MONDE), ("gain_over_hobbit", HOBBIT)):
+        for over, gain in GAINS.items():
             if over in metrics:
                 of[gain] = of["tokens_per_s"] / metrics[over]["tokens_per_s"]
     return metrics
-
-
-GAINS = {MONDE: "decode_gain", HOBBIT: "gain_over_hobbit"}
-ALL_UNITS = UNITS | dict.fromkeys(GAINS.values(), "x")
 
 
 @dataclass(frozen=True)

@@ -113,17 +113,11 @@ def intensity_rows(
         ops = 2.0 * points.batch * read.nodes
         for part, values in (("static", ops * static / read.static_bytes), ("experts", ops * routed / read.expert_bytes)):
             made.append(where.with_columns(step_mode=pl.lit(mode), part=pl.lit(part), ops_per_byte=values))
+    at, roles = {"batch": 1, "step_mode": "ar"}, {"hb": "expert_cache", "ext": "expert_home"}
     knees = [
-        {
-            "hardware": machine.name,
-            "model_id": model,
-            "batch": 1,
-            "step_mode": "ar",
-            "part": f"knee {tier}",
-            "ops_per_byte": bends_at,
-        }
+        {"hardware": machine.name, "model_id": model, **at, "part": f"knee {tier}", "ops_per_byte": bends_at}
         for machine in setup.machines.values()
-        for tier, role in (("hb", "expert_cache"), ("ext", "expert_home"))
+        for tier, role in roles.items()
         for bends_at in [knee(machine, role, profile)]
         for model in setup.models
     ]

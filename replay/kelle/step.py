@@ -17,6 +17,7 @@ from itertools import groupby
 import numpy as np
 
 from tokentape.hw.clock import BACKGROUND, StepCost, background_w, clock
+from tokentape.hw.held import by_tier
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, stacked
@@ -294,13 +295,10 @@ def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, .
 
 def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
     """Of weights and of keys and values at their most, what their memories have no room for."""
-    machine, roles, held = system.machine, system.machine.roles, dict[str, float]()
     kept = work.batch * min(work.n_tokens, budget_of(system, work))
-    for name, n_bytes in (
-        (roles.weights_home, geometry.non_expert_params),
-        (roles.expert_home, len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params),
-        (roles.kv_home, kept * kv_bytes_per_token(geometry, accounting, work.kv_bits)),
-    ):
-        held[name] = held.get(name, 0.0) + n_bytes
-    rooms = (machine.tiers[name].capacity_bytes.value * machine.n_devices for name in held)
-    return sum(max(0.0, n_bytes - room) for n_bytes, room in zip(held.values(), rooms, strict=True))
+    held = {
+        "weights_home": geometry.non_expert_params,
+        "expert_home": len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params,
+        "kv_home": kept * kv_bytes_per_token(geometry, accounting, work.kv_bits),
+    }
+    return sum(max(0.0, sum(what.values()) - room) for room, what in by_tier(system.machine, held).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from tokentape.policies.kv.quest import Quest, page_scores
+from tokentape.policies.kv.rule import Floats
 from tokentape.policies.registry import label
 from tokentape.replay.kv.tape import COLUMNS, AttentionTape, flat
 
@@ -28,7 +30,7 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
         raise ValueError(f"tape {tape.trace_id} {what}; record it with --key-pages 16 --attention full")
     longest = max((n for _, n in tape.requests.values()), default=0)
     bounds: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
-    sums = np.zeros((tape.geometry.n_layers, tape.n_heads, 2))  # decoded rows, kept share
+    sums = np.zeros((tape.geometry.n_layers, tape.n_heads, 4))  # as head_rows takes them
     n_scored = stored = whole_pairs = 0
     for piece in tape.pieces():
         frame = piece.select(*COLUMNS, *VECTORS).filter(pl.col("reduction").is_in(["column_sum", "row"]))
@@ -53,10 +55,11 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
                 pages = pages[0] + policy.read(page_scores(query.reshape(-1, lows.shape[1]), lows[seen], highs[seen]), page)
                 n_scored += n_pages - seen.start
             is_read = np.isin(np.arange(start, position + 1) // page, pages)
-            sums[layer, head] += 1, mass[is_read].sum() / mass.sum()
+            kept = mass[is_read].sum() / mass.sum()
+            sums[layer, head] += 1, kept, kept, 0
             stored += position + 1 + n_pages
             whole_pairs += position + 1
-    n, kept = sums[..., 0].sum(), float(sums[..., 1].sum())
+    n, all_kept = sums[..., 0].sum(), float(sums[..., 1].sum())
     if not n:
         raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
     told_policy = json.dumps(asdict(policy), sort_keys=True)
@@ -64,16 +67,22 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
     steps = n / (len(tape.layers) * tape.n_heads)
     row = {
         "is_bound": False, "origin": tape.origin, "is_exact": True, "budget_tokens": policy.budget,
-        "n_requests": len({request for request, _, _ in bounds}), "n_steps": round(steps), "kept_mass_frac": float(kept / n),
-        "kept_mass_high_frac": float(kept / n),
+        "n_requests": len({request for request, _, _ in bounds}), "n_steps": round(steps), "kept_mass_frac": float(all_kept / n),
+        "kept_mass_high_frac": float(all_kept / n),
         "n_evicted": 0, "n_updates": int(n_scored), "popular_frac": 1.0, "popular_stays_frac": 1.0, "x_bytes": 0.0,
         "kv_bytes": float(stored * head_bytes / steps), "full_bytes": float(whole_pairs * head_bytes / steps),
     }  # fmt: skip
-    heads = [
-        key
-        | {"layer": x, "kv_head": h, "n_steps": int(m), "kept_mass_frac": of / m, "kept_mass_high_frac": of / m, "n_evicted": 0}
-        for x, by_head in enumerate(sums)
-        for h, (m, of) in enumerate(by_head.tolist())
-        if m
-    ]
-    return key | row, heads
+    return key | row, head_rows(key, range(len(sums)), sums)
+
+
+def head_rows(key: dict[str, Any], layers: Iterable[int], of_heads: Floats) -> list[dict[str, Any]]:
+    """Rows of kv_heads. of_heads (layers, heads, 4): steps, sums of the kept mass and of its upper end, tokens evicted."""
+    return [
+        key | {
+            "layer": layer, "kv_head": head, "n_steps": int(n), "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
+            "n_evicted": int(left),
+        }
+        for layer, of_layer in zip(layers, of_heads, strict=True)
+        for head, (n, low, high, left) in enumerate(of_layer.tolist())
+        if n
+    ]  # fmt: skip

@@ -23,7 +23,7 @@ from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.kv.tova import Oracle
 from tokentape.policies.registry import label
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
-from tokentape.replay.kv.quest import replay_quest
+from tokentape.replay.kv.quest import head_rows, replay_quest
 from tokentape.replay.kv.tape import AttentionTape, Events, events_of, prompt_mass
 
 THETA = 0.5  # of popularity, where a policy has none of its own
@@ -279,18 +279,7 @@ class _Engine:
             "kv_bytes": float(kv_bytes) * per_token,
             "full_bytes": self.full_pairs * self.widths.head_bytes * self.n_heads * per_token,
         }
-        return KVReplay(key | replay, self._head_rows(key), self._bin_rows(key))
-
-    def _head_rows(self, key: dict[str, Any]) -> list[dict[str, Any]]:
-        return [
-            key | {
-                "layer": layer, "kv_head": head, "n_steps": int(n), "kept_mass_frac": low / n, "kept_mass_high_frac": high / n,
-                "n_evicted": int(left),
-            }
-            for layer, of_layer in zip(self.tape.layers, self.of_heads, strict=True)
-            for head, (n, low, high, left) in enumerate(of_layer.tolist())
-            if n
-        ]  # fmt: skip
+        return KVReplay(key | replay, head_rows(key, self.tape.layers, self.of_heads), self._bin_rows(key))
 
     def _bin_rows(self, key: dict[str, Any]) -> list[dict[str, Any]]:
         rows = []
