@@ -67,14 +67,6 @@ class Fit:
         constants = self.without_held_out if held_out else self.constants
         return np.array([constants[parameter.name] for parameter in OPERATORS[self.operator].parameters])
 
-    def is_extrapolated(self, shapes: Mapping[str, NDArray[np.generic]]) -> NDArray[np.bool_]:
-        """(n,) True where a numeric argument lies outside the range the constants were fitted on."""
-        outside = np.zeros(len(next(iter(shapes.values()))), np.bool_)
-        for name, (low, high) in self.ranges.items():
-            if name in shapes:
-                outside |= (np.asarray(shapes[name]) < low) | (np.asarray(shapes[name]) > high)
-        return outside
-
 
 def gpu_of(machine: HardwareSpec, dtype: str = "bfloat16") -> Gpu:
     """The datasheet numbers that operator times follow from. Raises BadSpec naming what the machine's file lacks."""

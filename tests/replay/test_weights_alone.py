@@ -134,10 +134,8 @@ def pj_per_bit(spec):
     return cost(spec, 10**9, 0)["fast"] / 8e9 * 1e12
 
 
-def test_refresh_and_opened_rows_are_paid_for():
+def test_opened_rows_are_paid_for():
     tier = PHONE.tiers["dram"]
-    refreshed = replace(tier, refresh_j=exact(1.14e-3, "made up"), refresh_interval_s=exact(45e-6, "made up"))
-    assert refreshed.refresh_w() == pytest.approx(25.33, rel=1e-3)
     opened = replace(tier, activate_nj=exact(2.0, "made up"), row_bytes=exact(2048.0, "made up"))
     spec = replace(PHONE, tiers={**PHONE.tiers, "dram": opened})
     assert pj_per_bit(spec) - pj_per_bit(PHONE) == pytest.approx(2.0e3 / (8 * 2048))
