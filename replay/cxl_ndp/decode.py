@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from tokentape.hw.clock import Band, StepCost, clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.work import Floats, Ints, Work
-from tokentape.policies.names import unknown
-from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, importance
-from tokentape.policies.resolve import resolve
+from tokentape.policies.placement import Capacity, FixedPlacement, importance
 from tokentape.replay.cxl_ndp import kernel as k
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import FETCHED, Setup, System
@@ -62,14 +60,6 @@ def place(
     scores = importance(routing.prefill_counts[groups].sum(axis=1), routing.prefill_weights[groups].sum(axis=1), alpha)
     ranked = scores if placement is None else placement.scores(routing.seen(groups))
     return Placed(groups, scores, Capacity(hot_experts).hot(ranked), hot_experts)
-
-
-def fixed(name: str, seed: int = 0) -> FixedPlacement:
-    """A fixed placement by name. Raises ValueError for another name."""
-    if name not in FIXED:
-        raise unknown("placement", name, FIXED)
-    made: FixedPlacement = resolve("place", name, {"seed": seed} if name == "random" else {})
-    return made
 
 
 @dataclass(frozen=True, eq=False)

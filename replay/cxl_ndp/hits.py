@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.placement import FIXED, Capacity, FixedPlacement, ReactivePlacement, importance
+from tokentape.policies.placement import FIXED, PLACEMENTS, Capacity, FixedPlacement, ReactivePlacement, importance
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.placement.reactive import EMA, Never
-from tokentape.replay.cxl_ndp.decode import fixed
 from tokentape.replay.cxl_ndp.kernel import HITS, MIGRATED, count
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import FP16_BITS
@@ -90,8 +89,7 @@ def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_
 
     tapes: one per seed. where: model_id, source and origin.
     """
-    named: dict[str, Placement] = {name: fixed(name) for name in FIXED}
-    named["ema"] = EMA(ema_beta)
+    named: dict[str, Any] = {name: PLACEMENTS[name]() for name in FIXED} | {"ema": EMA(ema_beta)}
     fewest = min(tape.n_sequences for tape in tapes)
     for size in (1, min(batch, fewest)):
         for name, placement in named.items():

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from tokentape.hw.profile import ENDS
 from tokentape.hw.work import Floats
 from tokentape.policies.bits import BIT_RULES, BitRule, assign
-from tokentape.policies.placement import FixedPlacement, hot_set, importance, shares
+from tokentape.policies.names import unknown
+from tokentape.policies.placement import FIXED, FixedPlacement, hot_set, importance, shares
 from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
-from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, fixed, place, refuse_other_model, replay, rest_of
+from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, notes, system_of
 
@@ -93,8 +94,12 @@ def placed_by(routing: CXLNDPRouting, setting: Setting) -> Placed:
 
 
 def _placement(setting: Setting) -> FixedPlacement | None:
-    """None: guided by the prompts, with the setting's alpha."""
-    return None if setting.placement == "prefill_guided" else fixed(setting.placement, setting.seed)
+    """None: guided by the prompts, with the setting's alpha. Raises ValueError for one that is not fixed."""
+    name = setting.placement
+    if name not in FIXED:
+        raise unknown("placement", name, FIXED)
+    made = resolve("place", name, {"seed": setting.seed} if name == "random" else {})
+    return None if name == "prefill_guided" else made
 
 
 def run(
