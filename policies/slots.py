@@ -112,8 +112,9 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
 
 
 def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
-    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given: residency -> policy, which
-    takes the slot as it is (OPTIONS), and residency.budget -> value, in any order, in place of what the file says. Raises ValueError with the nearest name, or what is wrong in which slot."""
+    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given, in any order, in place of
+    what the file says: residency -> policy, which takes the slot as it is (OPTIONS), and residency.budget -> value. Raises
+    ValueError with the nearest name, or what is wrong in which slot."""
     path = FOLDER / f"{name}.toml"
     if name.endswith(".toml") or "/" in name:
         path = Path(name)

@@ -74,9 +74,7 @@ def _place_all(positions, total, rank, now, slots):  # type: ignore[no-untyped-d
 @kernel(void(_WEIGH, _F64, _F64_2D, _I32_2D, _I64, _I64, int64, _I64, _F64_2D, _F64_2D, _F32_3D, _I64))
 def _settle_all(weigh, params, mass, positions, now, limits, window, salts, total, rank, memory, left):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
-        left[g] = settle(
-            weigh, params, mass[g], positions[g], now[g], limits, window, salts[g], total[g], rank[g], memory[g]
-        )
+        left[g] = settle(weigh, params, mass[g], positions[g], now[g], limits, window, salts[g], total[g], rank[g], memory[g])
         expire(positions[g], now[g], window)
 
 

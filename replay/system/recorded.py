@@ -128,9 +128,10 @@ def recorded(
     is_prompt = trace.pass_kind[trace.row_pass] == PREFILL
     np.maximum.at(n_prompt, of[is_prompt], position[is_prompt] + 1)
     if (turns := ~is_prompt & (position < n_prompt[of])).any():
+        request = requests[of[np.argmax(turns)]]
         raise ValueError(
-            f"tape {trace.trace_id}: request {requests[of[np.argmax(turns)]]} decodes before its prompt ends, as the turns of a chat "
-            "do; a system runs a prompt a request: record or import a request per turn, or replay it with --policy"
+            f"tape {trace.trace_id}: request {request} decodes before its prompt ends, as turns of a chat do; a "
+            "system runs a prompt a request: record or import a request per turn, or replay it with --policy"
         )
     without, begins = n_prompt == 0, np.full(requests.size, np.iinfo(np.int64).max)
     np.minimum.at(begins, of, position)

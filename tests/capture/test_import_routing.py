@@ -106,6 +106,14 @@ def test_one_expert_per_row(tmp_path: Path, imported: Callable[..., Tape]) -> No
         check(imported(write(tmp_path, form, single), Layout(NAMED)))
 
 
+def test_tokens_that_a_request_skips_are_missing_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+    tape = imported(write(tmp_path, "csv", [row for row in rows() if row["tok"] != PROMPT]), Layout(NAMED))
+    assert tape.manifest.flags["missing_rows"] | {"missing_by_layer": {}} == {
+        "expected": len(rows()), "found": len(rows()) - 2 * len(LAYERS), "missing_by_layer": {}
+    }  # fmt: skip
+    assert tape.read("tokens").height == 2 * (PROMPT + DECODED - 1), "what is flagged is no damage"
+
+
 def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     tape = imported(write(tmp_path, "csv", rows()), Layout(NAMED, order="executed"))
     assert tape.read("passes")["request_ids"].to_list() == [[0], [1]] * (PROMPT + DECODED)

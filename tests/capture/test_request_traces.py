@@ -63,6 +63,12 @@ def test_any_csv_by_its_columns_in_any_order(tmp_path: Path, store: Store) -> No
     assert table["dataset"].to_list() == ["mine"] * 2
 
 
+def test_a_column_is_one_thing(tmp_path: Path, store: Store) -> None:
+    path = written(tmp_path, "mine.csv", "at,out\n0,5\n")
+    with pytest.raises(ValueError, match=r"mine\.csv: column out cannot be two of arrival, prompt and output"):
+        import_requests(path, store, Form(("at", "out", "out")))
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> None:
     rows = [

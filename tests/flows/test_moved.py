@@ -12,7 +12,7 @@ from test_grid import SMALL
 from tiny_tape import write_tiny
 
 from tokentape.flows import grid, study
-from tokentape.flows.moved import difference
+from tokentape.flows.moved import SAME, _place, difference
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
 
@@ -48,6 +48,11 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Store:
     metrics, runs = metrics.with_columns(changed.alias("value")).with_columns(renamed), runs.drop("stem").with_columns(renamed)
     results.write_replays(place, {"runs": runs.to_arrow(), "metrics": metrics.to_arrow()})
     return place
+
+
+def test_runs_that_were_not_possible_stand_beside_others(kept: Store) -> None:
+    row = {"facts": json.dumps({"asked": json.dumps({"policy": "lru"})}), "workload": None} | dict.fromkeys(SAME)
+    assert _place(row) == _place(row)
 
 
 def test_a_study_between_two_times(kept: Store) -> None:

@@ -29,6 +29,15 @@ def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
     assert system.without("place").place is None
 
 
+def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
+    changes = {"residency.budget": "12%", "residency": "lfu", "schedule": "chunked"}
+    for given in (changes, dict(reversed(changes.items()))):
+        system = system_of("lru_offload", given)
+        assert system.told()["residency"].split()[:2] == ["lfu", "budget=12%"]
+        assert system.option("schedule", "max_seqs") == system_of("lru_offload").option("schedule", "max_seqs") != "1"
+    assert system_of("lru_offload", {"residency": "none"}).told()["residency"] == "none"
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [

@@ -108,3 +108,12 @@ def test_a_hot_set_across_layers_counts_experts_of_one_size():
     )
     with pytest.raises(ValueError, match="across_layers counts experts, and this tape's differ in size by layer"):
         run(tape, tape.requests(), system, load("h100-cxl-ndp"), Setting(expert_format="recorded"))
+
+
+def test_a_prompt_behind_decodes_is_no_prompt_of_a_system():
+    routing, passes = make_tables(2, n_requests=1, n_prompt=4, n_decode=6)
+    turns = passes.with_columns(kind=pl.when(pl.col("pass_id") == 4).then(pl.lit("prefill")).otherwise("kind"))
+    with pytest.raises(
+        ValueError, match="tape t: request 0 decodes before its prompt ends, as turns of a chat do; a system runs"
+    ):
+        recorded(trace_from_tables("t", GEOMETRY, "synthetic", routing, turns))

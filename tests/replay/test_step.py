@@ -21,7 +21,9 @@ from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve
+from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.geometry import Geometry
+from tokentape.warehouse.model_sizes import other_bytes
 
 PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")
 CAPACITY = 60_000
@@ -132,9 +134,8 @@ def test_operations_on_one_resource_at_once_count_once():
 def test_what_does_not_fit_is_told_with_its_sizes():
     large = GEOMETRY.model_copy(update={"vocab": 10**9})
     said = replay(make_trace(geometry=large), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32").settings
-    parts = (
-        f"weights outside the experts {large.non_expert_bytes('int8-g32') / 1e9:.3g} GB, the expert cache {CAPACITY / 1e9:.3g} GB"
-    )
+    others = other_bytes(large, "int8-g32", ACTIVATION)
+    parts = f"weights outside the experts {others / 1e9:.3g} GB, the expert cache {CAPACITY / 1e9:.3g} GB"
     assert f"dram (12 GB) does not hold what lies in it: {parts}" in said["outside_envelope"]
 
 
@@ -166,7 +167,7 @@ def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(ma
         assert result.settings["is_extrapolated"] == bool(said[0])
 
 
-@pytest.mark.parametrize(("n_devices", "vocab", "told"), [(1, 5e8, "24 GB"), (2, 5e8, ""), (2, 8e8, "48 GB")])
+@pytest.mark.parametrize(("n_devices", "vocab", "told"), [(1, 1.75e8, "24 GB"), (2, 1.75e8, ""), (2, 2.8e8, "48 GB")])
 def test_two_devices_hold_twice_as_much(n_devices, vocab, told):
     trace = make_trace(geometry=GEOMETRY.model_copy(update={"vocab": int(vocab)}))  # 34 or 54 GB of words
     machine = replace(WORKSTATION, n_devices=n_devices)
