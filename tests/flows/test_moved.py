@@ -50,9 +50,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return place
 
 
-def test_runs_that_were_not_possible_stand_beside_others(kept: Store) -> None:
-    row = {"facts": json.dumps({"asked": json.dumps({"policy": "lru"})}), "workload": None} | dict.fromkeys(SAME)
-    assert _place(row) == _place(row)
+def test_runs_that_were_not_possible_stand_beside_others() -> None:
+    first, second, apart = (
+        {"policy": "lru", "workload": {"seed": 1}},
+        {"policy": "lru", "workload": {"seed": 2}},
+        {"policy": "lru"},
+    )
+    rows = [
+        dict.fromkeys(SAME) | {"workload": None, "facts": json.dumps({"asked": json.dumps(of)})} for of in (first, second, apart)
+    ]
+    of_first, of_second, of_apart = map(_place, rows)
+    assert of_first == of_second != of_apart
 
 
 def test_a_study_between_two_times(kept: Store) -> None:
