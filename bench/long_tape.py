@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,20 @@ def bench(tape: Tape) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         report["compact_scores_bytes_per_token_layer"] = round(compact_bytes(tape, Store(folder)), 1)
         n_lookups = write(Store(folder))
-        cpu_s, peak = json.loads(in_new_process("-c", REPLAY, folder)[0].splitlines()[-1])
+        runs = [_replayed(Path(folder), f"run{n}") for n in range(3)]
+    cpu_s, peak = min(cpu for cpu, _ in runs), max(peak for _, peak in runs)
     report |= {"parquet_replay_lookups_per_cpu_s": round(n_lookups / cpu_s), "parquet_replay_peak_gib": round(peak / 2**30, 2)}
     print(f"replay of {n_lookups / 1e6:.0f} M lookups from Parquet {cpu_s:.1f} CPU s, {report['parquet_replay_peak_gib']} GiB")
     return report
+
+
+def _replayed(folder: Path, name: str) -> tuple[float, int]:
+    """CPU seconds and bytes of memory of a process that replays the tape in `folder` and writes what it finds beside it."""
+    own = folder / name
+    own.mkdir()
+    (own / "traces").symlink_to(folder / "traces")
+    cpu_s, peak = json.loads(in_new_process("-c", REPLAY, str(own))[0].splitlines()[-1])
+    return cpu_s, peak
 
 
 def compact_bytes(tape: Tape, store: Store) -> float:

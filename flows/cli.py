@@ -5,9 +5,7 @@ Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit cod
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import ctypes
 import gc
 import importlib.metadata
 import logging
@@ -44,6 +42,7 @@ from tokentape.flows.commands import (
     warehouse,
 )
 from tokentape.flows.effects import without_effect
+from tokentape.flows.memory import keep_memory
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "datasets", "safetensors", "tokenizers"), "capture"),
@@ -237,8 +236,8 @@ _add(calibrate, Command, router=synthesize.calibrate_router)
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
     _drop_what_closed_streams_are_told()
-    gc.set_threshold(50_000)  # what a command imports and makes mostly lives to its end: a twentieth of the time to look at it
-    _keep_memory()
+    gc.set_threshold(200_000)  # what a command imports and makes mostly lives to its end: a twentieth of the time to look at it
+    keep_memory()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half-written is removed on the way out
     try:
         called = (sys.argv[1:] if arguments is None else arguments)[:1]
@@ -254,14 +253,6 @@ def main(arguments: list[str] | None = None) -> None:
         console.log.debug("", exc_info=error)
         code = _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _keep_memory() -> None:
-    """What is freed stays with the process up to some MB, since the next part of a tape asks for as much: a twentieth of the time
-    of a long replay went into handing it back. Of the C library, where it has such settings."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):
-        for setting, n_bytes in ((-1, 1 << 27), (-3, 1 << 25)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-            ctypes.CDLL(None).mallopt(setting, n_bytes)
 
 
 @lru_cache

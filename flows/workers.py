@@ -6,7 +6,6 @@ common with what gives them out but the store.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
@@ -24,6 +23,7 @@ from threading import Event, Thread
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
+from tokentape.flows.memory import keep_memory
 from tokentape.policies.names import unknown
 
 Job = TypeVar("Job")
@@ -32,8 +32,6 @@ Result = TypeVar("Result")
 WAKE_S = 0.5
 LEAVE_S = 2.0  # for a worker that is told to end, after which it is killed
 GONE_S = 4.0  # for the whole process from Ctrl-C on, see `gone_soon`
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT_BYTES, ARRAY_BYTES = 1 << 28, 1 << 25  # freed memory that a process keeps, and of the largest array that is kept so
 
 
 def _leave(*told: object) -> None:
@@ -59,18 +57,8 @@ def _in_worker() -> None:
     Thread(target=end, daemon=True).start()
 
 
-@lru_cache(maxsize=1)
-def _keep_memory() -> None:
-    """Has glibc keep freed arrays for the next ones. A thread by default gives each back to the system, and a replay is then half
-    as long in getting pages again as in computing."""
-    with suppress(AttributeError, OSError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-        mallopt(M_MMAP_THRESHOLD, ARRAY_BYTES)
-
-
 def _do(work: Callable[[Job], Result], job: Job) -> Result:
-    _keep_memory()
+    keep_memory()
     return work(job)
 
 
