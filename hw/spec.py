@@ -306,8 +306,8 @@ def _table(data: dict[str, Any], key: str, where: str, may_be_empty: bool = Fals
 
 def _tier(data: Any, where: str) -> MemTier:
     """A tier; with a timing preset and no efficiency of its own, the efficiency is that of streaming in closed form."""
-    if isinstance(data, dict) and "timing" in data and "efficiency_frac" not in data:
-        data = {**data, "efficiency_frac": _streaming(data, where)}
+    if isinstance(data, dict) and "timing" in data:
+        data = {"efficiency_frac": _streaming(data, where), **data}
     tier: MemTier = build(MemTier, data, where)
     if tier.kind not in KINDS:
         raise BadSpec(f"{where}: kind = {tier.kind!r}; known: {', '.join(KINDS)}")

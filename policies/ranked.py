@@ -143,12 +143,13 @@ def _leave(place, c, root, cache):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _rank_anew(c, base, n, root, now, at_layer, rank_of, cache):  # type: ignore[no-untyped-def]
+def _rank_anew(c, base, root, now, at_layer, rank_of, cache):  # type: ignore[no-untyped-def]
     """All residents of a cache but those of the event."""
-    for key in range(base, base + n):
-        if cache.resident[key] and cache.stamp[key] != now:
+    for place in range(base, base + uint64(cache.n_resident[c])):
+        key = uint64(cache.key_of[place])
+        if uint64(cache.link[root + uint64(LEAVES) + place - base]) == place and cache.stamp[key] != now:
             ranked = _rank(key, c, now, int64(cache.layer_of[key]), at_layer, 0, 0.0, 0.0, rank_of, cache)
-            cache.order[cache.slot_of[key]] = ranked
+            cache.order[place] = ranked
     _settle_all(root, cache.link, cache.order, cache.latest)
 
 
@@ -158,8 +159,8 @@ def see_profile(now, counted, rank_of, cache):  # type: ignore[no-untyped-def]
     for key in range(counted.shape[0]):
         cache.profile[key] = counted[key]
     for c in range(uint64(cache.capacity.shape[0])):
-        base, n, root = _tree_of(c, cache)
-        _rank_anew(c, base, n, root, now, int64(0), rank_of, cache)
+        base, _, root = _tree_of(c, cache)
+        _rank_anew(c, base, root, now, int64(0), rank_of, cache)
 
 
 @kernel(LOOK_UP, allocates=False)
@@ -212,7 +213,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
         if one_by_one and missing > capacity[c]:
             continue  # larger than the cache: streamed
         if how[AGES] and used[c] + missing > capacity[c]:
-            _rank_anew(c, base, n, root, now, layer, rank_of, cache)
+            _rank_anew(c, base, root, now, layer, rank_of, cache)
         left = nobody  # the place that was left last, while it is in the tree
         while not bypass and used[c] + missing > capacity[c]:
             if left != nobody:

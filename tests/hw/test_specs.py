@@ -152,6 +152,7 @@ def test_a_tier_with_a_timing_preset_and_no_efficiency_of_its_own_takes_the_clos
     assert not share.is_assumed
 
 
+@pytest.mark.parametrize("own", ["", 'efficiency_frac = { value = 0.9, source = "assumed" }\n'])
 @pytest.mark.parametrize(
     ("timing", "message"),
     [
@@ -161,8 +162,8 @@ def test_a_tier_with_a_timing_preset_and_no_efficiency_of_its_own_takes_the_clos
         ('"lpddr5-6400"\naddress_map = "diagonal"', "address_map = 'diagonal'; known: bank-group, row"),
     ],
 )
-def test_an_unknown_timing_or_address_map_names_the_file_that_asks_for_it(timing, message, tmp_path):
-    text = edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', f"timing = {timing}\n"))
+def test_an_unknown_timing_or_address_map_names_the_file_that_asks_for_it(timing, message, own, tmp_path):
+    text = edited(('efficiency_frac = { value = 0.9, source = "assumed" }\n', f"timing = {timing}\n{own}"))
     with pytest.raises(BadSpec, match=rf"mine\.toml: tiers\.dram: {message}"):
         load(put(tmp_path, "mine", text))
 
