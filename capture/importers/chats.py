@@ -12,11 +12,11 @@ A prompt is written by the model's chat template; blocks of its tokens that begi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -78,7 +78,7 @@ def _answers(record: Turn, where: str) -> Iterator[tuple[list[Turn], Turn]]:
         )
     role, content = TURNS[field]
     turns: list[Turn] = []
-    for turn in cast(Iterable[Any], record[field]):
+    for turn in record[field] if isinstance(record[field], list) else [None]:
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(of), str) for of in (role, content)):
             raise BadImport(f"{where}: a turn of {field} has no text in {role} and {content}; give chats, a list of turns each")
         said = {"role": ROLES.get(turn[role], turn[role]), "content": turn[content]}

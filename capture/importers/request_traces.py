@@ -29,14 +29,16 @@ from tokentape.warehouse.tape import Store
 
 @dataclass(frozen=True)
 class Form:
-    """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name; also: one more,
-    by which the form is known. blocks: a list with an id for every block_tokens of the prompt. source: where it is defined."""
+    """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name; also, never: a
+    further one, and those it has not, by which it is known. blocks: a list with an id for every block_tokens of the prompt.
+    source: where it is defined."""
 
     columns: tuple[str, str, str]
     form: str = "csv"
     unit_s: float = 1.0
     or_arrival: str = ""
     also: str = ""
+    never: Sequence[str] = ()
     blocks: str = ""
     block_tokens: int = 0
     source: str = ""
@@ -45,7 +47,7 @@ class Form:
         """Whether a file with these columns has the form."""
         arrival, *others = self.columns
         others += filter(None, (self.blocks, self.also))
-        return {*others} <= names and (not arrival or bool({arrival, self.or_arrival} & names))
+        return {*others} <= names and names.isdisjoint(self.never) and (not arrival or bool({arrival, self.or_arrival} & names))
 
 
 _FILE = (Path(__file__).parent / "requests.toml").read_text(encoding="utf-8")
@@ -93,7 +95,8 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
 def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
     (arrival, n_prompt, n_output), rows = form.columns, list[tuple[Any, ...]]()
     came = " or ".join(filter(None, (arrival, form.or_arrival)))
-    wanted = ", ".join(filter(None, (came, n_prompt, n_output, form.also, form.blocks)))
+    without = " or ".join(form.never)
+    wanted = ", ".join(filter(None, (came, n_prompt, n_output, form.also, form.blocks, without and f"no {without}")))
     for raw, path in zip(contents, files, strict=True):
         for number, line in json_lines(raw, path):
             where = f"{path}: line {number}"

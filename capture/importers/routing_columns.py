@@ -177,6 +177,7 @@ def _text(column: pl.Series, where: Row, wanted: str) -> pl.Series:
 def _is_decode(column: pl.Series, where: Row, prefill: str | None) -> pl.Series:
     words = _text(column, where, "prefill or decode").str.strip_chars().str.to_lowercase()
     if prefill is not None:
+        refuse(~words.str.contains(f"^(?:{prefill}|[0-9]+)$"), column, where, "a position")
         return ~words.str.contains(f"^(?:{prefill})$")
     is_decode = words.replace_strict(PHASES, default=None, return_dtype=pl.Boolean)
     refuse(is_decode.is_null(), column, where, "prefill or decode")

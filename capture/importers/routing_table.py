@@ -64,8 +64,7 @@ def import_routing(
         frame, numbers = table(raw, path, form, layout.where, max_bytes, layout.names)
         parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
     if config_path is None and layout.stated:
-        found, model_id = _stated(contents[0], files[0], layout.stated)
-        n_experts = n_experts or found
+        n_experts, model_id = _stated(contents, files, layout.stated, n_experts)
     frame = pl.concat(parts, how="vertical_relaxed")
     rows = _ordered(frame, layout)
     settings: dict[str, Any] = {
@@ -96,14 +95,22 @@ def import_routing(
     return write_import(store, source, rows)
 
 
-def _stated(raw: bytes, path: Path, fields: tuple[str, str]) -> tuple[int, str]:
-    """Experts per layer and the model, from the first line of JSON lines. Raises BadImport where it does not say them."""
-    line = next((line for _, line in limits.json_lines(raw, path)), None)
-    experts, model = (line.get(field) if isinstance(line, dict) else None for field in fields)
+def _stated(raws: Sequence[bytes], paths: Sequence[Path], fields: tuple[str, str], n_experts: int | None) -> tuple[int, str]:
+    """Experts per layer, as given or else as the first lines of JSON lines say, and the model. Raises BadImport where they do not
+    say them, or not all the same."""
+    said = list[tuple[Any, ...]]()
+    for raw, path in zip(raws, paths, strict=True):
+        line = next((line for _, line in limits.json_lines(raw, path)), None)
+        said.append(tuple(line.get(field) if isinstance(line, dict) else None for field in fields))
+        if said[-1] not in (said[0], (None, None)):
+            raise BadImport(
+                f"{path}: line 1 says {said[-1]} of {' and '.join(fields)}, {paths[0]} says {said[0]}; import them apart"
+            )
+    experts, model = n_experts or said[0][0], said[0][1]
     if experts is None:
-        raise BadImport(f"{path}: line 1 has no {fields[0]}; give --model or --n-experts")
-    n_experts = limits.whole(experts, f"{path}: {fields[0]}", limits.MAX_EXPERTS, 1)
-    return n_experts, limits.words(model or "unknown", f"{path}: {fields[1]}")
+        raise BadImport(f"{paths[0]}: line 1 has no {fields[0]}; give --model or --n-experts")
+    experts = limits.whole(experts, f"{paths[0]}: {fields[0]}", limits.MAX_EXPERTS, 1)
+    return experts, limits.words(model or "unknown", f"{paths[0]}: {fields[1]}")
 
 
 def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
@@ -124,6 +131,12 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
             position, width = _as_run(request, layer, is_decode)
             is_decode = width == 1 if layout.columns.phase == "widths" else is_decode
         return RoutedRows(request, position, layer, as_executed(request, is_decode, layer, position), is_decode, ids, weights)
+    last = np.zeros(len(names), np.int64)  # position of a prompt
+    np.maximum.at(last, request, np.where(is_decode, -1, position))
+    if (early := is_decode & (position < last[request])).any():
+        at = int(np.argmax(early))
+        told = f"request {names[int(request[at])]!r}: position {position[at]} is decoded, {last[request[at]]} is of a prompt"
+        raise BadImport(f"{told}; where turns follow one another, give --order executed")
     step = np.where(is_decode, position + 1, 0)
     order = np.lexsort((position, layer, step, request))
     request, position, layer, is_decode, step = (column[order] for column in (request, position, layer, is_decode, step))

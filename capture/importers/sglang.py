@@ -143,7 +143,8 @@ def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request],
                 continue
             if not is_real[begin:end].all() or (positions[begin:end] != np.arange(start, start + end - begin)).any():
                 raise BadImport(f"{where}: tokens of a request do not follow each other, or lack experts; {AGAIN}")
-            waiting = [one for one in live if start and one.following == start and one not in goes_on]
+            fits = [one for one in live if one.following == start > 0 and one not in goes_on]
+            waiting = [one for one in fits if mode == _DECODE or not one.n_decoded]  # what decodes gets no more of its prompt
             counted["requests_inferred"] += len(waiting) > 1
             one = waiting[0] if waiting else _Live(start)
             requests += [] if waiting else [one]
@@ -151,7 +152,8 @@ def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request],
             one.experts.append(experts[begin:end])
             one.ids += tokens[begin:end].tolist()
             one.n_decoded += mode == _DECODE
-        live = goes_on + [one for one in live if one not in goes_on and (mode == _EXTEND or not one.n_decoded)]
+        others = [one for one in live if one not in goes_on and (mode == _EXTEND or not one.n_decoded)]
+        live = others + goes_on if mode == _EXTEND else goes_on + others  # prompts' requests join behind those that decode
     return [_request(one, f"{path}, request {number}") for number, one in enumerate(requests)], counted
 
 

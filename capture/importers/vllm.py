@@ -13,6 +13,7 @@ how the engine batched them is not recorded, so they stand one after another, ea
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> list[Returned | None]:
         return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)]
     if raw.startswith(MAGIC):
         raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
-    if raw.lstrip()[:1] not in (b"{", b"["):
+    if raw.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         raise BadImport(f"{path}: neither a readable .npz nor JSON; export it with numpy.savez, or give the server's responses")
     return list(_choices(raw, path, max_bytes))
 
@@ -233,7 +234,7 @@ def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
     known = None
     if found.prompt_ids is not None and (found.output_ids is not None or not n_passed):
         known = np.concatenate([ids for ids in lengths.values() if ids is not None])
-    return Request(where, output[: n_rows - has_last], n_prompt, n_passed if n_output is None else n_output, known, has_last)
+    return Request(where, output[: n_rows - has_last], n_prompt, n_passed + 1 if n_output is None else n_output, known, has_last)
 
 
 def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, config: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,10 @@ def load(source: str, geometry: Geometry) -> Tabled:
         raise ValueError(f"{path}: no domain with rows of counts; give FILE#KEY/KEY of {{domain: [[counts] of a layer]}}")
     for domain, rows in table.items():
         for i, row in enumerate(rows):
-            if len(row) != n_experts or sum(n > 0 for n in row) < top_k or min(row) < 0:
+            if len(row) != n_experts or sum(n > 0 for n in row) < top_k or not all(0 <= n < math.inf for n in row):
                 raise ValueError(
-                    f"{path}: {domain}, row {i}: {len(row)} counts, {sum(n > 0 for n in row)} of them above 0; "
-                    f"the model has {n_experts} experts and routes to {top_k}"
+                    f"{path}: {domain}, row {i}: {len(row)} counts, {sum(0 < n < math.inf for n in row)} of them "
+                    f"numbers above 0, or one below; the model has {n_experts} experts and routes to {top_k}"
                 )
     return Tabled(tuple(tuple(map(tuple, rows)) for rows in table.values()), layers)
 

@@ -80,6 +80,8 @@ def balance(trace: Trace, mapped: Ints, n_ranks: int, phase: str) -> tuple[float
     n_experts, whole, by_pass, tokens = trace.geometry.n_experts, 0.0, 0.0, 0.0
     for place, share in enumerate(held_by(mapped, n_experts, n_ranks)):
         of_layer = layer == place
+        if not of_layer.any():  # a layer without rows, of the phase or of the tape
+            continue
         chosen = np.bincount(passes[of_layer] * n_experts + expert[of_layer], minlength=trace.pass_ids.size * n_experts)
         held = chosen.reshape(-1, n_experts) @ share
         held = held[held.sum(axis=1) > 0]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,7 +194,8 @@ def test_bad_tables_and_names_are_told(tmp_path):
             tabled.load(source, TINY)
 
     refused("law, row 0: 2 counts", {"law": [[1, 2]]})
-    refused("2 of them above 0", {"law": [[1, 2] + [0] * 10]})
+    refused("2 of them numbers above 0", {"law": [[1, 2] + [0] * 10]})
+    refused("11 of them numbers above 0", {"law": [[math.inf] + [1] * 11]})
     refused("no domain with rows", {})
     refused("no domain with rows", {"law": []})
     refused("no counts at 'models/none'", COUNTS, f"{path}#models/none")

@@ -99,6 +99,7 @@ def test_sharegpt_and_parquet_as_datasets_writes_it(store: Store, tmp_path: Path
     ("record", "message"),
     [
         ({"text": "a"}, r"record 0: none of conversation, messages, conversations \(it has text\)"),
+        ({"messages": 5}, "a turn of messages has no text in role and content"),
         ({"conversation": ["a"]}, "a turn of conversation has no text in role and content"),
         ({"conversation": [{"role": "user"}]}, "a turn of conversation has no text in role and content"),
         ({"conversation": chat("a")}, "no chat with an answer"),

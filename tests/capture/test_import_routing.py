@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.routing_columns import PRESETS, Columns, Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.flows.cli import main
@@ -146,6 +147,14 @@ def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[
     tape = imported(lab, Layout.of("moe-cache-lab", Columns()), config_path=None)
     assert (tape.geometry.n_experts, tape.manifest.model_id) == (8, "m")
     assert tape.read("routing")["gate_weights"].to_list() == [[0.75, 0.25]]
+    unsaid, other = tmp_path / "unsaid.jsonl", tmp_path / "other.jsonl"
+    unsaid.write_text(generated)
+    other.write_text(first.replace("8", "64") + "\n" + generated)
+    preset, golden = Layout.of("moe-cache-lab", Columns()), GOLDEN / "moe-cache-lab.0.jsonl"
+    assert imported([unsaid], preset, config_path=None, n_experts=16).geometry.n_experts == 16
+    assert imported([golden, unsaid], preset, config_path=None).geometry.n_experts == 8
+    with pytest.raises(BadImport, match=r"other\.jsonl: line 1 says \(64, 'm'\).*\.0\.jsonl says \(8, 'm'\)"):
+        imported([golden, other], preset, config_path=None)
     misread = tmp_path / "misread.csv"  # eight experts in a token's order of rank, read as the choices of four tokens
     misread.write_text("".join(f"{layer},{e}\n" for layer in (0, 1) for e in (3, 1, 7, 0, 2, 6, 5, 4)))
     tape = imported(misread, Layout.of("moe-trace", Columns(), top_k=2))

@@ -108,6 +108,35 @@ def test_a_recorder_s_dump_is_cut_into_requests(store: Store, tmp_path: Path) ->
     assert tape.manifest.flags == {"missing_prefill": {"requests": 1, "tokens": 64}, "padded_tokens": 1}
 
 
+def test_a_turn_whose_history_a_cache_held_is_a_request_of_its_own(store: Store, tmp_path: Path) -> None:
+    tape = dumped(
+        tmp_path / "d.pt",
+        store,
+        record(0, 1, [1, 2, 3], [0, 1, 2], [3]),
+        record(1, 2, [4], [3], None),
+        record(2, 2, [5], [4], None),
+        record(3, 1, [6, 7], [5, 6], [2]),  # the cache holds all five
+        record(4, 2, [8], [7], None),
+    )
+    requests = tape.read("requests")
+    assert requests["n_prompt_tokens"].to_list() == [3, 7]
+    assert requests["n_output_tokens"].to_list() == [2, 1]
+    assert tape.manifest.flags == {"missing_prefill": {"requests": 1, "tokens": 5}}
+
+
+def test_prompts_join_behind_the_requests_that_decode(store: Store, tmp_path: Path) -> None:
+    tape = dumped(
+        tmp_path / "d.pt",
+        store,
+        record(0, 1, [1, 2, 3], [0, 1, 2], [3]),
+        record(1, 2, [4], [3], None),
+        record(2, 1, [11, 12, 13, 14], [0, 1, 2, 3], [4]),  # both go on at position 4
+        record(3, 2, [5, 15], [4, 4], None),
+    )
+    tokens = tape.read("tokens")
+    assert [tokens.filter(request_id=i)["token_id"].to_list() for i in (0, 1)] == [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15]]
+
+
 def test_requests_that_might_go_on_with_the_same_token_are_counted(store: Store, tmp_path: Path) -> None:
     tape = dumped(tmp_path / "d.pt", store, record(0, 1, [1, 2], [0, 0], [1, 1]), record(1, 2, [3, 4], [1, 1], None))
     assert tape.read("tokens").filter(request_id=1)["token_id"].to_list() == [2, 4]

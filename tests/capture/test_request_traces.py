@@ -102,6 +102,16 @@ def test_published_forms_are_known_by_their_columns(
     assert table["dataset"].unique().to_list() == [form]
 
 
+@pytest.mark.parametrize("name", ["timestamp", "arrival_time"])
+def test_requests_with_times_are_not_all_there_at_once(name: str, tmp_path: Path, store: Store) -> None:
+    lines = "".join(json.dumps({name: at, "input_length": 9, "output_length": 9}) + "\n" for at in (0, 5000))
+    path = written(tmp_path, "trace.jsonl", lines)
+    with pytest.raises(BadImport, match="not an object of timestamp, input_length, output_length, hash_ids"):
+        imports.import_requests([path], store=store)
+    with pytest.raises(BadImport, match="not an object of input_length, output_length, no timestamp or arrival_time"):
+        import_requests(path, store, "servegen-offline")
+
+
 def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
     head = "Timestamp,Request tokens,Response tokens\n"
     paths = [written(tmp_path, "b.csv", head + "100,3,4\n"), written(tmp_path, "a.csv", head + "90,5,6\n101,7,x\n")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -111,6 +112,16 @@ def test_physical_maps_by_hand() -> None:
     assert eplb.physical_map(counts, 2, 0).tolist() == [[0, 3, 1, 2], [2, 3, 0, 1]]
     with pytest.raises(ValueError, match="do not share out among 3 ranks evenly"):
         eplb.physical_map(counts, 3, 1)
+
+
+def test_a_layer_without_rows_balances_nothing(routing: pl.DataFrame, store: Store) -> None:
+    trace = load_trace(store, "tiny")
+    first, mapped = trace.row_layer == 0, eplb.as_numbered(counts_of(routing))
+    ids, widths = trace.ids_of(np.flatnonzero(first))
+    columns = {name: getattr(trace, name)[first] for name in ("row_pass", "row_layer", "row_request", "row_position")}
+    alone = dataclasses.replace(trace, **columns, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
+    found = np.bincount(ids, minlength=N_EXPERTS).reshape(4, -1).sum(axis=1)
+    assert eplb.balance(alone, mapped, 4, "all")[0] == pytest.approx(found.mean() / found.max())
 
 
 @pytest.mark.parametrize("form", eplb.FORMS)
