@@ -71,7 +71,7 @@ class Sums:
     near_frac: share of them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are
     written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer.
     turns, kv_frac, recomputed: as Tokens. busiest, crowd: prompt tokens, and slices of prompts, of the replica that has the most,
-    for which the others wait; all of them where absent.
+    for which the others wait, and whose pairs and seen are then told; all of them where absent.
     """
 
     tokens: Floats

@@ -142,7 +142,7 @@ def experts_of(
     if not blocks.moe.size:
         return ()
     g, d = geometry, machine.n_devices
-    selections = np.asarray(chosen, np.float64)
+    selections, n_parts = np.asarray(chosen, np.float64), 1 if machine.expert_parallel else d  # of an expert
     tier = "expert_cache" if machine.roles.expert_cache and is_cached else "expert_home"
     return (
         Rows(
@@ -152,7 +152,7 @@ def experts_of(
             engine="main",
             blocks=blocks.moe,
             bytes=weights,
-            activation_bytes=selections * (2 * d * g.moe_hidden + 3 * g.expert_intermediate) * _VALUE,
+            activation_bytes=selections * (2 * n_parts * g.moe_hidden + 3 * g.expert_intermediate) * _VALUE,
             ops=2.0 * selections * g.expert_params,
             count=1.0,
             dtype=_dtype(machine, weight_format),
@@ -164,7 +164,7 @@ def experts_of(
                 "inter_size": g.expert_intermediate,
                 "topk": g.top_k,
                 "num_experts": g.n_experts,
-                "moe_tp_size": 1 if machine.expert_parallel else d,
+                "moe_tp_size": n_parts,
                 "moe_ep_size": d if machine.expert_parallel else 1,
                 "active_experts": np.maximum(1.0, active / d) if machine.expert_parallel else active,
                 "matrices": g.ffn_matrices,
@@ -187,8 +187,8 @@ class _Layers:
     ) -> None:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
-        busiest = sums.prompt if sums.busiest is None else sums.busiest
-        self.tokens = sums.tokens if self.dp == 1 else (sums.tokens - sums.prompt) / self.dp + busiest
+        self.prompt = sums.prompt if sums.busiest is None or self.dp == 1 else sums.busiest
+        self.tokens = sums.tokens if self.dp == 1 else (sums.tokens - sums.prompt) / self.dp + self.prompt
         self.format_of = dict.fromkeys(WEIGHTS, weight_format) if isinstance(weight_format, str) else weight_format
         self.kv_value, self.kv_key = bytes_per_value(kv_format), operator_of("", kv_format)
         self.turns = sums.turns
@@ -320,7 +320,7 @@ class _Layers:
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
             bytes=self.d * sums.seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,
-            activation_bytes=self.d * sums.prompt * heads * (g.head_dim + of_value) * _VALUE,
+            activation_bytes=self.d * self.prompt * heads * (g.head_dim + of_value) * _VALUE,
             ops=self.d * 2.0 * heads * (sums.pairs + beside) * (g.head_dim + g.value_dim),
         )
         return self._placed(row)

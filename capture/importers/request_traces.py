@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from tokentape.warehouse.tape import Store
 class Form:
     """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name; also, never: a
     further one, and those it has not, by which it is known. blocks: a list with an id for every block_tokens of the prompt.
-    source: where it is defined."""
+    is_stepped: requests of a step of time have one stamp. source: where it is defined."""
 
     columns: tuple[str, str, str]
     form: str = "csv"
@@ -41,6 +41,7 @@ class Form:
     never: Sequence[str] = ()
     blocks: str = ""
     block_tokens: int = 0
+    is_stepped: bool = False
     source: str = ""
 
     def is_of(self, names: set[str]) -> bool:
@@ -54,6 +55,13 @@ _FILE = (Path(__file__).parent / "requests.toml").read_text(encoding="utf-8")
 FORMS = {name: Form(**(fields | {"columns": tuple(fields["columns"])})) for name, fields in tomllib.loads(_FILE).items()}
 # 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z
 _MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
+
+
+def is_stepped(settings: Mapping[str, Any]) -> bool:
+    """Whether equal arrivals of a tape, by its settings, are those of one step and no burst."""
+    stepped = {name: form for name, form in FORMS.items() if form.is_stepped}
+    known = [(name, None) if form.form == "jsonl" else ("csv", [*form.columns]) for name, form in stepped.items()]
+    return (settings.get("importer"), settings.get("columns")) in known
 
 
 def import_requests(

@@ -303,7 +303,14 @@ def step(
         made.write(store)
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
     rows = [
-        (name, n, quantity(seconds, "s"), percent(seconds / made.seconds), quantity(n_bytes, "B"), number(ops / n_bytes, ",.1f"))
+        (
+            name,
+            n,
+            quantity(seconds, "s"),
+            percent(seconds / made.seconds),
+            quantity(n_bytes, "B"),
+            number(ops / n_bytes if n_bytes else 0.0, ",.1f"),
+        )
         for name, n, seconds, n_bytes, ops in made.by_name().rows()
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")

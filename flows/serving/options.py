@@ -118,8 +118,7 @@ def serves(without: str) -> Callable[[Callable[..., None]], Callable[..., None]]
 # Options that an engine's own settings decide.
 _OF_ENGINE = (
     *("scheduler", "param", "coverage", "profile", "kv_blocks", "memory_frac", "max_seqs", "expert_format", "expert_times"),
-    "verify_nodes",
-    "expert_placement",
+    *("verify_nodes", "acceptance", "draft_ms", "expert_placement", "fit"),
 )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
+from tokentape.capture.importers.request_traces import is_stepped
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
@@ -330,7 +331,9 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
     trace_id = _tape(store, workload, f"workload {workload!r} is none of {', '.join(LENGTHS)}, no .csv and no tape")
     tape = store.open(trace_id)
     rows = tape.read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
-    read = spread_ties(from_table(rows, trace_id))
+    read = from_table(rows, trace_id)
+    if is_stepped(tape.manifest.settings):
+        read = spread_ties(read)
     if not prefix_cache:
         return read
     if "prefix_blocks" not in rows.columns:

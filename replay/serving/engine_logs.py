@@ -8,6 +8,7 @@ constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.hw.operators.operator import release
 from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
 from tokentape.replay.serving.workload import Requests
 
@@ -33,6 +35,8 @@ _WEIGHTS = (
     ("gptq", "int4"),
     ("fp8", "fp8"),
 )
+_OTHER_WEIGHTS = re.compile(r"int8|w8a(?:8|16)|(?<!mx)fp4|nf4")
+_SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "half")
 _NOT_MODELLED = {
     "pipeline_parallel_size": 1,
     "enable_chunked_prefill": True,
@@ -164,37 +168,47 @@ def engine_of(path: Path) -> Engine:
     """The settings of a meta.json: vllm_version, and engine_kwargs with vLLM's names and defaults. Raises ValueError naming the
     field that is missing, or that asks for what is not modelled."""
     meta = _json(path)
-    kwargs = _field(meta, "engine_kwargs", path)
-    version = tuple(int(part) for part in str(meta.get("vllm_version", "0.0")).split(".")[:2])
+    kwargs: dict[str, Any] = {k: of for k, of in _field(meta, "engine_kwargs", path, dict).items() if of is not None}
+    try:
+        version = release(str(meta.get("vllm_version") or "0.0").removeprefix("v"))
+    except ValueError as error:
+        raise ValueError(f"{path}: vllm_{error}") from None
     told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
     for name, value in told.items():
         raise ValueError(f"{path}: {name} {value} is not modelled; only {_NOT_MODELLED[name]} is")
-    model, max_seqs = meta.get("model") or _field(kwargs, "model", path), _field(kwargs, "max_num_seqs", path)
-    n_blocks = kwargs.get("num_gpu_blocks_override") or meta.get("num_gpu_blocks")
+
+    def told_or(name: str, default: Any) -> Any:
+        return _field({name: default, **kwargs}, name, path, type(default))
+
+    model, max_seqs = meta.get("model") or _field(kwargs, "model", path, str), _field(kwargs, "max_num_seqs", path, int)
+    n_blocks = told_or("num_gpu_blocks_override", 0) or meta.get("num_gpu_blocks")
     return Engine(
         model=model,
         max_seqs=max_seqs,
-        budget_tokens=_field(kwargs, "max_num_batched_tokens", path),
-        kv_blocks=n_blocks and n_blocks * kwargs.get("block_size", BLOCK_TOKENS) // BLOCK_TOKENS,
-        memory_frac=kwargs.get("gpu_memory_utilization", MEMORY_FRAC),
-        tensor_parallel=kwargs.get("tensor_parallel_size", 1),
-        data_parallel=kwargs.get("data_parallel_size", 1),
-        expert_parallel=bool(kwargs.get("enable_expert_parallel", False)),
-        expert_placement=kwargs.get("expert_placement_strategy", "linear"),
-        schedules_ahead=kwargs.get("async_scheduling", version >= _ASYNC_FROM),
-        weight_format=_weights(kwargs.get("quantization"), kwargs.get("dtype"), model),
+        budget_tokens=_field(kwargs, "max_num_batched_tokens", path, int),
+        kv_blocks=n_blocks and n_blocks * told_or("block_size", BLOCK_TOKENS) // BLOCK_TOKENS,
+        memory_frac=told_or("gpu_memory_utilization", MEMORY_FRAC),
+        tensor_parallel=told_or("tensor_parallel_size", 1),
+        data_parallel=told_or("data_parallel_size", 1),
+        expert_parallel=told_or("enable_expert_parallel", False),
+        expert_placement=told_or("expert_placement_strategy", "linear"),
+        schedules_ahead=told_or("async_scheduling", version >= _ASYNC_FROM),
+        weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format="fp8" if "fp8" in str(kwargs.get("kv_cache_dtype", "auto")) else "bf16",
         graph_tokens=0 if kwargs.get("enforce_eager") else min(GRAPH_TOKENS, 2 * max_seqs),
     )
 
 
-def _weights(quantization: str | None, dtype: str | None, model: str) -> str:
-    """The format of quantised weights, by what the engine was told or else by the checkpoint's name; else 16 bits."""
-    words = f"{quantization or model}".lower()
-    for told, found in _WEIGHTS:
-        if told in words:
-            return found
-    return "fp16" if dtype in ("float16", "half") else "bf16"
+def _weights(quantization: str, dtype: str, model: str, path: Path) -> str:
+    """The format of quantised weights, by what the engine was told and by the checkpoint's name; else 16 bits. Raises ValueError
+    for weights of a format that is not modelled."""
+    words = f"{quantization} {model}".lower()
+    found = next((found for told, found in _WEIGHTS if told in words), "")
+    is_plain = quantization in _SIXTEEN_BITS and dtype in _SIXTEEN_BITS
+    if _OTHER_WEIGHTS.search(words) or not (found or is_plain):
+        told = f"{path}: quantization {quantization!r} and dtype {dtype}{' of ' * bool(model)}{model}"
+        raise ValueError(f"{told} are not modelled; weights of 16 bits, {', '.join(sorted({of for _, of in _WEIGHTS}))} are")
+    return found or ("fp16" if dtype in ("float16", "half") else "bf16")
 
 
 def _of_experiments(folder: Path, seed: int) -> list[Served]:
@@ -214,24 +228,24 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
 def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, seed: int) -> list[Served]:
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
-    load = _field(experiment, "workload", path)
-    max_seqs, precision = _field(experiment, "max_num_seqs", path), str(experiment.get("precision", "")).lower()
+    load = _field(experiment, "workload", path, dict)
+    max_seqs, precision = _field(experiment, "max_num_seqs", path, int), str(experiment.get("precision", "")).lower()
     engine = Engine(
-        model=_field(experiment, "model", path),
+        model=_field(experiment, "model", path, str),
         max_seqs=max_seqs,
-        budget_tokens=_field(experiment, "max_num_batched_tokens", path),
+        budget_tokens=_field(experiment, "max_num_batched_tokens", path, int),
         kv_blocks=experiment.get("kv_blocks_of_16_tokens"),
         tensor_parallel=experiment.get("tensor_parallel", 1),
         data_parallel=experiment.get("data_parallel", 1),
         expert_parallel=experiment.get("expert_parallel", False),
-        weight_format=_weights(precision, None, ""),
+        weight_format=_weights(precision, "auto", "", path),
         graph_tokens=min(GRAPH_TOKENS, 2 * max_seqs),
     )
-    name, n_output = str(experiment["id"]), int(load["output_tokens"])
-    n_prompts = load["system_prompts"] * load["users_per_system_prompt"]
-    length = load["system_prompt_tokens"] + load["question_tokens"]
+    sizes = ("output_tokens", "system_prompts", "users_per_system_prompt", "system_prompt_tokens", "question_tokens")
+    n_output, n_shared, n_users, n_system, n_question = (_field(load, name, path, int) for name in sizes)
+    name, n_prompts, length = str(experiment.get("id", "")), n_shared * n_users, n_system + n_question
     found = []
-    for stage, of in enumerate(load["stages"]):
+    for stage, of in enumerate(_field(load, "stages", path, list)):
         n = round(of["duration_s"] * of["requests_per_s"])
         gaps = np.random.default_rng((seed, stage)).exponential(size=n)
         cached = np.full(n, (length - 1) // 16 * 16)
@@ -246,7 +260,8 @@ def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, 
             for which in STATISTICS
             if (name, stage, f"{metric}_{which}") in measured
         }
-        told["tpot_s", "mean"] = (told["e2e_s", "mean"] - told["ttft_s", "mean"]) / (n_output - 1)
+        if n_output > 1 and {("e2e_s", "mean"), ("ttft_s", "mean")} <= told.keys():
+            told["tpot_s", "mean"] = (told["e2e_s", "mean"] - told["ttft_s", "mean"]) / (n_output - 1)
         found.append(
             Served(
                 source=name,
@@ -260,7 +275,10 @@ def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, 
     return found
 
 
-def _field(table: dict[str, Any], name: str, path: Path) -> Any:
-    if name not in table:
+def _field(table: dict[str, Any], name: str, path: Path, kind: type) -> Any:
+    value = table.get(name)
+    if value is None:
         raise ValueError(f"{path}: field {name} is missing")
-    return table[name]
+    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
+        raise ValueError(f"{path}: field {name} is {value!r}, no {kind.__name__}")
+    return value

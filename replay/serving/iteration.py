@@ -121,6 +121,7 @@ def cost(t):
                 count, share, prompt = t[k, {IN_GROUP}], t[k, {SHARE_MIXED}], n_prompt
                 pairs = t[carried, {PAIRS_W}] if window > 0.0 else t[carried, {PAIRS}]
                 seen = t[carried, {SEEN_W}] if window > 0.0 else t[carried, {SEEN}]
+                {fullest}
             else:
                 count, share = t[k, {OTHERS}], t[k, {SHARE}]
             tokens = verified + prompt
@@ -139,7 +140,7 @@ def cost(t):
 """
 # Where operators are fitted: a prompt of as many pairs, `_length` of replay/transformer.py.
 _LENGTH = """\
-length = pairs / max(prompts, 1.0)
+length = pairs / max(crowd, 1.0)
 full = min(length, window * (window + 1.0) / 2.0) if window > 0.0 else length
 length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if window > 0.0 else 0.0)"""
 # Where the KV cache has a tier of its own: the share that it holds.
@@ -626,6 +627,7 @@ def _source(
     seconds = dict[str, list[str]]()
     for of, name in made.seconds.items():
         seconds.setdefault(of[0] if isinstance(of, tuple) else "other", []).append(name)
+    fullest = [f"{name} = {name} * crowd / max(prompts, 1.0)" for name in ("pairs", "seen")] if n_replicas > 1 else ["pass"]
     ends = [f"t[cost, {i}] = {' + '.join(seconds.get(part, ['0.0']))}" for i, part in enumerate(PARTS)]
     ends += [f"t[cost, {N_COST + i}] += {text}" for i, (_, _, text) in enumerate(made.ledger)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):
@@ -637,6 +639,7 @@ def _source(
         "start": (start, 4),
         "event": (event, 8),
         "keys": (keys, 8),
+        "fullest": (fullest, 16),
         "ranks": ([f"{name} = {of}" for name, of in zip(("wide", "heavy"), ranks, strict=False)], 12),
         "shared": (shared, 16),
         "layer": (layer, 12),

@@ -27,7 +27,7 @@ def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_pa
     busiest = f"verified / {data} + busiest"
     found = dict.fromkeys(_WITHIN, "")
     found[LAYER] = f"curve(t, {first}, {OF_LAYER}, {busiest})"
-    found[ATTENTION] = f"attention(t, {first}, busiest, pairs * crowd / max(prompts, 1.0), decodes / {data}, context, longest)"
+    found[ATTENTION] = f"attention(t, {first}, busiest, pairs, decodes / {data}, context, longest)"
     found[HEAD] = (
         f"curve(t, {first}, {OF_SEQUENCE}, verified / {data} + crowd * carries_prompt)"
         f" + curve(t, {first}, {OF_ONCE}, verified / {data} + n_prompt * crowd / max(prompts, 1.0))"

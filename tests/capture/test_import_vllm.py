@@ -241,7 +241,7 @@ def test_several_files_are_one_tape_in_the_order_given(store: Store, tmp_path: P
 
 
 def test_an_import_loads_nothing_that_it_can_do_without(tmp_path: Path) -> None:
-    (tmp_path / "responses.jsonl").write_text(json.dumps(response()))
+    (tmp_path / "responses.jsonl").write_text(json.dumps(response()), encoding="utf-8-sig")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     script = f"""
 import sys

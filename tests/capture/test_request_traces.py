@@ -10,6 +10,7 @@ import pytest
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import FORMS, Form, import_requests
 from tokentape.flows.commands import imports
+from tokentape.flows.serving.setup import _own
 from tokentape.replay.serving.workload import cached_tokens, from_table, spread_ties
 from tokentape.warehouse.tape import Store
 
@@ -100,6 +101,15 @@ def test_published_forms_are_known_by_their_columns(
     table = store.open(capsys.readouterr().out.strip()).read("requests")
     assert [table[name].to_list() for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")] == columns
     assert table["dataset"].unique().to_list() == [form]
+
+
+@pytest.mark.parametrize(("form", "arrivals"), [("burstgpt", [0, 0.5, 1, 2]), ("servegen", [0, 0, 1, 2])])
+def test_equal_stamps_are_a_burst_unless_they_come_in_steps(
+    form: str, arrivals: list[float], tmp_path: Path, store: Store
+) -> None:
+    head = ",".join(FORMS[form].columns) + "\n"
+    path = written(tmp_path, "trace.csv", head + "".join(f"{at},3,4\n" for at in (0, 0, 1, 2)))
+    assert _own(store.root, import_requests(path, store, form), False).arrival_s.tolist() == arrivals
 
 
 @pytest.mark.parametrize("name", ["timestamp", "arrival_time"])

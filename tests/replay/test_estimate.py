@@ -80,6 +80,14 @@ def test_more_work_takes_longer_on_a_roofline(batch, context, prompt, active, mo
     assert total(made, "seconds") >= total(made, "bytes") / peak
 
 
+@pytest.mark.parametrize(("machine", "prompt"), [("rtxpro6000", 512), ("rtxpro6000", 0), ("l40s", 2048), ("h100", 900)])
+def test_a_band_holds_its_nominal_end_beside_prompts_too(machine, prompt):
+    g, spec = load("llama-3-8b").geometry, load_machine(machine)
+    fits = calibrate.fits_of(spec, calibrate.shipped())
+    seconds = estimate(g, spec, Load(batch=64, context_tokens=8192, prompt_tokens=prompt), 0.0, fits).cost.seconds
+    assert seconds.low[0] <= seconds.value[0] <= seconds.high[0]
+
+
 def test_two_devices_share_the_work_and_talk():
     g = load("mixtral-8x7b").geometry
     one, two = (estimate(g, machine, Load(batch=16, context_tokens=1000), 8.0, FITS) for machine in (H100, H100X2))

@@ -25,6 +25,10 @@ META = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kw
 ROW = {"input_toks": 100, "output_toks": 5, "queued_ts": 10.0, "first_token_ts": 10.5, "last_token_ts": 11.5}
 
 
+def told(**settings) -> dict:
+    return {**META, "engine_kwargs": {**SETTINGS, **settings}}
+
+
 def write_log(folder: Path, meta: dict = META, rows: tuple = (ROW, {**ROW, "queued_ts": 9.0})) -> Path:
     (folder / "meta.json").write_text(json.dumps(meta))
     (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -72,6 +76,12 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
     ("meta", "rows", "words"),
     [
         ({**META, "engine_kwargs": {}}, (ROW,), r"meta.json: field max_num_seqs is missing"),
+        ({**META, "engine_kwargs": None}, (ROW,), r"meta.json: field engine_kwargs is missing"),
+        (told(max_num_seqs="8"), (ROW,), r"meta.json: field max_num_seqs is '8', no int"),
+        (told(async_scheduling="false"), (ROW,), r"meta.json: field async_scheduling is 'false', no bool"),
+        ({**META, "vllm_version": "0.14rc1"}, (ROW,), r"meta.json: vllm_version '0.14rc1' is not a version"),
+        (told(quantization="gguf"), (ROW,), r"meta.json: quantization 'gguf' and dtype auto of .* are not modelled"),
+        ({**META, "model": "x/Y-GPTQ-Int8"}, (ROW,), r"meta.json: quantization '' .* of x/Y-GPTQ-Int8 are not modelled"),
         (META, ({**ROW, "first_token_ts": 9.0},), r"requests.jsonl: request 0: its first token"),
         (META, ({**ROW, "output_toks": 0},), r"requests.jsonl: request 0: n_output_tokens is 0"),
         (META, ({"input_toks": 3},), r"requests.jsonl: .*a row is input_toks"),
@@ -201,6 +211,8 @@ def test_the_hosts_constants_are_found_again():
         ({"model": "openai/gpt-oss-20b"}, {"enforce_eager": True}, {"weight_format": "mxfp4", "graph_tokens": 0}),
         ({"model": "Qwen/Qwen3-8B-AWQ"}, {"data_parallel_size": 2}, {"weight_format": "int4", "n_devices": 2}),
         ({"vllm_version": "0.12.1"}, {"gpu_memory_utilization": 0.8}, {"schedules_ahead": False, "memory_frac": 0.8}),
+        ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
+        ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
         ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "graph_tokens": 16}),
     ],
 )

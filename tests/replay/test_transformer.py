@@ -1,5 +1,7 @@
 """What a step carries as the sums that its rows are linear in."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,13 @@ def test_what_a_cache_keeps_is_what_is_attended_to_read_and_written():
     assert anew["recompute"] == pytest.approx([0.0, 2.0 * 2 * 500 * 32 * 4096 * 2 * 4096])
     prompt = steps_of(geometry, machine, Tokens(prompt=64, prompts=2, budget=20), (), blocks)
     assert sum(work_of(prompt, row)[0] for row in prompt.rows if row.kind == "kv_write") == pytest.approx(2 * 20 * token)
+
+
+def test_an_expert_s_activations_are_read_by_the_devices_that_hold_a_part_of_it():
+    geometry, machine = load_model("qwen3-30b-a3b").geometry, load("h100x8")
+    for is_whole, n_parts in ((False, 8), (True, 1)):
+        (rows,) = resident(geometry, replace(machine, expert_parallel=is_whole), blocks_of(geometry), 1.0, 8.0, "bf16")
+        assert rows.activation_bytes == 8 * 2 * (2 * n_parts * 2048 + 3 * 768)
 
 
 def test_weights_pass_through_a_buffer_where_there_is_one():
