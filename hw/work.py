@@ -131,7 +131,7 @@ class Work:
 
     def apart(self, values: Floats) -> Floats:
         """(steps, blocks) values, one for each of those that are alike."""
-        if self.spread is None or values.shape[1] != self.n_blocks:
+        if self.spread is None or values.shape[-1:] != (self.n_blocks,):
             return values
         runs = self._runs  # three times as fast where kinds follow one another
         return np.take(values, self.spread, axis=1) if runs is None else np.repeat(values, runs, axis=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,6 @@ FORMS = {name: Form(**(fields | {"columns": tuple(fields["columns"])})) for name
 _MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
 
 
-def is_stepped(settings: Mapping[str, Any]) -> bool:
-    """Whether equal arrivals of a tape, by its settings, are those of one step and no burst."""
-    stepped = {name: form for name, form in FORMS.items() if form.is_stepped}
-    known = [(name, None) if form.form == "jsonl" else ("csv", [*form.columns]) for name, form in stepped.items()]
-    return (settings.get("importer"), settings.get("columns")) in known
-
-
 def import_requests(
     paths: str | Path | Sequence[str | Path],
     store: Store,
@@ -78,6 +71,7 @@ def import_requests(
     frame = (_csv if told.form == "csv" else _lines)(contents, files, told)
     settings: dict[str, Any] = {"importer": "csv", "columns": list(told.columns)} if told.form == "csv" else {"importer": form}
     settings |= {"prefix_block_tokens": told.block_tokens} if told.blocks else {}
+    settings |= {"is_stepped": True} if told.is_stepped else {}
     return _write(files[0], contents, store, frame, dataset or (form if isinstance(form, str) else "unknown"), settings)
 
 

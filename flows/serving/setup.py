@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-from tokentape.capture.importers.request_traces import is_stepped
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
@@ -332,13 +331,14 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
     tape = store.open(trace_id)
     rows = tape.read("requests").sort("request_id").sort("arrival_s", maintain_order=True)
     read = from_table(rows, trace_id)
-    if is_stepped(tape.manifest.settings):
+    settings = tape.manifest.settings
+    if settings.get("is_stepped", settings.get("importer") == "mooncake"):  # which older tapes of it do not say
         read = spread_ties(read)
     if not prefix_cache:
         return read
     if "prefix_blocks" not in rows.columns:
         raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
-    cached = cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens, tape.manifest.settings)
+    cached = cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens, settings)
     return dataclasses.replace(read, n_cached_tokens=cached)
 
 

@@ -203,12 +203,12 @@ def test_a_prompt_in_groups_of_layers_costs_its_layers_once_and_marks_and_head_o
 
 
 def test_replicas_attend_to_prompts_of_their_own_side_by_side() -> None:
-    """By the roofline, on two: two prompts take as long as one, four twice as long."""
+    """By the roofline, on two: two prompts take as long as one but for what all write, four at most twice as long."""
     replicas = dataclasses.replace(machine("h100x2"), data_parallel=2)
     cost = iteration_costs(models.load("deepseek-v2-lite").geometry, replicas, FixedCoverage())
     runs = [serve(requests_of([[0, 1000, 1]] * n), Chunked(8000), cost, Limits(8)) for n in (1, 2, 4)]
     one, two, four = (run.seconds_of["attention"] for run in runs)
-    assert (two, four) == pytest.approx((one, 2 * one))
+    assert one < two < 1.02 * one < four < 2 * one
 
 
 def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() -> None:
