@@ -51,15 +51,25 @@ def evaluate(
     rows = []
     with models.suitable_threads(loaded.model):
         for name in datasets:
-            found = items(name, DEFAULT_ITEMS if n_items is None else n_items)
-            told = [item for item in found if item.answer is not None]
-            if told and len(told) < len(found):
-                missing = len(found) - len(told)
-                raise ValueError(f"data set {name}: {missing} of {len(found)} items have no answer; give all or none one")
-            scores = answered(loaded, told, name, progress)[1] if told else _bits_per_byte(loaded, found, name, progress)
+            found = items_of(name, DEFAULT_ITEMS if n_items is None else n_items)
+            has_answers = found[0].answer is not None
+            scores = answered(loaded, found, name, progress)[1] if has_answers else _bits_per_byte(loaded, found, name, progress)
             row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
             rows.append(row | NOT_MEASURED | scores)
     return rows
+
+
+def items_of(dataset: str, n: int, seed: int = 0) -> list[Item]:
+    """The seed's own n items; of text all up to them. Raises ValueError where none are left, or only some have an answer."""
+    found = items(dataset, n * (seed + 1))
+    missing = sum(item.answer is None for item in found)
+    if missing == len(found):
+        return found
+    if missing:
+        raise ValueError(f"data set {dataset}: {missing} of {len(found)} items have no answer; give all or none one")
+    if len(found) <= n * seed:
+        raise ValueError(f"data set {dataset} has {len(found)} items, none for seed {seed}; ask for fewer items or seeds")
+    return found[n * seed :]
 
 
 # ---------------------------------------------------------------------------------------------------------- bits per byte

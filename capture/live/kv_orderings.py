@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import answered
+from tokentape.capture.evaluate import answered, items_of
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.copies import LowWeights
 from tokentape.capture.live.loop import Sampling, decode
@@ -68,7 +67,7 @@ class Lab:
 
     def accuracy(self, dataset: str, policy: KVPolicy, storage: str = "plain", rates: BitRates = NONE) -> float:
         """Share of the seed's own items of a data set that are answered right."""
-        found = items(dataset, self.cut.n_items * (self.seed + 1))[-self.cut.n_items :]
+        found = items_of(dataset, self.cut.n_items, self.seed)
         with self._inside(policy, storage, rates) as inside:
             run = partial(run_in, inside=inside)
             return float(answered(self.loaded, found, dataset, lambda done, total, name: None, run)[1]["accuracy"])

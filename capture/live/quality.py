@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from tokentape.capture import models
 from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered
+from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 
@@ -77,17 +77,17 @@ def evaluate_inside(
     right: gets whether each item is answered right.
 
     tape: also records natural and applied routing (capture/applied.py); slower, requests run one by one. The caller finishes it.
-    Raises ValueError for a data set too short for a window, or of which only some items have an answer.
+    Raises ValueError for a data set too short for a window or seed, or of which only some items have an answer.
     """
     made = inside or run.inside(loaded, seed)
-    found = items(dataset, run.n_items * (seed + 1))
+    found = items_of(dataset, run.n_items, seed)
     with models.suitable_threads(loaded.model):
-        if any(item.answer is None for item in found):
+        if found[0].answer is None:
             scores = run.read(loaded, dataset, seed, made, lambda n, of: progress(n, of, dataset), tape)
         else:
             with made:
                 of = partial(run_in, inside=made, tape=tape)
-                told, scores = answered(loaded, found[-run.n_items :], dataset, progress, of)
+                told, scores = answered(loaded, found, dataset, progress, of)
             if right is not None:
                 right += told
     return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
@@ -110,9 +110,11 @@ def run_in(loaded: models.Loaded, requests: Sequence[Request], inside: Inside, t
 def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[list[int]]:
     """The seed's own windows of prompt_tokens + decode_tokens, cut from the documents one after the other.
 
-    Raises ValueError if the data set has none left for this seed.
+    Raises ValueError if the data set has none left for this seed, and where they are longer than the model's context.
     """
     size, wanted = run.prompt_tokens + run.decode_tokens, run.n_items * (seed + 1)
+    if size > (context := loaded.source.context or size):
+        raise ValueError(f"windows of {size} tokens exceed the context ({context}); lower prompt_tokens or decode_tokens")
     cut: list[list[int]] = []
     for item in items(dataset, ALL_DOCUMENTS):
         ids = list(loaded.tokenizer(item.prompt)["input_ids"])

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from tokentape.capture import measure, models
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-from tokentape.capture.datasets import items
-from tokentape.capture.evaluate import Report, answered
+from tokentape.capture.evaluate import Report, answered, items_of
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.quality import Tried, evaluate_inside
 from tokentape.capture.live.routers import Placed, Resident, Sliced, slices_of
@@ -189,7 +188,7 @@ def evaluate_system(
     if not ours:
         return row, None
     with models.suitable_threads(loaded.model):
-        plain, _ = answered(loaded, items(dataset, run.n_items * (seed + 1))[-run.n_items :], dataset, progress)
+        plain, _ = answered(loaded, items_of(dataset, run.n_items, seed), dataset, progress)
     paired = np.array(ours, float) - np.array(plain, float)
     mean, half = float(paired.mean()), Z_95 * float(paired.std()) / math.sqrt(paired.size)
     return row, Against(sum(plain) / paired.size, mean, mean - half, mean + half)

@@ -117,6 +117,20 @@ def test_quality_of_a_system_has_its_interval_against_the_plain_model(loaded, tm
 
 
 @pytest.mark.embedded
+def test_a_seed_has_items_of_its_own_or_is_refused_as_windows_beyond_the_context_are(loaded, tmp_path):
+    path, run = tmp_path / "few.jsonl", replace(tried("kelle", is_weak=True), n_items=4)
+    path.write_text("".join(f'{{"question": "{i}+{i}=", "answer": "{2 * i}"}}\n' for i in range(6)))
+    assert evaluate_system(loaded, str(path), run, 1)[0]["n_items"] == 2
+    longer = replace(run, prompt_tokens=loaded.source.context)
+    for name, of, seed, words in ((path, run, 2, "has 6 items, none for seed 2"), ("code", longer, 0, "exceed the context")):
+        with pytest.raises(ValueError, match=words):
+            evaluate_system(loaded, str(name), of, seed)
+    path.write_text(path.read_text() + '{"question": "7"}\n')
+    with pytest.raises(ValueError, match="1 of 7 items have no answer"):
+        evaluate_system(loaded, str(path), run, 1)
+
+
+@pytest.mark.embedded
 @pytest.mark.parametrize("names", [("kelle", "slicemoe"), pytest.param(("kelle",), marks=pytest.mark.slow)], ids="+".join)
 def test_on_text_a_system_loses_and_has_no_plain_model_beside_it(loaded, tmp_path, names):
     text = tmp_path / "text.txt"
