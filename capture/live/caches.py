@@ -236,7 +236,10 @@ class KVLayer(CacheLayerMixin):
             self.planes[name] = [self._roomy(plane) for plane in planes]
         self._prompt, self.mass = {}, None
         if self.inputs is not None:
-            self.x_planes = list(self.storage.write(self.inputs.rows[0][:, None], (self.index, "inputs"), is_prompt=True))
+            x = self.inputs.rows[0]
+            is_pad = torch.from_numpy(np.arange(c) < self.pads[:, None]).to(x.device)  # what is padded sets no scale
+            x = x.masked_fill(is_pad[..., None], 0.0)[:, None]
+            self.x_planes = list(self.storage.write(x, (self.index, "inputs"), is_prompt=True))
             self.is_x = self._held() > self.policy.theta * self.n_heads  # type: ignore[attr-defined]  # AERP's
 
     def end_step(self, mass: np.ndarray) -> None:

@@ -212,6 +212,22 @@ def test_bits_are_lost_of_what_is_stored(tiny, resample):
         assert not torch.allclose(one, other, atol=1e-3)
 
 
+def test_scales_of_stored_inputs_are_of_the_request_alone(tiny):
+    """Padding of a batch sets none."""
+    batch, scales = requests((12, 7), 2, forced=True), []
+
+    class Watched(Leaking):
+        def write(self, x, place, is_prompt):
+            planes = super().write(x, place, is_prompt)
+            if is_prompt and place[1] == "inputs":
+                scales.append(self.scales[place][-1])
+            return planes
+
+    for taken in (batch, batch[1:]):
+        generate(tiny["Llama"], taken, KV(tiny["Llama"], AERP(8, sink=1), Watched()))
+    np.testing.assert_allclose(*np.split(np.array(scales), 2), rtol=1e-4)
+
+
 def test_what_cannot_run_is_refused(tiny):
     model = tiny["Llama"]
     with pytest.raises(ValueError, match="over a tape only"):
