@@ -351,7 +351,7 @@ class Resident(RouterSlot):
     @property
     def measured(self) -> dict[str, float]:
         """Share of look-ups that hit."""
-        return {"miss_frac": 1.0 - self.totals["n_hits"] / max(1, self.totals["n_lookups"])}
+        return {"miss_frac": (self.totals["n_lookups"] - self.totals["n_hits"]) / max(1, self.totals["n_lookups"])}
 
     def route(self, index: int, choice: Choice) -> None:
         coming = choice.coming

@@ -126,7 +126,8 @@ class SystemTried(Tried):
         n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
         if name not in FIXED:
             raise self._refused("place", f"{name} is not one that ships; a live model takes {', '.join(FIXED)}")
-        hot = min(n_experts, self._bytes("place", n_layers * n_experts, n_layers * n_experts) // n_layers)
+        sizes = geometry.expert_bytes("recorded")
+        hot = min(n_experts, self._bytes("place", sum(sizes) * n_experts, n_layers * n_experts) // sum(sizes))
         given = {key: getattr(place, key) for key in ("alpha", "seed") if hasattr(place, key)}
         if system.precision is None:  # who is hot is counted, and nothing is computed otherwise
             policy, none = MixedPrecision(hot, 1.0, "uniform", placement=name, **given), np.zeros((n_layers, n_experts, N_WIDTHS))

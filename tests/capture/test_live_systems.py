@@ -14,6 +14,7 @@ from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import Leaking, Rotated
 from tokentape.capture.live.system import SystemTried, evaluate_system
+from tokentape.capture.measure import geometry
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.capture.speculation.drafters import NgramDrafter, drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
@@ -221,6 +222,16 @@ def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loa
     assert np.array_equal(replayed.slots.log_hits[:n], hits)
     assert slot.totals["n_lookups"] == n == int(replayed.slots.of_iteration[:, 0].sum())
     assert slot.totals["n_away"] == int(replayed.slots.of_iteration[:, 2].sum())
+
+
+@pytest.mark.embedded
+def test_room_is_the_same_in_bytes_and_experts_and_nothing_looked_up_misses_nothing(loaded, prompts):
+    n_bytes = 8 * sum(geometry(loaded.model).expert_bytes("recorded"))
+    for budget in (f"{n_bytes}B", f"{8 * len(geometry(loaded.model).moe_layers)} experts"):
+        run = SystemTried(system_of("prefill_guided", {"place.budget": budget}), "hot", {}, bytes_of)
+        assert run.inside(loaded).slots[0].policy.hot == 8
+    _, inside = generated(loaded, SystemTried(system_of("ktransformers"), "near", {}, bytes_of), prompts)
+    assert inside.measured["miss_frac"] == 0
 
 
 def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
