@@ -60,6 +60,9 @@ class SystemTried(Tried):
     def inside(self, loaded: models.Loaded, seed: int = 0) -> Inside:
         """Raises ValueError, in one line, for what cannot run inside this model."""
         system, drafter = self.system, None
+        for slot, name in (("residency", "share_kv"), ("place", "across_layers")):
+            if system.flag(slot, name):
+                raise self._refused(slot, f"{name} is heeded over a tape only; leave it out")
         if system.prefetch is not None:
             raise self._refused(
                 "prefetch", "it moves experts in time, of which a live model keeps none: it runs over a tape only"
@@ -145,7 +148,7 @@ class SystemTried(Tried):
             return None
         policy = system.kv or Full()
         if hasattr(policy, "seed"):
-            policy = replace(policy, seed=seed)
+            policy = replace(policy, seed=policy.seed + seed)
         return KV(loaded.model, policy, self._storage(seed), **options)
 
     @property

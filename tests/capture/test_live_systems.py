@@ -245,6 +245,14 @@ def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
         with pytest.raises(ValueError, match=words) as error:
             tried(**policies).inside(loaded)
         assert "\n" not in str(error.value)
+    for system, words in (
+        (system_of("shared_room"), "slot residency: share_kv is heeded over a tape only"),
+        (system_of("prefill_guided", {"place.across_layers": "true"}), "slot place: across_layers is heeded over a tape only"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            SystemTried(system, "mine", {}, bytes_of).inside(loaded)
+    slot = SystemTried(of_table("mine", {"kv": {"policy": "random", "seed": 5}}), "mine", {}, bytes_of).kv(loaded, 2)
+    assert slot.policy.seed == 7  # a seed of its own moves on with that of the run
 
 
 @pytest.mark.parametrize(("given", "policy", "storage"), [
