@@ -136,8 +136,8 @@ class Sliced(Rerouting):
 
     def begin(self, requests: Sequence[Request]) -> None:
         size = (len(self.blocks), self.n_experts, self.top_k, *self.slices, self.capacity_bytes)
-        made = ((r.request_id, Controller(self.system, *size, seed=self.seed + i)) for i, r in enumerate(requests))
-        self.of, self._n_steps = dict(made), {r.request_id: 0 for r in requests}
+        self.of = {r.request_id: Controller(self.system, *size, seed=self.seed, first=r.request_id) for r in requests}
+        self._n_steps = dict.fromkeys(self.of, 0)
 
     def route(self, index: int, choice: Choice) -> None:
         """Padding and rows that are done stay as they are; a draft's own passes go by its pool."""

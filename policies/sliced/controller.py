@@ -47,7 +47,8 @@ class State:
     """What the kernels hold of `system` over a model of n_layers x n_experts, for n_requests that share a cache.
 
     msb_bytes, lsb_bytes: the two slices of one expert; lsb_bytes 0: equal widths, no LSB slices. capacity_bytes: of the one cache
-    of all layers; a slice larger than it is streamed. Raises ValueError on sizes that cannot be and a router that does not fit.
+    of all layers; a slice larger than it is streamed. first: number of the first request, by which a random warm-up draws. Raises
+    ValueError on sizes that cannot be and a router that does not fit.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class State:
         capacity_bytes: int,
         seed: int = 0,
         n_requests: int = 1,
+        first: int = 0,
     ) -> None:
         if min(msb_bytes, n_layers) < 1 or min(lsb_bytes, capacity_bytes) < 0 or not 0 < top_k <= n_experts:
             raise ValueError(
@@ -96,6 +98,7 @@ class State:
         )  # fmt: skip
         self._seed, self._sizes, self._clock, self._pulls = seed, self.arrays[0], self.arrays[2], self.arrays[5]
         self._msb_link, self._lsb_link, self._msb_in, self._lsb_in = self.arrays[10:14]
+        self._clock[at.GENERATION] = first
         clear(self.arrays)
 
     @property

@@ -1,6 +1,7 @@
 """The tape of a policy inside a model: what it applied, what the model chose itself, and a replay that decides the same."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,7 +13,7 @@ from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.live.system import SystemTried
 from tokentape.flows.tapes import scored_trace
 from tokentape.policies.scoring import topk_from_scores
-from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, SliceMoE
+from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.system.routes import slices_of
@@ -20,6 +21,7 @@ from tokentape.replay.system.slicemoe import replay_sliced
 from tokentape.warehouse.tape import Store
 
 REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)
+DRAWN = replace(REROUTING, warmup=WARMUPS["random"]())
 FAMILIES = ("Qwen3Moe", "DeepseekV3", "GptOss")
 
 
@@ -52,12 +54,12 @@ def recorded(model_folder, text, tmp_path_factory):
     return record
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded, family):
-    store, tape, row, totals = recorded(family)
+@pytest.mark.parametrize(("family", "policy"), [*((name, REROUTING) for name in FAMILIES), (FAMILIES[0], DRAWN)])
+def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded, family, policy):
+    store, tape, row, totals = recorded(family, policy)
     trace, scores = scored_trace(store, tape.trace_id)
-    size = round(0.4 * trace.n_keys * sum(slices_of(trace.geometry, REROUTING.cache)))
-    found = replay_sliced(trace, scores, REROUTING, None, size, start="cold").metrics
+    size = round(0.4 * trace.n_keys * sum(slices_of(trace.geometry, policy.cache)))
+    found = replay_sliced(trace, scores, policy, None, size, start="cold").metrics
     assert found["high_bit_miss_frac"].value == pytest.approx(row["miss_frac"], rel=1e-12)
     assert totals["rerouted"] > 0
     routing = tape.read("routing")
