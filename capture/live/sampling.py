@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,9 @@ class Sampling:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(
-                f"sampling: temperature {self.temperature} must be >= 0 (0: greedy), top_p {self.top_p} in (0, 1], "
+                f"sampling: temperature {self.temperature} must be finite, >= 0 (0: greedy), top_p {self.top_p} in (0, 1], "
                 f"top_k {self.top_k} >= 0 (0: all)"
             )
 

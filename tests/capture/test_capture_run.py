@@ -1,6 +1,7 @@
 """A capture from end to end: what the tape holds, and that a killed and resumed one holds the same."""
 
 import dataclasses
+import math
 import shutil
 
 import numpy as np
@@ -290,7 +291,7 @@ def test_the_estimate_bounds_the_tape_and_stops_one_that_cannot_fit(settings, st
         ({"dtype": "float31"}, "did you mean 'float32'"),
         ({"max_new_tokens": 500}, "exceed the context"),
         ({"max_requests": 0}, "max_requests is 0"),
-        ({"temperature": -1.0}, "temperature -1.0"),
+        *(({"temperature": wrong}, f"temperature {wrong}") for wrong in (-1.0, math.inf, math.nan)),
         ({"attention": "most"}, "give full, top:N"),
         ({"chat_template": True}, "no chat template"),
         ({"device": "abacus"}, "give --device cpu"),
