@@ -347,7 +347,10 @@ def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreT
     if not is_document:
         prompt = ids[-longest:]
         if settings.teacher_forced:
-            forced = tokenizer(item.solution or item.answer, add_special_tokens=False)["input_ids"]
+            if not (follows := item.solution or item.answer):
+                remedy = "give it an answer, or leave --teacher-forced out"
+                raise ValueError(f"data set {settings.dataset}, item {item.name}: nothing follows its prompt; {remedy}")
+            forced = tokenizer(follows, add_special_tokens=False)["input_ids"]
     elif settings.teacher_forced:
         n = min(longest, max(1, len(ids) - new))
         prompt, forced = ids[:n], ids[n:]
