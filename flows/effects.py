@@ -38,6 +38,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: str(of["draft"]).partition(":")[0] in ("model", "ngram", "eagle"),
             "on a drafter that is no narrow copy of the model",
         ),
+        Idle(("draft_scheme", "draft_static"), lambda of: of["draft_bits"] == 0, "at --draft-bits 0, the weights as loaded"),
         Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),
         Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"),
         Idle(("attention",), lambda of: "attention" not in of["tables"], "where --tables has no attention"),

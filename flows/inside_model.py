@@ -107,6 +107,10 @@ def system_tried(
     for name in params:
         if name not in (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS):
             raise unknown("parameter of a system inside a model", name, (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS))
+        if getattr(system, slot := "draft" if name in OF_DRAFTS else "precision") is None and name not in OF_WINDOWS:
+            raise ValueError(f"--param {name} has no effect: system {system.name} has no policy in slot {slot}; leave it out")
+    if scheme != SCHEME and system.route is None:
+        raise ValueError(f"--scheme has no effect: system {system.name} has no policy in slot route; leave it out")
     drafting = {name.removeprefix("draft_"): convert(name, params[name], of) for name, of in OF_DRAFTS.items() if name in params}
     told: dict[str, Any] = {slot: text for slot, text in system.told().items() if text != "none"} | dict(params)
     *_, losses, replicas = _replicas(params, store) if "losses" in params else (None, None)

@@ -27,7 +27,7 @@ from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
-from tokentape.policies.slots import System
+from tokentape.policies.slots import OPTIONS, System
 from tokentape.policies.speculation import POOLS
 
 if TYPE_CHECKING:
@@ -165,6 +165,8 @@ class SystemTried(Tried):
         """Keys and values in memory that is refreshed are 16-bit words."""
         told, named = self.system.option, self.system.option("kv", "storage")
         words = "int16" if named == "plain" and self.system.refresh is not None else named
+        if words != "quarot" and told("kv", "bits") != OPTIONS["kv"]["bits"]:
+            raise self._refused("kv", f"bits has no effect on storage {words}; leave it out, or give storage quarot")
         return storage_of(words, self.rates, self.system.flag("kv", "resample"), int(told("kv", "bits")), seed)
 
 

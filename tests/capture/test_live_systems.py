@@ -272,6 +272,7 @@ def test_storage_and_refresh_of_a_systems_file_run_inside_the_model(loaded, give
     ({"refresh": {"policy": "2drp"}, "kv": {"storage": "quarot"}}, "quarot loses no bits"),
     ({"refresh": {"policy": "2drp"}, "kv": {"storage": "int16", "rate": "0"}}, "slot refresh: kv.rate says already"),
     ({"kv": {"storage": "int8"}}, "storage 'int8' is unknown"),
+    ({"kv": {"policy": "h2o", "budget": 8, "bits": 2}}, "slot kv: bits has no effect on storage plain"),
 ])  # fmt: skip
 def test_storage_that_cannot_be_is_refused_before_a_model_is_loaded(given, words):
     with pytest.raises(ValueError, match=words):

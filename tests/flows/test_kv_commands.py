@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from command import Cli
 
-from tokentape.flows.inside_model import kv_run
+from tokentape.flows.inside_model import kv_run, system_tried
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw.spec import load
 from tokentape.policies.kv import KV_POLICIES
@@ -114,3 +114,10 @@ def test_parameters_as_typed() -> None:
     assert kv_run("kelle", {}, 1).rates == BitRates.of(Intervals())
     assert kv_run("kelle", {"intervals": "1050"}, 1).rates == BitRates.of(Intervals.uniform(1050))
     assert Intervals.parse("180,3600,720,5400") == Intervals(180, 3600, 720, 5400)
+    for params, scheme, words in (
+        ({"pool_frac": "0.5"}, "amat", "--param pool_frac has no effect: system h2o has no policy in slot draft"),
+        ({"method": "gptq"}, "amat", "--param method has no effect: system h2o has no policy in slot precision"),
+        ({}, "base_sym", "--scheme has no effect: system h2o has no policy in slot route"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            system_tried(system_of("h2o"), params, 1, Store("tape"), scheme)
