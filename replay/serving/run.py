@@ -23,7 +23,7 @@ from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STAT
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
-from tokentape.warehouse.model_sizes import kv_bytes_per_token, kv_layer_bytes_per_token
+from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token
 
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
@@ -264,8 +264,10 @@ def serve_disaggregated(
     geometry, limits = prefill_cost.geometry, limits or Limits()
     first_only = replace(requests, n_output_tokens=np.ones(len(requests), np.int64))
     prefill = run_rule(first_only, scheduler.prefill_rule(geometry.n_layers), prefill_cost, limits)
-    n_states, state_bytes = len(geometry.state_layers), kv_layer_bytes_per_token(geometry.alike(False), "bf16")
-    kept_bytes = kv_bytes_per_token(geometry, "bf16") * requests.n_prompt_tokens + n_states * geometry.state_tokens * state_bytes
+    state_bytes = geometry.state_tokens * kv_layer_bytes_per_token(geometry.alike(False), "bf16")
+    layers = [(geometry.windows_by_layer[layer] or np.inf, geometry.of_layer(layer)) for layer in geometry.attending]
+    kept = [np.minimum(requests.n_prompt_tokens, most) * kv_layer_bytes_per_token(of, "bf16") for most, of in layers]
+    kept_bytes = np.sum(kept, axis=0) + len(geometry.state_layers) * state_bytes
     there_s = prefill.first_token_s + kept_bytes / scheduler.kv_bytes_per_s
     finish_s = prefill.finish_s.copy()
     goes_on = np.flatnonzero(requests.n_output_tokens > 1)

@@ -288,7 +288,7 @@ def test_disaggregated_is_two_engines_in_series() -> None:
     mixed = both(tiny(4, windows=(40, 0, 40, 0)).model_copy(update=narrow), "h100")[0]
     pair = serve_disaggregated(one(1000, 5), Disaggregated(), mixed, mixed)
     assert pair.decode is not None
-    assert pair.finish_s[0] == pytest.approx(pair.ttft_s[0] + 1000 * 1216 / 300e9 + pair.decode.busy_s)
+    assert pair.finish_s[0] == pytest.approx(pair.ttft_s[0] + (40 * 192 + 1000 * 1024) / 300e9 + pair.decode.busy_s)
     ends = serve_disaggregated(one(1000, 1), Disaggregated(), cost, cost)
     assert ends.decode is None
 
