@@ -63,13 +63,11 @@ def items_of(dataset: str, n: int, seed: int = 0) -> list[Item]:
     """The seed's own n items; of text all up to them. Raises ValueError where none are left, or only some have an answer."""
     found = items(dataset, n * (seed + 1))
     missing = sum(item.answer is None for item in found)
-    if missing == len(found):
-        return found
-    if missing:
+    if 0 < missing < len(found):
         raise ValueError(f"data set {dataset}: {missing} of {len(found)} items have no answer; give all or none one")
-    if len(found) <= n * seed:
+    if not missing and len(found) <= n * seed:
         raise ValueError(f"data set {dataset} has {len(found)} items, none for seed {seed}; ask for fewer items or seeds")
-    return found[n * seed :]
+    return found if missing else found[n * seed :]
 
 
 # ---------------------------------------------------------------------------------------------------------- bits per byte

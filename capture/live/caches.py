@@ -236,9 +236,8 @@ class KVLayer(CacheLayerMixin):
             self.planes[name] = [self._roomy(plane) for plane in planes]
         self._prompt, self.mass = {}, None
         if self.inputs is not None:
-            x = self.inputs.rows[0]
-            is_pad = torch.from_numpy(np.arange(c) < self.pads[:, None]).to(x.device)  # what is padded sets no scale
-            x = x.masked_fill(is_pad[..., None], 0.0)[:, None]
+            is_pad = torch.from_numpy(np.arange(c) < self.pads[:, None])[:, None, :, None]  # what is padded sets no scale
+            x = self.inputs.rows[0][:, None].masked_fill(is_pad.to(self.inputs.rows[0].device), 0.0)
             self.x_planes = list(self.storage.write(x, (self.index, "inputs"), is_prompt=True))
             self.is_x = self._held() > self.policy.theta * self.n_heads  # type: ignore[attr-defined]  # AERP's
 
