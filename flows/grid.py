@@ -401,7 +401,7 @@ def run(
     if study.grid:
         from tokentape.flows import system_grid
 
-        system_grid.write(store, study.name, points, {str(job): reason for job, reason in impossible})
+        system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible})
     results.replace_rows(store, "failed_runs", [_failed(study.name, *of) for of in enumerate(impossible)], of=study.name)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")

@@ -72,6 +72,9 @@ def difference(store: Store, before: str, after: str) -> Difference:
     ]
     runs = results.stored(store, "runs", whole)
     rows = runs.with_columns(place=pl.Series([_place(row) for row in runs.iter_rows(named=True)], dtype=pl.String)).to_dicts()
+    for row in rows:  # of a system's run, also the seed of its requests
+        asked = json.loads(json.loads(row["facts"]).get("asked") or "{}")
+        row["seed"] = asked.get("workload", {}).get("seed", row["seed"])
     sides = [_side(store, rows, word) for word in (before, after)]
     alone = [len(side) == 1 and "@" not in word for side, word in zip(sides, (before, after), strict=True)]
     of = [{row["place"] if not all(alone) else "": row for row in side} for side in sides]

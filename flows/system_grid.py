@@ -56,7 +56,7 @@ def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[st
     """Rows of `study_points`: of every point its run, or why there is none: reasons by what was asked."""
     there, rows = set(results.run_ids(store, VIEW)), []
     for point in sorted(points, key=lambda point: point.asked.trace_id):  # a tape is read once
-        asked, reason, run_id = point.asked, reasons.get(str(point.asked)), None
+        asked, reason, run_id = point.asked, reasons.get(repr(point.asked)), None
         if reason is None:
             run_id = asked.key(store, study)
             reason = None if run_id in there else "not run yet"

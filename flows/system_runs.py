@@ -330,6 +330,8 @@ def compare(
     every = [replace(asked, system=name) for name in dict.fromkeys((*ALWAYS, *names))]
     every.append(replace(asked, system="lru_offload", changes=BELADY, name=BOUND))
     systems = [one.made().name for one in every]
+    if len({*systems}) < len(systems):
+        raise ValueError(f"two of {', '.join(systems)} go by one name; rename a file of yours")
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")
@@ -351,7 +353,9 @@ def compare(
                     break
             cells.append(Cell(name, machine, made, reason, asked.budget or f"{room / 1e9:.4g} GB"))
             progress(len(cells), len(machines) * len(every))
-    results.write_rows(store, "comparisons", _at_rest(asked, cells, systems), of=f"{asked.trace_id} {_words(asked)}")
+    for machine in dict.fromkeys(machines):
+        rows = _at_rest(asked, [cell for cell in cells if cell.machine == machine], systems)
+        results.write_rows(store, "comparisons", rows, of=f"{asked.trace_id} {rows[0]['hardware']} {_words(asked)}")
     if not any(cell.runs for cell in cells):
         raise ValueError(f"no system ran: {cells[0].reason}")
     return cells
@@ -360,7 +364,10 @@ def compare(
 def _words(asked: Asked) -> str:
     """Of a comparison: what its systems share, but the seed."""
     room = f"room for experts {asked.budget}" if asked.budget else "what room the machine has left, at most half of the experts"
-    return f"{replace(asked.workload, seed=0)}; {room}".replace(", seed 0", "")
+    usual = {"experts": "auto", "priced by": profiles.PHYSICAL, "model": None}
+    told = zip(usual.items(), (asked.expert_format, asked.profile, asked.model), strict=True)
+    more = "".join(f", {name} {value}" for (name, left_out), value in told if value != left_out)
+    return f"{replace(asked.workload, seed=0)}; {room}{more}".replace(", seed 0", "")
 
 
 def _at_rest(asked: Asked, cells: Sequence[Cell], order: Sequence[str]) -> list[dict[str, object]]:
@@ -371,7 +378,7 @@ def _at_rest(asked: Asked, cells: Sequence[Cell], order: Sequence[str]) -> list[
         | {"hardware": load_hardware(cell.machine).name, "place": order.index(cell.system), "system": cell.system}
         | {"seed": seed, "result_id": run_id, "reason": cell.reason or None}
         for cell in cells
-        for seed, run_id in enumerate(cell.runs or [None])
+        for seed, run_id in enumerate(cell.runs or [None], asked.workload.seed)
     ]
 
 

@@ -58,7 +58,7 @@ class Store:
         """
         if not self.database.exists():
             self.load()
-        return asker.query(self.database, statement)
+        return asker.query(self.database, statement, self.files)
 
     def __repr__(self) -> str:
         return f"Store({self.files.uri!r}), tapes: {len(self.files.trace_ids())}"

@@ -1,5 +1,5 @@
 -- systems: part of others: runs of whole systems
-select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_string(list_transform(map_entries(
+select run_id, hardware_sha256 as sha256, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_string(list_transform(map_entries(
         (asked::json->'numbers')::map(varchar, varchar)), lambda e: e.key || '=' || e.value), ' '), ''), '') as machine, system,
     system || if((asked::json->>'name') <> '', '', coalesce(' ' || nullif(array_to_string(changes, ' '), ''), '')) as method,
     if(w.requests = 0, 'all requests', w.requests || ' requests') || if(w.repeats > 0, ', ' || w.repeats || ' times again', '')
@@ -14,18 +14,20 @@ select run_id, trace_id as trace, hardware || coalesce(' ' || nullif(array_to_st
         'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions
 from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- which runs of before it lack
             ::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
-        list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not like '%.budget'),
+        list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not in ('residency.budget', 'place.budget')),
             lambda e: e.key || '=' || e.value) as changes from system_runs
     where capacity_frac is not null)
 
 -- caches: part of others: replays of expert caches, one request after the other
-select replay_id as run_id, trace_id as trace, hardware as machine, policy as system,
+select replay_id as run_id, hardware_sha256 as sha256, trace_id as trace, hardware as machine, policy as system,
     policy || if(policy_params in ('', '{}'), '', ' ' || policy_params) || ', ' || scope as method,
     concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format,
         'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
     outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions
 from replays where policy <> 'lru-all-capacities' and hardware <> ''
+qualify row_number() over (partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
+    capacity_bytes, policy, policy_params, seed order by study, replay_id) = 1
 
 -- numbers: part of others: of every run times in ms and energies in mJ per output token
 select run_id, max(1e3 / value) filter (metric = 'tokens_per_s') as token_ms, max(1e3 / high) filter (metric = 'tokens_per_s') as token_low,
@@ -40,7 +42,10 @@ from (select *, case when metric in ('tbt_mean_s', 'decode_step_s') then 'gap'
     when metric in ('energy_j_per_output_token', 'decode_energy_j_per_token') then 'energy' else '' end as of from metrics) group by run_id
 
 -- shown: part of others: runs with their numbers, of the tapes that most methods ran on
-with every as materialized (select * from (from ({systems}) union all by name from ({caches})) join ({numbers}) using (run_id))
+with named as (from ({systems}) union all by name from ({caches})),
+every as materialized (select * exclude (sha256) replace (machine || if(  -- of a machine that changed: which version
+    min(sha256) over of_machine is distinct from max(sha256) over of_machine, ' ' || sha256[:8], '') as machine)
+    from named join ({numbers}) using (run_id) window of_machine as (partition by machine))
 from every where trace in (select trace from every group by trace order by max(is_system) desc, count(*) desc, trace limit $size)
 
 -- ran: part of others: medians over seeds, with the lowest and highest end of machine and seeds
@@ -56,18 +61,19 @@ from ({shown}) group by trace, terms, machine, method, round(share, 3)
 -- placed: part of others: a method in a room; what holds all experts in the fast tier stands in every room
 with ran as materialized ({ran}),
 rooms as (
-    select trace, terms, machine, round(100 * share)::int || ' %' as room, min(share) as held, count(distinct method) as n_methods
+    select trace, terms, machine, printf('%g %%', round(100 * share, 1)) as room, min(share) as held, count(distinct method) as n_methods
     from ran where not holds_all group by all
 )
 select r.* exclude (share), o.room, o.n_methods, o.held as share, r.share as holds, role in ('a method', 'LRU') as competes
 from ran r join rooms o on r.trace = o.trace and r.terms = o.terms and r.machine = o.machine
-    and (r.holds_all or round(100 * r.share)::int || ' %' = o.room)
+    and (r.holds_all or printf('%g %%', round(100 * r.share, 1)) = o.room)
 
 -- cells: What ran, by tape, requests, machine and room. best_...: no other method of the room is as good in this time and in energy and better in one.
 with placed as materialized ({placed}),
 quality as (
     select t.trace_id as trace, q.policy as system, avg(q.perplexity / p.perplexity order by q.dataset, q.seed, q.parameters, p.seed) as perplexity
-    from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.policy <> 'none' and p.policy = 'none'
+    from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.policy not in ('none', 'full')
+        and p.policy in ('none', 'full') and q.n_tokens = p.n_tokens  -- of the same text
     join traces t on t.model_id = q.model_id where q.perplexity is not null group by all
 ),
 lru as (select trace, terms, machine, room, min(coalesce(token_ms, gap_ms)) as ms, min(mj) as mj from placed where role = 'LRU' group by all),
@@ -91,7 +97,7 @@ with each as (
     unpivot (select trace, terms, machine, room, share, method, role, token_ms, gap_ms, ttft_ms, mj from ({placed}) where competes)
     on token_ms, gap_ms, ttft_ms, mj into name of value value
 )
-select trace, terms, machine, room, min(share) as share, of, first(method order by value, method) as method,
+select trace, terms, machine, room, min(share) as share, of, first(method order by value, role <> 'LRU', method) as method,
     min(value) filter (role = 'LRU') / min(value) as gain, count(*) as n
 from each group by trace, terms, machine, room, of order by trace, terms, machine, share, of
 
