@@ -75,6 +75,7 @@ quality as (
     from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.policy not in ('none', 'full')
         and p.policy in ('none', 'full') and q.n_tokens = p.n_tokens  -- of the same text
     join traces t on t.model_id = q.model_id where q.perplexity is not null group by all
+    having count(distinct q.parameters) = 1  -- of several settings, whose it is no run says
 ),
 lru as (select trace, terms, machine, room, min(coalesce(token_ms, gap_ms)) as ms, min(mj) as mj from placed where role = 'LRU' group by all),
 beaten as (
