@@ -45,19 +45,18 @@ with pivoted as (
 select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
+-- A replay once, whatever studies it ran in: of them one that is kept, before what was asked for by itself.
+create view draws as
+from replays qualify row_number() over (
+    partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
+        capacity_bytes, policy, policy_params, seed
+    order by study = 'adhoc', study, replay_id
+) = 1;
+
 -- A method: a policy with its parameters in a scope, under the same replay rules, machine, cost profile and capacity. Its numbers are means
 -- over its seeds, so that none wins by a lucky draw, added up in the seeds' order, which the last digit depends on; a replay that
--- ran in several studies counts once. The replay of all LRU capacities in one pass has no capacity of its own and is left out.
+-- ran in several studies counts once (`draws`). The replay of all LRU capacities in one pass has no capacity of its own and is left out.
 create view methods as
-with draws as (
-    select * from policy_summary
-    where policy <> 'lru-all-capacities'
-    qualify row_number() over (
-        partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
-            capacity_bytes, policy, policy_params, seed
-        order by study, replay_id
-    ) = 1
-)
 select trace_id, model_id, dataset, hardware, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching,
     expert_format, capacity_bytes, capacity_experts, capacity_frac, cycle_experts, policy, policy_params, is_bound,
     count(*) as n_seeds,
@@ -69,7 +68,7 @@ select trace_id, model_id, dataset, hardware, hardware_sha256, profile, scope, l
     avg(decode_energy_j_per_token order by seed) as decode_energy_j_per_token,
     avg(prefill_s order by seed) as prefill_s, avg(total_s order by seed) as total_s,
     avg(total_energy_j order by seed) as total_energy_j
-from draws group by all;
+from policy_summary semi join draws using (replay_id) where policy <> 'lru-all-capacities' group by all;
 
 -- Policies side by side: every replay next to the LRU and Belady that ran under the same conditions at the same bytes of cache,
 -- within 1 %: those of its own expert format, else those nearest in bytes, whose format is beside them.

@@ -25,9 +25,7 @@ select replay_id as run_id, hardware_sha256 as sha256, trace_id as trace, hardwa
         'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
     outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions
-from replays where policy <> 'lru-all-capacities' and hardware <> ''
-qualify row_number() over (partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
-    capacity_bytes, policy, policy_params, seed order by study, replay_id) = 1
+from draws where policy <> 'lru-all-capacities' and hardware <> ''
 
 -- numbers: part of others: of every run times in ms and energies in mJ per output token
 select run_id, max(1e3 / value) filter (metric = 'tokens_per_s') as token_ms, max(1e3 / high) filter (metric = 'tokens_per_s') as token_low,
