@@ -19,7 +19,8 @@ UNLIMITED = int(np.iinfo(np.int64).max // 4)
 class BatchRule:
     """How a batch of prompt tokens is formed, first come first served, the rest of a split prompt first.
 
-    budget_tokens: prompt tokens of a batch. counts_decodes: the decoding requests use up a token of the budget each. may_split:
+    budget_tokens: prompt tokens of a batch, on each replica of a data-parallel machine. counts_decodes: its decoding requests use
+    up a token of the budget each. may_split:
     the last prompt is cut to fit; else only whole prompts are taken, the first one whatever its length. waits_for_idle: a batch
     is formed only when nothing decodes. max_prompts: prompts of a batch. starts_decoding: arriving prompts were processed
     elsewhere and decode from their second token on. steps: (largest batch in tokens, groups of layers), by size; the last

@@ -51,7 +51,7 @@ _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defau
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, None where they follow from memory_frac;
-    budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
+    kv_blocks, budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
 
     model: str
     max_seqs: int

@@ -44,8 +44,11 @@ EXPERT_BYTES, J_OF_BYTES, J_OF_OPS = range(len(PARTS), len(PARTS) + 3)
 N_COST = len(PARTS) + 3
 # Entries of what an iteration carries. Of the prompts' slices: tokens, how many, query-key pairs, keys and values that they
 # attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values; the longest of their
-# contexts, -1 where nobody asks for it. _W: cut by the window.
-PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST, N_CARRIED = range(14)
+# contexts, -1 where nobody asks for it. _W: cut by the window. Behind them N_OF_SLICES again, of the replica that has the most
+# tokens, and then of each.
+PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST, FULLEST = range(14)
+N_OF_SLICES = DECODES
+N_CARRIED = FULLEST + N_OF_SLICES
 # The table of an iteration: a row per kind of layers and one of the output head, with these entries and then coefficients; rows
 # (from the last) of constants, of what the iteration carries, and of its cost. Entries: layers without and with the prompts;
 # shares of their experts that are touched without and with them; the window, 0 for none, -1
@@ -108,7 +111,7 @@ def cost(t):
     context = t[carried, {KEYS}] / max(n_decodes, 1.0)
     carries_prompt = 1.0 if n_prompt > 0.0 else 0.0
     logits = verified + prompts * carries_prompt
-    crowd = {crowd}
+    crowd, most = {crowd}, {most}
     {start}
     of_kind, of_group = -1.0, -1
     for k in range(n_kinds):
@@ -126,7 +129,7 @@ def cost(t):
                 count, share = t[k, {OTHERS}], t[k, {SHARE}]
             tokens = verified + prompt
             {ranks}
-            busiest = prompt * crowd / max(prompts, 1.0)
+            busiest = most if is_group else 0.0
             if count == 0.0 or tokens == 0.0:
                 continue
             if of_kind != t[k, {ALIKE}] or of_group != is_group:  # what the layers of a kind share
@@ -338,7 +341,7 @@ def iteration_costs(
             **({"fuller": fuller} if ranks else {}),
             **generated.operators,
         },
-        _table(generated, blocks, near_tokens, first_column, pack, bool(by_model)),
+        _table(generated, blocks, near_tokens, first_column, pack, bool(by_model), machine.data_parallel),
         before,
         np.array([moe for moe, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
@@ -355,9 +358,10 @@ def no_costs(geometry: Geometry) -> IterationCosts:
     n, layers = len(geometry.moe_layers), np.array(geometry.moe_layers)
     before = np.zeros((geometry.n_layers + 1, n))
     before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == layers, axis=0)
-    table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
+    table, none = np.zeros((n + N_OTHER_ROWS, max(N_OF_KIND + len(EVENT), N_CARRIED + N_OF_SLICES))), np.zeros((2, n))
     code = "def cost(t):\n    t[t.shape[0] - 1, 0] = 1.0\n"
-    machine: Any = SimpleNamespace(roles=SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=()))
+    roles = SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=())
+    machine: Any = SimpleNamespace(roles=roles, data_parallel=1)
     profile, moe_of = profiles.load(profiles.PHYSICAL), np.arange(n)
     return IterationCosts(geometry, machine, profile, "", "", code, {}, table, before, moe_of, none, none, events=True)
 
@@ -381,9 +385,12 @@ def _ranks(machine: HardwareSpec) -> int:
     return machine.n_devices if machine.expert_parallel else 1
 
 
-def _table(made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, has_tables: bool) -> Floats:
+def _table(
+    made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, has_tables: bool, n_replicas: int
+) -> Floats:
     constants = np.concatenate([[near_tokens], pack])
-    width = max(first_column + made.coefficients.shape[1], constants.size, N_CARRIED, N_COST + len(made.ledger))
+    n_carried = N_CARRIED + N_OF_SLICES * n_replicas
+    width = max(first_column + made.coefficients.shape[1], constants.size, n_carried, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
     table[: blocks.n - 1, WINDOW] = np.where(np.isin(np.arange(blocks.n - 1), blocks.mixing), blocks.windows, -1)
@@ -611,9 +618,13 @@ def _source(
     where the KV cache has no tier; of_ranks: where among the constants the curves of ranks begin, 0 for none."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
-    crowd = f"np.ceil(prompts / {n_replicas})" if n_replicas > 1 else "prompts"
+    crowd, most, fullest = "prompts", "n_prompt", ["pass"]
+    if n_replicas > 1:
+        crowd, most = f"t[carried, {FULLEST + PROMPTS}]", f"t[carried, {FULLEST + PROMPT}] * carries_prompt"
+        own = (("pairs", FULLEST + PAIRS_W, FULLEST + PAIRS), ("seen", FULLEST + SEEN_W, FULLEST + SEEN))
+        fullest = [f"{name} = t[carried, {cut}] if window > 0.0 else t[carried, {whole}]" for name, cut, whole in own]
     over = f" * ({window_frac!r} if t[k, {WINDOW}] > 0.0 else 1.0)" if window_frac not in (0.0, 1.0) else ""
-    numbers = globals() | {"crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes, "over": over}
+    numbers = globals() | {"most": most, "crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes, "over": over}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
@@ -627,7 +638,6 @@ def _source(
     seconds = dict[str, list[str]]()
     for of, name in made.seconds.items():
         seconds.setdefault(of[0] if isinstance(of, tuple) else "other", []).append(name)
-    fullest = [f"{name} = {name} * crowd / max(prompts, 1.0)" for name in ("pairs", "seen")] if n_replicas > 1 else ["pass"]
     ends = [f"t[cost, {i}] = {' + '.join(seconds.get(part, ['0.0']))}" for i, part in enumerate(PARTS)]
     ends += [f"t[cost, {N_COST + i}] += {text}" for i, (_, _, text) in enumerate(made.ledger)]
     for i, name in ((EXPERT_BYTES, made.expert_bytes), (J_OF_BYTES, made.joules_of_bytes), (J_OF_OPS, made.joules_of_ops)):

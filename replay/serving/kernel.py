@@ -109,11 +109,17 @@ def _end_prompts(at, now, members, takes, n_members, requests, state, times, cou
     """A batch has passed all layers: whole prompts emit a token. Returns how many requests are done, and how many decode now."""
     bucket, leaves_window, needs_block = queues
     n_done, n_joined = 0, 0
+    rest, last = state[st.PARTIAL], -1
     for j in range(n_members):
         r = members[j]
         requests[r, st.POSITION] += takes[j]
         if requests[r, st.POSITION] < requests[r, st.TARGET]:
-            state[st.PARTIAL] = r
+            requests[r, st.REQUEUED_NEXT] = rest
+            if last < 0:
+                state[st.PARTIAL] = r
+            else:
+                requests[last, st.REQUEUED_NEXT] = r
+            last = r
             continue
         counts[N_EMITTED] += 1
         requests[r, st.GENERATED] += 1
@@ -144,9 +150,9 @@ def run_engine(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
-    arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: BatchRule.numbers(), the window and
-    the drafts verified per decode; steps: BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded),
-    tokens of a block, 1 where iterations are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
+    arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: as state.form_batch takes it; steps:
+    BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block, 1 where iterations
+    are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
@@ -194,7 +200,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             )
             group = 0
             if n_members > 0:
-                n_of_groups = n_groups(steps, batch_tokens)
+                n_of_groups = n_groups(steps, int64(carried[it.FULLEST]))
             for j in range(n_members):
                 r = members[j]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.GENERATED] == 0:

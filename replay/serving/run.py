@@ -171,7 +171,7 @@ def run_rule(
     engine(
         np.ascontiguousarray(requests.arrival_s, np.float64),
         columns,
-        np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle)),
+        np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle, cost.machine.data_parallel)),
         rule.step_numbers(),
         np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
         speculation.chances(),

@@ -6,7 +6,18 @@ request `jump` to an earlier bucket.
 """
 
 from tokentape.policies.kernels import array, int64, kernel, void
-from tokentape.replay.serving.iteration import HELD, HELD_W, PAIRS, PAIRS_W, PROMPTS, SEEN, SEEN_W
+from tokentape.replay.serving.iteration import (
+    FULLEST,
+    HELD,
+    HELD_W,
+    N_CARRIED,
+    N_OF_SLICES,
+    PAIRS,
+    PAIRS_W,
+    PROMPTS,
+    SEEN,
+    SEEN_W,
+)
 
 # Columns of `requests` (n, N_REQUEST).
 (
@@ -37,7 +48,7 @@ N_REQUEST = 13
     FREE,  # KV blocks
     ARRIVED,  # requests that have arrived, and
     HEAD,  # that were taken, in order of arrival
-    PARTIAL,  # request whose prompt was cut
+    PARTIAL,  # first of the requests whose prompts were cut, by REQUEUED_NEXT
     REQUEUED,  # first of those that lost their KV
     N_REQUEUED,
     N_NODES,  # drafts that the decodes have verified in this iteration
@@ -174,14 +185,25 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
     allocates=False,
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
-    """Takes prompts by a BatchRule: fills `members`, `takes` (tokens of each) and `carried` (iteration.py); returns how many, and
-    their tokens. rule: BatchRule.numbers(), the window, drafts drawn per decode, and whether pairs are those of a slice's
-    middle."""
-    budget, counts_decodes, may_split, _, max_prompts, _, window, _, by_middle = rule
-    room = budget - state[N_DECODE] - state[N_NODES] if counts_decodes else budget
+    """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
+    and `carried` (iteration.py); returns how many, and their tokens. rule: BatchRule.numbers(), the window, drafts drawn per
+    decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly."""
+    budget, counts_decodes, may_split, _, max_prompts, _, window, _, by_middle, n_replicas = rule
+    for i in range(N_OF_SLICES):
+        carried[i] = 0.0
+    if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
+        return 0, 0
+    decodes = state[N_DECODE] + state[N_NODES] if counts_decodes else 0
+    room = budget - (decodes + n_replicas - 1) // n_replicas
     n_members, tokens = 0, 0
-    carried[PROMPTS : HELD_W + 1] = 0.0
+    last = N_CARRIED + N_OF_SLICES * (n_replicas - 1)
+    for i in range(N_CARRIED, last + N_OF_SLICES):
+        carried[i] = 0.0
     while n_members < max_prompts:
+        of = N_CARRIED
+        for other in range(N_CARRIED + N_OF_SLICES, last + 1, N_OF_SLICES):
+            if carried[other] < carried[of]:
+                of = other
         is_new = state[PARTIAL] < 0
         if not is_new:
             r = state[PARTIAL]
@@ -195,8 +217,9 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         if is_new and (state[N_DECODE] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
             break
         rest = requests[r, TARGET] - requests[r, POSITION]
-        take = min(rest, room - tokens) if may_split else rest
-        if take <= 0 or (not may_split and n_members > 0 and tokens + rest > room):
+        filled = int64(carried[of])
+        take = min(rest, room - filled) if may_split else rest
+        if take <= 0 or (not may_split and filled > 0 and filled + rest > room):
             break
         if is_new:
             state[FREE] -= blocks
@@ -205,23 +228,32 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
                 state[N_REQUEUED] -= 1
             else:
                 state[HEAD] += 1
-        state[PARTIAL] = -1
+        else:
+            state[PARTIAL] = requests[r, REQUEUED_NEXT]
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take
         before = requests[r, POSITION]
-        carried[SEEN] += before + take
-        carried[SEEN_W] += take + min(before, window)
-        carried[HELD_W] += min(before + take, window)
+        carried[of] += take
+        carried[of + PROMPTS] += 1.0
+        carried[of + SEEN] += before + take
+        carried[of + SEEN_W] += take + min(before, window)
+        carried[of + HELD_W] += min(before + take, window)
         if by_middle:
             middle = before + 0.5 * take
-            carried[PAIRS] += take * middle
-            carried[PAIRS_W] += take * min(middle, float(window))
+            carried[of + PAIRS] += take * middle
+            carried[of + PAIRS_W] += take * min(middle, float(window))
         else:
             full = min(max(window - before, 0), take)  # of its tokens see all before them
-            carried[PAIRS] += take * (before + 0.5 * (take + 1))
-            carried[PAIRS_W] += full * (before + 0.5 * (full + 1)) + (take - full) * window
-        if take < rest:
-            break
-    carried[PROMPTS], carried[HELD] = n_members, carried[SEEN]
+            carried[of + PAIRS] += take * (before + 0.5 * (take + 1))
+            carried[of + PAIRS_W] += full * (before + 0.5 * (full + 1)) + (take - full) * window
+    fullest = N_CARRIED
+    for of in range(N_CARRIED, last + 1, N_OF_SLICES):
+        carried[of + HELD] = carried[of + SEEN]
+        if carried[of] > carried[fullest]:
+            fullest = of
+    for i in range(N_OF_SLICES):
+        carried[FULLEST + i] = carried[fullest + i]
+        for of in range(N_CARRIED, last + 1, N_OF_SLICES):
+            carried[i] += carried[of + i]
     return n_members, tokens

@@ -30,7 +30,7 @@ def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_pa
     found[ATTENTION] = f"attention(t, {first}, busiest, pairs, decodes / {data}, context, longest)"
     found[HEAD] = (
         f"curve(t, {first}, {OF_SEQUENCE}, verified / {data} + crowd * carries_prompt)"
-        f" + curve(t, {first}, {OF_ONCE}, verified / {data} + n_prompt * crowd / max(prompts, 1.0))"
+        f" + curve(t, {first}, {OF_ONCE}, verified / {data} + most)"
     )
     if tables.has_experts:
         tokens, share = ("heavy", "wide") if has_ranks else ("tokens", "share")

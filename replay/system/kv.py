@@ -76,8 +76,10 @@ def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no
     tokens = state[st.N_NODES]
     for i in range(n_members):
         tokens += requests[members[i], st.TARGET]
-    if state[st.PARTIAL] >= 0:
-        tokens += requests[state[st.PARTIAL], st.TARGET]
+    r = state[st.PARTIAL]
+    while r >= 0:
+        tokens += requests[r, st.TARGET]
+        r = requests[r, st.REQUEUED_NEXT]
     return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
 
 

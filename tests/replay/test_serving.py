@@ -211,6 +211,34 @@ def test_replicas_attend_to_prompts_of_their_own_side_by_side() -> None:
     assert one < two < 1.02 * one < four < 2 * one
 
 
+def on_replicas(rows: list[list[int]], budget: int, n: int) -> list[tuple[int, int]]:
+    """Prompt tokens and decodes of every iteration: each replica has a budget, and a prompt goes where the fewest tokens are."""
+    cut, waiting, decodes, found = [], [list(row) for row in rows], list[int](), list[tuple[int, int]]()
+    while cut or waiting or decodes:
+        filled, batch, queue = [0] * n, list[list[int]](), cut + waiting
+        while queue and (take := min(queue[0][0], budget - -(-len(decodes) // n) - min(filled))) > 0:
+            filled[filled.index(min(filled))] += take
+            queue[0][0] -= take
+            batch.append(queue.pop(0))
+        found.append((sum(filled), len(decodes)))
+        n_cut = max(0, len(cut) - len(batch))
+        cut, waiting = [of for of in batch if of[0]] + queue[:n_cut], queue[n_cut:]
+        decodes = [left - 1 for left in decodes if left > 1] + [output - 1 for rest, output in batch if not rest and output > 1]
+    return found
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_each_replica_has_a_token_budget(n: int) -> None:
+    rng = np.random.default_rng(n)
+    replicas = dataclasses.replace(machine("h100x2"), n_devices=6, data_parallel=n)
+    cost = iteration_costs(models.load("deepseek-v2-lite").geometry, replicas, FixedCoverage())
+    for _ in range(20):
+        rows = np.column_stack([rng.integers(1, 300, 12), rng.integers(1, 20, 12)]).tolist()
+        budget = int(rng.integers(20, 200))
+        its = serve(requests_of([[0, *row] for row in rows]), Chunked(budget), cost, record=True).iterations
+        assert list(zip(its["n_prefill"].tolist(), its["n_decode"].tolist(), strict=True)) == on_replicas(rows, budget, n)
+
+
 def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() -> None:
     cost = both(tiny(4))[0]
     first = serve(one(600, 2), Layered(4096, 4, "fixed"), cost, record=True).iterations["start_s"]
