@@ -43,6 +43,13 @@ _NOT_MODELLED = {
     "scheduling_policy": "fcfs",
     "speculative_config": None,
     "enable_eplb": False,
+    "enable_dbo": False,
+    "decode_context_parallel_size": 1,
+    "prefill_context_parallel_size": 1,
+    "long_prefill_token_threshold": 0,
+    "max_num_partial_prefills": 1,
+    "kv_transfer_config": None,
+    "cpu_offload_gb": 0,
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default

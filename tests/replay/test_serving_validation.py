@@ -222,7 +222,10 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
     assert {name: getattr(engine, name) for name in wanted} == wanted
 
 
-def test_what_is_not_modelled_is_refused(tmp_path):
-    folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, "pipeline_parallel_size": 2}})
-    with pytest.raises(ValueError, match=r"meta.json: pipeline_parallel_size 2 is not modelled; only 1 is"):
+@pytest.mark.parametrize(
+    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("enable_dbo", True, False)]
+)
+def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
+    folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
+    with pytest.raises(ValueError, match=rf"meta.json: {name} {value} is not modelled; only {only} is"):
         engine_of(folder / "meta.json")
