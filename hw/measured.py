@@ -130,7 +130,9 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
     for (op_name,), rows in frame.group_by(["op_name"], maintain_order=True):
         operator = OPERATOR_OF.get(str(op_name))
         if operator in OF_KERNEL and KERNEL in rows.columns:
-            rows = rows.filter(pl.col(KERNEL).str.contains(OF_KERNEL[operator]))
+            rows = rows.filter(pl.col(KERNEL).cast(pl.String).str.contains(OF_KERNEL[operator]))
+        if operator == "prefill_attention" and "step" in rows.columns:  # others attend to a cache, too: no model here
+            rows = rows.filter(pl.col("step").cast(pl.Float64, strict=False).fill_null(0.0) == 0.0)
         if operator is None or not rows.height:
             continue
         dtype = _dtype(rows, operator, file)
@@ -141,8 +143,11 @@ def _of_file(file: Path, dtypes: set[str]) -> Iterable[tuple[tuple[str, Setup], 
         for name in (name for name in columns if name in rows.columns and name not in TEXTS):
             least = int(name not in MAY_BE_ZERO)
             _check_numbers(rows, name, file, pl.col(name) >= least, f"is not a size of at least {least}")
-        keys = ["device", "framework", "version", "dtype"]
-        for values, part in rows.with_columns(dtype.alias("dtype")).group_by(keys, maintain_order=True):
+        keys, rows = ["device", "framework", "version", "dtype"], rows.with_columns(dtype.alias("dtype"))
+        for name in (*keys, *(name for name in TEXTS if name in columns)):
+            if (empty := rows.filter(pl.col(name).is_null())).height:
+                raise ValueError(f"{file}: row {empty[ROW][0]}: {name} is empty; fill it, or remove the row")
+        for values, part in rows.group_by(keys, maintain_order=True):
             device, framework, version, operands = map(str, values)
             setup = Setup(device, framework.upper(), version, operands)
             dtypes.add(setup.dtype)

@@ -68,6 +68,8 @@ def test_rows_by_operator_and_setup(tmp_path):
         ({"op_name": ["other", "gemm", "gemm", "gemm"], "m": [0, 1, 0, 1]}, "row 2: m 0 is not a size of at least 1"),
         ({"n": [128, 128, 256, None]}, "row 3: n None"),
         ({"n": [128.0, float("nan"), 256.0, 128.0]}, "row 1: n nan"),
+        ({"version": ["0.14.0", None, "0.14.0", "0.14.0"]}, "row 1: version is empty"),
+        ({"gemm_dtype": ["bfloat16", "bfloat16", None, "fp8"]}, "row 2: dtype is empty"),
     ],
 )
 def test_unusable_rows_are_named(tmp_path, changes, message):
@@ -75,6 +77,24 @@ def test_unusable_rows_are_named(tmp_path, changes, message):
     with pytest.raises(ValueError, match=message) as caught:
         measured.read([path])
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("kernels", [None, pl.Series(["custom_graph", "nccl"], dtype=pl.Categorical)])
+def test_kernels_may_be_of_any_type(tmp_path, kernels):
+    shared = {name: DECODE[name] for name in measured.COMMON}
+    sizes = {"op_name": ["all_reduce"] * 2, "allreduce_dtype": ["half"] * 2, "num_gpus": [2, 2], "message_size": [64, 64]}
+    pl.DataFrame({**shared, **sizes, "kernel_source": kernels}).write_parquet(tmp_path / "a.parquet")
+    if kernels is None:
+        with pytest.raises(ValueError, match="no rows of dtype"):
+            measured.read([tmp_path], "half")
+    else:
+        assert measured.read([tmp_path], "half")[0].seconds.tolist() == [1e-5]
+
+
+def test_prompts_behind_a_cache_are_no_whole_prompts(tmp_path):
+    prompts = {**DECODE, "op_name": ["context_attention"] * 2, "kv_cache_dtype": ["bfloat16"] * 2, "step": [0, 4096]}
+    pl.DataFrame(prompts).write_parquet(tmp_path / "p.parquet")
+    assert measured.read([tmp_path])[0].seconds.tolist() == [1e-5]
 
 
 def test_no_window_and_no_step_are_shapes(tmp_path):
