@@ -397,10 +397,10 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     fast = roles.expert_cache or roles.expert_home
     room = spec.tiers[fast].capacity_bytes.value * spec.n_devices
     if roles.weights_home == fast:
-        room -= other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION)
+        room -= other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION) * spec.data_parallel
     if roles.kv_home == fast:
         n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
-        room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16")
+        room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16", spec.tensor_parallel)
     return int(max(0, min(room, MOST_ROOM * total)))
 
 

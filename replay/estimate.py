@@ -92,9 +92,10 @@ def estimate(
 def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str, kv_format: str) -> dict[str, float]:
     """Bytes by role: all experts where the step reads them."""
     experts = value_bytes(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params, weight_format)
-    kv = load.batch * kv_bytes(geometry, load.context_tokens, kv_format) + kv_bytes(geometry, load.prompt_tokens, kv_format)
+    requests = ((load.batch, load.context_tokens), (1, load.prompt_tokens))
+    kv = sum(n * kv_bytes(geometry, tokens, kv_format, machine.tensor_parallel) for n, tokens in requests)
     return {
-        "weights_home": other_bytes(geometry, weight_format, ACTIVATION),
+        "weights_home": other_bytes(geometry, weight_format, ACTIVATION) * machine.data_parallel,
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,
         "kv_home": kv,
     }

@@ -51,7 +51,8 @@ def priced(
         metrics = metrics | cost_metrics(trace, cost)
         geometry, static = trace.geometry, trace.geometry.non_expert_bytes(weight_format)
         others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
-        held = {"weights_home": others, "expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+        experts = {"expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+        held = {"weights_home": others * machine.data_parallel, **experts}
         outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured
         if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
             outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
@@ -148,7 +149,8 @@ def _outside(
 
     held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
     geometry, longest = trace.geometry, cost.longest
-    kv = int(np.diff(trace.member_offsets).max(initial=1)) * kv_bytes(geometry, longest, ACTIVATION) if geometry.is_counted else 0
+    each = kv_bytes(geometry, longest, ACTIVATION, machine.tensor_parallel) if geometry.is_counted else 0
+    kv = int(np.diff(trace.member_offsets).max(initial=1)) * each
     found = overfull(machine, {**held_bytes, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
     found += [

@@ -138,9 +138,15 @@ def kv_bytes_per_token(g: Geometry, kv_format: str) -> int:
     return sum(kv_layer_bytes_per_token(g.of_layer(layer), kv_format) for layer in g.attending)
 
 
-def kv_bytes(g: Geometry, context_tokens: int, kv_format: str) -> int:
-    """Bytes cached for a sequence of `context_tokens`; a layer with a window keeps no more than the window."""
-    return sum(min(context_tokens, window or context_tokens) * kv_layer_bytes_per_token(of, kv_format) for window, of in g.caches)
+def kv_copies(g: Geometry, n_devices: int) -> float:
+    """How often devices that share every layer keep a key: those beyond the KV heads, or the one latent of MLA, keep copies."""
+    return max(1.0, n_devices / (1 if g.kv_lora_rank else g.n_kv_heads or 1))
+
+
+def kv_bytes(g: Geometry, context_tokens: int, kv_format: str, n_devices: int = 1) -> int:
+    """Bytes cached for a sequence of `context_tokens`, copies included; a layer with a window keeps no more than the window."""
+    kept = ((min(context_tokens, window or context_tokens), of) for window, of in g.caches)
+    return round(sum(n * kv_copies(of, n_devices) * kv_layer_bytes_per_token(of, kv_format) for n, of in kept))
 
 
 def ops_per_token(g: Geometry, context_tokens: int) -> int:

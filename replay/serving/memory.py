@@ -14,7 +14,7 @@ from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import BatchRule
 from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.model_sizes import parameters, weight_bytes
+from tokentape.warehouse.model_sizes import kv_copies, parameters, weight_bytes
 
 MEMORY_FRAC = 0.9  # the engines' default
 KV_FRAC = 0.5  # of what a machine has for KV and for experts that not all fit (assumed)
@@ -104,7 +104,7 @@ def footprint(
     cached lie in it."""
     n_devices, sizes = machine.n_devices, []
     for size, of in geometry.caches:
-        copies = max(1.0, machine.tensor_parallel / (1 if of.kv_lora_rank else of.n_kv_heads))
+        copies = kv_copies(of, machine.tensor_parallel)
         sizes.append((size, round(copies * BLOCK_TOKENS * of.kv_elements_per_token_layer * bytes_per_value(kv_format))))
     window, of_all, of_windowed = max(sizes, default=(0,))[0], sum(n for _, n in sizes), sum(n for size, n in sizes if size)
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})

@@ -216,8 +216,8 @@ class KVSlots:
         return self.numbers, track, held, reads, first, self.of_iteration
 
     def _layer_bytes(self, alike: list[Geometry]) -> tuple[float, Floats]:
-        """A token's keys and values in a layer like the first of these, on all devices, and those of each over it."""
-        found = np.array([self.kv_frac * kv_token_bytes(of, self.machine) * self.machine.n_devices for of in alike])
+        """A token's keys and values in a layer like the first of these, on all that share it, and those of each over it."""
+        found = np.array([self.kv_frac * kv_token_bytes(of, self.machine) * self.machine.tensor_parallel for of in alike])
         return (float(found[0]), found / (found[0] or 1.0)) if found.size else (0.0, found)
 
     def _numbers(self) -> Floats:

@@ -319,7 +319,8 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     budget = made.slots.budget_bytes
     rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
     drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
-    held = {"weights_home": other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION), "kv_home": kv}
+    others = other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION) * machine.data_parallel
+    held = {"weights_home": others, "kv_home": kv}
     found = overfull(machine, {**held, "expert_cache" if roles.expert_cache else "expert_home": budget + drafts})
     n_restarts = int(made.serving.n_restarts.sum())
     found += made.kv.outside(n_restarts)

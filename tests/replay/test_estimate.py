@@ -116,6 +116,16 @@ def test_fitted_times_are_the_operator_models():
     assert made.outside == ("output head: n 151936 outside 32 to 65536",)
 
 
+def test_copies_of_heads_and_of_weights_are_held():
+    """Eight GPUs keep each of four KV heads twice; replicas have one copy of the heads, and all weights but the experts each."""
+    g, eight = load("qwen3-30b-a3b").geometry, load_machine("h100x8")
+    (shared,) = estimate(g, eight, Load(batch=900, context_tokens=4096), 128.0).outside
+    assert shared.endswith("weights outside the experts 3.08 GB, experts 58 GB, keys and values 725 GB")
+    replicas = replace(eight, data_parallel=8, expert_parallel=True)
+    (apart,) = estimate(g, replicas, Load(batch=1600, context_tokens=4096), 128.0).outside
+    assert apart.endswith("weights outside the experts 24.7 GB, experts 58 GB, keys and values 644 GB")
+
+
 def test_what_is_not_covered_is_said():
     mla = estimate(load("deepseek-v2-lite").geometry, H100, Load(batch=1, context_tokens=100), 6.0, FITS)
     assert any(sentence.startswith("decode attention: no measured operator") for sentence in mla.outside)

@@ -167,13 +167,19 @@ def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(ma
         assert result.settings["is_extrapolated"] == bool(said[0])
 
 
-@pytest.mark.parametrize(("n_devices", "vocab", "told"), [(1, 1.75e8, "24 GB"), (2, 1.75e8, ""), (2, 2.8e8, "48 GB")])
-def test_two_devices_hold_twice_as_much(n_devices, vocab, told):
+@pytest.mark.parametrize(
+    ("n_devices", "data_parallel", "vocab", "told"),
+    [(1, 1, 1.75e8, "24 GB"), (2, 1, 1.75e8, ""), (2, 1, 2.8e8, "48 GB"), (2, 2, 1.75e8, "48 GB")],
+)
+def test_two_devices_hold_twice_as_much_but_replicas(n_devices, data_parallel, vocab, told):
     trace = make_trace(geometry=GEOMETRY.model_copy(update={"vocab": int(vocab)}))  # 34 or 54 GB of words
-    machine = replace(WORKSTATION, n_devices=n_devices)
-    said = replay(trace, CACHES["lru"](), machine, Semantics("global"), CAPACITY, "int8-g32").settings["outside_envelope"]
-    assert (f"vram ({told}) does not hold" in said) == bool(told)
-    assert told or "vram" not in said
+    machine = replace(WORKSTATION, n_devices=n_devices, data_parallel=data_parallel)
+    of_policy = replay(trace, CACHES["lru"](), machine, Semantics("global"), CAPACITY, "int8-g32")
+    tape = recorded(trace)
+    of_system = run(tape, tape.requests(), System("held", {"schedule": Chunked(16)}), machine, Setting(expert_format="int8-g32"))
+    for said in (result.settings["outside_envelope"] for result in (of_policy, of_system)):
+        assert (f"vram ({told}) does not hold" in said) == bool(told)
+        assert told or "vram" not in said
 
 
 def test_a_step_of_slices_is_the_replays_pass():

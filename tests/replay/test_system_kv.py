@@ -294,3 +294,11 @@ def test_shipped_systems_run(name) -> None:
     tape, _ = attended(9, n=2)
     result = run(tape, tape.requests(), system_of(name), load("kelle-edram"), INT8)
     assert result.metrics["kv_read_bytes_per_token"].value > 0
+
+
+def test_a_replica_reads_the_keys_of_its_own_requests_alone() -> None:
+    tape, _ = attended(4, n=2)
+    machines = (load("h100"), replace(load("h100x2"), data_parallel=2))
+    alone, replicas = (run(tape, tape.requests(), system(), machine, INT8).metrics for machine in machines)
+    for name in ("kv_read_bytes_per_token", "kv_peak_bytes"):
+        assert replicas[name] == alone[name]
