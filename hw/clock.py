@@ -45,9 +45,10 @@ class StepCost:
 
     @cached_property
     def seconds(self) -> Band:
-        """Of the composed steps."""
+        """Of the composed steps. A fitted operator may reach more of its engine than the machine's favourable end."""
         seconds = {end: of.seconds() for end, of in self.at_end.items()}
-        return Band(*(seconds.get(end, seconds["value"]) for end in ENDS))
+        value = seconds["value"]
+        return Band(value, np.minimum(seconds.get("low", value), value), np.maximum(seconds.get("high", value), value))
 
     @cached_property
     def rows_s(self) -> dict[int, Floats]:
