@@ -60,12 +60,11 @@ def room_of(geometry: Geometry, machine: HardwareSpec, asked: Asked) -> Room:
     sizes = g.expert_bytes(asked.expert_format) if g.moe_layers else ()
     experts = float(sum(sizes) * g.n_experts)
     others = other_bytes(g, asked.weight_format, FLOATS) * machine.data_parallel
-    copies = max(1.0, machine.tensor_parallel / (1 if g.kv_lora_rank else g.n_kv_heads))
     rule = Chunked(asked.prefill_tokens).rule(g.n_layers)
     held = {
         "weights_home": float(others),
         "expert_home": experts,
-        "kv_home": copies * asked.batch * kv_bytes(g, asked.context_tokens, asked.kv_format),
+        "kv_home": float(asked.batch * kv_bytes(g, asked.context_tokens, asked.kv_format, machine.tensor_parallel)),
         "draft_home": asked.draft_bits / 8.0 * (g.expert_params * g.n_experts * len(g.moe_layers) + g.non_expert_params),
         "buffers": float(activation_bytes(g, machine.n_devices, rule, asked.batch, 0)),
     }
@@ -91,6 +90,7 @@ def _largest(fits: Callable[[int], bool]) -> int:
     low, high = 0, 1
     while high <= MOST and fits(high):
         low, high = high, 2 * high
+    high = min(high, MOST + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -7,7 +7,7 @@ import pytest
 from command import Cli
 
 from tokentape.hw.spec import load
-from tokentape.replay.room import Asked, devices, largest, room_of, widths
+from tokentape.replay.room import MOST, Asked, devices, largest, room_of, widths
 from tokentape.warehouse import models
 from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
 
@@ -32,6 +32,10 @@ def test_the_largest_fits_and_one_more_does_not(machine, name):
     assert n > 0
     assert not room_of(geometry, place, replace(asked, **{name: n})).missing
     assert room_of(geometry, place, replace(asked, **{name: n + 1})).missing
+
+
+def test_a_window_alone_leaves_room_for_the_most_that_is_asked():
+    assert largest(models.load("mistral-7b").geometry, load("h100"), Asked(), "context_tokens") == MOST
 
 
 def test_a_cache_takes_what_is_left_and_no_more_than_all_experts():
