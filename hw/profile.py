@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.hw.roles import ENGINE_ROLES, TIER_ROLES
-from tokentape.hw.sourced import BadSpec, build, parsed, unknown
+from tokentape.hw.sourced import BadSpec, build, leaves, parsed, unknown
 from tokentape.hw.work import KINDS, PHASES, Floats, Rows
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -172,8 +172,14 @@ _kept = lru_cache(_read)
 
 def of_data(data: Mapping[str, Any], where: str) -> Profile:
     """The profile of a parsed file, or of a system's fitted constants. Raises BadSpec."""
+    for key, value in leaves(dict(data)):
+        each: list[Any] = value if isinstance(value, list) else [value]
+        for one in each:
+            if type(one) in (int, float) and not 0.0 <= one < float("inf"):
+                raise BadSpec(f"{where}: {key} is {one}; it must be finite and at least 0")
     left = dict(data)
-    name, tables, energy = left.pop("name", None), left.pop("lane", None), left.pop("energy", {})
+    name, tables = left.pop("name", None), left.pop("lane", None)
+    energy = dict(_table(left.pop("energy", {}), f"{where}: energy"))
     texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
     flags = {key: left.pop(key, default) for key, default in FLAGS.items()}
     numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
@@ -187,20 +193,25 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise BadSpec(f"{where}: {key} must be true or false, found {value!r}")
-    energy = dict(energy)
-    shared = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
+    shared: dict[str, Any] = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
     lanes = tuple(_lane(lane, {**shared, **_table(table, f"{where}: lane.{lane}")}, where) for lane, table in tables.items())
     steps = {
         end: _step(text or texts["value"], lanes, numbers, f"{where}: step{'' if end == 'value' else '_' + end}")
         for end, text in texts.items()
     }
-    refresh = {role: build(Refresh, of, f"{where}: energy.refresh.{role}") for role, of in energy.pop("refresh", {}).items()}
+    refreshed = _table(energy.pop("refresh", {}), f"{where}: energy.refresh")
+    refresh = {role: build(Refresh, of, f"{where}: energy.refresh.{role}") for role, of in refreshed.items()}
+    for role, of in refresh.items():
+        if not of.tier and role not in TIER_ROLES:
+            raise BadSpec(f"{where}: energy.refresh.{role} names no tier, and is no role of one ({', '.join(TIER_ROLES)})")
     static_w, leakage = energy.pop("static_w", None), energy.pop("leakage", None)
     if energy:
         raise BadSpec(
             f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, leakage, refresh"
         )
-    if leakage is not None and not (isinstance(leakage, list) and set(leakage) <= set(TIER_ROLES)):
+    if static_w is not None and type(static_w) not in (int, float):
+        raise BadSpec(f"{where}: energy: static_w must be a number, found {static_w!r}")
+    if leakage is not None and not (isinstance(leakage, list) and all(role in TIER_ROLES for role in leakage)):
         raise BadSpec(f"{where}: energy: leakage must list roles of tiers ({', '.join(TIER_ROLES)}), found {leakage!r}")
     power = {"static_w": static_w, "leakage": None if leakage is None else tuple(leakage), "refresh": refresh}
     return Profile(name=name, lanes=lanes, steps=steps, **flags, **power)
@@ -221,12 +232,12 @@ def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
                 if one not in known:
                     raise BadSpec(f"{where}: lane.{name}: {key} = {one!r} is unknown; known: {', '.join(known)}")
     lane: Lane = build(Lane, values, f"{where}: lane.{name}", name=name)
-    power = isinstance(lane.join, list) and len(lane.join) == 2 and lane.join[0] == "power"
-    if not power and lane.join not in JOINS:
-        raise BadSpec(f'{where}: lane.{name}: join = {lane.join!r}; known: {", ".join(JOINS)}, ["power", p]')
+    power = isinstance(lane.join, list) and len(lane.join) == 2 and lane.join[0] == "power" and type(lane.join[1]) in (int, float)
+    if not (power and lane.join[1] > 0) and lane.join not in JOINS:  # type: ignore[operator]
+        raise BadSpec(f'{where}: lane.{name}: join = {lane.join!r}; known: {", ".join(JOINS)}, ["power", p], p above 0')
     for key in ("bytes_frac", "ops_frac"):
-        if (frac := getattr(lane, key)) is not None and not 0.0 < frac < float("inf"):
-            raise BadSpec(f"{where}: lane.{name}: {key} is {frac}; it must be finite and above 0")
+        if getattr(lane, key) == 0.0:
+            raise BadSpec(f"{where}: lane.{name}: {key} is 0; it must be above 0")
     if lane.per not in ("pool", "item"):
         raise BadSpec(f"{where}: lane.{name}: per = {lane.per!r}; known: pool, item")
     return lane
@@ -273,7 +284,7 @@ def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:
     known = f"lanes {', '.join(lanes)}, numbers, +, |, *, partial, lookahead, layers"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.BitOr | ast.Mult):
         inner = [node.left, node.right]
-    elif (isinstance(node, ast.Constant) and type(node.value) in (int, float)) or (
+    elif (isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != float("inf")) or (
         isinstance(node, ast.Name) and node.id in lanes
     ):
         inner = []
