@@ -84,10 +84,24 @@ def _read(folder: Path, meta: dict[str, str], alpha: float) -> ByModel:
 
 
 def _table(path: Path, *columns: str) -> pl.DataFrame:
+    """The rows of a file, the mean of those that are measured again. Raises ValueError naming what is unusable."""
+    sizes = [name for name in columns if name != "layer"]
     try:
-        return pl.read_csv(path).select(*columns, s=pl.col("time_us") * 1e-6)
+        rows = pl.read_csv(path).select(*columns, s=pl.col("time_us").cast(pl.Float64) * 1e-6)
+        rows = rows.with_columns(pl.col(*sizes).cast(pl.Float64))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are {', '.join(columns)}, time_us") from None
+    is_good = pl.all_horizontal(pl.col(*sizes, "s").is_finite() & (pl.col(*sizes, "s") >= 0.0)).fill_null(False)
+    bad = rows.with_row_index("line", 2).filter(~is_good)["line"].to_list()
+    if bad or not rows.height:
+        raise ValueError(f"{path}: " + (f"line {bad[0]}: sizes and times are numbers from 0 on" if bad else "it has no rows"))
+    return rows.group_by(*columns, maintain_order=True).agg(pl.mean("s"))
+
+
+def _axis(values: pl.Series) -> Floats:
+    """Points in order, with one beyond where there is only one: times stay there as they are."""
+    points = np.unique(values.to_numpy())
+    return points if points.size > 1 else np.append(points, points + 1.0)
 
 
 def _along(at: Floats, x: Floats, y: Floats) -> Floats:
@@ -105,29 +119,28 @@ def _curve(rows: pl.DataFrame, axis: str) -> Floats:
     total = np.zeros(last + 1)
     for _, layer in rows.sort(axis).group_by("layer", maintain_order=True):
         n_times = 2.0 if layer["layer"][0] == "layernorm" else 1.0
-        total += n_times * _along(np.arange(last + 1.0), layer[axis].to_numpy().astype(np.float64), layer["s"].to_numpy())
+        total += n_times * _along(np.arange(last + 1.0), layer[axis].to_numpy(), layer["s"].to_numpy())
     return np.append(float(last), total)
 
 
 def _plane(rows: pl.DataFrame) -> Floats:
     """The last number of tokens, numbers of active experts, and the seconds (tokens 0, 1, 2, ..., experts)."""
-    experts, last = np.unique(rows["activated_experts"].to_numpy()).astype(np.float64), int(rows["tokens"].max())  # type: ignore[arg-type]
-    points = np.unique(rows["tokens"].to_numpy()).astype(np.float64)
+    experts, last = _axis(rows["activated_experts"]), int(rows["tokens"].max())  # type: ignore[arg-type]
+    points = np.unique(rows["tokens"].to_numpy())
     at_points = np.stack([_along(experts, *_xy(rows.filter(pl.col("tokens") == n), "activated_experts")) for n in points])
     return np.concatenate([[last, experts.size], experts, _along(np.arange(last + 1.0), points, at_points).ravel()])
 
 
 def _xy(rows: pl.DataFrame, axis: str) -> tuple[Floats, Floats]:
     of = rows.sort(axis)
-    return of[axis].to_numpy().astype(np.float64), of["s"].to_numpy()
+    return of[axis].to_numpy(), of["s"].to_numpy()
 
 
 def _grid(rows: pl.DataFrame) -> Floats:
     """The four axes, each after its length, and the seconds over all of them. Every chunk was measured on axes of its own, which
     are brought to the common ones one after the other."""
-    axes = [np.unique(rows[name].to_numpy()).astype(np.float64) for name in _AXES]
-    chunks = [_brought(of, axes[1:], _AXES[1:]) for _, of in rows.sort(_AXES[0]).group_by(_AXES[0], maintain_order=True)]
-    return np.concatenate([*(np.append(float(axis.size), axis) for axis in axes), np.stack(chunks).ravel()])
+    axes = [_axis(rows[name]) for name in _AXES]
+    return np.concatenate([*(np.append(float(axis.size), axis) for axis in axes), _brought(rows, axes, _AXES).ravel()])
 
 
 def _brought(rows: pl.DataFrame, axes: Sequence[Floats], names: Sequence[str]) -> Floats:
@@ -135,4 +148,4 @@ def _brought(rows: pl.DataFrame, axes: Sequence[Floats], names: Sequence[str]) -
         return rows["s"].to_numpy()[:1][0]  # type: ignore[no-any-return]
     parts = [(key[0], of) for key, of in rows.sort(names[0]).group_by(names[0], maintain_order=True)]
     values = np.stack([np.asarray(_brought(of, axes[1:], names[1:])) for _, of in parts])
-    return _along(axes[0], np.array([key for key, _ in parts], np.float64), values)
+    return _along(axes[0], np.array([key for key, _ in parts]), values)

@@ -62,7 +62,7 @@ def decode(
         str | None,
         option("Recorded routing, the start of a trace id. [default: drawn]"),
     ] = None,
-    system: Annotated[str, option("ours, monde, hobbit or all; MoNDE's migration: monde-never, -always, -balance.")] = "all",
+    system: Annotated[str, option("ours, monde, hobbit or all; MoNDE's migration: monde-never, -always, -ema.")] = "all",
     bits: Annotated[str, option("Mean bits of ours, 1 to 4 or 16, with commas.")] = "3,2",
     batch: Annotated[int, option("Sequences decoded together.", min=1)] = 16,
     hot: Annotated[int | None, option("Experts of a layer on the GPU. [default: half]", min=0)] = None,

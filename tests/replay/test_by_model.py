@@ -1,6 +1,7 @@
 """Times of a model's own layers: read, brought to common axes, read again in the loop; made-up times are linear in every size."""
 
 from itertools import product
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -71,3 +72,31 @@ def test_what_is_missing_is_named(folder, tmp_path):
         by_model.find(folder, "qwen3-30b-a3b", 2)
     with pytest.raises(ValueError, match=r"meta.yaml: gpu is none, not NVIDIA L40S"):
         by_model.find(folder, "qwen3-30b-a3b", 1, "NVIDIA L40S")
+
+
+def test_sizes_measured_once_or_twice(folder, tmp_path):
+    """A lone point holds everywhere along its axis; the mean stands for what was measured again."""
+    copytree(folder, tmp_path, dirs_exist_ok=True)
+    tables = tmp_path / "Mine" / "tp1"
+    (tables / "dense.csv").write_text("layer,tokens,time_us\nq,1,5\nq,8,12\nq,8,14\n")
+    (tables / "moe.csv").write_text("tokens,activated_experts,time_us\n1,8,80\n8,8,87\n")
+    calls = [f"{chunk},0,{n},16,{10 + chunk + n}" for chunk in (0, 16) for n in (0, 4)]
+    (tables / "attention.csv").write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n" + "\n".join(calls))
+    pack = by_model.find(tmp_path, "qwen3-30b-a3b").pack
+    t = np.zeros((3, FIRST + pack.size))
+    t[0, FIRST:] = pack
+    assert curve(t, FIRST, by_model.OF_LAYER, 15.0) == pytest.approx(21e-6)
+    assert plane(t, FIRST, 4.0, 30.0) == pytest.approx(83e-6)
+    assert attention(t, FIRST, 16.0, 16.0 * 100 + 136, 4.0, 50.0, 0.0) == pytest.approx(30e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [("q,16,", "line 3: sizes and times"), ("q,16,-3", "line 3"), ("q,few,3", "few")],
+)
+def test_what_is_no_number_is_named(folder, tmp_path, row, message):
+    copytree(folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "Mine" / "tp1" / "dense.csv").write_text(f"layer,tokens,time_us\nq,1,5\n{row}\n")
+    with pytest.raises(ValueError, match=message) as found:
+        by_model.find(tmp_path, "qwen3-30b-a3b")
+    assert "dense.csv" in str(found.value)
