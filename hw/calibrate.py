@@ -212,8 +212,10 @@ def load(path: Path) -> dict[str, Fit]:
     """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        setup, machine = Setup(*(data.pop(name) for name in ("device", "framework", "version", "dtype"))), data.pop("machine")
-        of_file = {"setup": setup, "machine": machine}
+        told = {name: data.pop(name) for name in ("device", "framework", "version", "dtype", "machine")}
+        if not all(isinstance(text, str) for text in told.values()):
+            raise ValueError(f"{', '.join(told)} must be texts")
+        of_file = {"machine": told.pop("machine"), "setup": Setup(**told)}
         fits = {name: build(Fit, table, name, operator=name, **of_file) for name, table in data.items()}
     except FileNotFoundError as error:
         raise BadSpec(f"{path}: no such file of constants; `tokentape calibrate gpu FILES --out {path}` writes one") from error
@@ -232,6 +234,8 @@ def _check(fit: Fit, path: Path) -> None:
     for constants in (fit.constants, fit.without_held_out):
         if sorted(constants) != sorted(names):
             raise BadSpec(f"{path}: {fit.operator} needs the constants {', '.join(names)}; calibrate again with this version")
+        if not all(0.0 < value < float("inf") for value in constants.values()):
+            raise BadSpec(f"{path}: {fit.operator} has a constant that is not finite and above 0; calibrate again")
 
 
 def known(folder: Path | None = None) -> Sequence[dict[str, Fit]]:

@@ -424,6 +424,7 @@ def test_bad_files_of_constants_are_named(tmp_path):
     for text in (
         "not toml [",
         "device = 1",
+        'machine = "a"\ndevice = "d"\nframework = "f"\nversion = 24\ndtype = ["b"]',
         'machine = "a"\ndevice = "d"\nframework = "f"\nversion = "v"\ndtype = "b"\n[gemm]\nn_rows = 1',
     ):
         path.write_text(text)
@@ -431,9 +432,14 @@ def test_bad_files_of_constants_are_named(tmp_path):
             calibrate.load(path)
     table, _ = made_up()
     calibrate.save([calibrate.calibrate(table, load("a100"))], path)
-    path.write_text(path.read_text().replace("constants.launch_s", "constants.lunch_s"))
-    with pytest.raises(BadSpec, match="calibrate again"):
-        calibrate.load(path)
+    good = path.read_text()
+    for text in (
+        good.replace("constants.launch_s", "constants.lunch_s"),
+        good.replace("constants.launch_s = ", "constants.launch_s = -"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadSpec, match="calibrate again"):
+            calibrate.load(path)
     with pytest.raises(BadSpec, match="measured_as"):
         calibrate.machine_of("GPU of nobody")
     for name in ("h200", "b200", "gh200", "rtx5090"):  # tables of GPUs that nobody had: all devices' constants predict them
