@@ -11,12 +11,11 @@ from tokentape.policies.placement.importance import Floats
 @dataclass(frozen=True)
 class Host:
     """Times of one expert of full width, in reads of it where it lies when it is not in the fast tier: moved there
-    (fetch_reads), a token's operations where it lies (token_reads), read in the fast tier (main_reads). n_layers: MoE layers;
-    held_frac: of all experts, those that the fast tier has room for. Defaults: all experts lie in one memory.
+    (fetch_reads), a token's operations where it lies (token_reads), read in the fast tier (main_reads). n_away: MoE
+    layers, the first ones, that the fast tier has no room for. Defaults: all experts lie in one memory.
     """
 
-    n_layers: int
-    held_frac: float = 1.0
+    n_away: int = 0
     fetch_reads: float = 0.0
     token_reads: float = 0.0
     main_reads: float = 1.0

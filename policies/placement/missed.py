@@ -137,7 +137,7 @@ class FirstLayersNear(EventPlacement):
             raise ValueError(f"layers {self.layers} must be 0 or more")
 
     def on(self, host: Host) -> Self:
-        return self if self.layers is not None else replace(self, layers=host.n_layers - int(host.held_frac * host.n_layers))
+        return self if self.layers is not None else replace(self, layers=host.n_away)
 
     def params(self) -> Floats:
         if self.layers is None:

@@ -561,19 +561,19 @@ def near_bound(costs: IterationCosts, end: str = "value") -> Floats:
     return np.array([read_s / token_s, float(by_bits)])
 
 
-def host_of(costs: IterationCosts, held_frac: float, end: str = "value") -> Host:
-    """What a placement may know of this model on this machine. held_frac: of all experts, those that the fast tier has room for.
+def host_of(costs: IterationCosts, n_away: int, end: str = "value") -> Host:
+    """What a placement may know of this model on this machine. n_away: MoE layers that the fast tier has no room for.
     Where nothing computes near an expert's memory, the main engine reads it there, or has it moved."""
-    roles, n_layers = costs.machine.roles, len(costs.geometry.moe_layers)
+    roles = costs.machine.roles
     main = _one_expert(costs, lambda how, *one: how.read(*one, True)[0], end) if roles.expert_cache else None
     moved = _one_expert(costs, lambda how, *one: how.moved("fetch", "", one[0] * how.expert_bytes, one[0]), end) if main else None
     if main is None or moved is None:
-        return Host(n_layers, held_frac)
+        return Host(n_away)
     near = _one_expert(costs, near_experts, end) if roles.near_compute else None
     if near is None and roles.expert_home in roles.reads:
         near = _one_expert(costs, lambda how, *one: how.read(*one, False)[0], end)
     read_s, token_s, _ = near or (moved[0] + main[0], 0.0, False)
-    return Host(n_layers, held_frac, moved[0] / read_s, token_s / read_s, main[0] / read_s)
+    return Host(n_away, moved[0] / read_s, token_s / read_s, main[0] / read_s)
 
 
 def _one_expert(costs: IterationCosts, row_of: Callable[..., Rows], end: str) -> tuple[float, float, bool] | None:

@@ -71,8 +71,9 @@ SLOTS = tuple_of(
     _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F2, _F1, _F2, _I1, _F1, SCRATCH
 )  # fmt: skip
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
-# layers, E), which of them each request is, numbers (N_PLACED,), and losses by width (MoE layers, E, 4), or empty.
-ALPHA, PLACED_PER_LAYER, ACROSS, MEAN_BITS, FULL_BITS = range(5)
+# layers, E), which of them each request is, numbers (5,; N_PLACED: hot experts of a layer, or of all where they share the room),
+# and losses by width (MoE layers, E, 4), or empty.
+ALPHA, N_PLACED, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
 # Of a router: recorded ids, whose place its own take in `ids`, empty where there is none; values, gates (rows x MoE layers, E);
 # its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
@@ -374,7 +375,7 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
     hot, widths, pending = slots[5], slots[6], slots[7]
     counts_of, weights_of, tape_of, numbers, losses = placed
     n_layers, n_experts = hot.shape
-    rank, n_hot = np.empty((n_layers, n_experts)), int64(numbers[PLACED_PER_LAYER])  # from the most important down
+    rank, n_hot = np.empty((n_layers, n_experts)), int64(numbers[N_PLACED])  # from the most important down
     used, weight = np.empty(n_experts), np.empty(n_experts)
     for m in range(n_layers):
         used[:], weight[:] = 0.0, 0.0
@@ -398,7 +399,7 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
     span = n_layers if numbers[ACROSS] != 0.0 else 1
     for first in range(0, n_layers, span):
         order = ascending(rank[first : first + span].reshape(span * n_experts))  # ties stay in order
-        for i in range(n_hot * span):
+        for i in range(n_hot):
             hot[first + order[i] // n_experts, order[i] % n_experts] = 1
     ranked, bits = np.empty((n_experts, losses.shape[2])), np.empty(n_experts, np.int8)
     for m in range(n_layers):

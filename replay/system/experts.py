@@ -111,10 +111,10 @@ class ExpertSlots:
     def place(self) -> Any:
         """As it decides on this machine."""
         place = self.system.place
-        held_frac = self.budget_bytes / self.total_bytes
-        return (
-            place.on(host_of(self.costs, held_frac, self.end)) if isinstance(place, EventPlacement | ReactivePlacement) else place
-        )
+        if not isinstance(place, EventPlacement | ReactivePlacement):
+            return place
+        held = np.cumsum(self.sizes[::-1]) * self.recorded.geometry.n_experts <= self.budget_bytes
+        return place.on(host_of(self.costs, int(held.size - held.sum()), self.end))
 
     @property
     def is_placed(self) -> bool:
@@ -123,8 +123,9 @@ class ExpertSlots:
 
     @property
     def n_hot(self) -> int:
-        """Experts of a layer that such a placement has room for."""
-        return min(self.recorded.geometry.n_experts, self.budget_bytes // sum(self.sizes))
+        """Experts of a layer that such a placement has room for, of all layers where they share it."""
+        sizes = self.sizes[:1] if self.system.flag("place", "across_layers") else self.sizes
+        return self.budget_bytes // sum(sizes)
 
     @property
     def rounds(self) -> Rounds | None:
@@ -258,7 +259,7 @@ class ExpertSlots:
         if not self.is_placed:
             return tuple(zeros_of(ev.PLACED))
         counts, weights = self.recorded.used_by_prompts()
-        place, of, alpha, per_layer = self.system.place, self.requests.tape_request, 1.0, self.n_hot
+        place, of, alpha, n_placed = self.system.place, self.requests.tape_request, 1.0, self.n_hot
         if isinstance(place, PrefillGuided):
             alpha = place.alpha
         elif isinstance(place, Oracle):
@@ -270,13 +271,13 @@ class ExpertSlots:
         elif not isinstance(place, ReactivePlacement):
             raise ValueError(f"{type(place).__name__}: of placements that stand a system knows those shipped; see `decide place`")
         else:  # one that moves experts
-            alpha, per_layer = 0.5, per_layer if place.starts_placed else 0
+            alpha, n_placed = 0.5, n_placed if place.starts_placed else 0
         if isinstance(place, ShuffledPrompts):
             of = np.roll(of, max_seqs(self.system))
         across = self.system.flag("place", "across_layers")
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = checked(self.losses) if has_bits and self.losses is not None else np.zeros(shape if has_bits else (0, 0, 0))
-        numbers = np.array([alpha, per_layer, across, self.mean_bits, self._full_bits])
+        numbers = np.array([alpha, n_placed, across, self.mean_bits, self._full_bits])
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), np.ascontiguousarray(of, np.int64), numbers, losses
 
     def _refuse(self) -> None:

@@ -240,7 +240,7 @@ def test_link_and_memory_share_what_is_missing(seed):
 
 
 def test_what_a_machine_says_is_taken_unless_it_is_given():
-    host = Host(n_layers=10, held_frac=0.34, fetch_reads=3.0, token_reads=0.5, main_reads=0.1)
+    host = Host(n_away=7, fetch_reads=3.0, token_reads=0.5, main_reads=0.1)
     assert NearIfFaster(token_reads=2.0).on(host).params().tolist() == [3.0, 2.0, 0.1]
     assert Balance(fetch_reads=8.0).on(host).params().tolist() == [8.0, 0.5]
     assert [near_of(FirstLayersNear().on(host), [1], [0], layer) for layer in (0, 6, 7)] == [[1], [1], [0]]

@@ -150,13 +150,13 @@ def placed(place: str) -> System:
 def test_placements_go_by_the_machines_times() -> None:
     """What the clock says of one expert of full width: on a link, near its memory, and where it was moved to."""
     spec, tape = with_values(load("h100-cxl-ndp"), {"links.pcie.peak_bytes_per_s": 200e9}), recorded(make_trace(3, WIDE))
-    host = host_of(iteration_costs(WIDE, spec, FixedCoverage(), expert_format="fp16", events=True), 0.5)
+    host = host_of(iteration_costs(WIDE, spec, FixedCoverage(), expert_format="fp16", events=True), 1)
     hbm, size = spec.tiers["hbm"], WIDE.expert_params * 2
     read_s = size / (512e9 * spec.tiers["cxl"].efficiency_frac.value)
     assert host.fetch_reads == pytest.approx(size / (200e9 * 0.85) / read_s)
     assert host.token_reads == pytest.approx(2 * WIDE.expert_params / 2.048e12 / read_s)
     assert host.main_reads == pytest.approx(size / (hbm.peak_bytes_per_s.value * hbm.efficiency_frac.value) / read_s)
-    assert host_of(iteration_costs(WIDE, load("h100"), FixedCoverage(), events=True), 1.0).fetch_reads == 0.0
+    assert host_of(iteration_costs(WIDE, load("h100"), FixedCoverage(), events=True), 0).fetch_reads == 0.0
     for place in ("near_if_faster", "balance"):
         made = simulate(tape, tape.requests(), placed(place), spec, FP16)
         assert made.slots.place.fetch_reads == pytest.approx(host.fetch_reads)
@@ -299,6 +299,35 @@ def test_the_best_static_set_of_a_tape_of_one_request() -> None:
     system = System("static", {"schedule": StaticBatches(1), "place": PLACEMENTS["static_global"]()}, options)
     made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
     assert 0 < made.total(ev.AWAY_TOKENS, 0) < made.total(ev.TOKEN_EXPERTS, 0)
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("n", [2, 5, 14])
+def test_a_hot_set_takes_as_many_experts_as_its_room_holds(n, across) -> None:
+    """Those used most, of a layer or of all three; where layers share the room no part of it is left for want of two more."""
+    trace = make_trace(4, n_requests=1, n_prompt=9, n_decode=30)
+    tape = recorded(trace)
+    options = {"place": {"budget": f"{n} experts", "across_layers": str(across)}, "schedule": {"max_seqs": "1"}}
+    system = System("hot", {"schedule": StaticBatches(1), "place": PLACEMENTS["static_global"]()}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    used = np.stack([np.bincount(tape.ids[9:, m].ravel(), minlength=8) for m in range(3)])
+    of_tape = np.stack([np.bincount(tape.ids[:, m].ravel(), minlength=8) for m in range(3)])
+    hot = Capacity(n).hot(of_tape.reshape(1, 24)) if across else Capacity(n // 3).hot(of_tape)
+    assert made.total(ev.TOKEN_EXPERTS, 0) - made.total(ev.AWAY_TOKENS, 0) == used[hot.reshape(3, 8)].sum()
+
+
+@pytest.mark.parametrize(("n_layers", "n_held"), [(26, 15), (46, 13), (3, 0)])
+def test_layers_that_the_room_holds_are_held(n_layers, n_held) -> None:
+    """As a share of all, 15 of 26 layers are a little less than 15; larger ones at the end are fewer."""
+    geometry = GEOMETRY.model_copy(update={"n_layers": n_layers + 1, "moe_layers": tuple(range(1, n_layers + 1))})
+    if n_layers == 3:
+        geometry = geometry.model_copy(update={"recorded_expert_bytes": (2000, 3000, 5400)})
+    tape = recorded(make_trace(3, geometry, n_requests=1))
+    sizes = geometry.expert_bytes(how := "recorded" if n_layers == 3 else "int8-g32")
+    options = {"place": {"budget": f"{8 * sum(sizes[n_layers - n_held :]) + (40_000 if n_layers == 3 else 0)}B"}}
+    system = System("llamacpp", {"schedule": StaticBatches(1), "place": PLACEMENTS["first_layers_near"]()}, options)
+    made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), Setting(expert_format=how))
+    assert made.slots.place.layers == n_layers - n_held
 
 
 def test_what_a_placement_cannot_go_by_is_refused() -> None:
