@@ -56,6 +56,8 @@ def simulate(
     level = level_of(point, slo_ttft, slo_tbt)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise ValueError(f"--out {out}: give a name that ends in .csv or .parquet")
+    if out is not None and point.scheduler == "disaggregated":
+        raise ValueError(f"--out {out}: disaggregated is two engines in series, and times are told of one; leave it out")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar(f"simulate {point.scheduler}") as show:

@@ -75,6 +75,13 @@ def test_every_kind_of_point_runs(tokentape: Cli, arguments):
     assert "ttft_mean_s" in done.out
 
 
+def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
+    refused = tokentape.refused("serving", "simulate", "--scheduler", "disaggregated", "--rate", "1", "--out", "a/b.csv", *FEW)
+    assert "disaggregated is two engines in series" in refused.err
+    assert not read_rows(Store("tape"), "serving_points")
+    assert not Path("a").exists()
+
+
 def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
     mine = "from dataclasses import dataclass\nfrom tokentape.policies.serving import Chunked\n\n@dataclass(frozen=True)\n"
     told = []
