@@ -46,10 +46,12 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 @kernel(inline="always")
 def _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues):  # type: ignore[no-untyped-def]
-    """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, as far as there is
-    room."""
+    """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
+    their KV and as far as there is room."""
     bucket, leaves_window, needs_block = queues
-    while state[st.HEAD] < arrived and state[st.N_DECODE] + n_members + (state[st.PARTIAL] >= 0) < limits[0]:
+    while state[st.REQUEUED] < 0 and state[st.HEAD] < arrived:
+        if state[st.N_DECODE] + n_members + (state[st.PARTIAL] >= 0) >= limits[0]:
+            break
         r = state[st.HEAD]
         needed = st.blocks_of(requests[r, st.PROMPT], limits[2])
         if limits[1] > 0 and needed > state[st.FREE]:

@@ -188,7 +188,7 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
     """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
     and `carried` (iteration.py); returns how many, and their tokens. rule: BatchRule.numbers(), the window, drafts drawn per
     decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly."""
-    budget, counts_decodes, may_split, _, max_prompts, _, window, _, by_middle, n_replicas = rule
+    budget, counts_decodes, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
     for i in range(N_OF_SLICES):
         carried[i] = 0.0
     if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
@@ -209,7 +209,7 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
             r = state[PARTIAL]
         elif state[REQUEUED] >= 0:
             r = state[REQUEUED]
-        elif state[HEAD] < state[ARRIVED]:
+        elif state[HEAD] < state[ARRIVED] and not starts_decoding:
             r = state[HEAD]
         else:
             break

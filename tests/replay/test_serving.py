@@ -336,6 +336,17 @@ def test_disaggregated_decodes_that_lose_their_kv_are_processed_again_there() ->
     assert n_restarts > 0
 
 
+def test_a_request_that_lost_its_kv_goes_before_those_that_come_to_decode() -> None:
+    """The second of two loses its own to the first; sixty small ones that wait do not fill the room before it is back."""
+    cost = both(tiny())[0]
+    prompts, outputs = np.array([10, 12] + [2] * 60), np.array([12, 12] + [4] * 60)
+    arrival = np.where(np.arange(62) < 2, 0.0, 1e-9)
+    run = serve_disaggregated(Requests(arrival, prompts, outputs), Disaggregated(64), cost, cost, Limits(256, 24, 1)).decode
+    assert run is not None
+    assert run.n_restarts[1] == 1
+    assert np.sum(run.finish_s < run.finish_s[1]) < 10, "it was the last of all"
+
+
 def test_layered_loses_on_a_dense_model() -> None:
     """Negative: without experts to read, walking through the layers only delays the first token and the tokens beside it."""
     cost = costs_of("qwen3-8b", "h100")
