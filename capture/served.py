@@ -13,10 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -24,7 +26,8 @@ from typing import Any
 from tokentape.policies.names import unknown
 
 ENGINES: dict[str, dict[str, Any]] = {"vllm": {"return_token_ids": True}, "sglang": {"return_routed_experts": True}}
-TOLD = (b'"routed_experts"', b'"speculative_decoding"')  # one of them is in every response that can become a tape
+# One of them is in every response that can become a tape; what a server was not asked for is null.
+TOLD = (re.compile(rb'routed_experts": (?!null|\[\])'), re.compile(rb'"speculative_decoding": (?!null)'))
 WAITS_S = (0.5, 2.0, 8.0)  # before a request is sent again to a server that is busy, restarts or fails
 TIMEOUT_S = 600.0
 
@@ -60,7 +63,7 @@ def record(
             answers = pool.map(lambda one: _answer(f"{base}/v1/completions", one, stopped), asked)
             for n, answer in enumerate(answers, n_done + 1):
                 line = json.dumps(answer).encode() + b"\n"
-                if not any(told in line for told in TOLD):
+                if not any(told.search(line) for told in TOLD):
                     raise ValueError(f"{base}: response {n} has no routed experts; start the server with {_flags(engine)}")
                 file.write(line)
                 file.flush()
@@ -108,9 +111,9 @@ def _answer(url: str, body: Mapping[str, Any] | None, stopped: Event) -> Any:
             said = f"HTTP {error.code}: {error.read(2_000).decode(errors='replace').strip() or error.reason}"
             if error.code < 500 and error.code != 429:
                 raise ValueError(f"{url}: {said}") from error
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError, InvalidURL) as error:
             raise ValueError(f"{url}: answers no JSON; give the address of an OpenAI-compatible server") from error
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, HTTPException) as error:
             said = str(getattr(error, "reason", error))
         if wait_s is None or stopped.wait(wait_s):
             break

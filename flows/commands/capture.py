@@ -169,7 +169,7 @@ def record(
         path = responses_of(url, engine, prompts, sampling, out, concurrency, advance)
     note(f"responses in {path}")
     held = path.read_bytes()
-    routed, drafted = (told in held for told in TOLD)
+    routed, drafted = (told.search(held) for told in TOLD)
     if routed:
         convert = vllm.import_vllm if engine == "vllm" else sglang.import_sglang
         imports.report(store, convert([path], config, store))

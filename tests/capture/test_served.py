@@ -25,9 +25,10 @@ ACCEPTED = {
 
 
 class Server(ThreadingHTTPServer):
-    """fails: how many requests are answered by 503 before the first is served; dies_after: how many are served at all."""
+    """fails: how many requests are answered by 503 before the first is served; dies_after: how many are served at all; says: what
+    it sends in place of an answer."""
 
-    fails, dies_after, has_experts, drafts, model = 0, 10**9, True, False, "the-model"
+    fails, dies_after, has_experts, drafts, model, says = 0, 10**9, True, False, "the-model", b""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -53,12 +54,16 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.fails:
             self.server.fails -= 1
             return self.send(503, {"error": "loading"})
+        if self.server.says:
+            self.wfile.write(self.server.says)
+            self.close_connection = True
+            return None
         if len(self.server.asked) >= self.server.dies_after:
             return self.send(503, {"error": "out of memory"})
         self.server.asked.append(body)
         n_prompt = len(body["prompt"].split())
         assert body["max_tokens"] == N_OUT
-        choice: dict[str, Any] = {"index": 0, "text": "so"}
+        choice: dict[str, Any] = {"index": 0, "text": "so", "routed_experts": None}  # as vLLM's answers name it
         answer: dict[str, Any] = {"choices": [choice], "usage": {"prompt_tokens": n_prompt, "completion_tokens": N_OUT}}
         if body.get("return_token_ids"):
             choice |= {"prompt_token_ids": list(range(n_prompt)), "token_ids": [7] * N_OUT}
@@ -171,14 +176,15 @@ def test_a_recording_that_was_stopped_goes_on(
     assert kept.read_bytes().startswith(whole)
 
 
+@pytest.mark.parametrize("has_experts", [True, False])
 def test_what_a_server_accepted_of_its_drafts_is_a_tape_of_its_own(
-    given: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    has_experts: bool, given: list[str], server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.drafts = True
+    server.drafts, server.has_experts = True, has_experts
     _, out, _ = run(given, capsys)
     tables = [Store(str(tmp_path / "tape")).open(trace_id).manifest.tables for trace_id in out]
-    assert ["routing" in of for of in tables] == [True, False]
-    assert "rounds" in tables[1]
+    assert ["routing" in of for of in tables] == [True, False][not has_experts :]
+    assert "rounds" in tables[-1]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +192,10 @@ def test_what_a_server_accepted_of_its_drafts_is_a_tape_of_its_own(
     [
         ({"has_experts": False}, "response 1 has no routed experts; start the server with --enable-return-routed-experts"),
         ({"model": ""}, "/v1/models: names no model; give the address of an OpenAI-compatible server"),
+        ({"url": "http://127.0.0.1:x"}, "/v1/models: answers no JSON; give the address"),
+        ({"says": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"}, "more expected); start the server, and the same"),
+        ({"says": b"SSH-2.0\r\n\r\n"}, "/v1/completions: SSH-2.0"),
+        ({"says": b'HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"\xff"'}, "/v1/completions: answers no JSON"),
         ({"url": "http://127.0.0.1:9"}, "Connection refused; start the server, and the same command goes on from here"),
         ({"url": "file:///etc/passwd"}, "not the address of a server"),
         ({"--from": "tgi"}, "unknown engine 'tgi'"),
