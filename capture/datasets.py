@@ -77,14 +77,16 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _jsonl_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{path} line {number}: not JSON ({error.msg}); write one object per line") from error
+                json.dumps(record, ensure_ascii=False).encode()  # half a character is no text
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", error)
+                raise ValueError(f"{path} line {number}: not JSON ({reason}); write one object per line") from error
             if not isinstance(record, dict):
                 raise ValueError(f"{path} line {number}: not a JSON object; write one object per line")
             yield record

@@ -318,7 +318,7 @@ def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]
         found = _calibration(planned, tokenizer)
     else:
         found = [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
-    largest = max((max(request.prompt_ids) for request in found), default=0)
+    largest = max((max(*request.prompt_ids, *(request.forced or ()), 0) for request in found), default=0)
     if largest >= planned.geometry.vocab:
         n_rows, remedy = planned.geometry.vocab, "give the model's own tokenizer"
         raise ValueError(f"{planned.settings.model}: its tokenizer gives token {largest}, the model has {n_rows}; {remedy}")

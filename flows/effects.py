@@ -23,6 +23,15 @@ class Idle:
     where: str
 
 
+def _all_of(name: str, *ends: str) -> bool:
+    """Whether every part of a data set is made here, or a file that ends so."""
+    return all(part.strip() in MADE_HERE or part.lower().strip().endswith(ends) for part in name.split("+"))
+
+
+DATA = (
+    Idle(("split", "subset"), lambda of: _all_of(of["dataset"], ".jsonl", ".parquet", ".txt"), "on data that is not the hub's"),
+    Idle(("field",), lambda of: _all_of(of["dataset"], ".txt"), "on data without fields"),
+)
 BESIDE_DATABASE = (Idle(("store",), lambda of: of["database"] is not None, "with --database"),)
 BESIDE_JSON = (Idle(("format",), lambda of: of["as_json"], "with --json"),)
 IDLE: dict[str, tuple[Idle, ...]] = {
@@ -42,9 +51,15 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),
         Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"),
         Idle(("attention",), lambda of: "attention" not in of["tables"], "where --tables has no attention"),
-        Idle(("split", "subset", "field"), lambda of: of["dataset"] in MADE_HERE, "on a data set that is made here"),
+        Idle(
+            ("max_new_tokens", "temperature", "top_p", "top_k"),
+            lambda of: "losses" in of["tables"],
+            "with --tables losses, of prompts alone",
+        ),
+        *DATA,
         Idle(("device",), lambda of: of["device_map"] is not None, "with --device-map"),
     ),
+    "record": DATA,
     "replay": (
         Idle(
             ("policy", "capacity", "scope", "param", "lookup", "recency", "prefill", "start", "overflow", "fetching", "seed"),
@@ -78,6 +93,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     ),
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "watch": (Idle(("webhook", "webhook_anywhere"), lambda of: not of["alerts"], "without --alert"),),
+    "import chats": DATA[:1],
     "import requests": (
         Idle(("arrival", "prompt", "output"), lambda of: of["form"] not in (None, "csv"), "on a form with columns of its own"),
     ),

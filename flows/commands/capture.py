@@ -163,7 +163,11 @@ def record(
     from tokentape.warehouse.models import config_path
 
     config = config_path(model)
-    prompts = [item.prompt for item in items(dataset, max_requests, split, field, subset)]
+    found = items(dataset, max_requests, split, field, subset)
+    if chats := [item.name for item in found if item.turns]:
+        remedy = "send it yourself, and give what is answered to `tokentape import`"
+        raise ValueError(f"{chats[0]} is a chat, of which the server would see the words alone; {remedy}")
+    prompts = [item.prompt for item in found]
     sampling = {"max_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with gone_soon(), progress_bar(f"record from {url}") as advance:
         path = responses_of(url, engine, prompts, sampling, out, concurrency, advance)

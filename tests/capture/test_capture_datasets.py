@@ -84,8 +84,9 @@ def test_bad_data_sets_name_the_remedy(tmp_path):
     refused(jsonl(tmp_path / "n.jsonl", {"body": "x"}), "record 0: no field prompt or text or question")
     refused(good, "no field story", field="story")
     refused(jsonl(tmp_path / "l.jsonl", {"prompt": ["x"]}), "field prompt is list, not text")
-    (tmp_path / "b.jsonl").write_text('{"prompt": "x"}\n{"prompt": \n')
-    refused(tmp_path / "b.jsonl", "line 2: not JSON")
+    for broken in (b'{"prompt": ', b'{"prompt": "\xff"}', b'{"prompt": "half \\ud83d"}', b"[" * 100_000):
+        (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "x"}\n' + broken)
+        refused(tmp_path / "b.jsonl", "b.jsonl line 2: not JSON")
     (tmp_path / "v.jsonl").write_text("3\n")
     refused(tmp_path / "v.jsonl", "line 1: not a JSON object")
     (tmp_path / "e.txt").write_text(" \n")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tokentape.capture import models, plan
+from tokentape.capture.embedded.texts import Item
 from tokentape.capture.run import CaptureSettings, capture
 
 
@@ -133,3 +134,6 @@ def test_a_tokenizer_of_another_model_is_refused(settings) -> None:
     assert plan.requests(planned, tokenizer)
     with pytest.raises(ValueError, match=r"its tokenizer gives token [0-9]+, the model has 100; give the model's own tokenizer"):
         plan.requests(small, tokenizer)
+    forced = dataclasses.replace(settings, teacher_forced=True)
+    with pytest.raises(ValueError, match="its tokenizer gives token"):
+        plan.requests(dataclasses.replace(small, settings=forced, items=[Item("of two", "a", None, "\u00e9")]), tokenizer)

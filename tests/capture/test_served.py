@@ -198,6 +198,7 @@ def test_what_a_server_accepted_of_its_drafts_is_a_tape_of_its_own(
         ({"says": b'HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"\xff"'}, "/v1/completions: answers no JSON"),
         ({"url": "http://127.0.0.1:9"}, "Connection refused; start the server, and the same command goes on from here"),
         ({"url": "file:///etc/passwd"}, "not the address of a server"),
+        ({"--dataset": json.dumps({"messages": [{"role": "user", "content": "hi"}]})}, ":0 is a chat"),
         ({"--from": "tgi"}, "unknown engine 'tgi'"),
         ({"--model": "qwen3-30"}, "no model 'qwen3-30' ships"),
     ],
@@ -211,6 +212,8 @@ def test_what_cannot_be_recorded_is_one_line_and_leaves_no_tape(
             words[1] = value
         elif name == "--model":
             words[3] = value
+        elif name == "--dataset":
+            Path(words[5]).write_text(value)
         elif name == "--from":
             words += [name, value]
         else:

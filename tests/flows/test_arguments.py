@@ -87,6 +87,7 @@ def test_every_option_without_effect_exists_and_is_refused_only_where_it_has_non
     [
         ("capture", {"draft_depth": 2, "draft": "elastic"}),
         ("capture", {"top_p": 0.9, "temperature": 1.0}),
+        ("capture", {"split": "train", "field": "text", "dataset": "math+x/code"}),
         ("step elmoe3d", {"alpha": 0.9, "accepted": None}),
         ("evaluate", {"param": ["losses=TRACE"], "scheme": "none", "seeds": 2, "policy": None, "system": "prefix_split"}),
         ("decide place", {"beta": 0.5, "placements": "oracle,ema"}),
