@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from tokentape.warehouse.geometry import Geometry
 
 FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
 _TABLED = 4  # first word of a random stream's key
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, gzip.BadGzipFile)
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, gzip.BadGzipFile, zlib.error)
 
 
 @dataclass(frozen=True)

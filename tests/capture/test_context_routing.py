@@ -203,6 +203,10 @@ def test_bad_tables_and_names_are_told(tmp_path):
     refused("no counts", None, str(tmp_path / "text.json"))
     (tmp_path / "flat.json").write_text("[1, 2]")
     refused("no counts", None, str(tmp_path / "flat.json"))
+    (tmp_path / "huge.json").write_text(f"[[{10**400}]]")
+    refused("no counts", None, str(tmp_path / "huge.json"))
+    (tmp_path / "broken.gz").write_bytes(gzip.compress(b"[]")[:10] + b"\x07" * 9)
+    refused("no counts", None, str(tmp_path / "broken.gz"))
     (tmp_path / "cut.pt").write_bytes(b"PK of nothing")
     refused("not a torch file of plain tensors", None, str(tmp_path / "cut.pt"))
     with pytest.raises(OSError, match=r"none\.json"):
