@@ -23,7 +23,8 @@ from tokentape.policies.resolve import resolve
 from tokentape.policies.slots import SLOTS
 
 OF_REPLAYS = ("policies", "capacities", "scopes", "hardware")
-OF_POINT = ("trace", "system", "machine", "budget", "model", "expert_format", "profile", "panel", "line", "x")
+OF_TEXT = ("trace", "system", "machine", "budget", "model", "expert_format", "profile")
+OF_POINT = (*OF_TEXT, "panel", "line", "x")
 OF_PARTS = ("machine", "workload", *SLOTS)  # whose own fields are given as "machine.links.pcie.peak_bytes_per_s", "kv.budget"
 
 
@@ -60,6 +61,11 @@ class Points(Grid):
         needed = ("system", "machine")
         if missing := [name for name in needed for fields in self.each if name not in {**(self.model_extra or {}), **fields}]:
             raise ValueError(f"{missing[0]} is missing; a point names {' and '.join(needed)}")
+        if not (points := list(self.points())):
+            raise ValueError(f"series {self.series} has no point: one of its lists is empty")
+        for name, value in ((name, point[name]) for point in points for name in OF_TEXT if name in point):
+            if not isinstance(value, str):
+                raise ValueError(f"{name} = {value!r} must be text")
         return self
 
 
@@ -86,12 +92,12 @@ class Study(Part):
 
     name: str
     question: str
-    traces: tuple[str, ...] = ("*",)  # patterns over trace ids
+    traces: tuple[str, ...] = Field(("*",), min_length=1)  # patterns over trace ids
     policies: tuple[PolicyEntry, ...] = ()
     capacities: tuple[str, ...] = ()  # as --capacity takes them
     scopes: tuple[str, ...] = ()  # no default: the two answer different questions
     hardware: tuple[str, ...] = ()
-    expert_formats: tuple[str, ...] = ("auto",)
+    expert_formats: tuple[str, ...] = Field(("auto",), min_length=1)
     profile: str = PHYSICAL  # cost profile, by name or file
     semantics: SemanticsEntry = SemanticsEntry()
     lru_curve: bool = False  # also an LRU of every capacity, hits only

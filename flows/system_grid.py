@@ -17,10 +17,11 @@ AS_GIVEN = ("budget", "model", "expert_format", "profile")
 
 @dataclass(frozen=True)
 class Point:
-    """A run of a study. place: of its fields among those of the study; tapes that fit one pattern share it."""
+    """A run of a study. place: of its fields among those of the study; tapes that fit one pattern share it. told: where it stands
+    in the study's figure, in words."""
 
     place: int
-    fields: Mapping[str, Any]
+    told: Mapping[str, Any]
     asked: Asked
 
 
@@ -33,7 +34,10 @@ def expand(study: Study, store: Store) -> tuple[list[Point], list[str]]:
         except ValueError as error:
             without[fields["trace"]] = str(error)
             continue
-        points += [Point(place, fields, asked_of(fields, trace_id)) for trace_id in fitting]
+        every = [asked_of(fields, trace_id) for trace_id in fitting]
+        said = {"series": fields["series"], "hardware": every[0].hardware.name}
+        said |= {name: worded(fields, name) for name in ("panel", "line", "x")}
+        points += [Point(place, said, asked) for asked in every]
     if not points:
         raise ValueError(f"study {study.name}: {next(iter(without.values()))}")
     return points, list(without.values())
@@ -61,9 +65,8 @@ def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[st
             run_id = asked.key(store, study)
             reason = None if run_id in there else "not run yet"
         rows.append(
-            {"study": study, "series": point.fields["series"], "place": point.place}
-            | {name: worded(point.fields, name) for name in ("panel", "line", "x")}
-            | {"system": asked.made().name if reason is None else asked.system, "hardware": asked.hardware.name}
+            {"study": study, "place": point.place, **point.told}
+            | {"system": asked.made().name if reason is None else asked.system}
             | {"trace_id": asked.trace_id, "seed": asked.workload.seed, "result_id": run_id, "reason": reason}
         )
     results.write_rows(store, "study_points", rows, of=study)

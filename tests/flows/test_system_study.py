@@ -9,7 +9,7 @@ from command import Cli
 from bench.docs import blocks, findings
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import grid, study
-from tokentape.warehouse.results import read_rows, stored_run
+from tokentape.warehouse.results import read_rows, run_ids, stored_run
 from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,11 +61,18 @@ def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(
         (SMALL.replace("links.pcie", "links.pci"), "is no number of this machine"),
         (SMALL.replace('"{system}"', '"{scope}"'), "the point has no scope"),
         (SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h'), "no tape fits nope"),
+        (SMALL.replace('"h100-cxl-ndp"', '["h100-cxl-ndp", "h1000"]'), "unknown hardware 'h1000'"),
+        (SMALL.replace('"h100-cxl-ndp"', "3"), "machine = 3 must be text"),
+        (SMALL.replace('"h100-cxl-ndp"', "[]"), "one of its lists is empty"),
+        *((SMALL.replace("32e9,", f"{rate},"), "pcie.peak_bytes_per_s") for rate in ("true", "-32e9", "nan", "0", "'32e9'")),
     ],
 )
-def test_what_is_wrong_in_a_grid_is_one_line(tokentape: Cli, store: Store, tmp_path: Path, text: str, says: str) -> None:
+def test_what_is_wrong_in_a_grid_is_one_line_before_anything_runs(
+    tokentape: Cli, store: Store, tmp_path: Path, text: str, says: str
+) -> None:
     done = tokentape.refused("study", written(tmp_path, text), "--workers", "1")
     assert says in done.err
+    assert not run_ids(store, "system_runs")
 
 
 def test_pages_of_findings_are_those_of_the_studies() -> None:
