@@ -82,12 +82,15 @@ found as (
 )
 from found order by system
 
+-- ran: part of others: what ran; the other rows of `runs` say where a run stands, or why there is none
+(from runs where view_name not in ('study_points', 'failed_runs', 'comparisons'))
+
 -- held: How many runs of each study there are, and a number that changes with them: what a later load is compared with.
-select coalesce(study, view_name) as study, count(*) as n, bit_xor(md5_number_lower(run_id))::varchar as ids from runs group by all
+select coalesce(study, view_name) as study, count(*) as n, bit_xor(md5_number_lower(run_id))::varchar as ids from {ran} group by all
 union all select 'tapes', count(*), bit_xor(md5_number_lower(trace_id))::varchar from traces order by all
 
 -- health: What of the store to know before trusting it.
-select count(*) as n_runs, count(*) filter (is_extrapolated or outside_envelope is not null) as n_outside,
+select count(*) as n_runs, count(*) filter (is_extrapolated or outside_envelope <> '') as n_outside,
     count(distinct code_version) as n_versions, (select count(*) from traces) as n_tapes,
     (select count(*) from traces where flags <> '{}') as n_flagged
-from runs
+from {ran}

@@ -6,12 +6,14 @@ select run_id, hardware_sha256 as sha256, trace_id as trace, hardware || coalesc
         || if(w.output > 0, ', ' || w.output || ' tokens of each at most', '')
         || if(w.batch > 0, ', at most ' || w.batch || ' at once', '') || if(w.rate > 0, ', ' || w.rate || ' arriving per second', ', all there at once')
         || if(w."order" = 'tape', '', ', shuffled') || if(profile = 'physical', '', ', priced by ' || profile)
-        || if((asked::json->>'expert_format') = 'auto', '', ', experts ' || (asked::json->>'expert_format')) as terms,
+        || if((asked::json->>'expert_format') = 'auto', '', ', experts ' || (asked::json->>'expert_format'))
+        || coalesce(', widths of ' || (asked::json->>'model'), '') as terms,
     capacity_frac as share, is_bound, residency is null and place is null and route is null as holds_all,
     system = 'lru_offload' and list_has_all(['residency=lru', 'residency.scope=global', 'residency.share_kv=false'], changes) as is_lru,
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
     concat_ws('; ', 'schedule ' || schedule, 'residency ' || residency, 'place ' || place, 'precision ' || precision, 'route ' || route,
-        'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions
+        'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions, w.seed as seed, md5(regexp_replace(decisions,
+        '((?:residency|place) [^;]*?) budget=.*?( [a-z_.]+=|;|$)', '\1\2', 'g')) as version  -- a file of one's own that has changed decides otherwise
 from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- which runs of before it lack
             ::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
         list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not in ('residency.budget', 'place.budget')),
@@ -24,7 +26,7 @@ select replay_id as run_id, hardware_sha256 as sha256, trace_id as trace, hardwa
     concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format,
         'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
-    outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions
+    outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions, seed, '' as version
 from draws where policy <> 'lru-all-capacities' and hardware <> ''
 
 -- numbers: part of others: of every run times in ms and energies in mJ per output token
@@ -39,11 +41,14 @@ select run_id, max(1e3 / value) filter (metric = 'tokens_per_s') as token_ms, ma
 from (select *, case when metric in ('tbt_mean_s', 'decode_step_s') then 'gap'
     when metric in ('energy_j_per_output_token', 'decode_energy_j_per_token') then 'energy' else '' end as of from metrics) group by run_id
 
--- shown: part of others: runs with their numbers, of the tapes that most methods ran on
+-- shown: part of others: runs with their numbers, of the tapes that most methods ran on; a seed once, in however many words its room was told
 with named as (from ({systems}) union all by name from ({caches})),
-every as materialized (select * exclude (sha256) replace (machine || if(  -- of a machine that changed: which version
-    min(sha256) over of_machine is distinct from max(sha256) over of_machine, ' ' || sha256[:8], '') as machine)
-    from named join ({numbers}) using (run_id) window of_machine as (partition by machine))
+told as (select * exclude (sha256, version) replace (machine || if(  -- of a machine or a system that changed: which version
+    min(sha256) over of_machine is distinct from max(sha256) over of_machine, ' ' || sha256[:8], '') as machine, method || if(
+    min(version) over of_method is distinct from max(version) over of_method, ' ' || version[:8], '') as method)
+    from named window of_machine as (partition by machine), of_method as (partition by trace, terms, machine, method)),
+every as materialized (from told join ({numbers}) using (run_id)
+    qualify row_number() over (partition by trace, terms, machine, method, round(share, 3), seed order by run_id) = 1)
 from every where trace in (select trace from every group by trace order by max(is_system) desc, count(*) desc, trace limit $size)
 
 -- ran: part of others: medians over seeds, with the lowest and highest end of machine and seeds
@@ -160,4 +165,5 @@ select p.study || ': ' || p.series || ', ' || p.panel as finding, p.panel, p.lin
     median(value) filter (metric = 'fetched_bytes_per_token') / 1e6 as fetched,
     min(low) filter (metric = 'fetched_bytes_per_token') / 1e6 as fetched_low,
     max(high) filter (metric = 'fetched_bytes_per_token') / 1e6 as fetched_high
-from study_points p join metrics m on m.run_id = p.result_id group by all order by finding, place
+from (select study, series, panel, line, x, result_id, min(place) as place from study_points group by all) p  -- a run that is asked for twice is one
+join metrics m on m.run_id = p.result_id group by all order by finding, place

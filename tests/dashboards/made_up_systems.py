@@ -29,7 +29,7 @@ def add_cells(rows: Rows) -> None:
             run_id = None if is_empty else f"{machine}-{system}-{seed}"
             rows["comparisons"].append(told | {"seed": seed, "result_id": run_id, "reason": REASON if is_empty else None})
             if run_id:
-                _add_run(rows, run_id, machine, system, 1.0 / (scale * TOKENS_PER_S[system] * (1.0 + 0.1 * seed)))
+                _add_run(rows, run_id, machine, system, 1.0 / (scale * TOKENS_PER_S[system] * (1.0 + 0.1 * seed)), seed=seed)
 
 
 def add_lone(rows: Rows) -> None:
@@ -44,9 +44,20 @@ def add_variants(rows: Rows) -> None:
         _add_run(rows, f"of-{changes['residency']}", "h100-cxl-ndp", "lru_offload", token_s, changes)
 
 
-def _add_run(rows: Rows, run_id: str, machine: str, system: str, token_s: float, changes: dict | None = None) -> None:
+def add_versions(rows: Rows) -> None:
+    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words."""
+    for version, (seed, token_s, room) in enumerate(
+        ((0, 0.01, "25%"), (1, 0.02, "25%"), (0, 0.01, "4 experts"), (0, 0.08, "25% kept=2"))
+    ):
+        _add_run(rows, f"version-{version}", "h100-cxl-ndp", "mine", token_s, seed=seed)
+        rows["system_runs"][-1] |= {"capacity_frac": 0.25, "residency": f"lru budget={room} scope=global"}
+
+
+def _add_run(
+    rows: Rows, run_id: str, machine: str, system: str, token_s: float, changes: dict | None = None, seed: int = 0
+) -> None:
     named = {"name": "bound" * (system == "bound"), "changes": changes or {}, "numbers": {}}
-    asked = named | {"workload": WORKLOAD, "expert_format": "auto"}
+    asked = named | {"workload": WORKLOAD | {"seed": seed}, "expert_format": "auto"}
     told = {"run_id": run_id, "trace_id": TRACE, "system": system, "hardware": machine, "profile": "physical", "schedule": "orca"}
     told |= {"capacity_frac": 0.25 if system in DECISIONS else 1.0, "is_bound": system == "bound", "asked": json.dumps(asked)}
     rows["system_runs"].append(told | DECISIONS.get(system, {}))
@@ -58,13 +69,13 @@ def _add_run(rows: Rows, run_id: str, machine: str, system: str, token_s: float,
 
 
 def add_points(rows: Rows) -> None:
-    """A study of two lines over three rooms, whose runs are two seeds each."""
+    """A study of two lines over three rooms, whose runs are two seeds each, the second asked for twice."""
     for place, (line, x) in enumerate((line, x) for line in ("alone", "both") for x in ("25%", "50%", "75%")):
         for seed in (0, 1):
             run_id = f"point-{place}-{seed}"
             told = {"study": "made-up", "series": "small", "place": place, "panel": "one machine", "line": line, "x": x}
             told |= {"system": line, "hardware": "h100", "trace_id": f"tape-{seed}", "seed": seed, "result_id": run_id}
-            rows["study_points"].append(told | {"reason": None})
+            rows["study_points"] += [told | {"reason": None, "place": place + 10 * again} for again in range(1 + seed)]
             value = (1.0 if line == "alone" else 2.0) * (place % 3 + 1) * (1.0 + seed)
             times = {"ttft_mean_s": 1 / value, "largest_gap_s": 1 / value}
             _add_metrics(rows, run_id, {"tokens_per_s": value, "fetched_bytes_per_token": 1e6} | times)

@@ -59,6 +59,16 @@ def test_one_off_replays_alone_make_no_verdict(rows: Rows, tmp_path: Path) -> No
     assert page.extra["verdicts"] == []
 
 
+def test_the_health_of_the_store_counts_what_ran_and_what_of_it_lies_outside(rows: Rows, tmp_path: Path) -> None:
+    """Neither why a run is not there, nor a replay that nothing is said against."""
+    studied(rows, capacities=(0.5, 0.95))
+    asked = {"study": "baselines", "trace_id": TAPES[0].trace_id, "system": "lru", "hardware": PHONE, "asked": "{}"}
+    rows["failed_runs"] = [{**asked, "place": n, "reason": "too small"} for n in range(3)]
+    with connect(write(tmp_path / "warehouse.duckdb", rows)) as connection:
+        health, held = index.page(connection).extra["health"], index.held(connection)
+    assert (health["n_runs"], health["n_outside"], held["baselines"][0]) == (24, 12, 24)
+
+
 def test_the_capacity_quoted_has_lru_and_a_bound(rows: Rows, tmp_path: Path) -> None:
     """A study of other capacities for one policy takes neither away."""
     studied(rows, capacities=(0.25, 0.4))
