@@ -42,7 +42,9 @@ _WAIT_S = 3.0  # for another process to let go of the file
 _PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, from 1970-01-01
 _OF_LATEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # other letters in LaTeX's own fonts
 )
 _ANSWERS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
@@ -180,8 +182,10 @@ def _refuse_unprintable(name: str, column: pa.ChunkedArray) -> None:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The arrays of plain values inside lists, structs and maps."""
-    if pa.types.is_struct(array.type):
+    """The arrays of plain values inside lists, structs, maps and types that are made of others."""
+    if isinstance(array, pa.ExtensionArray):
+        yield from _leaves(array.storage)
+    elif pa.types.is_struct(array.type):
         for i in range(array.type.num_fields):
             yield from _leaves(array.field(i))
     elif isinstance(array, pa.MapArray):
