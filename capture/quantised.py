@@ -61,8 +61,9 @@ def _is_installed(package: str) -> bool:
 
 def method_of(source: Source) -> str | None:
     """How a checkpoint's weights are quantised: gguf, fp8, bitsandbytes, ...; None for plain ones."""
-    told = getattr(source.config, "quantization_config", None) or {"quant_method": "gguf" if source.gguf else None}
-    return (told if isinstance(told, dict) else told.to_dict())["quant_method"]  # type: ignore[no-any-return]
+    if not (told := getattr(source.config, "quantization_config", None)):
+        return "gguf" if source.gguf else None
+    return str((told if isinstance(told, dict) else told.to_dict()).get("quant_method", "bitsandbytes"))  # whose first named none
 
 
 def options(source: Source, asked: str | None, place: torch.device | None) -> dict[str, Any]:

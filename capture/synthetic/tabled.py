@@ -26,7 +26,7 @@ from tokentape.warehouse.geometry import Geometry
 
 FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
 _TABLED = 4  # first word of a random stream's key
-_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, gzip.BadGzipFile, zlib.error)
+_WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, OSError, zlib.error)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -329,6 +330,9 @@ def test_broken_model_files_are_one_line(settings, store, tmp_path):
     folder = tmp_path / "broken"
     shutil.copytree(settings.model, folder)
     weights = folder / "model.safetensors"
+    save_file({name: of for name, of in load_file(weights).items() if "1.mlp.gate." not in name}, weights, {"format": "pt"})
+    with pytest.raises(ValueError, match=r"1 weights are not in its files, such as model\.layers\.1\.mlp\.gate\.weight"):
+        capture(dataclasses.replace(settings, model=str(folder)), store)
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ValueError, match="could not be loaded") as caught:
         capture(dataclasses.replace(settings, model=str(folder)), store)

@@ -112,7 +112,7 @@ def test_a_gguf_that_lacks_weights_or_is_none_is_refused(gguf_file, prompts, sto
         models.find(str(tmp_path / "cut.gguf"))
     source = models.find(str(gguf_file[0]))
     source.config.num_hidden_layers += 1
-    with pytest.raises(ValueError, match="weights are not in the file"):
+    with pytest.raises(ValueError, match="weights are not in its files"):
         models.load(source, "cpu")
     monkeypatch.setattr(quantised, "_is_installed", lambda name: False)
     with pytest.raises(ValueError, match="pip install gguf accelerate"):
@@ -177,3 +177,7 @@ def test_a_quantisation_that_cannot_be_had_is_refused(model_folder, prompts, sto
     with pytest.raises(ValueError, match="pip install accelerate") as caught:
         capture(dataclasses.replace(base, model=str(tmp_path / "fp8")), store)
     assert "\n" not in str(caught.value)
+    told = json.loads((tmp_path / "fp8/config.json").read_text())
+    (tmp_path / "fp8/config.json").write_text(json.dumps(told | {"quantization_config": {"load_in_4bit": True}}))
+    with pytest.raises(ValueError, match=r"quantised already \(bitsandbytes\)"):  # as it was before methods had names
+        capture(dataclasses.replace(base, model=str(tmp_path / "fp8"), quantization="int8"), store)
