@@ -382,7 +382,7 @@ def background_w(
         if tier is None or not tier.refresh_j or not tier.refresh_interval_s:
             continue
         capacity = at(tier.capacity_bytes, "value")
-        filled = np.minimum(np.asarray((held_bytes or {}).get(role, 0.0)), capacity) / capacity
+        filled = np.minimum(np.asarray((held_bytes or {}).get(role, 0.0)) / capacity, machine.n_devices)
         watts["refresh"] = watts["refresh"] + filled * tier.refresh_w(end)
     return watts
 

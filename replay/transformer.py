@@ -289,7 +289,7 @@ class _Layers:
             held = self.sums.of_blocks(of.mixing, self.blocks.n - 1).held + self.g.tokens_beside * self.sums.decodes
             tokens = (held * self.blocks.times[:, of.mixing]).sum(axis=1, keepdims=True)
             held_bytes = held_bytes + self._cached_token_bytes(alike) * tokens
-        return np.asarray(np.minimum(1.0, tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
+        return np.asarray(np.minimum(1.0, self.dp * tier.capacity_bytes.value / np.maximum(held_bytes, 1.0)))
 
     def _decode(self, heads: float) -> tuple[Rows, ...]:
         g, sums = self.g, self.mixed

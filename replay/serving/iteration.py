@@ -313,7 +313,8 @@ def iteration_costs(
         is_mixed = geometry.state_layers or geometry.apart  # where a window does not tell
         views = (geometry, geometry) if is_mixed else (geometry.alike(False), geometry.alike(True))
         token_bytes, windowed_bytes = (kv_token_bytes(of, machine, kv_format) for of in views)
-        near_tokens = machine.tiers[machine.roles.kv_cache].capacity_bytes.value / (kv_frac * token_bytes)
+        near_bytes = machine.data_parallel * machine.tiers[machine.roles.kv_cache].capacity_bytes.value
+        near_tokens = near_bytes / (kv_frac * token_bytes)
         window_frac = windowed_bytes / token_bytes
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokentape.hw import profile
-from tokentape.hw.clock import clock
+from tokentape.hw.clock import background_w, clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load, shipped
@@ -271,6 +271,15 @@ def test_background_is_told_by_what_draws_it_and_leakage_by_role():
         watts = {part: band.value[0] / found.seconds.value[0] for part, band in found.background_of.items()}
         assert watts == pytest.approx({"static": 1.956, "leakage": leakage_w, "refresh": refresh_w})
         assert found.joules_of["background"].value == pytest.approx(sum(band.value for band in found.background_of.values()))
+
+
+def test_every_device_refreshes_what_it_holds():
+    machine = replace(load("kelle-edram"), n_devices=2)
+    capacity, full_w = machine.tiers["kv"].capacity_bytes.value, machine.tiers["kv"].refresh_w()
+    energy = made("a", {"a": {"kind": "expert"}}, energy={"refresh": {"kv_cache": {}}})
+    held = (0.5, 1.5, 3.0)  # of one device's tier
+    watts = [background_w(machine, energy, held_bytes={"kv_cache": share * capacity})["refresh"] for share in held]
+    assert watts == pytest.approx([0.5 * full_w, 1.5 * full_w, 2.0 * full_w])
 
 
 def test_a_nominal_cost_is_that_of_the_band():

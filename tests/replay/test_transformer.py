@@ -9,6 +9,8 @@ from tokentape.hw import profile
 from tokentape.hw.clock import clock
 from tokentape.hw.spec import load, with_values
 from tokentape.replay.passes import fits_of
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import resident, staged, steps_of, weight_bytes
 from tokentape.warehouse import model_sizes
@@ -161,3 +163,17 @@ def test_steps_of_layers_that_differ_read_and_multiply_what_the_geometry_counts(
             (row.tier == "kv_cache", work.total(work.by_cell(row, row.bytes))[0]) for row in work.rows if row.kind == "kv_read"
         ]
         assert sum(n_bytes for is_near, n_bytes in lies if is_near) == pytest.approx(0.3 * read)  # what fits
+
+
+def test_replicas_have_a_near_tier_each():
+    """Two devices that share no layer hold twice the keys near them; an iteration takes as long as the step."""
+    g = load_model("llama-3-8b").geometry
+    one = with_values(load("kelle-sram"), {"tiers.kv.capacity_bytes": 0.3 * model_sizes.kv_bytes(g, 999, "bf16")})
+    two = replace(one, n_devices=2, data_parallel=2)
+    for machine in (one, two):
+        work = steps_of(g, machine, Tokens(decodes=machine.n_devices, context=999), (), blocks_of(g))
+        read = {row.tier: work.summed(row, row.bytes)[0] for row in work.rows if row.kind == "kv_read"}
+        assert read["kv_cache"] / sum(read.values()) == pytest.approx(0.3)
+        seconds = clock(work, machine, profile.load("physical")).seconds.value[0]
+        cost = iteration_costs(g, machine, FixedCoverage(1.0))
+        assert cost.decode_step_s(machine.n_devices, 999) == pytest.approx(seconds)
