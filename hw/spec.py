@@ -358,6 +358,8 @@ def _check_numbers(spec: HardwareSpec, where: str) -> None:
 def _check_values(spec: HardwareSpec, where: str) -> None:
     """Raises BadSpec on a value that no machine can have: shares above 1, no capacity, more than the pins carry."""
     _check_numbers(spec, where)
+    if spec.n_devices % spec.data_parallel:
+        raise BadSpec(f"{where}: data_parallel = {spec.data_parallel} does not divide n_devices = {spec.n_devices}")
     for name, engine in spec.engines.items():
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)

@@ -217,7 +217,7 @@ class _Layers:
             times=self.turns,
             dtype=_dtype(self.machine, weight_format),
             operator=operator_of("gemm", weight_format),
-            shapes={"m": m, "n": n, "k": k, **operands(self.machine, weight_format)},
+            shapes={"m": np.maximum(1.0, m), "n": n, "k": k, **operands(self.machine, weight_format)},
         )
 
     def attention(self) -> tuple[Rows, ...]:

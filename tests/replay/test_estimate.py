@@ -126,6 +126,14 @@ def test_copies_of_heads_and_of_weights_are_held():
     assert apart.endswith("weights outside the experts 24.7 GB, experts 58 GB, keys and values 644 GB")
 
 
+def test_a_replica_with_a_request_takes_a_whole_row():
+    """One request on eight replicas: each product is as long as with a request on every one of them."""
+    g, replicas = load("qwen3-30b-a3b").geometry, replace(load_machine("h100x8"), data_parallel=8, expert_parallel=True)
+    one, eight = (estimate(g, replicas, Load(batch=n, context_tokens=9), 8.0, FITS).operations() for n in (1, 8))
+    for name in ("query, key, value", "output head"):
+        assert one.filter(operation=name)["seconds"].to_list() == eight.filter(operation=name)["seconds"].to_list()
+
+
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "qwen2.5-7b"])
 def test_fitted_operators_lie_within_the_band(model):
     """Constants reach more of the tensor peak, .85 of it, than the favourable end of the machine's own share."""
