@@ -97,7 +97,8 @@ def hardware_new(
     renamed, n_names = re.subn(r"(?m)^name\s*=.*$", named, head, count=1)
     beside = re.search(r"(?m)^base\s*=\s*[\"'](.+\.toml)[\"']", head)
     if beside and not Path(beside[1]).is_absolute():
-        renamed = renamed.replace(beside[1], str((origin.parent / beside[1]).resolve()))
+        whole = beside[0].replace(beside[1], str((origin.parent / beside[1]).resolve()))
+        renamed = renamed.replace(beside[0], whole)
     write_text(path, (renamed if n_names else f"{named}\n{head}") + opening + tables)
     try:
         spec.load(str(path))

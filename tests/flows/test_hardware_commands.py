@@ -70,6 +70,9 @@ def test_new_is_a_copy_that_loads_and_runs(tokentape: Cli, folder: Path) -> None
     assert "on mine" in tokentape.ok(*REPLAY, "mine.toml").out
     tokentape.ok("hardware", "new", "h100x2", "two.toml")  # a file with a base of its own
     assert spec.load(str(folder / "two.toml")).n_devices == 2
+    (folder / "three.toml").write_text('title = "on two.toml"\nbase = "two.toml"\nname = "three"\n')
+    tokentape.ok("hardware", "new", "three.toml", "four")
+    assert spec.load(str(folder / "four.toml")).title == "on two.toml"
 
 
 def test_a_config_counts_as_the_shipped_model(tokentape: Cli, folder: Path) -> None:
