@@ -32,7 +32,11 @@ LOGS = Path(__file__).parents[2] / "warehouse" / "claims" / "offload_logs.csv"
 METRICS = ("hit_frac", "read_bytes_per_token", "io_s_per_token", "compute_s_per_token", "tokens_per_s")
 OF_TAPE = METRICS[:3]  # that no time enters but the storage's
 _LOG = ("wall_ms", "io_ms", "compute_ms", "read_bytes", "cache_hit_pct", "mgmt_ms")
-_SETTINGS = ("model", "active_experts", "cache_mib", "reader_threads", "overlap", "tokens_per_s", "flash_mib_per_token")
+_RUN = ("model", "active_experts", "reader_threads", "overlap")
+_LISTED = ("log", "geometry", "tape", "tape_of_run", *_RUN, "reads_per_expert", "traced")
+_SETTINGS = (*_RUN, "cache_mib", "tokens_per_s", "flash_mib_per_token")
+_TEXTS = ("log", "model", "geometry", "tape", "tape_of_run", "overlap", "traced")
+_MAY_BE_0 = ("io_ms", "read_bytes", "cache_hit_pct", "mgmt_ms", "cache_mib")
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Streamed:
 def read(folder: Path) -> list[Streamed]:
     """The logs of a folder, then its settings. Raises ValueError naming file and field."""
     listed = folder / LOGS.name if (folder / LOGS.name).is_file() else LOGS
-    rows = [row for row in pl.read_csv(listed).iter_rows(named=True) if (folder / row["log"]).is_file()]
+    rows = [row for row in _frame(listed, _LISTED).iter_rows(named=True) if (folder / row["log"]).is_file()]
     if not rows:
         raise ValueError(f"{folder}: none of the logs of {listed} lies there; give another folder, or list its logs there")
     for row in rows:  # a config beside the list, or a shipped model
@@ -70,12 +74,24 @@ def read(folder: Path) -> list[Streamed]:
     return logs + (list(_settings(path, logs, rows)) if path.is_file() else [])
 
 
-def _frame(path: Path, needed: tuple[str, ...]) -> pl.DataFrame:
-    frame = pl.read_csv(path, comment_prefix="#", infer_schema_length=None)
+def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pl.DataFrame:
+    """The rows of a CSV file. Raises ValueError naming what is missing, or no number."""
+    try:
+        frame = pl.read_csv(path, comment_prefix="#", infer_schema_length=None)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; needed are columns {', '.join(needed)}") from None
     if missing := [name for name in needed if name not in frame.columns]:
         raise ValueError(f"{path}: column {missing[0]} is missing; needed: {', '.join(needed)}")
     if not frame.height:
-        raise ValueError(f"{path}: holds no rows; give a log with one row per token")
+        raise ValueError(f"{path}: holds no rows; needed are columns {', '.join(needed)}")
+    for name in (name for name in frame.columns if name in needed + optional):
+        values, is_text, may_be_0 = frame[name], name in _TEXTS, name in _MAY_BE_0
+        told = values if is_text else values.cast(pl.Float64, strict=False)
+        is_good = told.is_not_null() if is_text else told.is_finite() & (told >= 0.0 if may_be_0 else told > 0.0)
+        bad = ~is_good.fill_null(False) & (values.is_not_null() if name in optional else True)
+        if bad.any():
+            row, what = int(bad.arg_true()[0]), "text" if is_text else f"a number {'from 0 on' if may_be_0 else 'above 0'}"
+            raise ValueError(f"{path}: row {row + 1}: {name} {values[row]} is not {what}")
     return frame
 
 
@@ -111,7 +127,7 @@ def _log(path: Path, row: dict[str, object]) -> Streamed:
 
 def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -> Iterator[Streamed]:
     """Of models that have a log; each as long as the longest of them."""
-    for row in _frame(path, _SETTINGS).iter_rows(named=True):
+    for row in _frame(path, _SETTINGS, ("cache_hit_pct",)).iter_rows(named=True):
         of_model = [log for log in logs if log.model == row["model"]]
         if not of_model:
             continue

@@ -84,13 +84,24 @@ def test_reads_share_their_lanes():
 @pytest.mark.parametrize(
     ("listed", "log", "words"),
     [
-        ("", "", "none of the logs"),
+        ("", "", "offload_logs.csv: holds no rows"),
+        ("b.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", "", "none of the logs"),
         ("a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", HEAD + "1,9,1,5,7,50,1\n", "a.csv: no line `# summary`"),
         ("a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", "step,wall_ms\n1,2\n", "column io_ms is missing"),
         (
             "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
             HEAD + "1,9,1,5,7,50,1\n# summary cache_budget_MiB=9.0\n",
             "no such route trace; give its folder with --tapes",
+        ),
+        (
+            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,0,yes,3,no\n",
+            "",
+            "offload_logs.csv: row 1: reader_threads 0 is not a number above 0",
+        ),
+        (
+            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
+            HEAD + "1,soon,1,5,7,50,1\n",
+            "a.csv: row 1: wall_ms soon is not a number",
         ),
     ],
 )
