@@ -70,7 +70,7 @@ def operands(machine: HardwareSpec, weight_format: str) -> dict[str, float]:
         return {}
     weight_bits, peaks = 8.0 * bytes_per_value(weight_format), machine.compute.ops_per_s
     is_native = bool(_dtype(machine, weight_format))
-    speedup = peaks[weight_format].value / peaks[machine.dtype].value if is_native else 1.0
+    speedup = peaks[weight_format].value / peaks.get("bf16", peaks[machine.dtype]).value if is_native else 1.0  # over gpu_of's
     return {"weight_bits": weight_bits, "value_bits": weight_bits if is_native else 16.0, "speedup": speedup}
 
 

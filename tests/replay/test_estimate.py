@@ -126,6 +126,13 @@ def test_copies_of_heads_and_of_weights_are_held():
     assert apart.endswith("weights outside the experts 24.7 GB, experts 58 GB, keys and values 644 GB")
 
 
+def test_fitted_fp8_products_take_as_long_whatever_a_machine_computes_in():
+    load_, machines = Load(batch=0, context_tokens=1, prompt_tokens=999), (H100, replace(H100, dtype="fp8"))
+    made = [estimate(load("llama-3-8b").geometry, of, load_, 0.0, FITS, "fp8").operations() for of in machines]
+    at = {"operation": "query, key, value"}
+    assert made[0].filter(**at)["seconds"].to_list() == made[1].filter(**at)["seconds"].to_list()
+
+
 def test_a_replica_with_a_request_takes_a_whole_row():
     """One request on eight replicas: each product is as long as with a request on every one of them."""
     g, replicas = load("qwen3-30b-a3b").geometry, replace(load_machine("h100x8"), data_parallel=8, expert_parallel=True)
