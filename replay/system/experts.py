@@ -285,8 +285,8 @@ class ExpertSlots:
         system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
         place, residency = system.place, system.residency
-        if isinstance(place, ReactivePlacement) and system.flag("place", "across_layers"):
-            raise ValueError(f"system {name}: {type(place).__name__} moves experts layer by layer; leave place.across_layers out")
+        if place is not None and not isinstance(place, FixedPlacement) and system.flag("place", "across_layers"):
+            raise ValueError(f"system {name}: {type(place).__name__} decides layer by layer; leave place.across_layers out")
         if system.flag("place", "across_layers") and len(set(self.sizes)) > 1:
             raise ValueError(
                 f"system {name}: place.across_layers counts experts, and this tape's differ in size by layer; leave it out"

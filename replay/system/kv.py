@@ -24,7 +24,7 @@ from tokentape.policies.kv.storage import STORAGES, QuaRot
 from tokentape.policies.kv.streaming import Full, weigh_nothing
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving import BatchRule
-from tokentape.policies.slots import System
+from tokentape.policies.slots import OPTIONS, System
 from tokentape.replay.kv.replay import kept_of, widths_of
 from tokentape.replay.serving import state as st
 from tokentape.replay.serving.workload import Requests
@@ -251,11 +251,15 @@ class KVSlots:
 
 
 def bits_of(system: System, head_dim: int) -> float:
-    """Of a kept key's or value's number. Raises ValueError for a storage that does not exist."""
+    """Of a kept key's or value's number. Raises ValueError for a storage that does not exist, and for options without effect."""
     storage, bits = system.option("kv", "storage"), system.option("kv", "bits")
+    if system.option("kv", "rate") or system.flag("kv", "resample"):
+        raise ValueError(f"system {system.name}: bits are lost inside a model only; leave kv.rate and kv.resample out")
     if storage not in STORAGES:
         raise ValueError(f"system {system.name}: kv.storage {storage!r} is unknown; choose {', '.join(STORAGES)}")
     if storage != "quarot":
+        if bits != OPTIONS["kv"]["bits"]:
+            raise ValueError(f"system {system.name}: kv.bits {bits} goes with kv.storage = quarot, not with {storage}")
         return 16.0
     if not bits.isdigit():
         raise ValueError(f"system {system.name}: kv.bits {bits!r} must be a whole number of bits, 1 to 8")

@@ -76,8 +76,8 @@ class SlicedSlots(ExpertSlots):
         self.recorded.refuse_longer(self.requests)
         if system.place is not None:
             raise ValueError(f"system {name}: slicemoe keeps slices, and placements move whole experts; leave place out")
-        if system.flag("residency", "share_kv"):
-            raise ValueError(f"system {name}: slices have a room of their own; leave residency.share_kv out")
+        if system.option("residency", "scope") != "global":
+            raise ValueError(f"system {name}: slices of all layers share one cache; leave residency.scope out")
         refuse_scores(self.recorded, system)
 
 

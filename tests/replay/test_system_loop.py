@@ -334,7 +334,8 @@ def test_what_a_placement_cannot_go_by_is_refused() -> None:
     tape = recorded(make_trace(4, n_requests=3, n_prompt=5, n_decode=5))
     for name, options, said in (
         ("shuffled_prompts", {"schedule": {"max_seqs": "3"}}, "shuffled_prompts goes by the prompts of the batch before"),
-        ("ema", {"place": {"across_layers": "true"}}, "EMA moves experts layer by layer"),
+        ("ema", {"place": {"across_layers": "true"}}, "EMA decides layer by layer"),
+        ("near_if_rare", {"place": {"across_layers": "true"}}, "NearIfRare decides layer by layer"),
     ):
         system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name]()}, options)
         with pytest.raises(ValueError, match=said):

@@ -184,6 +184,8 @@ def test_what_cannot_be_had_is_one_line(taped):
     assert run(chosen, requests, system_of("slicemoe", {"route.router": "lru"}), XPU).metrics["hit_frac"].value > 0
     with pytest.raises(ValueError, match="placements move whole experts"):
         simulate(full, requests, system_of("slicemoe", {"place": "near_if_rare"}), XPU)
+    with pytest.raises(ValueError, match="slices of all layers share one cache"):
+        simulate(full, requests, system_of("slicemoe", {"residency.scope": "per-layer"}), XPU)
     with pytest.raises(ValueError, match="routers change them"):
         simulate(full, requests, system_of("lru_offload", {"residency.policy": "belady", "route": "cache_prior"}), XPU)
     broken = dataclasses.replace(scores, values=np.where(np.arange(16) < 13, np.float32(np.nan), scores.values))
