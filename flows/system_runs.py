@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -405,14 +406,14 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
 
 
 def winners(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, str]]:
-    """By machine and room, then by metric, the system that does best; bounds are none."""
+    """By machine and room, then by metric, the system that does best, the first of equals; bounds are none."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for at in dict.fromkeys((cell.machine, cell.room) for cell in cells):
         ran = [cell for cell in cells if (cell.machine, cell.room) == at and cell.system != BOUND]
         for metric, more in METRICS.items():
             rated = [(of.value, cell.system) for cell in ran if (of := cell.metric(metric))]
             if rated:
-                found.setdefault(at, {})[metric] = (max if more else min)(rated)[1]
+                found.setdefault(at, {})[metric] = (max if more else min)(rated, key=itemgetter(0))[1]
     return found
 
 

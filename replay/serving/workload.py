@@ -184,7 +184,7 @@ def resampled(requests: Requests, n: int | None, rate_per_s: float, seed: int, c
     """n requests drawn with replacement from these, 600 s of them unless given, with new arrivals; tape_request tells which each
     one is."""
     _refuse_rate(rate_per_s)
-    n = max(1, int(RUN_S * rate_per_s)) if n is None else n
+    n = max(1, int(RUN_S * rate_per_s + 1e-9)) if n is None else n
     rng = np.random.default_rng(seed)
     arrival = arrivals(n, rate_per_s, rng, cv)
     rows = rng.integers(0, len(requests), n)

@@ -61,6 +61,14 @@ def test_compare_has_a_cell_for_every_system_and_says_why_one_is_empty(tokentape
     assert "bound" not in {name for row in best["rows"] for name in row.values()}
 
 
+def test_of_equal_systems_the_first_is_best_by_every_metric(tokentape: Cli, store: Store, tape: str) -> None:
+    """One request at a time is served by every schedule alike."""
+    on = ("--machine", "h100", "--workload", "batch=1", "--json")  # which has no tier in front of its experts
+    done = tokentape.ok("compare", tape, "--systems", "layered,sarathi", *on)
+    ((row,),) = (table["rows"] for table in json.loads(done.out)[1:])
+    assert {*row.values()} - {row["machine"], row["room"]} == {"no_offload"}
+
+
 def test_a_share_is_the_same_bytes_for_every_system(store: Store, tape: str, tmp_path: Path) -> None:
     from tokentape.flows import system_runs as runs
 

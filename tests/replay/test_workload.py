@@ -71,6 +71,7 @@ def test_resampling_keeps_pairs_and_says_where_they_are_from() -> None:
     assert np.array_equal(drawn.n_prompt_tokens, 10 * drawn.n_output_tokens)
     assert np.array_equal(drawn.n_output_tokens, drawn.tape_request + 1)
     assert drawn.origin == "resampled from tape x"
+    assert len(resampled(tape, None, 1.15, 0)) == len(synthetic("arxiv", 1.15, 0)) == 690, "600 s of them, rounded alike"
     assert np.array_equal(resampled(drawn, 9, 1.0, 1).tape_request + 1, resampled(drawn, 9, 1.0, 1).n_output_tokens)
 
 
