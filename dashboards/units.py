@@ -24,7 +24,7 @@ def quantity(value: float, unit: str) -> str:
     for size, name in _BINARY if unit == "B" and value else ():
         if value % size == 0 and value % 1000:
             return f"{value / size:.4g} {name}"
-    exponent = 3 * math.floor(math.log10(value) / 3 + 1e-12) if value else 0
+    exponent = 3 * math.floor(math.log10(float(f"{value:.3g}")) / 3 + 1e-12) if value else 0
     exponent = min(max(exponent, min(_PREFIXES)), max(_PREFIXES))
     return f"{value / 10.0**exponent:.3g} {_PREFIXES[exponent]}{unit}"
 

@@ -87,7 +87,7 @@ beaten as (
         bool_or(o.ttft_ms <= p.ttft_ms and (o.ttft_ms < p.ttft_ms or o.mj < p.mj)) as ttft_ms
     from placed p join placed o using (trace, terms, machine, room) where p.competes and o.competes and o.mj <= p.mj group by all
 )
-select p.*, coalesce(p.token_ms, p.gap_ms) as ms, lru.ms / coalesce(p.token_ms, p.gap_ms) as gain, p.mj / lru.mj as energy, 1e3 / p.token_ms as tokens,
+select p.*, coalesce(p.token_ms, p.gap_ms) as ms, lru.ms / coalesce(p.token_ms, p.gap_ms) as gain, p.mj / nullif(lru.mj, 0) as energy, 1e3 / p.token_ms as tokens,
     not coalesce(b.token_ms, true) as best_token_ms, not coalesce(b.gap_ms, true) as best_gap_ms, not coalesce(b.ttft_ms, true) as best_ttft_ms,
     if(is_exact, 1, perplexity) as perplexity, case when is_exact then 'as the model' when perplexity is null then 'changed, not measured'
         else printf('perplexity × %.3f', perplexity) end as quality
@@ -102,7 +102,7 @@ with each as (
     on token_ms, gap_ms, ttft_ms, mj into name of value value
 )
 select trace, terms, machine, room, min(share) as share, of, first(method order by value, role <> 'LRU', method) as method,
-    min(value) filter (role = 'LRU') / min(value) as gain, count(*) as n
+    min(value) filter (role = 'LRU') / nullif(min(value), 0) as gain, count(*) as n
 from each group by trace, terms, machine, room, of order by trace, terms, machine, share, of
 
 -- reasons: Why a system cannot be had on a machine.
@@ -126,7 +126,7 @@ with each as (
 of_all as (
     select * exclude (part, value, frac), if(large, part, 'everything else') as part, sum(value order by part) as value
     from (select *, max(frac) over (partition by part) > 0.05 as large
-        from (select *, value / sum(value) over (partition by trace, terms, machine, method, share, of order by part rows between unbounded preceding and unbounded following) as frac from each)) group by all
+        from (select *, value / nullif(sum(value) over (partition by trace, terms, machine, method, share, of order by part rows between unbounded preceding and unbounded following), 0) as frac from each)) group by all
 ),
 here as (
     select o.* exclude (share), p.room, p.role from of_all o
@@ -135,7 +135,7 @@ here as (
 lru as (select trace, terms, machine, room, of, sum(value order by method, part) as whole from here where role = 'LRU' group by all)
 select trace, terms, machine, room, method, role, of, list(part order by value desc, part) as part, list(round(value / whole, 4) order by value desc, part) as value,
     round(sum(value / whole order by part), 4) as whole
-from here join lru using (trace, terms, machine, room, of) where value / whole > 0.0005 group by all
+from here join lru using (trace, terms, machine, room, of) where whole > 0 and value / whole > 0.0005 group by all
 order by trace, terms, machine, room, of, whole, method
 
 -- looks: part of others: parts in the order of PARTS, others behind them, with a colour each

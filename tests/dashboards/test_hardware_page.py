@@ -191,6 +191,7 @@ def test_a_machine_without_a_peak_has_no_roof_and_the_page_stands(tmp_path: Path
         (41943040, "B", "40 MiB"),
         (80e9, "B", "80 GB"),
         (1.5e-7, "s", "150 ns"),
+        (0.99992e-3, "s", "1 ms"),
         (0.0, "W", "0 W"),
         (0.314, "pJ/op", "0.314 pJ/op"),
         (8192, "1", "8,192"),

@@ -13,6 +13,7 @@ import pytest
 from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
 from made_up import NAMES, TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up_systems import add_cells
 
 from tokentape.dashboards import index, site
 from tokentape.dashboards.site import build, experts
@@ -272,6 +273,19 @@ def test_a_page_that_goes_alone_has_vega_inside(database: Path, tmp_path: Path) 
     assert html.count("window.vegaEmbed=") == 1
     assert "vega.js" not in html
     assert "&#39;self&#39;" not in html
+
+
+def test_a_machine_that_needs_no_energy_has_pages(tmp_path: Path) -> None:
+    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+    rows["traces"].append(catalogue(TAPES[0]))
+    for policy in ("lru", "belady"):
+        replay(TAPES[0], policy, "phone-lpddr5x-ufs4", "global", 0.5, 0, policy, rows)
+    add_cells(rows)
+    for row in (*rows["metrics"], *rows["series"]):
+        if "energy" in row["metric"] or row["metric"] == "part_j":
+            row |= {"value": 0.0} | {end: 0.0 for end in ("low", "high") if row.get(end)}
+    front = build(write(tmp_path / "warehouse.duckdb", rows), tmp_path / "site")
+    assert "0.00 <small>mJ/token" in front.read_text(encoding="utf-8")
 
 
 def test_a_missing_or_foreign_warehouse_is_named(tmp_path: Path) -> None:
