@@ -18,6 +18,7 @@ from tokentape.flows.console import brief
 from tokentape.flows.study_file import Grid, Part, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.hw.profile import PHYSICAL
+from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.slots import SLOTS
@@ -124,8 +125,11 @@ def load(name_or_path: str) -> Study:
             raise unknown("study", name_or_path, (*grids(), *SYSTEMS))
         path = GRIDS / f"{name_or_path}.toml"
     study = parsed(Study, path, name=path.stem)
+    named = dict[str, str]()  # what results call a policy, and of what file it is
     for entry in study.policies:
-        resolve("residency", entry.name, entry.params)
+        label = registry.label("residency", resolve("residency", entry.name, entry.params))
+        if named.setdefault(label, entry.name) != entry.name:
+            raise ValueError(f"{path}: policies: {named[label]} and {entry.name} both go by {label}; rename a class of yours")
     return study
 
 

@@ -8,6 +8,7 @@ from tiny_tape import STUDY
 from tokentape.flows import study
 from tokentape.flows.systems import grids
 
+MY_CACHE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "my_cache.py"
 GOOD = STUDY.replace('ufs4"', 'ufs4", "machines/mine.toml"')
 
 
@@ -42,6 +43,17 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         study.load(write(tmp_path, text))
+
+
+def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Results call both by it, and of two that differ in nothing else the newer one replaces the other."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
+    text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
+    assert len(study.load(write(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
+    with pytest.raises(ValueError, match="both go by DecayedLFU"):
+        study.load(write(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
 
 
 def test_patterns_pick_traces() -> None:
