@@ -8,6 +8,8 @@ from typing import Any
 
 from tokentape.flows.study import Study, given_of, matching, worded
 from tokentape.flows.system_runs import VIEW, Asked, workload_of
+from tokentape.hw.sourced import read_number
+from tokentape.hw.spec import check_numbers
 from tokentape.policies.slots import SLOTS
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
@@ -35,7 +37,8 @@ def expand(study: Study, store: Store) -> tuple[list[Point], list[str]]:
             without[fields["trace"]] = str(error)
             continue
         every = [asked_of(fields, trace_id) for trace_id in fitting]
-        said = {"series": fields["series"], "hardware": every[0].hardware.name}
+        check_numbers(machine := every[0].hardware, machine.name)
+        said = {"series": fields["series"], "hardware": machine.name}
         said |= {name: worded(fields, name) for name in ("panel", "line", "x")}
         points += [Point(place, said, asked) for asked in every]
     if not points:
@@ -52,7 +55,7 @@ def asked_of(fields: Mapping[str, Any], trace_id: str) -> Asked:
     }
     workload = workload_of(",".join(f"{name}={value}" for name, value in given_of(fields, "workload").items()))
     given = {name: fields[name] for name in AS_GIVEN if name in fields}
-    numbers = given_of(fields, "machine")
+    numbers = {key: read_number(value, f"machine.{key}", "told").value for key, value in given_of(fields, "machine").items()}
     return Asked(trace_id, fields["system"], fields["machine"], workload, changes, numbers=numbers, **given)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokentape.hw import dram
 from tokentape.hw.roles import Roles, roles_of
-from tokentape.hw.sourced import BadSpec, Sourced, build, numbers, parsed, read_number, unknown
+from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed, unknown
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
@@ -188,18 +188,17 @@ _kept = cache(_of_file)
 def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:
     """The machine with other numbers, without ranges, by the dotted keys of its file: {"tiers.kv.peak_bytes_per_s": 128e9}.
 
-    Raises BadSpec for a key that is no number of this machine's, and for a value that a file may not hold.
+    Raises BadSpec for a key that is no number of this machine's.
     """
     for key, value in values.items():
-        machine = _changed(machine, key.split("."), value, f"{machine.name}: {key}")
-    _check_numbers(machine, machine.name)
+        machine = _changed(machine, key.split("."), float(value), f"{machine.name}: {key}")
     told = repr(sorted((key, float(value)) for key, value in values.items())) if values else ""
     return replace(machine, sha256=hashlib.sha256(f"{machine.sha256}{told}".encode()).hexdigest()) if told else machine
 
 
 def _changed(of: Any, names: list[str], value: float, where: str) -> Any:
     if not names and isinstance(of, Sourced):
-        return read_number(value, where, "set for this run")
+        return exact(value, "set for this run")
     inner = (of.get(names[0]) if isinstance(of, dict) else getattr(of, names[0], None)) if names else None
     if inner is None or isinstance(of, Sourced):
         raise BadSpec(f"{where} is no number of this machine; `tokentape hardware show` lists them")
@@ -347,7 +346,8 @@ def _check_names(spec: HardwareSpec, where: str) -> None:
         raise BadSpec(f"{where}: dtype = {spec.dtype!r} is not in engines.{spec.engine}.ops_per_s ({known})")
 
 
-def _check_numbers(spec: HardwareSpec, where: str) -> None:
+def check_numbers(spec: HardwareSpec, where: str) -> None:
+    """Raises BadSpec on a share above 1 and where there is no rate or capacity."""
     for key, number in spec.numbers():
         if key.endswith("_frac") and number.high > 1.0:
             raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
@@ -356,8 +356,8 @@ def _check_numbers(spec: HardwareSpec, where: str) -> None:
 
 
 def _check_values(spec: HardwareSpec, where: str) -> None:
-    """Raises BadSpec on a value that no machine can have: shares above 1, no capacity, more than the pins carry."""
-    _check_numbers(spec, where)
+    """Raises BadSpec on values that no machine can have."""
+    check_numbers(spec, where)
     if spec.n_devices % spec.data_parallel:
         raise BadSpec(f"{where}: data_parallel = {spec.data_parallel} does not divide n_devices = {spec.n_devices}")
     for name, engine in spec.engines.items():
