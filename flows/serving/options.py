@@ -58,7 +58,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         "KV memory in blocks of 16 tokens, or unbounded. [default: what the machine's memory leaves beside the model]",
     ),
     "memory_frac": _of(float | None, "Share of the machine's memory that the engine takes. [default: 0.9]"),
-    "max_seqs": _of(int, "Requests that decode or are in prefill together.", 256, min=1),
+    "max_seqs": _of(int, "Requests that decode or are in prefill together, on all replicas.", 256, min=1),
     "coverage": _of(
         str,
         "Experts that a batch touches: paper_table, independent, full, recorded (exact; the workload is a tape with routing), "
