@@ -57,8 +57,8 @@ _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defau
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, None where they follow from memory_frac;
-    kv_blocks, budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
+    """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
+    from memory_frac; budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
 
     model: str
     max_seqs: int
@@ -188,7 +188,8 @@ def engine_of(path: Path) -> Engine:
         return _field({name: default, **kwargs}, name, path, type(default))
 
     model, max_seqs = meta.get("model") or _field(kwargs, "model", path, str), _field(kwargs, "max_num_seqs", path, int)
-    n_blocks = told_or("num_gpu_blocks_override", 0) or meta.get("num_gpu_blocks")
+    # Told to each replica; what vLLM says that it has is the sum of them.
+    n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or meta.get("num_gpu_blocks")
     return Engine(
         model=model,
         max_seqs=max_seqs,

@@ -108,8 +108,8 @@ def on_engine(
         end=end,
         ranks=ranks,
     )
-    blocks, n_seqs = (engine.kv_blocks or 0) * engine.data_parallel, engine.max_seqs * engine.data_parallel
-    if not blocks:
+    blocks, n_seqs = engine.kv_blocks, engine.max_seqs * engine.data_parallel
+    if blocks is None:
         rule = scheduler_of(engine).rule(geometry.n_layers)
         held = footprint(
             engine.model, geometry, shared, engine.weight_format, rule, n_seqs, formats=formats, kv_format=engine.kv_format

@@ -214,6 +214,8 @@ def test_the_hosts_constants_are_found_again():
         ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
         ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
         ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "graph_tokens": 16}),
+        ({"num_gpu_blocks": 100}, {"data_parallel_size": 2}, {"kv_blocks": 100}),
+        ({"num_gpu_blocks": 200}, {"data_parallel_size": 2, "num_gpu_blocks_override": 70}, {"kv_blocks": 140}),
     ],
 )
 def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
