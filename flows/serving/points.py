@@ -21,8 +21,8 @@ ENGINE = (
 )
 # What else of a point is told with the scheduler's parameters, where it is not the default.
 CHOSEN = (
-    "client", "kv_blocks", "memory_frac", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
-    "draft_s", "expert_placement",
+    "client", "kv_blocks", "memory_frac", "max_seqs", "expert_format", "expert_times", "n_requests", "verify_nodes", "acceptance",
+    "draft_s", "expert_placement", "fit", "fits", "engine",
 )  # fmt: skip
 
 

@@ -75,6 +75,14 @@ def test_every_kind_of_point_runs(tokentape: Cli, arguments):
     assert "ttft_mean_s" in done.out
 
 
+def test_points_that_differ_are_told_apart(tokentape: Cli):
+    Path("r.csv").write_text(HEADER + "0,100,20\n0,200,10\n")
+    for more in ((), ("--max-seqs", "1"), ("--memory-frac", "0.8"), ("--fit", "h100x2-long-context", *PAPER), PAPER):
+        tokentape.ok("serving", "simulate", "--scheduler", "chunked", "--workload", "r.csv", *more)
+    rows = [row for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "ttft_mean_s"]
+    assert len({(row["policy_params"], row["profile"]) for row in rows}) == len(rows) == 5
+
+
 def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
     refused = tokentape.refused("serving", "simulate", "--scheduler", "disaggregated", "--rate", "1", "--out", "a/b.csv", *FEW)
     assert "disaggregated is two engines in series" in refused.err
