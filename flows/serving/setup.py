@@ -258,7 +258,7 @@ def _speculation(store: Store, point: Point) -> Speculation | None:
         tape = store.open(_tape(store, point.acceptance, f"acceptance {point.acceptance!r} is no number and no tape"))
         if not tape.has("rounds"):
             raise ValueError(f"tape {tape.trace_id} recorded no rounds; give --acceptance as a number") from None
-        rounds = tape.read("rounds").unique(["request_id", "round"])
+        rounds = tape.read("rounds").filter(~pl.col("is_clipped")).unique(["request_id", "round"])  # the engine clips its own
         return Speculation.recorded(point.verify_nodes, rounds["n_accepted"].to_numpy(), point.draft_s)
     return Speculation.conditional(point.verify_nodes, chances[0] if len(chances) == 1 else chances, point.draft_s)
 

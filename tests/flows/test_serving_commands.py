@@ -156,6 +156,7 @@ def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
     of_all |= {"request_id": 0, "bonus_token_id": 0, "is_clipped": False}
     accepted = product(enumerate((0, 1, 1, 2)), range(2))
     rounds = [of_all | {"round": i, "layer": layer, "n_accepted": n} for (i, n), layer in accepted]
+    rounds += [of_all | {"round": i, "layer": 0, "n_accepted": 0, "is_clipped": True} for i in range(4, 12)]  # by a length limit
     write_tiny(Store("tape"), "drafts-0001", {"rounds": pa.Table.from_pylist(rounds, schema=schema("rounds"))})
     write_tiny(Store("tape"))
     options = ("--rate", "1", "--verify-nodes", "3", "--draft-ms", "1", "--coverage", "tiny", *FEW)
