@@ -24,7 +24,7 @@ def experiment(
     fields |= {"isl": round(float(n_prompt.mean())), "osl": round(float(n_output.mean()))}
     if "prefix_blocks" in requests.columns:
         fields["prefix"] = round(float(cached_tokens(requests["prefix_blocks"].to_list(), n_prompt, settings).mean()))
-    if rounds is not None and rounds.height:
-        drafted, accepted = (float(np.mean(rounds[name].to_numpy())) for name in ("n_drafted", "n_accepted"))
+    if rounds is not None and (whole := rounds.filter(~pl.col("is_clipped"))).height:
+        drafted, accepted = (float(np.mean(whole[name].to_numpy())) for name in ("n_drafted", "n_accepted"))
         fields |= {"nextn": round(drafted), "nextn_accepted": round(accepted, 4)}
     return {"tape": fields}

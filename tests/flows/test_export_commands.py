@@ -23,6 +23,7 @@ from tokentape.flows.grid import load_trace
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES
 from tokentape.replay.exports import arrivals, eplb, llama
+from tokentape.replay.exports.aiconfigurator import experiment
 from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
@@ -192,6 +193,14 @@ def test_an_experiment_of_aiconfigurator(store: Store, tokentape: Cli, tmp_path:
 
         assert build_experiment_tasks(yaml_path=str(out))["tape"].prefix == 128
     assert yaml.safe_load(out.read_text()) == {"tape": where | {"isl": 500, "osl": 25, "prefix": 128}}
+
+
+def test_an_experiment_accepts_what_whole_rounds_did() -> None:
+    """Of three rounds the last is cut short by a length limit."""
+    requests = pl.DataFrame({"n_prompt_tokens": [6], "n_output_tokens": [9]})
+    rounds = pl.DataFrame({"n_drafted": [4, 4, 4], "n_accepted": [3, 2, 0], "is_clipped": [False, False, True]})
+    (fields,) = experiment(requests, {}, rounds, "m", "h200_sxm", 1).values()
+    assert (fields["nextn"], fields["nextn_accepted"]) == (4, 2.5)
 
 
 def test_requests_are_read_back(routing: pl.DataFrame, tokentape: Cli, store: Store, tmp_path: Path) -> None:
