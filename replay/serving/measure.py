@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -127,9 +126,8 @@ def measure(
             in_time = (run.ttft_s <= ttft[:, None]).astype(np.float64)
             grids.append(in_time @ (run.largest_gap_s[:, None] <= tbt).astype(np.float64) / len(run.requests))
         progress(seed + 1, n_seeds)
-    number = {name: metric for name, metric in over_runs(found).items() if math.isfinite(metric.value)}
     grid = np.median(grids, axis=0) if grids else np.zeros((0, 0))
-    return Measured(number, (*of.engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
+    return Measured(over_runs(found), (*of.engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
 
 
 def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:

@@ -8,6 +8,7 @@ seeds a metric is the median with its 5 to 95 % band: near saturation a single r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -162,17 +163,18 @@ def _percentiles(name: str, seconds: Floats) -> dict[str, Metric]:
 
 
 def over_runs(runs: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
-    """Median of every metric over runs that differ in their seed; low, high: 5th and 95th percentile over the seeds.
+    """Median of every metric over the runs, which differ in their seed, that have it; low, high: 5th and 95th percentile.
 
     Raises ValueError where there are no runs.
     """
     if not runs:
         raise ValueError("no seeds; give at least one")
     found = {}
-    for name, first in runs[0].items():
-        values = [run[name].value for run in runs if name in run]
-        low, value, high = np.percentile(values, (5, 50, 95))
-        found[name] = Metric(float(value), first.unit, float(low), float(high), first.denominator)
+    for name in dict.fromkeys(name for run in runs for name in run):
+        told = [run[name] for run in runs if name in run and math.isfinite(run[name].value)]
+        if told:
+            low, value, high = np.percentile([metric.value for metric in told], (5, 50, 95))
+            found[name] = Metric(float(value), told[0].unit, float(low), float(high), told[0].denominator)
     return found
 
 

@@ -129,6 +129,11 @@ def test_bands_over_runs(qwen: IterationCosts) -> None:
     found, alone = over_runs(runs), [run["ttft_mean_s"].value for run in runs]
     band = found["ttft_mean_s"]
     assert [band.low, band.value, band.high] == pytest.approx(np.percentile(alone, (5, 50, 95)).tolist())
+    of_one_token = metrics(serve(Requests(np.zeros(1), np.array([100]), np.array([1])), Layered(), qwen))
+    with_it = over_runs([of_one_token, *runs])
+    for name in ("tbt_mean_s", "jain"):  # which that run does not have
+        assert with_it[name] == found[name]
+    assert "tbt_mean_s" not in over_runs([of_one_token])
     with pytest.raises(ValueError, match="no seeds"):
         over_runs([])
 
