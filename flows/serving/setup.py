@@ -368,7 +368,9 @@ def _tape(store: Store, name: str, otherwise: str = "") -> str:
 
 
 def _window(requests: Requests, n_windows: int, number: int) -> Requests:
-    """One of n equal stretches of a trace, from its own first arrival."""
+    """One of n equal stretches of a trace, from its own first arrival. Raises ValueError where one would be empty."""
+    if not 0 < n_windows <= len(requests):
+        raise ValueError(f"windows {n_windows}: {requests.origin} has {len(requests)} requests; give from 1 to as many")
     edges = np.linspace(0, len(requests), n_windows + 1).astype(int)
     of = slice(edges[number % n_windows], edges[number % n_windows + 1])
     names = ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens", "tape_request")

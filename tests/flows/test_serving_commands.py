@@ -12,7 +12,7 @@ from tiny_tape import write_tiny
 
 from tokentape.flows.commands import serving as commands_serving
 from tokentape.flows.commands import serving_fit as commands_serving_fit
-from tokentape.flows.serving.setup import Point
+from tokentape.flows.serving.setup import Point, workload_of
 from tokentape.hw import serving_fits
 from tokentape.replay.serving import fit as serving_fit
 from tokentape.warehouse.results import read_rows
@@ -81,6 +81,14 @@ def test_points_that_differ_are_told_apart(tokentape: Cli):
         tokentape.ok("serving", "simulate", "--scheduler", "chunked", "--workload", "r.csv", *more)
     rows = [row for row in read_rows(Store("tape"), "serving_points") if row["metric"] == "ttft_mean_s"]
     assert len({(row["policy_params"], row["profile"]) for row in rows}) == len(rows) == 5
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_trace_has_no_more_windows_than_requests(tokentape: Cli, n):
+    Path("r.csv").write_text(HEADER + "0,100,20\n1,200,10\n")
+    point = Point(scheduler="chunked", workload="r.csv", arrival="trace", windows=n)
+    with pytest.raises(ValueError, match=f"windows {n}: r.csv has 2 requests"):
+        workload_of(Store("tape"), point, 1.0, 1)
 
 
 def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
