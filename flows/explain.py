@@ -70,7 +70,7 @@ def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Syst
     elif slot == "residency":
         geometry = tape_of(store, asked.trace_id, asked.model).geometry
         room = geometry.top_k * max(geometry.expert_bytes(setting_of(store, asked, system).expert_format))
-        options[slot] = options.get(slot, {}) | {"budget": f"{room}B", "scope": "global"}
+        options[slot] = {"budget": f"{room}B", "scope": "global"}  # which keys and values do not share: they would not fit
         instead = f"room for one layer's {geometry.top_k} experts"
     elif system.room and not system.without(slot).room:
         budget = system.option(system.room, "budget")

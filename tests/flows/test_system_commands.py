@@ -157,11 +157,17 @@ def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["near_compute", "prefill_guided_3bit"])
-def test_what_explain_shares_out_is_the_runs_time_and_energy(tokentape: Cli, store: Store, tape: str, system: str) -> None:
+@pytest.mark.parametrize(
+    ("system", "slots"),
+    [("near_compute", {"residency", "place"}), ("prefill_guided_3bit", {"precision", "place"}), ("shared_room", {"residency"})],
+)
+def test_what_explain_shares_out_is_the_runs_time_and_energy(
+    tokentape: Cli, store: Store, tape: str, system: str, slots: set[str]
+) -> None:
     """On one machine, whose code both share; of others in tests/replay/test_system_drafts.py."""
     given = ("--hardware", "h100-cxl-ndp", "--workload", "rate=100,batch=2", "--json")
-    done = tokentape("replay", tape, "--system", system, *given)
+    room = ("--set", "residency.budget=60%") if system == "shared_room" else ()
+    done = tokentape.ok("replay", tape, "--system", system, *room, *given)
     total = {
         row["metric"]: row["value"]["value"] for row in json.loads(done.out)[0]["rows"] if row["metric"].startswith("total_")
     }
@@ -172,7 +178,7 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(tokentape: Cli, sto
         assert sum(row[f"of the {what}"] for row in shares) == pytest.approx(1.0, rel=1e-9)
     assert all(row["busy"]["value"] > 0.0 for row in shares if row["busiest resource"])
     of = {row["slot"]: row for row in worths}
-    assert of.keys() == {"schedule", "place"} | ({"residency"} if system == "near_compute" else {"precision"})
+    assert of.keys() == {"schedule", *slots}
     assert all(row["time"] for row in worths)
     if system == "near_compute":
         assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
