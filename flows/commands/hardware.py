@@ -132,10 +132,14 @@ def calibrate_gpu(
     import polars as pl
 
     from tokentape.hw import calibrate, measured, reachable, spec, validate
-    from tokentape.hw.pooled import pool
+    from tokentape.hw.pooled import pool, refuse_one
 
     machines = tuple(spec.load(name) for name in hardware or [])
     tables = _linked(measured.read(_tables(files), dtype), machines)
+    if pooled:  # refused before the fits, not after
+        refuse_one(tables)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out}: a file; --out is a folder")
     beyond = _unreachable(tables, machines)
     by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
     with progress_bar("calibrate") as show:

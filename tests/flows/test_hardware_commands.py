@@ -88,6 +88,14 @@ def test_a_config_counts_as_the_shipped_model(tokentape: Cli, folder: Path) -> N
 # ------------------------------------------------------------------------------------------------ calibrate and validate
 
 
+def test_calibrate_refuses_before_it_fits(tokentape: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokentape.hw.calibrate.calibrate", lambda *given: pytest.fail("fitted"))
+    given = ("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml", "--out")
+    assert "tables of two at least" in tokentape.refused(*given, "never", "--pooled").err
+    assert not (folder / "never").exists()
+    assert "gemm.parquet: a file" in tokentape.refused(*given, "gemm.parquet").err
+
+
 def test_calibrate_finds_the_constants_and_validate_says_so(tokentape: Cli, folder: Path) -> None:
     pytest.importorskip("scipy")
     calibrated = tokentape.ok("calibrate", "gpu", "gemm.parquet", "--hardware", "my-gpu.toml")
