@@ -38,6 +38,9 @@ class Shares:
     def __post_init__(self) -> None:
         if self.pairs.keys() != self.tokens.keys() or not self.pairs:
             raise ValueError("pairs and tokens must name the same percentages of tokens kept")
+        each = zip(self.pairs, self.pairs.values(), self.tokens.values(), strict=True)
+        if not all(percent.isdigit() and 0.0 <= pairs <= 1.0 and 0.0 <= tokens < float("inf") for percent, pairs, tokens in each):
+            raise ValueError("percentages must be whole, shares of pairs lie in 0 to 1 and those of tokens be finite, from 0 on")
 
     def once(self, kept_frac: Floats) -> tuple[Floats, Floats]:
         """(pairs, tokens) where this share of the tokens is kept."""

@@ -70,6 +70,7 @@ DAMAGES: dict[str, tuple[str, Callable[[str], str], str]] = {
         "constants: unknown key 'weight_dram_frac'",
     ),
     "a text": ("kelle", lambda t: t.replace("100 = 1\n", '100 = "much"\n', 1), "pairs.100 must be a number, found 'much'"),
+    "a share that is none": ("kelle", lambda t: t.replace("100 = 1\n", "100 = -1\n", 1), "lie in 0 to 1"),
     "shares that do not match": ("kelle", lambda t: t.replace("100 = 1\n", "", 1), "the same percentages"),
     "no table": ("kelle", lambda t: t.partition("[constants]")[0] + "constants = 3\n", "constants must be a table, found 3"),
     "no constants": ("kelle", lambda t: t.partition("[constants]")[0], "constants must be a table, found None"),
