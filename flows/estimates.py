@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ def estimated(
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     found, machine = load_model(model), load_hardware(hardware)
     geometry = found.geometry
+    told = f"fitted operators {_told(fits)}" if fits else "fitted operators"
     if fits is None:
         fits = fits_of(machine, weight_format)
     active, sentences = _coverage(store, geometry, load, trace, coverage)
@@ -78,7 +80,7 @@ def estimated(
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
     carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
     carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
-    costing = f"{profiles.load(profile).name}, {'fitted operators' if fits else 'roofline'}"
+    costing = f"{profiles.load(profile).name}, {told if fits else 'roofline'}"
     title = f"{found.name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     title += f", {how} coverage" if how else ""
     parts = (found.name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
@@ -89,6 +91,12 @@ def estimated(
     power_w = float(cost.joules.value[0]) / seconds
     outside = (*found.doubts, *made.outside, *power_findings(machine, power_w))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
+
+
+def _told(fits: Mapping[str, calibrate.Fit]) -> str:
+    """One's own constants, told apart."""
+    constants = sorted((key, str(fit.setup), sorted(fit.constants.items())) for key, fit in fits.items())
+    return hashlib.sha256(repr(constants).encode()).hexdigest()[:8]
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

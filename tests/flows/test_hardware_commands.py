@@ -12,7 +12,7 @@ from command import Cli, Done, files
 from tiny_gpu import MY_GPU, gemm_rows, write_config
 
 from tokentape.flows.commands import hardware as commands_hardware
-from tokentape.hw import calibrate, spec
+from tokentape.hw import calibrate, fit_files, spec
 from tokentape.warehouse import models
 from tokentape.warehouse.results import run_ids
 from tokentape.warehouse.tape import Store
@@ -210,6 +210,16 @@ def test_a_model_whose_counts_nobody_checked_is_said_to_be_one(tokentape: Cli, f
     refused = tokentape.refused("step", "gpu", "hybrid.json").err
     assert "it has layers of a kind that is not known (full_attention, mamba)" in refused
     assert told not in tokentape.ok("step", "gpu", "tiny.json").err
+
+
+def test_steps_by_other_constants_are_recorded_apart(tokentape: Cli, folder: Path) -> None:
+    shipped = fit_files.FITS / "nvidia-h100-80gb-hbm3_vllm-0.19.0_bfloat16.toml"
+    for name, text in (("mine", "launch_s = 0.00001"), ("yours", "launch_s = 0.00002")):
+        (folder / name).mkdir()
+        (folder / name / shipped.name).write_text(re.sub(r"launch_s = \S+", text, shipped.read_text()))
+        tokentape.ok("step", "gpu", "llama-3-8b", "--fits", name, "--record")
+    steps = tokentape.sql("select sum(seconds) as s from operations where step_id like 'llama-3-8b/%' group by step_id")
+    assert len({step["s"] for step in steps}) == 2
 
 
 def test_fitted_operators_where_there_are_some_else_the_roofline(tokentape: Cli) -> None:
