@@ -269,6 +269,14 @@ def fits_of(machine: HardwareSpec, known: Iterable[dict[str, Fit]]) -> dict[str,
     return {fit.key: fit for _, fit in sorted(near, key=lambda pair: pair[0])}
 
 
+def fits_with(machine: HardwareSpec, folder: Path | None) -> dict[str, Fit]:
+    """`fits_of` the shipped constants and those of a folder. Raises BadSpec where the machine takes none of these."""
+    chosen, others = fits_of(machine, known(folder)), {id(fit) for fits in shipped() for fit in fits.values()}
+    if folder is not None and all(id(fit) in others for fit in chosen.values()):
+        raise BadSpec(f"{folder}: {machine.name} takes none of these constants: they are of another device; leave --fits out")
+    return chosen
+
+
 def of_others(machine: HardwareSpec, fits: Iterable[Fit]) -> tuple[str, ...]:
     """In words, in which of these operators this GPU was not measured, and whose constants time them: a line per device."""
     by_device: dict[str, list[str]] = {}

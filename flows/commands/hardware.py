@@ -302,7 +302,7 @@ def step(
     from tokentape.replay.estimate import Load
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
-    constants = {} if roofline else calibrate.fits_of(load_hardware(hardware), calibrate.known(fits)) if fits else None
+    constants = {} if roofline else calibrate.fits_with(load_hardware(hardware), fits) if fits else None
     made = estimated(store, model, hardware, load, trace, coverage, expert_format, constants, profile or PHYSICAL)
     if record:
         made.write(store)

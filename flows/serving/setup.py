@@ -227,7 +227,7 @@ def _fits(machine: HardwareSpec, geometry: Geometry, point: Point, tables: by_mo
     measured experts are asked for and there are none, or the profile takes whatever was measured."""
     if point.fits and point.profile == serving_fits.PROFILE:
         raise ValueError(f"--fits has no effect with --profile {point.profile}, whose numbers are --fit's; leave one of them out")
-    fits = calibrate.fits_of(machine, calibrate.known(Path(point.fits) if point.fits and not tables else None))
+    fits = calibrate.fits_with(machine, Path(point.fits) if point.fits and not tables else None)
     if point.expert_times not in MEASURED:
         raise unknown("source of expert times", point.expert_times, MEASURED)
     if point.expert_times == "measured":

@@ -100,7 +100,7 @@ def on_engine(
         shared,
         IndependentCoverage(),
         expert_format=engine.weight_format,
-        fits=calibrate.fits_of(machine, calibrate.known(None if tables else fits)),
+        fits=calibrate.fits_with(machine, None if tables else fits),
         dense_format=formats or {},
         kv_format=engine.kv_format,
         by_model=tables,

@@ -220,6 +220,8 @@ def test_steps_by_other_constants_are_recorded_apart(tokentape: Cli, folder: Pat
         tokentape.ok("step", "gpu", "llama-3-8b", "--fits", name, "--record")
     steps = tokentape.sql("select sum(seconds) as s from operations where step_id like 'llama-3-8b/%' group by step_id")
     assert len({step["s"] for step in steps}) == 2
+    refused = tokentape.refused("step", "gpu", "llama-3-8b", "--hardware", "mac-unified", "--fits", "mine").err
+    assert "mine: mac-unified takes none of these constants" in refused
 
 
 def test_fitted_operators_where_there_are_some_else_the_roofline(tokentape: Cli) -> None:
