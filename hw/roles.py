@@ -59,7 +59,9 @@ def roles_of(data: Any, engine: str, fast: str, backing: str, engines: Sequence[
     for role, name in given.items():
         if role not in known:
             raise BadSpec(f"{where}: roles: unknown role {role!r}; known: {', '.join(known)}")
-        names = name if role == "reads" and isinstance(name, list) else [name]
+        if role == "reads" and not isinstance(name, list):
+            raise BadSpec(f"{where}: roles.reads must be a list of tiers, found {name!r}")
+        names = name if role == "reads" else [name]
         there = engines if role in ENGINE_ROLES else tiers
         for one in names:
             if one not in there and not (one == "" and role not in ("main", "weights_home", "expert_home", "kv_home")):

@@ -21,6 +21,8 @@ from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed
 
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
+HOST = ("layer_s", "step_s")
+LAUNCHES = ("gemm", "attention", "experts", "elementwise")
 ROUNDING = 1.01  # published peaks are rounded: 4.13 TOPS, 1.83 GHz
 
 
@@ -43,7 +45,7 @@ class Engine:
     local_bytes_per_unit: Sourced | None = None  # shared memory, register-file class buffers
     compute_capability: Sourced | None = None  # CUDA's number of a GPU's generation: 8.0 A100, 8.9 Ada, 9.0 Hopper
     area_mm2: Sourced | None = None
-    # To start kernels with nothing to do: gemm, attention, experts, elementwise.
+    # To start kernels with nothing to do, by LAUNCHES.
     launch_s: dict[str, Sourced] = field(default_factory=dict)
 
     def bound_ops_per_s(self, dtype: str) -> float | None:
@@ -129,7 +131,7 @@ class HardwareSpec:
     idle_w: Sourced | None = None
     max_w: Sourced | None = None
     area_mm2: Sourced | None = None
-    host: dict[str, Sourced] = field(default_factory=dict)  # layer_s, step_s: of the host, that a device waits for
+    host: dict[str, Sourced] = field(default_factory=dict)  # seconds of the host that a device waits for, by HOST
     measured_as: str = ""  # the `device` of measured operator tables, e.g. NVIDIA A100-SXM4-80GB
 
     def numbers(self) -> list[tuple[str, Sourced]]:
@@ -360,6 +362,10 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     check_numbers(spec, where)
     if spec.n_devices % spec.data_parallel:
         raise BadSpec(f"{where}: data_parallel = {spec.data_parallel} does not divide n_devices = {spec.n_devices}")
+    tables = [("host", spec.host, HOST), *((f"engines.{k}.launch_s", v.launch_s, LAUNCHES) for k, v in spec.engines.items())]
+    for key, table, known in tables:
+        if unknown_keys := sorted(table.keys() - set(known)):
+            raise BadSpec(f"{where}: {key}: unknown key {unknown_keys[0]!r}; known: {', '.join(known)}")
     for name, engine in spec.engines.items():
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)
