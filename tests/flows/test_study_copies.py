@@ -61,10 +61,13 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
 
 
 def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
+    kelle = (SYSTEM_FOLDERS["kelle"] / "study.toml").read_text(encoding="utf-8")
     for text, message in (
         ('system = "kele"\nquestion = "?"\n', "unknown system 'kele'"),
         ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
         ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
+        (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
+        (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
     ):
         (tmp_path / "mine.toml").write_text(text)
         done = tokentape.refused("study", str(tmp_path / "mine.toml"))

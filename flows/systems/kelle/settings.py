@@ -13,6 +13,7 @@ from tokentape.flows.answers import Query, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
+from tokentape.policies.names import unknown
 from tokentape.replay.kelle.rows import Cell, Chip, Refresh, Requests, Setup, Variant
 from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Shares, Work, decisions, systems
 from tokentape.warehouse import models
@@ -102,6 +103,9 @@ class Settings(StudyFile):
     def points(self, group: Group) -> Iterator[Cell]:
         """Of a group: model, name of the workload and the work, system, and what is changed."""
         for given in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
+            for name, known in (("workload", self.workloads), ("system", SYSTEMS)):
+                if given[name] not in [*known]:
+                    raise unknown(name, str(given[name]), known)
             work = replace(self.workloads[given["workload"]], **{name: given[name] for name in OF_WORK if name in given})
             variant = Variant(**{name: given[name] for name in VARIED if name in given})
             yield given["model"], given["workload"], work, given["system"], variant
