@@ -369,11 +369,12 @@ def run(
     is_apart = not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
     with ending(pool):
         for trace_id, of_trace, n_jobs in jobs:
-            wanted, missing, reasons, ran_on = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
-            for machine in sorted(ran_on):  # which `check --repair` may have dropped
+            wanted, missing, reasons, there = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
+            for machine in sorted({*there.values()} - {""}):  # which `check --repair` may have dropped
                 record_machine(store.absolute, machine)
             impossible += reasons
-            n_found += n_jobs - len(missing) - len(reasons)
+            n_found += len(there)
+            total += len(missing) + len(reasons) + len(there) - n_jobs  # what is asked for twice is one run
             if missing:
                 results.remove_broken(store, set(missing))
                 try:
@@ -446,10 +447,10 @@ def _damaged(study: Study, store: Store) -> list[str]:
 
 def missing_of(
     store: Store, study: str, jobs: Iterable[Job], finished: set[str], is_telling: bool
-) -> tuple[dict[str, Job], dict[str, Job], list[Refused], set[str]]:
+) -> tuple[dict[str, Job], dict[str, Job], list[Refused], dict[str, str]]:
     """By their ids: jobs that a batch may be of, all where the pool tells of them, and those that have no whole result yet; the
-    reasons of those that can have none; the machines of those that have one."""
-    wanted, missing, reasons, ran_on = dict[str, Job](), dict[str, Job](), list[Refused](), set[str]()
+    reasons of those that can have none; the machines of those that have one, by their ids."""
+    wanted, missing, reasons, there = dict[str, Job](), dict[str, Job](), list[Refused](), dict[str, str]()
     for job in jobs:
         try:
             key = job.key(store, study)
@@ -460,9 +461,9 @@ def missing_of(
             wanted[key] = job
         if key not in finished:
             missing[key] = job
-        elif job.told[1]:
-            ran_on.add(job.told[1])
-    return wanted if is_telling else missing, missing, reasons, ran_on
+        else:
+            there[key] = job.told[1]
+    return wanted if is_telling else missing, missing, reasons, there
 
 
 def _run_batch(uri: str, study: str, batch: Batch) -> Ran:

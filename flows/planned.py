@@ -38,10 +38,10 @@ def planned(study: Study, store: Store) -> Planned:
     begin(uuid4().hex)
     jobs, _, impossible, finished = asked(study, store)
     n_found, left = 0, Counter[tuple[str, str, str]]()
-    for trace_id, of_trace, n_jobs in jobs:
-        _, missing, reasons, _ = missing_of(store, study.name, of_trace, finished, is_telling=False)
+    for trace_id, of_trace, _ in jobs:
+        _, missing, reasons, there = missing_of(store, study.name, of_trace, finished, is_telling=False)
         impossible += reasons
-        n_found += n_jobs - len(missing) - len(reasons)
+        n_found += len(there)
         left.update(("replays" if isinstance(job, Cell) else "system_runs", trace_id, job.told[0]) for job in missing.values())
     n_bytes: float | None = None
     cpu_s: float | None = None

@@ -64,7 +64,7 @@ def test_a_plan_is_what_a_run_then_does_and_leaves_the_store_alone(small: study.
     ran = grid.run(small, store)
     assert (plan.n_found, plan.n_left + len(plan.impossible), plan.n_bytes) == (0, 24, None)
     assert ran.n_run + len(ran.impossible) == 24
-    more = small.model_copy(update={"capacities": (*small.capacities, "75%")})
+    more = small.model_copy(update={"capacities": (*small.capacities, "75%", "75%")})  # twice the same is one run
     again = planned(more, store)
     assert (again.n_found, again.n_left + len(again.impossible)) == (ran.n_run, 8 + 24 - ran.n_run)
     tables = {path.parent for path in Path(store.root).rglob("replays-*.parquet")}
