@@ -325,14 +325,14 @@ def compare(
     """
     if not machines:
         raise ValueError("--machine names none; give shipped machines or my.toml, by commas")
-    for machine in machines:
-        load_hardware(machine)
+    hardware = [load_hardware(machine).name for machine in dict.fromkeys(machines)]
     profiles.load(asked.profile)
     every = [replace(asked, system=name) for name in dict.fromkeys((*ALWAYS, *names))]
     every.append(replace(asked, system="lru_offload", changes=BELADY, name=BOUND))
     systems = [one.made().name for one in every]
-    if len({*systems}) < len(systems):
-        raise ValueError(f"two of {', '.join(systems)} go by one name; rename a file of yours")
+    for names_of in (systems, hardware):
+        if len({*names_of}) < len(names_of):
+            raise ValueError(f"two of {', '.join(names_of)} go by one name; rename one of yours")
     tape, cells = tape_of(store, asked.trace_id, asked.model), list[Cell]()
     if not tape.geometry.hidden:
         raise ValueError("this tape records no widths and heads; give the model it was taken from with --model")

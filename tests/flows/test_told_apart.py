@@ -58,6 +58,8 @@ def test_a_machine_that_changed_is_another_one(tokentape: Cli, store: Store, tmp
         (tmp_path / version).write_text(f'base = "{MACHINE}"\nname = "mine"\n[static_w]\nvalue = {watts}\nsource = "assumed"\n')
         replay = ("replay", TAPE, "--policy", "lru", "--capacity", "50%", "--scope", "global", "--hardware", version)
         tokentape.ok(*replay)
+    done = tokentape.refused("compare", TAPE, "--machine", "old.toml,new.toml", "--budget", "60%")
+    assert "two of mine, mine go by one name" in done.err  # of a comparison's rows one would take the other's place
     tokentape.ok("load")
     with connect(tmp_path / "tape" / "warehouse.duckdb") as connection:
         names = rows.runs(connection, [TAPE])["hardware"].unique().to_list()
