@@ -111,6 +111,11 @@ class Study(Part):
             raise ValueError(f"{missing[0]} is missing; replays need {', '.join(OF_REPLAYS)}, runs of systems a [[grid]]")
         return self
 
+    def on(self, traces: tuple[str, ...]) -> Study:
+        """The study on these tapes, in place of those that it and its grids name."""
+        grid = (of.model_copy(update={"each": tuple({**fields, "trace": traces} for fields in of.each)}) for of in self.grid)
+        return self.model_copy(update={"traces": traces, "grid": tuple(grid)})
+
     def points(self) -> Iterator[dict[str, Any]]:
         """Fields of every run of a system, with its series; `trace`: a pattern."""
         for grid in self.grid:

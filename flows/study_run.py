@@ -71,7 +71,7 @@ def run_study(
 
     chosen = studies.load(name)
     if traces:
-        chosen = chosen.model_copy(update={"traces": traces})
+        chosen = chosen.on(traces)
     with bar(f"study {chosen.name}") as show:
         report = grid.run(chosen, store, runner or "threads", workers, show, pools)
     note(

@@ -9,6 +9,7 @@ from command import Cli
 from bench.docs import blocks, findings
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import grid, study
+from tokentape.flows.study_run import run_study
 from tokentape.warehouse.results import read_rows, run_ids, stored_run
 from tokentape.warehouse.tape import Store
 
@@ -73,6 +74,14 @@ def test_what_is_wrong_in_a_grid_is_one_line_before_anything_runs(
     done = tokentape.refused("study", written(tmp_path, text), "--workers", "1")
     assert says in done.err
     assert not run_ids(store, "system_runs")
+
+
+def test_tapes_that_are_given_take_the_place_of_those_that_grids_name(store: Store, tmp_path: Path) -> None:
+    text = SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h').replace(
+        '{ system = "kelle" }', '{ system = "kelle", trace = "no" }'
+    )
+    counts = run_study(written(tmp_path, text), store, workers=1, traces=("tiny-0001",))
+    assert counts == {"run": 12, "found": 0, "impossible": 4}
 
 
 def test_pages_of_findings_are_those_of_the_studies() -> None:
