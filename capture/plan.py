@@ -308,7 +308,7 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
 
 
 def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
-    """Prompts as token ids. A prompt with a question keeps its end, a document its beginning.
+    """Prompts as token ids. A prompt with a question, or in a chat template, keeps its end, a document its beginning.
 
     Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens. For table losses a
     document is all its pieces of the prompt's length. Raises ValueError for a prompt without tokens, or with one that the model
@@ -343,7 +343,7 @@ def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreT
         raise ValueError(f"data set {settings.dataset}, item {item.name}: its prompt has no tokens; remove it")
     longest, new = settings.max_prompt_tokens, settings.max_new_tokens
     forced: list[int] | None = None
-    is_document = item.answer is None and item.solution is None and not item.turns
+    is_document = item.answer is None and item.solution is None and not item.turns and not settings.chat_template
     if not is_document:
         prompt = ids[-longest:]
         if settings.teacher_forced:

@@ -138,6 +138,10 @@ def test_a_chat_is_the_models_template_of_all_its_turns(model_folder, tmp_path, 
     text = "[system]be brief[user]hi[assistant]yo[user]why[assistant]so"
     assert tokenizer.decode(tokens["token_id"].to_list()) == text[:-1]  # the last token of a request is no input
     assert tokens["phase"].to_list().count("prefill") == len(text) - 2
+    jsonl(tmp_path / "chat.jsonl", {"prompt": "a prompt that is cut where it begins"})
+    wrapped = replace(settings, model=str(tmp_path / "chat"), chat_template=True, teacher_forced=False, max_prompt_tokens=20)
+    cut = store.open(capture(wrapped, store)).read("tokens").filter(phase="prefill")
+    assert tokenizer.decode(cut["token_id"].to_list()) == "it begins[assistant]"
     for record in ({"messages": turns[:2]}, {"prompt": "x", "solution": ""}):
         jsonl(tmp_path / "chat.jsonl", {"messages": turns}, record)
         with pytest.raises(ValueError, match=r"item .*chat.jsonl:1: nothing follows its prompt; give it an answer"):
