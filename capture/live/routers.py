@@ -24,7 +24,7 @@ from tokentape.policies.kernels import dispatcher_of
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import WHERE_SIGNATURE, EventPlacement, Seen
-from tokentape.policies.scoring import gates, ranking
+from tokentape.policies.scoring import by_weight, gates, ranking
 from tokentape.policies.sliced import Controller, Events, SlicedCache, SliceMoE
 from tokentape.policies.sliced.strayed import low_error_frac, strayed
 from tokentape.policies.speculation.pools import restricted_topk, selections
@@ -357,7 +357,7 @@ class Resident(RouterSlot):
         coming = choice.coming
         if coming is None or coming.kind in ("draft", "rehearsal"):
             return
-        applied = choice.ids.cpu().numpy()
+        applied, _ = by_weight(choice.ids.cpu().numpy(), choice.weights.float().cpu().numpy())  # as a tape lists them
         kept = self._prompts if coming.kind == "prefill" else self._ids
         for name, rows in zip(coming.request_ids, coming.places(len(applied)), strict=True):
             kept.setdefault(name, [np.zeros((0, self.top_k), np.int64)] * len(self.blocks))
@@ -385,7 +385,7 @@ class Resident(RouterSlot):
             where(index, keys, counts[keys].astype(np.int64), held, near, np.asarray(self.place.params(), np.float64))
         looked_up = keys[near == 0]
         hits = np.ones(looked_up.size, np.bool_)
-        if self.cache is not None and looked_up.size:
+        if self.cache is not None:  # an event in which all are near is one
             bounds = np.array([0, looked_up.size], np.int64)
             hits = self.cache.advance((base + looked_up).astype(np.int32), bounds).astype(np.bool_)
         self.log.append((index, keys, near.astype(np.bool_), hits))

@@ -9,6 +9,7 @@ import torch
 from test_kv_cache import requests
 from tiny_families import build
 
+from tokentape.capture import models
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
@@ -193,14 +194,8 @@ def recall(tmp_path_factory):
     return store, capture(CaptureSettings("embedded", "recall", max_requests=4, max_new_tokens=12, device="cpu"), store)
 
 
-@pytest.mark.embedded
-@pytest.mark.parametrize("schedule", ["static", "orca", "layered", "chunked"])
-def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loaded, recall, schedule):
-    """docs/examples/my_placement.py beside an LRU cache: the same lookups and hits, one by one, and as many experts away."""
-    store, trace_id = recall
-    cut = {"chunked": "schedule.chunk_tokens=48", "layered": "schedule.n_max=3"}.get(schedule)
-    changes = {"schedule": schedule} | dict([cut.split("=")] if cut else []) | {"schedule.max_seqs": "3"}
-    system = system_of("docs/examples/my_system.toml", changes)
+def same_lookups(loaded, store, trace_id, system):
+    """Replay and model look up the same, one by one, and hit the same; what both counted."""
     tape = system_runs.tape_of(store, trace_id, None)
     machine = spec.load("h100-cxl-ndp")
     replayed = simulate(tape, tape.requests(), system, machine, Setting(expert_format="bf16"), logs=1 << 16, record=True)
@@ -217,11 +212,35 @@ def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loa
     keys = np.concatenate([index * n_experts + k[~near] for index, k, near, _ in slot.log])
     hits = np.concatenate([hit for *_, hit in slot.log])
     n = keys.size
-    assert slot.totals["n_away"] > 0
     assert np.array_equal(replayed.slots.log_keys[:n], keys)
     assert np.array_equal(replayed.slots.log_hits[:n], hits)
     assert slot.totals["n_lookups"] == n == int(replayed.slots.of_iteration[:, 0].sum())
     assert slot.totals["n_away"] == int(replayed.slots.of_iteration[:, 2].sum())
+    return slot.totals
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("schedule", ["static", "orca", "layered", "chunked"])
+def test_a_policy_from_a_file_decides_in_replay_what_it_decides_in_the_model(loaded, recall, schedule):
+    """docs/examples/my_placement.py beside an LRU cache: the same lookups and hits, one by one, and as many experts away."""
+    store, trace_id = recall
+    cut = {"chunked": "schedule.chunk_tokens=48", "layered": "schedule.n_max=3"}.get(schedule)
+    changes = {"schedule": schedule} | dict([cut.split("=")] if cut else []) | {"schedule.max_seqs": "3"}
+    system = system_of("docs/examples/my_system.toml", changes)
+    assert same_lookups(loaded, store, trace_id, system)["n_away"] > 0
+
+
+@pytest.mark.parametrize(("family", "changes"), [
+    ("DeepseekV3", {"residency": "lru"}),
+    ("Qwen3Moe", {"residency": "hysteresis", "place": "near_if_rare", "schedule": "static", "schedule.max_seqs": "3"}),
+])  # fmt: skip
+def test_experts_in_a_routers_own_order_and_events_without_lookups_count_as_on_a_tape(model_folder, store, family, changes):
+    settings = CaptureSettings(
+        model_folder(family), "math", max_requests=4, max_prompt_tokens=12, max_new_tokens=16, temperature=1.0
+    )
+    system = system_of("lru_offload", changes | {"residency.budget": "50%", "residency.scope": "global"})
+    loaded = models.load(models.find(settings.model), "cpu")
+    assert same_lookups(loaded, store, capture(replace(settings, device="cpu"), store), system)["n_lookups"] > 0
 
 
 @pytest.mark.embedded
