@@ -182,20 +182,20 @@ def plan(settings: CaptureSettings) -> Plan:
     source = models.find(settings.model)
     place = None if settings.device_map else models.resolve_device(settings.device)
     how = quantised.options(source, settings.quantization, place)
-    context, asked = source.context, settings.max_prompt_tokens + settings.max_new_tokens
-    if context is not None and asked > context:
-        raise ValueError(
-            f"{settings.max_prompt_tokens} prompt + {settings.max_new_tokens} new tokens exceed the context of {settings.model} "
-            f"({context}); lower --max-prompt-tokens or --max-new-tokens"
-        )
+    draft, asked = settings.speculation, settings.max_prompt_tokens + settings.max_new_tokens
+    small = models.find(draft.model_id) if draft is not None and draft.model_id else None
+    for of in (source,) if small is None else (source, small):
+        if of.context is not None and asked > of.context:
+            raise ValueError(
+                f"{settings.max_prompt_tokens} prompt + {settings.max_new_tokens} new tokens exceed the context of {of.model_id} "
+                f"({of.context}); lower --max-prompt-tokens or --max-new-tokens"
+            )
     found = datasets.items(settings.dataset, settings.max_requests, settings.split, settings.field, settings.subset)
     geometry = from_config(source.config.to_dict())
     if not geometry.n_experts and "losses" in settings.tables:
         raise ValueError(f"{settings.model} is a dense model without experts: there are no losses to record")
     if not geometry.n_experts and {"routing", "scores"} & set(settings.tables):
         raise ValueError(f"{settings.model} is a dense model without expert routers; use --tables requests,tokens,attention")
-    draft = settings.speculation
-    small = models.find(draft.model_id) if draft is not None and draft.model_id else None
     prints = [source.fingerprint] if small is None else [source.fingerprint, small.fingerprint]
     if draft is not None and draft.draft == "eagle":
         prints += manifest_for(source)["files"].values()

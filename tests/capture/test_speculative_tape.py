@@ -1,6 +1,8 @@
 """A tape of speculative decoding: every node of every pass, the accepted path as an ordinary tape, resumed byte for byte."""
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import polars as pl
@@ -9,6 +11,7 @@ import torch
 from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM
 
+from tokentape.capture import plan
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.speculation.pools import restricted_topk
@@ -207,3 +210,15 @@ def test_a_dense_model_has_no_elastic_draft(model_folder, prompts, store):
     settings = CaptureSettings(model_folder("Llama"), prompts, ("tokens",), **lengths, speculation=DraftSettings())
     with pytest.raises(ValueError, match="dense model"):
         capture(settings, store)
+
+
+def test_a_small_model_whose_context_is_too_short_is_refused(model_folder, prompts, tmp_path):
+    shutil.copytree(model_folder("Llama"), tmp_path / "small")
+    config = json.loads((tmp_path / "small/config.json").read_text())
+    (tmp_path / "small/config.json").write_text(json.dumps(config | {"max_position_embeddings": 24}))
+    draft = DraftSettings(f"model:{tmp_path / 'small'}")
+    settings = CaptureSettings(
+        model_folder("Llama"), prompts, ("tokens",), max_prompt_tokens=20, max_new_tokens=8, speculation=draft
+    )
+    with pytest.raises(ValueError, match=r"exceed the context of .*small \(24\)"):
+        plan.plan(settings)
