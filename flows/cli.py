@@ -278,7 +278,7 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return _say("stopped; no file is half-written, the same command goes on from here (capture: with --resume)", INTERRUPTED)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return _say("out of memory; lower --batch-size, --max-prompt-tokens or --workers, or choose another --device", 2)
+        return _say("out of memory; lower --batch-size, --max-prompt-tokens, --rate or --workers, or choose another --device", 2)
     if hasattr(error, "format_message"):  # the command line itself was wrong
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "tokentape"

@@ -325,7 +325,8 @@ def compare(
     """
     if not machines:
         raise ValueError("--machine names none; give shipped machines or my.toml, by commas")
-    hardware = [load_hardware(machine).name for machine in dict.fromkeys(machines)]
+    machines = list(dict.fromkeys(machines))
+    hardware = [load_hardware(machine).name for machine in machines]
     profiles.load(asked.profile)
     every = [replace(asked, system=name) for name in dict.fromkeys((*ALWAYS, *names))]
     every.append(replace(asked, system="lru_offload", changes=BELADY, name=BOUND))
