@@ -197,12 +197,12 @@ def run_engine(  # type: ignore[no-untyped-def]
         if has_drafts:
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
-            n_members, batch_tokens = st.form_batch(
+            n_members, batch_tokens, most = st.form_batch(
                 rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried
             )
             group = 0
             if n_members > 0:
-                n_of_groups = n_groups(steps, int64(carried[it.FULLEST]))
+                n_of_groups = n_groups(steps, most)
             for j in range(n_members):
                 r = members[j]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.GENERATED] == 0:

@@ -181,29 +181,32 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 
 
 @kernel(
-    "UniTuple(int64, 2)(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
+    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
     allocates=False,
 )
 def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
-    and `carried` (iteration.py); returns how many, and their tokens. rule: BatchRule.numbers(), the window, drafts drawn per
-    decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly."""
+    and `carried` (iteration.py); returns how many, their tokens, and those of the fullest replica. rule: BatchRule.numbers(), the
+    window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly."""
     budget, counts_decodes, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
-    for i in range(N_OF_SLICES):
-        carried[i] = 0.0
+    carried[PROMPTS] = 0.0
     if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
-        return 0, 0
+        return 0, 0, 0
     decodes = state[N_DECODE] + state[N_NODES] if counts_decodes else 0
-    room = budget - (decodes + n_replicas - 1) // n_replicas
-    n_members, tokens = 0, 0
-    last = N_CARRIED + N_OF_SLICES * (n_replicas - 1)
-    for i in range(N_CARRIED, last + N_OF_SLICES):
-        carried[i] = 0.0
+    n_members, tokens, first = 0, 0, 0  # of one replica alone the sums are its own
+    if n_replicas > 1:
+        decodes, first = (decodes + n_replicas - 1) // n_replicas, N_CARRIED
+    room, last = budget - decodes, first + N_OF_SLICES * (n_replicas - 1)
+    for of in range(first, last + 1, N_OF_SLICES):
+        carried[of] = 0.0
     while n_members < max_prompts:
-        of = N_CARRIED
-        for other in range(N_CARRIED + N_OF_SLICES, last + 1, N_OF_SLICES):
+        of = first
+        for other in range(first + N_OF_SLICES, last + 1, N_OF_SLICES):
             if carried[other] < carried[of]:
                 of = other
+        filled = int64(carried[of]) if n_replicas > 1 else tokens
+        if may_split and filled >= room:
+            break
         is_new = state[PARTIAL] < 0
         if not is_new:
             r = state[PARTIAL]
@@ -217,9 +220,8 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         if is_new and (state[N_DECODE] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
             break
         rest = requests[r, TARGET] - requests[r, POSITION]
-        filled = int64(carried[of])
         take = min(rest, room - filled) if may_split else rest
-        if take <= 0 or (not may_split and filled > 0 and filled + rest > room):
+        if not may_split and filled > 0 and filled + rest > room:
             break
         if is_new:
             state[FREE] -= blocks
@@ -234,26 +236,30 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         n_members += 1
         tokens += take
         before = requests[r, POSITION]
+        more = 1.0 if filled > 0 else 0.0  # else what is there is of the batch before
         carried[of] += take
-        carried[of + PROMPTS] += 1.0
-        carried[of + SEEN] += before + take
-        carried[of + SEEN_W] += take + min(before, window)
-        carried[of + HELD_W] += min(before + take, window)
+        carried[of + PROMPTS] = more * carried[of + PROMPTS] + 1.0
+        carried[of + SEEN] = more * carried[of + SEEN] + (before + take)
+        carried[of + HELD] = carried[of + SEEN]
+        carried[of + SEEN_W] = more * carried[of + SEEN_W] + (take + min(before, window))
+        carried[of + HELD_W] = more * carried[of + HELD_W] + min(before + take, window)
         if by_middle:
             middle = before + 0.5 * take
-            carried[of + PAIRS] += take * middle
-            carried[of + PAIRS_W] += take * min(middle, float(window))
+            pairs, pairs_w = take * middle, take * min(middle, float(window))
         else:
             full = min(max(window - before, 0), take)  # of its tokens see all before them
-            carried[of + PAIRS] += take * (before + 0.5 * (take + 1))
-            carried[of + PAIRS_W] += full * (before + 0.5 * (full + 1)) + (take - full) * window
-    fullest = N_CARRIED
-    for of in range(N_CARRIED, last + 1, N_OF_SLICES):
-        carried[of + HELD] = carried[of + SEEN]
+            pairs = take * (before + 0.5 * (take + 1))
+            pairs_w = full * (before + 0.5 * (full + 1)) + (take - full) * window
+        carried[of + PAIRS] = more * carried[of + PAIRS] + pairs
+        carried[of + PAIRS_W] = more * carried[of + PAIRS_W] + pairs_w
+    if n_replicas == 1:
+        return n_members, tokens, tokens
+    fullest = first
+    for of in range(first, last + 1, N_OF_SLICES):
         if carried[of] > carried[fullest]:
             fullest = of
     for i in range(N_OF_SLICES):
-        carried[FULLEST + i] = carried[fullest + i]
-        for of in range(N_CARRIED, last + 1, N_OF_SLICES):
-            carried[i] += carried[of + i]
-    return n_members, tokens
+        carried[FULLEST + i], carried[i] = carried[fullest + i], 0.0
+        for of in range(first, last + 1, N_OF_SLICES):
+            carried[i] += carried[of + i] if carried[of] > 0.0 else 0.0
+    return n_members, tokens, int64(carried[fullest])
