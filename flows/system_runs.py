@@ -355,7 +355,7 @@ def compare(
                     break
             cells.append(Cell(name, machine, made, reason, asked.budget or f"{room / 1e9:.4g} GB"))
             progress(len(cells), len(machines) * len(every))
-    for machine in dict.fromkeys(machines):
+    for machine in machines:
         rows = _at_rest(asked, [cell for cell in cells if cell.machine == machine], systems)
         results.write_rows(store, "comparisons", rows, of=f"{asked.trace_id} {rows[0]['hardware']} {_words(asked)}")
     if not any(cell.runs for cell in cells):

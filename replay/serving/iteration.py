@@ -44,8 +44,8 @@ EXPERT_BYTES, J_OF_BYTES, J_OF_OPS = range(len(PARTS), len(PARTS) + 3)
 N_COST = len(PARTS) + 3
 # Entries of what an iteration carries. Of the prompts' slices: tokens, how many, query-key pairs, keys and values that they
 # attend to, and that are then in the cache; of the decodes: how many, drafts of each, keys and values; the longest of their
-# contexts, -1 where nobody asks for it. _W: cut by the window. Behind them N_OF_SLICES again, of the replica that has the most
-# tokens, and then of each.
+# contexts, -1 where nobody asks for it. _W: cut by the window. Of several replicas N_OF_SLICES follow again: of the one
+# that has the most tokens, and then of each.
 PROMPT, PROMPTS, PAIRS, PAIRS_W, SEEN, SEEN_W, HELD, HELD_W, DECODES, NODES, KEYS, KEYS_W, LONGEST, FULLEST = range(14)
 N_OF_SLICES = DECODES
 N_CARRIED = FULLEST + N_OF_SLICES
@@ -359,7 +359,7 @@ def no_costs(geometry: Geometry) -> IterationCosts:
     n, layers = len(geometry.moe_layers), np.array(geometry.moe_layers)
     before = np.zeros((geometry.n_layers + 1, n))
     before[1:] = np.cumsum(np.arange(geometry.n_layers)[:, None] == layers, axis=0)
-    table, none = np.zeros((n + N_OTHER_ROWS, max(N_OF_KIND + len(EVENT), N_CARRIED + N_OF_SLICES))), np.zeros((2, n))
+    table, none = np.zeros((n + N_OTHER_ROWS, N_OF_KIND + len(EVENT))), np.zeros((2, n))
     code = "def cost(t):\n    t[t.shape[0] - 1, 0] = 1.0\n"
     roles = SimpleNamespace(near_compute="", expert_cache="", expert_home="", reads=())
     machine: Any = SimpleNamespace(roles=roles, data_parallel=1)
