@@ -38,8 +38,8 @@ class Tokens:
         decodes, context, prompt, prompts, before, turns, budget, kv_frac, recomputed, nodes = parts
         width = np.where(windows > 0, windows, np.inf)
         most = np.minimum(budget, width)
-        n, keys = prompt / prompts, decodes * np.minimum(context, most)
-        pairs = _pairs(before + n, width) - _pairs(before, width)
+        n, keys, cached = prompt / prompts, decodes * np.minimum(context, most), _pairs(before, width)
+        pairs = _pairs(before + n, width) - cached
         return Sums(
             tokens=np.broadcast_to(decodes * nodes + prompt, (max(map(len, parts)), 1)),
             decodes=decodes,
@@ -49,7 +49,8 @@ class Tokens:
             prompt=prompt,
             prompts=prompts,
             pairs=prompts * pairs,
-            length=_length(pairs, width),
+            length=_length(pairs + cached, width) - before,
+            before=np.minimum(before, width),
             seen=prompts * (n + np.minimum(before, width)),
             held=keys + prompts * np.minimum(before + n, most) * (prompt > 0),
             kept=decodes * nodes + np.minimum(prompt, prompts * budget),
@@ -66,12 +67,13 @@ class Sums:
     """What the rows of S steps are linear in, each broadcast to (S, layers).
 
     tokens: that pass a layer. decodes: requests that decode, each attending to `context` tokens on the mean, all together to
-    `keys` keys and values (windows cut them), in `scores` query-key pairs. prompt: tokens of `prompts` slices, with `pairs`
-    query-key pairs and `seen` keys and values; length: of whole prompts with as many pairs. held: keys and values in the cache;
-    near_frac: share of them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are
-    written, all where absent. logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer.
-    turns, kv_frac, recomputed: as Tokens. busiest, crowd: prompt tokens, and slices of prompts, of the replica that has the most,
-    for which the others wait, and whose pairs and seen are then told; all of them where absent.
+    `keys` keys and values (windows cut them), in `scores` query-key pairs; longest: of their contexts, 0 where all are alike.
+    prompt: tokens of `prompts` slices, with `pairs` query-key pairs and `seen` keys and values; length: of alike slices with as
+    many pairs, each behind `before` tokens of the cache that it sees. held: keys and values in the cache; near_frac: share of
+    them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are written, all where absent.
+    logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer. turns, kv_frac, recomputed:
+    as Tokens. busiest, crowd: prompt tokens, and slices of prompts, of the replica that has the most, for which the others wait,
+    and whose pairs and seen are then told; all of them where absent.
     """
 
     tokens: Floats
@@ -83,6 +85,7 @@ class Sums:
     prompts: Floats
     pairs: Floats
     length: Floats
+    before: Floats
     seen: Floats
     held: Floats
     logits: Floats
@@ -92,6 +95,7 @@ class Sums:
     kv_frac: Values = 1.0
     recomputed: Values = 0.0
     turns: Values = 1.0
+    longest: Floats | float = 0.0
     busiest: Floats | None = None
     crowd: Floats | None = None
 

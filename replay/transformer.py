@@ -295,7 +295,7 @@ class _Layers:
         g, sums = self.g, self.mixed
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim if g.kv_lora_rank else g.head_dim + g.value_dim) * g.attentions
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
-        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt}
+        shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt, "longest": sums.longest}
         beside = sums.decodes * np.minimum(sums.context, g.tokens_beside)
         states = sums.keys * self.is_state + 2.0 * beside
         row = replace(
@@ -315,8 +315,9 @@ class _Layers:
         shapes = self._heads(heads) | {
             "batch_size": sums.prompts if sums.crowd is None else sums.crowd,
             "isl": np.maximum(1.0, sums.length),
+            "before": sums.before,
         }
-        shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context}
+        shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context, "longest": sums.longest}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
             bytes=self.d * sums.seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,

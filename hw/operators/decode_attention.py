@@ -8,19 +8,20 @@ One tile is one KV head of one sequence; the queries of its group fill a few of 
 nothing, so that an SM takes the same time over a block of keys whether 1 or 64 heads share it. Where tiles are few, the keys are
 split: a further kernel combines the parts, 32 at a time. FlashAttention 2 splits grouped heads only (multi-head attention walks
 the whole context on one SM per head) and transposes grouped queries in further kernels where there are several sequences and KV
-heads; with a window it does neither, and every query head is a tile. With prompts in the same call (prompt_tokens) it walks the
-decodes as it does prompts: their time is in prefill attention's. FlashAttention 3 splits everything. With a window it takes
-narrow heads (64) in tiles of 192 rows and does not overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap =
-!is_local): all 192 cost time. FlashInfer's kernels, for caches of 8 bits where FlashAttention 2 would run, split everything and
-transpose nothing. Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count as 3
-(FlashAttention 2, transposes and combination) or 1.
+heads; with a window it does neither, and every query head is a tile. Its grid goes head by head, so that one of the last tiles is
+of the longest context (longest; 0 where all are alike) and goes on by itself when the others have ended. With prompts in the same
+call (prompt_tokens) it walks the decodes as it does prompts: reading the cache is told here, what walking takes beyond it with
+prefill attention. FlashAttention 3 splits everything. With a window it takes narrow heads (64) in tiles of 192 rows and does not
+overlap their softmax with arithmetic (hopper/tile_size.h, IntraWGOverlap = !is_local): all 192 cost time. FlashInfer's kernels,
+for caches of 8 bits where FlashAttention 2 would run, split everything, transpose nothing and leave prompts to another call.
+Writing the new keys and values into the cache is one more kernel (stores_kv). Kernels count as 3 (FlashAttention 2, transposes
+and combination) or 1.
 
 Fixed costs and blocks are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model the
 cache comes from memory (the default). Times never fall as the context grows; they may as the batch grows past the point where
 splitting ends.
 
-Not covered: sequences of unequal length in a batch (splitting balances them, single tiles do not), cascades, more than one
-query per sequence.
+Not covered: cascades, more than one query per sequence.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Paramet
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
-ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens", "kv_bits")
-DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0, **flash.KV_BITS}
+ARGUMENTS = (*COLUMNS, "stores_kv", "is_warm", "prompt_tokens", "kv_bits", "longest")
+DEFAULTS = {"step": 0, "window_size": 0, "stores_kv": 1, "is_warm": 0, "prompt_tokens": 0, **flash.KV_BITS, "longest": 0}
 PARAMETERS = (
     Parameter("launch_s", "s", 8e-6, 1e-6, 3e-5, "start and end of a kernel with nothing to do"),
     Parameter("further_kernel_s", "s", 1e-6, 1e-8, 1e-5, "a further kernel: the cache's write, combining up to 32 parts"),
@@ -58,7 +59,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
-    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens, kv_bits = arguments
+    batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens, kv_bits, longest = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
     launch_s, further_kernel_s = launch_s * gpu.slower, further_kernel_s * gpu.slower
     tile_s, block_s = tile_s * gpu.slower, block_s * gpu.slower
@@ -90,10 +91,14 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
     combining = np.where(splits > 1, 1.0 + splits / _PARTS_PER_PASS, 0.0)
     kernels = 0.0 if flash.runs_trtllm(gpu) else np.where(shared, 1.0, 3.0) if flash.runs_fa2(gpu) else 1.0
     further = stored + combining * kernels + 1.0 * flash.runs_fa3(gpu)
+    start_s = launch_s + further * further_kernel_s
     if flash.runs_fa2(gpu):
-        further = further + 3.0 * (packs & ~shared & (group > 1) & (batch > 1) & (kv_heads > 1))
-    own = np.where((prompt_tokens > 0) & flash.runs_fa2(gpu), 0.0, 1.0)
-    return Terms(own * (launch_s + further * further_kernel_s), own * compute_s, own * memory_s)
+        start_s = start_s + 3.0 * (packs & ~shared & (group > 1) & (batch > 1) & (kv_heads > 1)) * further_kernel_s
+        more = np.maximum(np.ceil(np.minimum(longest, window_tokens + 1.0) / block) - blocks, 0.0)
+        start_s = start_s + np.where(shared, 0.0, np.ceil(more / splits) * each_s)
+    is_beside = (prompt_tokens > 0) & ~shared & flash.runs_fa2(gpu)
+    own, read_s = np.where(is_beside, 0.0, 1.0), cache_bytes * gpu.s_per_byte(e_memory, COLD + 0.0 * cache_bytes)
+    return Terms(own * start_s, own * compute_s, np.where(is_beside, read_s, memory_s))
 
 
 def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, may: NDArray[np.bool_]) -> tuple[Floats, Floats]:

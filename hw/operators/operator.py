@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens", "decodes", "context")
+MAY_BE_0 = ("step", "window_size", "stores_kv", "is_warm", "kernel", "prompt_tokens", "decodes", "context", "longest", "before")
 
 Shapes = Mapping[str, NDArray[Any]]
 Floats = NDArray[np.float64]

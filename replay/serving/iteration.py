@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.by_model import ByModel
-from tokentape.hw.calibrate import Fit
+from tokentape.hw.calibrate import Fit, gpu_of
 from tokentape.hw.clock import background_w
 from tokentape.hw.codegen import Generated, Writer, around
+from tokentape.hw.operators.flash_attention import runs_fa2
 from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
@@ -86,8 +87,8 @@ OBJECTS = {
 }
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
-    "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "seen", "logits", "carries_prompt",
-    "busiest", "crowd", "share",
+    "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "before", "seen", "logits",
+    "carries_prompt", "longest", "busiest", "crowd", "share",
 )  # fmt: skip
 OF_RANKS = ("heavy", "wide")  # tokens and share of experts, were every rank as full as the fullest
 # Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
@@ -141,11 +142,12 @@ def cost(t):
     {after}
     {end}
 """
-# Where operators are fitted: a prompt of as many pairs, `_length` of replay/transformer.py.
+# Where operators are fitted: alike slices with as many pairs, behind as many tokens of the cache; `_length` of replay/tokens.py.
 _LENGTH = """\
-length = pairs / max(crowd, 1.0)
+before = max(0.0, (seen - busiest) / max(crowd, 1.0))
+length = pairs / max(crowd, 1.0) + before * (before + 1.0) / 2.0
 full = min(length, window * (window + 1.0) / 2.0) if window > 0.0 else length
-length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if window > 0.0 else 0.0)"""
+length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if window > 0.0 else 0.0) - before"""
 # Where the KV cache has a tier of its own: the share that it holds.
 _NEAR = """\
 held = 0.0
@@ -327,6 +329,8 @@ def iteration_costs(
     pack = by_model.pack if by_model else np.zeros(0)
     of_ranks = 1 + pack.size if ranks else 0  # where their curves begin
     pack = np.concatenate([pack, ranks.crowding.ravel()]) if ranks else pack
+    is_fitted = any("attention" in name for name in generated.operators)
+    asks_longest = not tracks and (bool(by_model) or (is_fitted and runs_fa2(gpu_of(machine))))
     outside = [coverage.outside(geometry)] if geometry.moe_layers else []
     outside += [ranks.outside] if ranks else []
     outside += [] if by_model else not_measured(machine, made, fits or {}, geometry, expert_format, dense_format, kv_format)
@@ -342,7 +346,7 @@ def iteration_costs(
             **({"fuller": fuller} if ranks else {}),
             **generated.operators,
         },
-        _table(generated, blocks, near_tokens, first_column, pack, bool(by_model), machine.data_parallel),
+        _table(generated, blocks, near_tokens, first_column, pack, asks_longest, machine.data_parallel),
         before,
         np.array([moe for moe, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
@@ -387,7 +391,7 @@ def _ranks(machine: HardwareSpec) -> int:
 
 
 def _table(
-    made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, has_tables: bool, n_replicas: int
+    made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, asks_longest: bool, n_replicas: int
 ) -> Floats:
     constants = np.concatenate([[near_tokens], pack])
     n_carried = N_CARRIED + N_OF_SLICES * n_replicas
@@ -399,7 +403,7 @@ def _table(
     varying = rows[:, (rows != rows[0]).any(axis=0)]
     table[: blocks.n - 1, ALIKE] = [kinds.setdefault(row.tobytes(), len(kinds)) for row in varying]
     table[CONSTANTS, : constants.size] = constants
-    table[CARRIED, LONGEST] = 0.0 if has_tables else -1.0
+    table[CARRIED, LONGEST] = 0.0 if asks_longest else -1.0
     return table
 
 
@@ -632,7 +636,8 @@ def _source(
         keys += ["context = scores / max(n_decodes, 1.0)", "scores = scores * (1.0 + n_nodes)"]
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if window_frac else []
-    start += [f"first = 1\nlongest = t[carried, {LONGEST}]"] if has_tables else []
+    longest = "0.0" if has_tracks else f"max(0.0, t[carried, {LONGEST}])"
+    start += [f"first = 1\nlongest = {longest}"] if "longest" in text or has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     shared, layer = _apart(made.layer, {"share", "wide", *EVENT, *(("context", *TRACK) if has_tracks else ())})
     shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]

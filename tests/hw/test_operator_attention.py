@@ -1,13 +1,19 @@
 """Prefill and decode attention on GPUs: by hand, and properties."""
 
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.fit import fit
+from tokentape.hw.spec import load
+from tokentape.replay.passes import fits_of
 
 decode_attention, prefill_attention = OPERATORS["decode_attention"], OPERATORS["prefill_attention"]
 # Of both FlashAttention generations.
@@ -145,3 +151,98 @@ def test_caches_of_eight_bits_are_read_by_tiles_of_whole_groups():
     lone = {"batch_size": 1, "isl": 1, "step": 8191, "num_heads": 1, "num_key_value_heads": 1, "head_dim": 128}
     fa2, split = (compute_s(decode_attention, (0, 0, 0, 1e-6, 1), **lone, kv_bits=bits) for bits in (16, 8))
     assert fa2 / split == pytest.approx(64 / 36)
+
+
+def one_s(gpu, **changed):
+    """Of one prefill call and one decode call with it, on grouped heads of 128 where launches cost nothing."""
+    one = {"num_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "batch_size": 1, "isl": 64, "stores_kv": 0} | changed
+    n = one.get("decodes", 0)
+    decodes = {"batch_size": max(n, 1), "isl": 1, "step": one.get("context", 1) - 1, "prompt_tokens": one["isl"]}
+    prompts = prefill_attention.seconds(gpu, np.array([0, 1e-6, 0.5, 0.5]), shapes(**one))[0]
+    return prompts, decode_attention.seconds(gpu, np.array([0, 0, 1e-6, 1e-6, 0.5]), shapes(**(one | decodes)))[0] * (n > 0)
+
+
+def test_decodes_beside_prompts_by_hand():
+    """Three of 300 keys, 8 heads on 2 KV heads: 24 tiles of 3 blocks in 12 waves over two SMs, two tiles to an SM. A wave holds
+    fewer heads than a group, so that all three others read its keys again. Of two more blocks, one tile walks last."""
+    alone, _ = one_s(TOY2)
+    block_s, tile_s = 4 * 64 * 128 * (128 + 32) / (1e12 * 0.5), CYCLE * 1e-6 / 2
+    once_s = 3 * 300 * 2 * 128 * 4 / (1e12 * 0.5)
+    walk_s = 12 * (tile_s + 3 * block_s)
+    prompts, decodes = one_s(TOY2, decodes=3, context=300)
+    assert decodes == pytest.approx(once_s)
+    assert prompts - alone == pytest.approx((walk_s**3 + (4 * once_s) ** 3) ** (1 / 3) - once_s)
+    assert one_s(TOY2, decodes=3, context=300, longest=600)[0] - prompts == pytest.approx(2 * block_s)
+
+
+def test_what_takes_prompts_apart_times_decodes_apart():
+    """Other generations, and FlashInfer's kernels for a cache of 8 bits."""
+    for gpu, bits in ((TOY3, 16), (BLACKWELL, 16), (TOY2, 8), (A100, 8)):
+        alone, (prompts, decodes) = one_s(gpu, kv_bits=bits), one_s(gpu, kv_bits=bits, decodes=9, context=700, longest=4000)
+        assert prompts == alone[0]
+        assert decodes == one_s(gpu, kv_bits=bits, decodes=9, context=700, isl=1)[1] > 0
+
+
+def test_one_long_context_goes_on_when_the_others_have_ended():
+    """FlashAttention 2 walks it block by block; as long as the longest of alike ones at least, and no longer than all as long."""
+    several = decode(np.array([1, 16, 64, 300]), 500, 32, 8)
+    alike = decode_attention.seconds(A100, DECODE, several)
+    assert np.array_equal(decode_attention.seconds(A100, DECODE, several | {"longest": np.full(4, 500)}), alike)
+    skewed = decode_attention.seconds(A100, DECODE, several | {"longest": np.full(4, 6000)})
+    as_long = decode_attention.seconds(A100, DECODE, decode(np.array([1, 16, 64, 300]), 6000, 32, 8))
+    assert np.all((skewed > alike) & (skewed[1:] < as_long[1:]).all())
+    assert np.array_equal(
+        decode_attention.seconds(H100, DECODE, several | {"longest": np.full(4, 6000)}),
+        decode_attention.seconds(H100, DECODE, several),
+    )
+
+
+@pytest.mark.parametrize("gpu", [A100, H100, TOY2, BLACKWELL])
+@pytest.mark.parametrize("window_size", [0, 256])
+def test_a_slice_walks_what_is_cached(gpu, window_size):
+    """One tile of 64 tokens walks as many blocks as there are keys; slices of a prompt take no less than the whole of it, and
+    their time grows with what is before them, up to the window."""
+    before = np.array([0, 100, 1000, 10_000, 100_000])
+    made = prefill_attention.seconds(
+        gpu, PREFILL, prefill(1, 64, 8, 2, before=np.minimum(before, window_size or 1e9), window_size=window_size)
+    )
+    assert np.all(np.diff(made) >= 0)
+    assert (made[-1] > 4 * made[0]) == (window_size == 0)
+    cut = prefill_attention.seconds(gpu, PREFILL, prefill(1, 512, 32, 8, before=512 * np.arange(16)))
+    assert cut.sum() > prefill_attention.seconds(gpu, PREFILL, prefill(1, 8192, 32, 8))[0]
+
+
+MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data" / "gpu" / "rtxpro6000_vllm0.19_by_model"
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured calls are not here")
+@pytest.mark.parametrize(("model", "kv_heads"), [("Llama-3.1-8B", 8), ("Qwen3-30B-A3B-Instruct-2507", 4)])
+def test_measured_calls_of_prompts_and_decodes(model, kv_heads):
+    """19,364 calls of FlashAttention 2, on a GPU whose constants are of prompts and decodes apart: nothing is fitted on them."""
+    table = pl.read_csv(MEASURED / model / "tp1" / "attention.csv").cast(pl.Float64)
+    prompt, before, n, context, measured = (of.to_numpy() for of in table)
+    machine = load("rtxpro6000")
+    fits, gpu = fits_of(machine, "bf16"), gpu_of(machine)
+    heads = {"num_heads": 32, "num_key_value_heads": kv_heads, "head_dim": 128, "stores_kv": 0}
+    prompts = heads | {
+        "batch_size": 1,
+        "isl": np.maximum(prompt, 1),
+        "before": before,
+        "decodes": n,
+        "context": (context + 1) * (n > 0),
+    }
+    decodes = heads | {"batch_size": np.maximum(n, 1), "isl": 1, "step": context, "prompt_tokens": prompt}
+    predicted = (prompt > 0) * fits["prefill_attention"].seconds(gpu, shapes(**prompts))
+    predicted += (n > 0) * fits["decode_attention"].seconds(gpu, shapes(**decodes))
+    error = predicted / (1e-6 * measured) - 1
+    parts = {
+        "decodes": prompt == 0,
+        "prompts": (n == 0) & (before == 0),
+        "slices": (n == 0) & (before > 0),
+        "mixed": (n > 0) & (prompt > 0),
+    }
+    mape = {name: np.abs(error[of]).mean() for name, of in parts.items()}
+    assert mape["decodes"] < 0.08
+    assert mape["prompts"] < 0.06
+    assert mape["slices"] < 0.09
+    assert mape["mixed"] < 0.14

@@ -18,12 +18,13 @@ from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.models import load as load_model
 
 
-def test_a_slice_has_the_pairs_of_its_tokens_and_the_length_of_a_whole_prompt_with_as_many():
+def test_a_slice_has_the_pairs_of_its_tokens_and_the_length_of_alike_slices_with_as_many():
     """Worked by hand: tokens 4, 5, 6 see 4, 5 and 6 keys, or with a window of 5 at most 5."""
     sums = Tokens(prompt=3, before=3).sums(np.array([0, 5]))
     assert sums.pairs.tolist() == [[15, 14]]
     assert sums.seen.tolist() == [[6, 6]]
-    assert sums.length[0, 0] == pytest.approx((121**0.5 - 1) / 2)
+    assert sums.length.tolist() == [[3, 3]]
+    assert sums.before.tolist() == [[3, 3]]
     assert Tokens(prompt=5000).sums(np.array([0, 128, 5000])).length.tolist() == [[5000, 5000, 5000]]
 
 
