@@ -71,7 +71,7 @@ def parsed(kind: type[P], path: Path, is_brief: bool = False, **told: Any) -> P:
     briefly = fields.pop("demo", {})
     fields |= {name: _picked(fields[name], of) for name, of in briefly.items()} if is_brief else {}
     try:
-        return kind.model_validate(_absolute(told | fields, path.resolve().parent))
+        return kind.model_validate(_absolute(told | fields, path.resolve().parent, f"{path}: "))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
@@ -84,12 +84,14 @@ def _picked(value: Any, of: Any) -> Any:
     return [one for one in value if one.get("series", one.get("name")) in of] if is_of_names else of
 
 
-def _absolute(value: Any, folder: Path) -> Any:
-    """The value with paths of machines and policies made absolute; an absolute path stays as it is."""
+def _absolute(value: Any, folder: Path, where: str) -> Any:
+    """The value with paths of machines and policies made absolute; an absolute path stays as it is. Raises ValueError for NaN."""
     if isinstance(value, dict):
-        return {name: _absolute(of, folder) for name, of in value.items()}
+        return {name: _absolute(of, folder, f"{where}{name}.") for name, of in value.items()}
     if isinstance(value, list):
-        return [_absolute(of, folder) for of in value]
+        return [_absolute(of, folder, f"{where}{i}.") for i, of in enumerate(value)]
+    if value != value:
+        raise ValueError(f"{where[:-1]} is nan; give a number")
     is_file = isinstance(value, str) and (value.endswith(".toml") or is_path(value))
     return str(folder / value) if is_file else value
 

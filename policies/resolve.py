@@ -71,7 +71,7 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
                 made = kind(value)
             except (TypeError, ValueError, OverflowError):
                 continue
-            if made == value or (made == made) == isinstance(value, str):  # nan is no number that a person gives
+            if made == value or (made == made and isinstance(value, str)):  # nan is no number that a person gives
                 return made
     if not any(kind in _IN_ORDER or scalar_of(kind) for kind in kinds):
         return value  # a type of the policy's own

@@ -38,6 +38,7 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
         (GOOD.replace('"lru"', '"lur"'), "did you mean 'lru'"),
         (GOOD + "params = { profile_frac = 0.1 }", "profile_frac"),
         ("capacities = [", "not TOML"),
+        (GOOD + "params = { half_life_passes = nan }", r"mine\.toml: policies\.0\.params\.half_life_passes is nan"),
     ],
 )
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
