@@ -144,9 +144,11 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
 def _requests(
     rows: RoutedRows, first: np.ndarray, dataset: str, stated: dict[int, int], known: dict[int, np.ndarray]
 ) -> pa.Table:
-    ids, bounds = rows.grouped.request_ids, rows.grouped.bounds
-    n_output = np.add.reduceat(rows.is_decode[first], bounds[:-1], dtype=np.int64)
-    n_prompt = rows.position[first[bounds[:-1]]] + np.diff(bounds) - n_output  # with what was not recorded before the first row
+    ids, bounds, places = rows.grouped.request_ids, rows.grouped.bounds, rows.position[first].astype(np.int64)
+    counted = np.diff(places, prepend=0)  # a token, and those before it that were not recorded
+    counted[bounds[:-1]] = 1
+    n_output = np.add.reduceat(np.where(rows.is_decode[first], counted, 0), bounds[:-1])
+    n_prompt = places[bounds[1:] - 1] + 1 - n_output  # with what came before the first row
     n_stated = [stated.get(i, n) for i, n in zip(ids.tolist(), n_output.tolist(), strict=True)]
     prompts = [known[i][:n] if i in known else None for i, n in zip(ids.tolist(), n_prompt.tolist(), strict=True)]
     return request_table(n_prompt, n_stated, dataset, ids=ids, prompts=prompts)

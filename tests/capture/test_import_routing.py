@@ -113,6 +113,8 @@ def test_tokens_that_a_request_skips_are_missing_rows(tmp_path: Path, imported: 
         "expected": len(rows()), "found": len(rows()) - 2 * len(LAYERS), "missing_by_layer": {}
     }  # fmt: skip
     assert tape.read("tokens").height == 2 * (PROMPT + DECODED - 1), "what is flagged is no damage"
+    inner = imported(write(tmp_path, "csv", [row for row in rows() if row["tok"] not in (1, PROMPT)], "inner"), Layout(NAMED))
+    assert inner.read("requests").select("n_prompt_tokens", "n_output_tokens").rows() == [(PROMPT, DECODED)] * 2
 
 
 def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..., Tape]) -> None:
