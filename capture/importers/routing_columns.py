@@ -45,7 +45,8 @@ USUAL = Columns("request_id", "position", "layer", "expert_ids", "gate_weights",
 class Layout:
     """How the files are to be read; see routing_table.py. where: (column, value) of the rows that count. names: columns of a CSV
     without a header, the last one all that follows. prefill: what a phase is in prefill, a regular expression; any other decodes.
-    stated: fields of the first JSON line with the experts per layer and the model. preset: that it was made from, of PRESETS."""
+    stated: fields of the first JSON line with the experts per layer and the model. rank: column that counts a token's rows.
+    preset: that it was made from, of PRESETS."""
 
     columns: Columns = Columns()
     form: str | None = None
@@ -56,6 +57,7 @@ class Layout:
     names: tuple[str, ...] = ()
     prefill: str | None = None
     stated: tuple[str, str] | None = None
+    rank: str | None = None
     preset: str | None = None
 
     @classmethod
@@ -131,7 +133,10 @@ def part_of(
         refuse(columns["weights"].list.len() != ids.list.len(), frame[found["weights"]], where, "as many weights as experts")
     part = pl.DataFrame(columns)
     if is_one and layout.top_k != 1:
-        part, where = _gathered(part, layout.top_k or (geometry.top_k if geometry else None), where)
+        if layout.rank is not None:
+            need(frame, layout.rank, where.path)
+        ranks = None if layout.rank is None else whole_column(frame[layout.rank], where, MAX_EXPERTS - 1, from_text)
+        part, where = _gathered(part, layout.top_k or (geometry.top_k if geometry else None), where, ranks)
     k = int(part["ids"].list.len()[0])
     refuse(part["ids"].list.len() != k, part["ids"], where, f"{k} experts as in the rows before")
     if layout.top_k not in (None, k):
@@ -216,7 +221,7 @@ def _lists(column: pl.Series, where: Row, from_text: bool, kind: Any) -> tuple[p
     return gathered, is_one
 
 
-def _gathered(part: pl.DataFrame, top_k: int | None, where: Place) -> tuple[pl.DataFrame, Place]:
+def _gathered(part: pl.DataFrame, top_k: int | None, where: Place, ranks: pl.Series | None) -> tuple[pl.DataFrame, Place]:
     """One row per token and layer from one per expert: consecutive rows of one token, or k of one layer where none is counted."""
     keys = ["request", "layer", "is_decode", "position"]
     changed = part.select(pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in keys)).to_series().to_numpy()
@@ -234,6 +239,9 @@ def _gathered(part: pl.DataFrame, top_k: int | None, where: Place) -> tuple[pl.D
     else:
         begins = np.flatnonzero(changed)
     offsets = np.concatenate((begins, [len(part)])).astype(np.int64)
+    if ranks is not None:
+        counted = np.arange(len(part)) - np.repeat(begins, np.diff(offsets))
+        refuse(ranks != counted, ranks, where, "the number of its row among its token's, from 0")
     gathered = part[begins.tolist()].select(keys)
     for name in ("ids", "weights"):
         if name in part.columns:
