@@ -12,7 +12,7 @@ A prompt is written by the model's chat template; blocks of its tokens that begi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ import polars as pl
 from tokentape.capture import datasets
 from tokentape.capture.importers.column_limits import span
 from tokentape.capture.importers.limits import BadImport, finite
-from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, prefix_blocks, write_tape
 from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
 
@@ -42,7 +42,7 @@ def import_chats(
     Arrivals are those of the answers' turns, else of their chats, else all 0 (the manifest's settings say which). Raises
     BadImport naming the record, ValueError for an unknown data set, OSError where the hub cannot be reached.
     """
-    rows, seen, left_out = list[tuple[float | None, int, int, list[int]]](), dict[tuple[int, tuple[int, ...]], int](), 0
+    rows, seen, left_out = list[tuple[float | None, int, int, list[int]]](), dict[tuple[int, Hashable], int](), 0
     kinds = set[str]()
     for number, record in enumerate(islice(datasets.records(name, split, subset), n)):
         for turns, answer in _answers(record, f"{name} record {number}"):
@@ -53,7 +53,8 @@ def import_chats(
             prompt = _prompt(tokenizer, turns, f"{name} record {number}")
             kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")
             came = answer.get("timestamp", record.get("timestamp"))
-            rows.append((_seconds(came, f"{name} record {number}"), len(prompt), len(output), _blocks(prompt, seen)))
+            parts = (tuple(prompt[start : start + BLOCK_TOKENS]) for start in range(0, len(prompt), BLOCK_TOKENS))
+            rows.append((_seconds(came, f"{name} record {number}"), len(prompt), len(output), prefix_blocks(parts, seen)))
     if not rows:
         raise BadImport(f"{name}: no chat with an answer; give one with turns of a user and an assistant")
     arrivals = "none" if any(row[0] is None for row in rows) else "chat" if "chat" in kinds else "turn"
@@ -93,15 +94,6 @@ def _prompt(tokenizer: Any, turns: list[Turn], where: str) -> list[int]:
     if not tokenizer.chat_template:
         return list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
     return datasets.chat_ids(tokenizer, said, where)
-
-
-def _blocks(prompt: list[int], seen: dict[tuple[int, tuple[int, ...]], int]) -> list[int]:
-    """Ids of the prompt's blocks: equal where the block and all before it are."""
-    found, before = list[int](), -1
-    for start in range(0, len(prompt), BLOCK_TOKENS):
-        before = seen.setdefault((before, tuple(prompt[start : start + BLOCK_TOKENS])), len(seen))
-        found.append(before)
-    return found
 
 
 def _seconds(came: Any, where: str) -> float | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import polars as pl
 
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, span, whole_column
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport, finite, json_lines, read_all, shown, whole
-from tokentape.capture.importers.rows import NO_MODEL, Source, write_tape
+from tokentape.capture.importers.rows import NO_MODEL, Source, prefix_blocks, write_tape
 from tokentape.capture.importers.table_files import csv_text, need
 from tokentape.capture.rows import request_table
 from tokentape.warehouse.tape import Store
@@ -95,7 +95,7 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
 
 
 def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
-    (arrival, n_prompt, n_output), rows = form.columns, list[tuple[Any, ...]]()
+    (arrival, n_prompt, n_output), rows, seen = form.columns, list[tuple[Any, ...]](), dict[tuple[int, Hashable], int]()
     came = " or ".join(filter(None, (arrival, form.or_arrival)))
     without = " or ".join(form.never)
     wanted = ", ".join(filter(None, (came, n_prompt, n_output, form.also, form.blocks, without and f"no {without}")))
@@ -107,7 +107,7 @@ def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame
             stamp = arrival if arrival in line else form.or_arrival
             came_s = finite(line[stamp], f"{where}: {stamp}") * form.unit_s if arrival else 0.0
             lengths = [whole(line[name], f"{where}: {name}") for name in (n_prompt, n_output)]
-            rows.append((came_s, *lengths, _blocks(line, lengths[0], form, where) if form.blocks else None))
+            rows.append((came_s, *lengths, prefix_blocks(_blocks(line, lengths[0], form, where), seen) if form.blocks else None))
     if not rows:
         raise BadImport(f"{files[0]}: no lines; give a trace of requests")
     schema: dict[str, Any] = {"arrival_s": pl.Float64, "n_prompt_tokens": pl.Int64, "n_output_tokens": pl.Int64}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -90,6 +91,15 @@ class Source:
             digest.update(b"\0" * (number > 0))
             digest.update(part)
         return f"{slug}-{digest.hexdigest()[:8]}"
+
+
+def prefix_blocks(blocks: Iterable[Hashable], seen: dict[tuple[int, Hashable], int]) -> list[int]:
+    """Ids of a prompt's blocks: equal where the block and all before it are. seen: those of all prompts of the trace."""
+    found, before = list[int](), -1
+    for block in blocks:
+        before = seen.setdefault((before, block), len(seen))
+        found.append(before)
+    return found
 
 
 def write_import(store: Store, source: Source, rows: RoutedRows) -> str:

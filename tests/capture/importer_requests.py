@@ -61,14 +61,18 @@ def mooncake_text(rng: random.Random) -> str:
     lines = []
     for i in range(6):
         n_prompt = rng.randint(1, 1500)
-        blocks = [rng.randrange(10**6) for _ in range(-(-n_prompt // 512))]
+        blocks = [rng.randrange(3) for _ in range(-(-n_prompt // 512))]
         lines.append({"timestamp": i * 27, "input_length": n_prompt, "output_length": rng.randint(0, 99), "hash_ids": blocks})
     return "\n".join(map(json.dumps, lines)) + "\n"
 
 
 def mooncake_requests(raw: bytes) -> Rows:
     rows = [json.loads(line) for line in raw.decode("utf-8-sig").split("\n") if line.strip()]
-    return request_rows([(r["timestamp"] / 1000, r["input_length"], r["output_length"], tuple(r["hash_ids"])) for r in rows])
+    prefixes = [[tuple(r["hash_ids"][: i + 1]) for i in range(len(r["hash_ids"]))] for r in rows]
+    ids = {prefix: i for i, prefix in enumerate(dict.fromkeys(prefix for of in prefixes for prefix in of))}
+    blocks = [tuple(ids[prefix] for prefix in of) for of in prefixes]
+    lengths = [(r["timestamp"] / 1000, r["input_length"], r["output_length"]) for r in rows]
+    return request_rows([(*of, held) for of, held in zip(lengths, blocks, strict=True)])
 
 
 def vllm_text(rng: random.Random) -> str:
