@@ -8,15 +8,17 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tokentape.warehouse.config_fields import doubts
+from tokentape.warehouse.config_fields import doubts, text_config
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_sizes import total_params
 
 FOLDER = Path(__file__).parent / "models"
+_ROUTER = ("norm_topk_prob", "n_group", "topk_group", "topk_method", "routed_scaling_factor")
 
 
 class Published(BaseModel):
@@ -34,7 +36,7 @@ class Model(BaseModel):
 
     note: what to know before trusting the counts; of a user's own config, steps and serving say it too. kept_16_bit: kinds of
     weights (hw/work.py) that its quantised checkpoints leave as they are. tokens_of_text: what its tokenizer makes of scientific
-    text, over what Qwen3's does (docs/serving.md).
+    text, over what Qwen3's does (docs/serving.md). router: what a config of the user's own says of how experts are chosen.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,6 +48,7 @@ class Model(BaseModel):
     note: str = ""
     kept_16_bit: tuple[str, ...] = ("router", "head")
     tokens_of_text: float = 1.0
+    router: dict[str, Any] = {}
 
     def formats(self, weight_format: str) -> dict[str, str]:
         """Of weights but routed experts by kind (hw/work.py), where the checkpoint is quantised to this format."""
@@ -129,4 +132,5 @@ def _read(path: Path) -> Model:
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return Model(name=name, geometry=geometry, source=str(path), published=None, note=doubts(config))
+    router = {name: value for name in _ROUTER if (value := text_config(config).get(name)) is not None}
+    return Model(name=name, geometry=geometry, source=str(path), published=None, note=doubts(config), router=router)

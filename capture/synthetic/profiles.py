@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tokentape.capture.synthetic import context, tabled
@@ -41,18 +43,21 @@ def default_generator() -> Generator:
     return Generator(**{name: number["value"] for name, number in _SHIPPED["generator"].items()})
 
 
-def profile(name: str, geometry: Geometry) -> Profile:
-    """The profile of a shipped model, or of any geometry under a name. A fit counts only for the shape it was made for."""
+def profile(name: str, geometry: Geometry, router: Mapping[str, Any] = MappingProxyType({})) -> Profile:
+    """The profile of a shipped model, or of any geometry under a name. A fit counts only for the shape it was made for.
+
+    router: parameters of the score rule that the model's own config has. Raises ValueError for those that no router can have.
+    """
     generator, sources, fit = default_generator(), _sources("generator"), FITS.get(name.lower())
     if fit is None or fit["shape"] != _shape(geometry):
         calibrated: dict[str, Any] = _uncalibrated(f"{name} has no fit: the generator's defaults, not fitted to any measurement")
     else:
         generator, sources["sd_b"] = replace(generator, sd_b=fit["sd_b"]), f"fitted to claim {fit['claim_id']}"
         calibrated = {"is_calibrated": True, "fit": {"anchor": ANCHOR, **fit, **_SHIPPED["calibration"]}}
-    return _profile(generator, *_score_rule(geometry), {"generator": FORMULA, "sources": sources, **calibrated})
+    return _profile(generator, *_score_rule(geometry, router), {"generator": FORMULA, "sources": sources, **calibrated})
 
 
-def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None = None) -> Profile:
+def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None, router: Mapping[str, Any]) -> Profile:
     """The profile of a model under one of ROUTINGS; counts: the file of `table`. Raises ValueError for anything else."""
     if routing not in ROUTINGS:
         raise ValueError(f"routing {routing!r} is unknown; choose {', '.join(ROUTINGS)}")
@@ -60,7 +65,7 @@ def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None =
         raise ValueError("routing table is drawn from --counts FILE, and no other routing is: give both or neither")
     if counts is not None:
         return table_profile(counts, geometry)
-    return context_profile(name, geometry) if routing == "context" else profile(name, geometry)
+    return context_profile(name, geometry) if routing == "context" else profile(name, geometry, router)
 
 
 def context_generator() -> context.Context:
@@ -107,13 +112,25 @@ def _shape(geometry: Geometry) -> dict[str, int]:
     return {"n_moe_layers": len(geometry.moe_layers), "n_experts": geometry.n_experts, "top_k": geometry.top_k}
 
 
-def _score_rule(geometry: Geometry) -> tuple[str, dict[str, Any], str]:
+def _score_rule(geometry: Geometry, router: Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
     """Rule, parameters as a capture of the model would record them, and where they are from."""
     known = _SHIPPED["score_rules"].get(geometry.architecture)
     if known is None:
         source = f"assumed: {geometry.architecture} is not listed; softmax over all experts, not renormalised"
         return "softmax", {"top_k": geometry.top_k, "norm_topk_prob": False}, source
-    params = {"top_k": geometry.top_k, **known["params"]}
+    stated = {name: router[name] for name, usual in known["params"].items() if router.get(name, usual) != usual}
+    params, source = {"top_k": geometry.top_k, **known.get("fixed", {}), **known["params"], **stated}, known["source"]
+    for name, value in stated.items():
+        kinds = (int, float) if name == "routed_scaling_factor" else (type(known["params"][name]),)
+        if type(value) not in kinds or (kinds[0] is int and not 0 < value < math.inf):
+            raise ValueError(f"{name} of the config is {value!r}; give the config.json of a model of {geometry.architecture}")
+        source += f"; {name} by its own config"
+    groups, best = params.get("n_group", 1), params.get("topk_group", 1)
+    if geometry.n_experts % groups or best > groups or geometry.n_experts // groups * best < geometry.top_k:
+        raise ValueError(
+            f"{geometry.n_experts} experts in n_group={groups}, of which topk_group={best} compete for {geometry.top_k}: "
+            "no router can have them; give them as the model's config.json does"
+        )
     if known.get("has_bias"):
         params["bias"] = {str(layer): [0.0] * geometry.n_experts for layer in geometry.moe_layers}
-    return known["rule"], params, known["source"]
+    return known["rule"], params, source

@@ -213,14 +213,14 @@ def test_bad_tables_and_names_are_told(tmp_path):
         tabled.load(str(tmp_path / "none.json"), TINY)
     for wrong in (("drift", None), ("table", None), ("context", "x.json"), ("popular", "x.json")):
         with pytest.raises(ValueError, match="routing"):
-            profiles.of_routing(wrong[0], "tiny", TINY, wrong[1])
+            profiles.of_routing(wrong[0], "tiny", TINY, wrong[1], {})
 
 
 @pytest.mark.skipif(not STATISTICS.is_file(), reason="the public routing statistics are not on this machine")
 def test_public_statistics_of_domains_tell_a_prompt_more_than_popularity():
     """Six domains in turn: a prompt knows its own; of what it shares with its decode, most is not in other domains' prompts."""
     geometry = models.load("OLMoE-1B-7B").geometry
-    profile = profiles.of_routing("table", "OLMoE-1B-7B", geometry, f"{STATISTICS}#models/olmoe/expert_counts")
+    profile = profiles.of_routing("table", "OLMoE-1B-7B", geometry, f"{STATISTICS}#models/olmoe/expert_counts", {})
     made = routes(profile.generator, profile.score_rule, profile.score_params, geometry, 0, 0, Length(4, 3))[0]
     assert made.expert_ids.shape == (16 * 6, 8)
     drawn = counted(profile.generator, geometry, 0, 12, Length(64, 65))

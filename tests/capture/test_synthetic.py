@@ -1,9 +1,11 @@
 """Synthetic tapes: the generator against theory, misses against anchors, tapes against the contract, bad input in one line."""
 
 import dataclasses
+import json
 import re
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -182,6 +184,25 @@ def test_the_score_rule_is_the_one_a_capture_records(name: str) -> None:
     assert set(drawn.score_params) == {"top_k", *family.fixed, *family.attributes, *(["bias"] if family.bias else [])}
     assert all(drawn.score_params[key] == value for key, value in family.fixed.items())
     assert not drawn.statistics["score_rule_source"].startswith("assumed")
+
+
+def test_what_a_config_of_one_s_own_says_of_its_router_counts(tmp_path: Path) -> None:
+    """Kimi K2's class is DeepSeek-V3's, its router has no groups and another factor."""
+    given = {"n_routed_experts": 12, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827}
+    fields = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 9, "num_attention_heads": 4}
+    fields |= {"hidden_size": 64, "num_hidden_layers": 2, "moe_intermediate_size": 32, "intermediate_size": 64, "kv_lora_rank": 8}
+    fields |= {"first_k_dense_replace": 1, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, **given}
+
+    def params(**others: Any) -> dict[str, Any]:
+        (tmp_path / "config.json").write_text(json.dumps(fields | others))
+        model = models.load(str(tmp_path / "config.json"))
+        return profiles.profile(model.name, model.geometry, model.router).score_params
+
+    said = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": False}
+    assert {name: params(norm_topk_prob=False)[name] for name in said} == said
+    for wrong, told in (({"n_group": 5}, "12 experts in n_group=5"), ({"n_group": "1"}, "n_group of the config is '1'")):
+        with pytest.raises(ValueError, match=told):
+            params(**wrong)
 
 
 @pytest.mark.parametrize("name", MOE)
