@@ -77,6 +77,8 @@ class Layout:
         for name, value, known in (("files", self.files, FILES), ("order", self.order, ORDERS), ("form", self.form, FORMS)):
             if value not in (*known, *([None] if name == "form" else [])):
                 raise BadImport(f"{name} is {value!r}; give one of {', '.join(known)}")
+        if self.columns.phase == "widths" and self.order != "executed":
+            raise BadImport("phase widths tells decodes by passes, whose order rows must have; give --order executed with it")
         for files, field in (("requests", "request"), ("layers", "layer")):
             if self.files == files and getattr(self.columns, field) is not None:
                 raise BadImport(f"each file is one of the {files}; a column of it ({field}) cannot be named beside that")

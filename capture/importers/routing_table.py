@@ -119,16 +119,17 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
         raise BadImport("the files differ in experts per token; import them apart")
     names = frame["request"].unique(maintain_order=True)
     request = frame["request"].replace_strict(names, pl.Series(range(len(names))), return_dtype=pl.Int64).to_numpy()
-    counted = pl.int_range(pl.len()).over("request", "layer")
-    position = frame.select(pl.when(pl.col("position").is_null()).then(counted).otherwise("position")).to_series().to_numpy()
+    nth = pl.int_range(pl.len()).over("request", "layer")
+    position = frame.select(pl.when(pl.col("position").is_null()).then(nth).otherwise("position")).to_series().to_numpy()
     layer, is_decode = frame["layer"].to_numpy().astype(np.int64), frame["is_decode"].to_numpy()
     ids, weights = _matrix(frame["ids"]), _matrix(frame["weights"]) if "weights" in frame.columns else None
     if weights is not None:
         falling = np.argsort(-weights, axis=1, kind="stable")
         ids, weights = np.take_along_axis(ids, falling, 1), np.take_along_axis(weights, falling, 1)
     if layout.order == "executed":
-        if frame["position"].null_count():
-            position, width = _as_run(request, layer, is_decode)
+        if frame["position"].null_count() or layout.columns.phase == "widths":
+            counted, width = _as_run(request, layer, is_decode)
+            position = counted if frame["position"].null_count() else position
             is_decode = width == 1 if layout.columns.phase == "widths" else is_decode
         return RoutedRows(request, position, layer, as_executed(request, is_decode, layer, position), is_decode, ids, weights)
     last = np.zeros(len(names), np.int64)  # position of a prompt

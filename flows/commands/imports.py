@@ -102,7 +102,7 @@ def import_routing(
         str | None,
         option(
             "Column: prefill or decode (prompt, generation, 0, 1); or one of the two words for all rows; or widths: a pass of "
-            "one token decodes. [default: phase]"
+            "one token decodes, with --order executed. [default: phase]"
         ),
     ] = None,
     request: Annotated[

@@ -123,6 +123,13 @@ def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..
     assert tape.manifest.settings["order"] == "executed"
 
 
+def test_widths_tell_decodes_where_positions_stand_beside_them(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+    path = tmp_path / "widths.csv"
+    path.write_text("layer,expert_ids,position\n0,1 2,0\n0,3 4,1\n1,1 2,0\n1,3 4,1\n0,5 6,2\n1,5 6,2\n")
+    tape = imported(path, Layout(Columns(phase="widths"), order="executed"))
+    assert tape.read("passes").select("kind", "n_tokens").rows() == [("prefill", 2), ("decode", 1)]
+
+
 # Files written by hand as the sources of presets.toml define them, and the rows that they hold: tests/data/README.md.
 GOLDEN = Path(__file__).resolve().parents[1] / "data" / "presets"
 EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
