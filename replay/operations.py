@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ END = pl.col("start_s") + pl.col("seconds")
 
 
 def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int = 0) -> pl.DataFrame:
-    """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them. A
-    row that is moved is on every tier and link that it leaves or crosses at the same time.
+    """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them, by
+    a profile that looks ahead beside the block before its own. A row that is moved is on every tier and link that it leaves or
+    crosses at the same time.
 
     Columns operation, resource, op_layer (-1 outside the layers), start_s, seconds, bytes, ops: bytes and operations are one
     device's share. What its cost overlaps otherwise, this does not.
@@ -38,10 +40,23 @@ def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int 
         found.append(pl.DataFrame({**where, "is_ahead": rows.kind == "prefetch", **moved}, schema_overrides=_TYPES))
     in_order = pl.concat(found).sort(pl.when("is_ahead").then(-1).otherwise("block"), maintain_order=True)
     started = in_order.with_columns(
-        start_s=pl.col("seconds").cum_sum().shift(1, fill_value=0.0).over("is_ahead"),
+        start_s=pl.col("seconds").cum_sum().shift(1, fill_value=0.0).over("is_ahead") + _waits_s(in_order, work.n_blocks, cost),
         op_layer=pl.when(pl.col("block") < work.n_blocks - 1).then("block").otherwise(-1),
     )
     return started.explode("resource").select("operation", "resource", "op_layer", "start_s", "seconds", "bytes", "ops")
+
+
+def _waits_s(in_order: pl.DataFrame, n_blocks: int, cost: StepCost) -> pl.Series:
+    """How long each row waits beside what comes before it of its kind: for the block that runs beside its own."""
+    block, is_ahead = in_order["block"].to_numpy(), in_order["is_ahead"].to_numpy()
+    if not is_ahead.any() or "lookahead" not in ast.unparse(cost.profile.steps["value"]):
+        return pl.zeros(in_order.height, eager=True)
+    seconds = in_order["seconds"].to_numpy()
+    ahead_s, main_s = (np.bincount(block[of], seconds[of], n_blocks) for of in (is_ahead, ~is_ahead))
+    begins_s = np.cumsum(np.concatenate((ahead_s[:1], np.maximum(ahead_s[1:], main_s[:-1]))))
+    waits_s = begins_s - np.cumsum(main_s) + main_s
+    waits_ahead_s = np.concatenate(([0.0], begins_s[:-1])) - np.cumsum(ahead_s) + ahead_s
+    return pl.Series(np.where(is_ahead, waits_ahead_s[block], waits_s[block]))
 
 
 _TYPES: dict[str, Any] = {"operation": pl.String, "resource": pl.List(pl.String), "is_ahead": pl.Boolean}
