@@ -154,7 +154,7 @@ def drawn(uri: str, requests: int = 40, tokens: int = 720) -> Store:
     """A store with a tape of so many requests, each of so many tokens twice; a replay of it takes about 0.1 s unless told."""
     store, model = Store(uri), models.load("OLMoE-1B-7B")
     asked = SynthesisSettings(requests=requests, prompt=tokens, output=tokens, scores=False)
-    of = profiles.of_routing("popular", model.name, model.geometry, None, model.router)
+    of = profiles.of_routing("popular", model.name, model.geometry, None, model.config)
     synthesize(model.name, model.geometry, asked, store, drawn=of)
     return store
 

@@ -21,8 +21,7 @@ END = pl.col("start_s") + pl.col("seconds")
 
 def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int = 0) -> pl.DataFrame:
     """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them, by
-    a profile that looks ahead beside the block before its own. A row that is moved is on every tier and link that it leaves or
-    crosses at the same time.
+    a profile that looks ahead beside the block before its own. A moved row is on each tier and link that it leaves or crosses.
 
     Columns operation, resource, op_layer (-1 outside the layers), start_s, seconds, bytes, ops: bytes and operations are one
     device's share. What its cost overlaps otherwise, this does not.
@@ -48,15 +47,14 @@ def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int 
 
 def _waits_s(in_order: pl.DataFrame, n_blocks: int, cost: StepCost) -> pl.Series:
     """How long each row waits beside what comes before it of its kind: for the block that runs beside its own."""
-    block, is_ahead = in_order["block"].to_numpy(), in_order["is_ahead"].to_numpy()
+    block, is_ahead, seconds = (in_order[name].to_numpy() for name in ("block", "is_ahead", "seconds"))
     if not is_ahead.any() or "lookahead" not in ast.unparse(cost.profile.steps["value"]):
         return pl.zeros(in_order.height, eager=True)
-    seconds = in_order["seconds"].to_numpy()
     ahead_s, main_s = (np.bincount(block[of], seconds[of], n_blocks) for of in (is_ahead, ~is_ahead))
     begins_s = np.cumsum(np.concatenate((ahead_s[:1], np.maximum(ahead_s[1:], main_s[:-1]))))
-    waits_s = begins_s - np.cumsum(main_s) + main_s
-    waits_ahead_s = np.concatenate(([0.0], begins_s[:-1])) - np.cumsum(ahead_s) + ahead_s
-    return pl.Series(np.where(is_ahead, waits_ahead_s[block], waits_s[block]))
+    ahead_at_s = np.concatenate(([0.0], begins_s[:-1]))
+    waits_s = [at - np.cumsum(of) + of for at, of in ((begins_s, main_s), (ahead_at_s, ahead_s))]
+    return pl.Series(np.where(is_ahead, waits_s[1][block], waits_s[0][block]))
 
 
 _TYPES: dict[str, Any] = {"operation": pl.String, "resource": pl.List(pl.String), "is_ahead": pl.Boolean}

@@ -18,7 +18,6 @@ from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_sizes import total_params
 
 FOLDER = Path(__file__).parent / "models"
-_ROUTER = ("norm_topk_prob", "n_group", "topk_group", "topk_method", "routed_scaling_factor")
 
 
 class Published(BaseModel):
@@ -36,7 +35,7 @@ class Model(BaseModel):
 
     note: what to know before trusting the counts; of a user's own config, steps and serving say it too. kept_16_bit: kinds of
     weights (hw/work.py) that its quantised checkpoints leave as they are. tokens_of_text: what its tokenizer makes of scientific
-    text, over what Qwen3's does (docs/serving.md). router: what a config of the user's own says of how experts are chosen.
+    text, over what Qwen3's does (docs/serving.md). config: of the user's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +47,7 @@ class Model(BaseModel):
     note: str = ""
     kept_16_bit: tuple[str, ...] = ("router", "head")
     tokens_of_text: float = 1.0
-    router: dict[str, Any] = {}
+    config: dict[str, Any] = {}
 
     def formats(self, weight_format: str) -> dict[str, str]:
         """Of weights but routed experts by kind (hw/work.py), where the checkpoint is quantised to this format."""
@@ -132,5 +131,4 @@ def _read(path: Path) -> Model:
     except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{path}: a field has the wrong type ({error}); give a model's config.json") from None
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    router = {name: value for name in _ROUTER if (value := text_config(config).get(name)) is not None}
-    return Model(name=name, geometry=geometry, source=str(path), published=None, note=doubts(config), router=router)
+    return Model(name=name, geometry=geometry, source=str(path), published=None, note=doubts(config), config=text_config(config))

@@ -65,11 +65,9 @@ def npz(raw: bytes, path: Path, max_bytes: int) -> dict[str, np.ndarray]:
                     raise BadImport(f"{path}: {member.filename!r} is packed in a way numpy does not use; {_REMEDY}")
                 name = member.filename.removesuffix(".npy")
                 arrays[name] = npy(archive.read(member), f"{path}: {name}")
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise BadImport(f"{path}: not a readable .npz ({reason(error)}); {_REMEDY}") from None
-    except (ValueError, OverflowError) as error:
-        if isinstance(error, BadImport):
-            raise
+    except BadImport:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, OverflowError) as error:
         raise BadImport(f"{path}: not a readable .npz ({reason(error)}); {_REMEDY}") from None
     return arrays
 

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tokentape.capture.synthetic import context, tabled
@@ -43,18 +42,19 @@ def default_generator() -> Generator:
     return Generator(**{name: number["value"] for name, number in _SHIPPED["generator"].items()})
 
 
-def profile(name: str, geometry: Geometry, router: Mapping[str, Any] = MappingProxyType({})) -> Profile:
+def profile(name: str, geometry: Geometry, router: Mapping[str, Any] | None = None) -> Profile:
     """The profile of a shipped model, or of any geometry under a name. A fit counts only for the shape it was made for.
 
     router: parameters of the score rule that the model's own config has. Raises ValueError for those that no router can have.
     """
     generator, sources, fit = default_generator(), _sources("generator"), FITS.get(name.lower())
     if fit is None or fit["shape"] != _shape(geometry):
-        calibrated: dict[str, Any] = _uncalibrated(f"{name} has no fit: the generator's defaults, not fitted to any measurement")
+        note = f"{name} has no fit: the generator's defaults, not fitted to any measurement"
+        calibrated: dict[str, Any] = {"is_calibrated": False, "note": note}
     else:
         generator, sources["sd_b"] = replace(generator, sd_b=fit["sd_b"]), f"fitted to claim {fit['claim_id']}"
         calibrated = {"is_calibrated": True, "fit": {"anchor": ANCHOR, **fit, **_SHIPPED["calibration"]}}
-    return _profile(generator, *_score_rule(geometry, router), {"generator": FORMULA, "sources": sources, **calibrated})
+    return _profile(generator, *_score_rule(geometry, router or {}), {"generator": FORMULA, "sources": sources, **calibrated})
 
 
 def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None, router: Mapping[str, Any]) -> Profile:
@@ -79,7 +79,7 @@ def context_profile(name: str, geometry: Geometry) -> Profile:
         calibrated: dict[str, Any] = {"is_calibrated": True, "fit": CONTEXT_FIT}
     else:
         note = f"{name}: prompt and decode are alike as set for Mixtral-8x7B's shape; nothing is known of this one"
-        calibrated = _uncalibrated(note)
+        calibrated = {"is_calibrated": False, "note": note}
     told = {"generator": context.FORMULA, "sources": _sources("context"), **calibrated}
     return _of_chosen(context_generator(), geometry, told)
 
@@ -87,7 +87,7 @@ def context_profile(name: str, geometry: Geometry) -> Profile:
 def table_profile(source: str, geometry: Geometry) -> Profile:
     """Routing by published counts (tabled.py). Raises as tabled.load."""
     note = "drawn from counts per expert: popularity as counted, nothing that a prompt foretells beyond its domain"
-    told = {"generator": tabled.FORMULA, "sources": {"counts": source}, **_uncalibrated(note)}
+    told = {"generator": tabled.FORMULA, "sources": {"counts": source}, "is_calibrated": False, "note": note}
     return _of_chosen(tabled.load(source, geometry), geometry, told)
 
 
@@ -104,10 +104,6 @@ def _sources(table: str) -> dict[str, str]:
     return {name: number["source"] for name, number in _SHIPPED[table].items()}
 
 
-def _uncalibrated(note: str) -> dict[str, Any]:
-    return {"is_calibrated": False, "note": note}
-
-
 def _shape(geometry: Geometry) -> dict[str, int]:
     return {"n_moe_layers": len(geometry.moe_layers), "n_experts": geometry.n_experts, "top_k": geometry.top_k}
 
@@ -118,7 +114,7 @@ def _score_rule(geometry: Geometry, router: Mapping[str, Any]) -> tuple[str, dic
     if known is None:
         source = f"assumed: {geometry.architecture} is not listed; softmax over all experts, not renormalised"
         return "softmax", {"top_k": geometry.top_k, "norm_topk_prob": False}, source
-    stated = {name: router[name] for name, usual in known["params"].items() if router.get(name, usual) != usual}
+    stated = {name: router[name] for name, usual in known["params"].items() if router.get(name) not in (None, usual)}
     params, source = {"top_k": geometry.top_k, **known.get("fixed", {}), **known["params"], **stated}, known["source"]
     for name, value in stated.items():
         kinds = (int, float) if name == "routed_scaling_factor" else (type(known["params"][name]),)
@@ -127,10 +123,7 @@ def _score_rule(geometry: Geometry, router: Mapping[str, Any]) -> tuple[str, dic
         source += f"; {name} by its own config"
     groups, best = params.get("n_group", 1), params.get("topk_group", 1)
     if geometry.n_experts % groups or best > groups or geometry.n_experts // groups * best < geometry.top_k:
-        raise ValueError(
-            f"{geometry.n_experts} experts in n_group={groups}, of which topk_group={best} compete for {geometry.top_k}: "
-            "no router can have them; give them as the model's config.json does"
-        )
+        raise ValueError(f"n_group={groups}, topk_group={best} of {geometry.n_experts} experts; give the model's own config.json")
     if known.get("has_bias"):
         params["bias"] = {str(layer): [0.0] * geometry.n_experts for layer in geometry.moe_layers}
     return known["rule"], params, source

@@ -42,7 +42,7 @@ def synthesize(
 
     settings = SynthesisSettings(requests=requests, prompt=prompt, output=output, seed=seed, scores=scores)
     model = models.load(like)
-    drawn = profiles.of_routing(routing, model.name, model.geometry, counts, model.router)
+    drawn = profiles.of_routing(routing, model.name, model.geometry, counts, model.config)
     with progress_bar(f"synthesize {model.name}") as show:
         trace_id = draw(model.name, model.geometry, settings, store, show, drawn=drawn)
     told = store.open(trace_id).manifest.statistics

@@ -196,11 +196,11 @@ def test_what_a_config_of_one_s_own_says_of_its_router_counts(tmp_path: Path) ->
     def params(**others: Any) -> dict[str, Any]:
         (tmp_path / "config.json").write_text(json.dumps(fields | others))
         model = models.load(str(tmp_path / "config.json"))
-        return profiles.profile(model.name, model.geometry, model.router).score_params
+        return profiles.profile(model.name, model.geometry, model.config).score_params
 
     said = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": False}
     assert {name: params(norm_topk_prob=False)[name] for name in said} == said
-    for wrong, told in (({"n_group": 5}, "12 experts in n_group=5"), ({"n_group": "1"}, "n_group of the config is '1'")):
+    for wrong, told in (({"n_group": 5}, "n_group=5, topk_group=1 of 12"), ({"n_group": "1"}, "n_group of the config is '1'")):
         with pytest.raises(ValueError, match=told):
             params(**wrong)
 
