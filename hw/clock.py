@@ -123,11 +123,13 @@ class _Tally:
     def __init__(self, work: Work, rows: Rows, lane: Lane, profile: Profile) -> None:
         self.work, self.rows, self.lane = work, rows, lane
         n_bytes, ops = moved, computed = profile.moved(rows), np.asarray(rows.ops, np.float64)
+        if rows.waits:
+            n_bytes, ops = profile.moved(rows.waits), np.asarray(rows.waits.ops, np.float64)
         if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
             streams = np.maximum(rows.streams, 1.0)
-            n_bytes = moved * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
+            n_bytes = n_bytes * np.maximum(1.0, lane.bytes_frac / (lane.bytes_frac_per_stream * streams))
         if lane.ops_by_bits:
-            ops = computed * np.asarray(rows.bits) / 16.0
+            ops = ops * np.asarray(rows.bits) / 16.0
         count = np.asarray(rows.count, np.float64)
         self.values = {"moved": moved, "computed": computed, "bytes": n_bytes, "ops": ops, "count": count}
         self.priced_as = (lane.name, rows.kind, rows.tier, rows.target, rows.engine)

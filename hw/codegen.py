@@ -62,7 +62,6 @@ class _Row:
     lane: Lane
     rates: Rates
     scale: str
-    timed: Rows  # what its seconds are those of, where they wait for more than it reads and computes
 
     def is_as_long_as_asked(self, fits: Mapping[str, Fit]) -> bool:
         """Its seconds are no shorter than what it asks of any resource."""
@@ -89,17 +88,15 @@ class Writer:
     end: str = "value"
     keeps_ledger: bool = False
     told: Mapping[str, str] = field(default_factory=dict)  # rows by name: code of their seconds, "" where another row's has them
-    timed: Mapping[str, Rows] = field(default_factory=dict)  # rows by name: others in place of them, for their seconds alone
 
     def __post_init__(self) -> None:
         head, scales = self.work.n_blocks - 1, self.scales
         self.rows = [
             _Row(
-                replace(rows, times=1.0),
+                replace(rows, times=1.0, waits=rows.waits and replace(rows.waits, times=1.0)),
                 lane,
                 rates_of(self.machine, rows, lane, self.end),
                 scales.get((rows.kind, rows.tier), ""),
-                replace(self.timed.get(rows.name, rows), times=1.0),
             )
             for rows in self.work.rows
             if (lane := self.profile.lane_of(rows))
@@ -204,7 +201,7 @@ class Writer:
     def _terms(self, rows: Sequence[_Row]) -> dict[str, str]:
         """Seconds of the rows' bytes, operations and counts."""
         memory, per_stream = [], []
-        rows = [replace(row, rows=row.timed) for row in rows]
+        rows = [replace(row, rows=row.rows.timed) for row in rows]
         for row in (row for row in rows if row.rows.tier):
             lane, seconds = row.lane, self.profile.moved(row.rows) * row.rates.s_per_byte
             if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
@@ -262,7 +259,7 @@ class Writer:
 
     def _operator(self, row: _Row) -> tuple[str, tuple[str, ...]]:
         """A call of the fitted operator that times the row, and by which features its time can be kept."""
-        rows, name = row.timed, row.rows.operator
+        rows, name = row.rows.timed, row.rows.operator
         fit = self.fits[name]
         module = OPERATORS[fit.operator]
         called = "_".join(name.split())
@@ -301,7 +298,7 @@ class Writer:
     def _demand(self, rows: Sequence[_Row]) -> dict[str, str]:
         """Seconds that rows ask of each resource in the block that is written."""
         found: dict[str, list[tuple[_Row, Any]]] = {}
-        for row in rows:
+        for row in (replace(row, rows=row.rows.timed) for row in rows):
             for resource, s_per_byte in row.rates.busy_s_per_byte.items():
                 found.setdefault(resource, []).append((row, self.profile.moved(row.rows) * s_per_byte))
             if row.rates.engine:

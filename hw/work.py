@@ -38,7 +38,8 @@ class Rows:
     engine). activation_bytes: read and written there beside the bytes, by profiles that count them. count: launches, messages,
     queued reads. times: identical rows that one stands for. bits: width of the weights. streams: independent requests, of which
     each can draw only so much bandwidth. dtype: of the operands, where it is not the machine's. operator, shapes: the fitted GPU
-    operator that times a row (hw/calibrate.py, `Fit.key`), and its arguments, each shaped as the values.
+    operator that times a row (hw/calibrate.py, `Fit.key`), and its arguments, each shaped as the values. waits: where devices
+    have not as much to do, the rows were all as full as the fullest: what time follows from, while energy is of the rows.
     """
 
     kind: str
@@ -59,6 +60,12 @@ class Rows:
     dtype: str = ""
     operator: str = ""
     shapes: Mapping[str, Values] = field(default_factory=dict)
+    waits: Rows | None = None
+
+    @property
+    def timed(self) -> Rows:
+        """What the seconds are those of."""
+        return self.waits or self
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,7 +110,7 @@ class Work:
     def shapes(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """The arguments of the rows' operator, each as long as those together."""
         size = self.size(rows)
-        return {name: np.broadcast_to(np.asarray(values), size).ravel() for name, values in rows.shapes.items()}
+        return {name: np.broadcast_to(np.asarray(values), size).ravel() for name, values in rows.timed.shapes.items()}
 
     def total(self, values: Floats, blocks: Ints | None = None) -> Floats:
         """(steps,) sums of values, each as often as its block occurs; broadcast to (steps, blocks), or (steps, len(blocks))

@@ -72,8 +72,8 @@ class Sums:
     many pairs, each behind `before` tokens of the cache that it sees. held: keys and values in the cache; near_frac: share of
     them in the KV cache tier, by its capacity where absent. kept: tokens of which keys and values are written, all where absent.
     logits: rows of the output head; carries_prompt: 1 where the step has prompt tokens in any layer. turns, kv_frac, recomputed:
-    as Tokens. busiest, crowd: prompt tokens, and slices of prompts, of the replica that has the most, for which the others wait,
-    and whose pairs and seen are then told; all of them where absent.
+    as Tokens. busiest, crowd, busy_pairs, busy_seen: prompt tokens, slices of prompts, pairs and seen of the replica that has the
+    most, for which the others wait; all of them where absent.
     """
 
     tokens: Floats
@@ -98,6 +98,8 @@ class Sums:
     longest: Floats | float = 0.0
     busiest: Floats | None = None
     crowd: Floats | None = None
+    busy_pairs: Floats | None = None
+    busy_seen: Floats | None = None
 
     def of_blocks(self, blocks: Ints, n: int) -> Sums:
         """The same for some of n blocks."""

@@ -43,12 +43,30 @@ def steps_of(
     if not geometry.hidden:
         raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
     sums = tokens.sums(blocks.windows) if isinstance(tokens, Tokens) else tokens
+    n_replicas, told = machine.data_parallel, (geometry, machine, blocks, weight_format, kv_format)
+    made = _rows_of(*told, sums, experts)
+    if n_replicas > 1 and np.any(sums.prompt):
+        shares = {"busiest": sums.prompt / n_replicas, "busy_pairs": sums.pairs / n_replicas, "busy_seen": sums.seen / n_replicas}
+        even = _rows_of(*told, replace(sums, **shares), experts)
+        made = tuple(of if of.waits else replace(of, waits=full) for of, full in zip(even, made, strict=True))
+    return Work(n_steps=sums.tokens.shape[0], n_blocks=blocks.n, rows=made, block_times=blocks.times)
+
+
+def _rows_of(
+    geometry: Geometry,
+    machine: HardwareSpec,
+    blocks: Blocks,
+    weight_format: str | Mapping[str, str],
+    kv_format: str,
+    sums: Sums,
+    experts: tuple[Rows, ...],
+) -> tuple[Rows, ...]:
+    """Rows of whole steps, of a machine all whose replicas are as full as the busiest."""
     rows = _Layers(geometry, machine, sums, blocks, weight_format, kv_format)
-    n_steps = sums.tokens.shape[0]
     router, others = rows.feed_forward()
     is_split = machine.tensor_parallel > 1 and bool(machine.roles.peer)
     handed = rows.hand_over() if machine.data_parallel > 1 and machine.roles.peer else ()
-    made = (
+    return (
         *rows.attention(),
         *(rows.all_reduce(rows.mixing) * geometry.attentions if is_split else ()),
         *router,
@@ -60,7 +78,6 @@ def steps_of(
         *rows.elementwise(),
         *rows.marks(),
     )
-    return Work(n_steps=n_steps, n_blocks=blocks.n, rows=made, block_times=blocks.times)
 
 
 def operands(machine: HardwareSpec, weight_format: str) -> dict[str, float]:
@@ -310,7 +327,9 @@ class _Layers:
     def _prefill(self, heads: float) -> tuple[Rows, ...]:
         """Queries and outputs of the slice; keys and values of all that it attends to."""
         g, sums = self.g, self.mixed
-        beside = np.minimum(sums.pairs, sums.prompt * g.tokens_beside)
+        pairs = sums.pairs if sums.busy_pairs is None or self.dp == 1 else sums.busy_pairs
+        seen = sums.seen if sums.busy_seen is None or self.dp == 1 else sums.busy_seen
+        beside = np.minimum(pairs, self.prompt * g.tokens_beside)
         of_value = g.head_dim if g.kv_lora_rank else g.value_dim
         shapes = self._heads(heads) | {
             "batch_size": sums.prompts if sums.crowd is None else sums.crowd,
@@ -320,9 +339,9 @@ class _Layers:
         shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context, "longest": sums.longest}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
-            bytes=self.d * sums.seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,
+            bytes=self.d * seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,
             activation_bytes=self.d * self.prompt * heads * (g.head_dim + of_value) * _VALUE,
-            ops=self.d * 2.0 * heads * (sums.pairs + beside) * (g.head_dim + g.value_dim),
+            ops=self.d * 2.0 * heads * (pairs + beside) * (g.head_dim + g.value_dim),
         )
         return self._placed(row)
 

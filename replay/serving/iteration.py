@@ -88,7 +88,7 @@ OBJECTS = {
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "before", "seen", "logits",
-    "carries_prompt", "longest", "busiest", "crowd", "share",
+    "carries_prompt", "longest", "busiest", "crowd", "busy_pairs", "busy_seen", "share",
 )  # fmt: skip
 OF_RANKS = ("heavy", "wide")  # tokens and share of experts, were every rank as full as the fullest
 # Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
@@ -120,7 +120,7 @@ def cost(t):
         {event}
         {keys}
         for is_group in range(2):
-            prompt = pairs = seen = 0.0
+            prompt = pairs = seen = busy_pairs = busy_seen = 0.0
             if is_group:
                 count, share, prompt = t[k, {IN_GROUP}], t[k, {SHARE_MIXED}], n_prompt
                 pairs = t[carried, {PAIRS_W}] if window > 0.0 else t[carried, {PAIRS}]
@@ -144,8 +144,8 @@ def cost(t):
 """
 # Where operators are fitted: alike slices with as many pairs, behind as many tokens of the cache; `_length` of replay/tokens.py.
 _LENGTH = """\
-before = max(0.0, (seen - busiest) / max(crowd, 1.0))
-length = pairs / max(crowd, 1.0) + before * (before + 1.0) / 2.0
+before = max(0.0, ({seen} - busiest) / max(crowd, 1.0))
+length = {pairs} / max(crowd, 1.0) + before * (before + 1.0) / 2.0
 full = min(length, window * (window + 1.0) / 2.0) if window > 0.0 else length
 length = (np.sqrt(8.0 * full + 1.0) - 1.0) / 2.0 + ((length - full) / window if window > 0.0 else 0.0) - before"""
 # Where the KV cache has a tier of its own: the share that it holds.
@@ -434,7 +434,11 @@ def _generated(
     apart = () if profile.activations else _activations(geometry, at, blocks)
     if tracks:
         apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
-    work = steps_of(geometry, machine, sums, (*how.rows(at), *apart), blocks, dense_format, kv_format)
+    experts = how.rows(at)
+    if has_ranks:
+        fullest = how.rows({**at, "tokens": at["heavy"], "share": at["wide"]})
+        experts = tuple(replace(of, waits=full) for of, full in zip(experts, fullest, strict=True))
+    work = steps_of(geometry, machine, sums, (*experts, *apart), blocks, dense_format, kv_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
@@ -444,9 +448,7 @@ def _generated(
         of_place = OBJECTS.get(f"{rows.kind}.{rows.engine}.{rows.tier}", OBJECTS.get(rows.kind, rows.kind))
         return _PART_OF[rows.kind], of_place if keeps_ledger else ""
 
-    fullest = how.rows({**at, "tokens": at["heavy"], "share": at["wide"]}) if has_ranks else ()
-    timed = {rows.name: rows for rows in fullest}
-    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told, timed)
+    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told)
     return writer.generated()
 
 
@@ -623,13 +625,14 @@ def _source(
     where the KV cache has no tier; of_ranks: where among the constants the curves of ranks begin, 0 for none."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
-    crowd, most, fullest = "prompts", "n_prompt", ["pass"]
+    crowd, most, of_busiest, fullest = "prompts", "n_prompt", "", ["pass"]
     if n_replicas > 1:
         crowd, most = f"t[carried, {FULLEST + PROMPTS}]", f"t[carried, {FULLEST + PROMPT}] * carries_prompt"
-        own = (("pairs", FULLEST + PAIRS_W, FULLEST + PAIRS), ("seen", FULLEST + SEEN_W, FULLEST + SEEN))
-        fullest = [f"{name} = t[carried, {cut}] if window > 0.0 else t[carried, {whole}]" for name, cut, whole in own]
+        of_busiest, own = "busy_", (("pairs", FULLEST + PAIRS_W, FULLEST + PAIRS), ("seen", FULLEST + SEEN_W, FULLEST + SEEN))
+        fullest = [f"busy_{name} = t[carried, {cut}] if window > 0.0 else t[carried, {whole}]" for name, cut, whole in own]
     over = f" * ({window_frac!r} if t[k, {WINDOW}] > 0.0 else 1.0)" if window_frac not in (0.0, 1.0) else ""
-    numbers = globals() | {"most": most, "crowd": crowd, "room": "t[constants, 0]", "of_decodes": of_decodes, "over": over}
+    numbers = globals() | {"most": most, "crowd": crowd, "pairs": f"{of_busiest}pairs", "seen": f"{of_busiest}seen", "room": "t[constants, 0]", "over": over}
+    numbers["of_decodes"] = of_decodes
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]

@@ -24,10 +24,10 @@ def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_pa
     """Seconds of rows by name, as code over what an iteration carries (replay/serving/iteration.py): of the layer's rows and the
     head's. first: where the pack begins. data: replicas, which wait for the busiest; expert_parallel: ranks of experts, of
     which the fullest counts where has_ranks."""
-    busiest = f"verified / {data} + busiest"
+    busiest, pairs = f"verified / {data} + busiest", "pairs" if data == 1 else "busy_pairs"
     found = dict.fromkeys(_WITHIN, "")
     found[LAYER] = f"curve(t, {first}, {OF_LAYER}, {busiest})"
-    found[ATTENTION] = f"attention(t, {first}, busiest, pairs, decodes / {data}, context, longest)"
+    found[ATTENTION] = f"attention(t, {first}, busiest, {pairs}, decodes / {data}, context, longest)"
     found[HEAD] = (
         f"curve(t, {first}, {OF_SEQUENCE}, verified / {data} + crowd * carries_prompt)"
         f" + curve(t, {first}, {OF_ONCE}, verified / {data} + most)"

@@ -211,6 +211,22 @@ def test_replicas_attend_to_prompts_of_their_own_side_by_side() -> None:
     assert one < two < 1.02 * one < four < 2 * one
 
 
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-20b"])
+def test_joules_of_replicas_are_those_of_each_ones_own_prompts(model: str) -> None:
+    """Four prompts on four: multiplied is what each multiplies on one device alone, and of a dense model moved as well. A step of
+    one prompt computes as much, wherever it runs."""
+    g, one, four = models.load(model).geometry, machine("h100"), dataclasses.replace(machine("h100x4"), data_parallel=4)
+    rows, limits = [[0, 4000, 1], [0, 700, 1], [0, 90, 1], [0, 8, 1]], Limits(8)
+    run = serve(requests_of(rows), Chunked(4000), iteration_costs(g, four, FixedCoverage()), limits)
+    apart = [serve(requests_of([row]), Chunked(4000), iteration_costs(g, one, FixedCoverage()), limits) for row in rows]
+    assert run.n_iterations == 1
+    assert run.j_of_ops == pytest.approx(sum(of.j_of_ops for of in apart), rel=1e-12)
+    if not g.moe_layers:
+        assert run.j_of_bytes == pytest.approx(sum(of.j_of_bytes for of in apart), rel=1e-12)
+    steps = [estimate(g, of, Load(batch=0, context_tokens=1, prompt_tokens=4000), 32.0).cost.joules_of for of in (one, four)]
+    assert steps[0]["engines.sm"].value == pytest.approx(steps[1]["engines.sm"].value, rel=1e-12)
+
+
 def on_replicas(rows: list[list[int]], budget: int, n: int) -> list[tuple[int, int]]:
     """Prompt tokens and decodes of every iteration: each replica has a budget, and a prompt goes where the fewest tokens are."""
     cut, waiting, decodes, found = [], [list(row) for row in rows], list[int](), list[tuple[int, int]]()
