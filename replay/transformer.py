@@ -313,7 +313,7 @@ class _Layers:
         per_pair = 2.0 * (2 * g.kv_lora_rank + g.qk_rope_head_dim if g.kv_lora_rank else g.head_dim + g.value_dim) * g.attentions
         shapes = self._heads(heads) | {"batch_size": np.maximum(1.0, sums.decodes / self.dp), "isl": 1}
         shapes |= {"step": np.maximum(0.0, sums.context - 1), "prompt_tokens": sums.prompt, "longest": sums.longest}
-        beside = sums.decodes * np.minimum(sums.context, g.tokens_beside)
+        beside = sums.decodes * g.tokens_beside
         states = sums.keys * self.is_state + 2.0 * beside
         row = replace(
             self._attend("kv_read", "decode attention", sums.decodes > 0, "decode_attention", shapes),
@@ -329,7 +329,7 @@ class _Layers:
         g, sums = self.g, self.mixed
         pairs = sums.pairs if sums.busy_pairs is None or self.dp == 1 else sums.busy_pairs
         seen = sums.seen if sums.busy_seen is None or self.dp == 1 else sums.busy_seen
-        beside = np.minimum(pairs, self.prompt * g.tokens_beside)
+        beside = self.prompt * g.tokens_beside
         of_value = g.head_dim if g.kv_lora_rank else g.value_dim
         shapes = self._heads(heads) | {
             "batch_size": sums.prompts if sums.crowd is None else sums.crowd,

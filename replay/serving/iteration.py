@@ -156,7 +156,7 @@ for k in range(n_kinds):
         continue
     of_prompts = t[carried, {HELD_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {HELD}]
     of_decodes = {of_decodes}
-    held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + carries_prompt * of_prompts){over}
+    held += (t[k, {OTHERS}] + t[k, {IN_GROUP}]) * (of_decodes + {beside} * n_decodes + carries_prompt * of_prompts){over}
 near_kv = min(1.0, {room} / max(held, 1.0))
 far_kv = 1.0 - near_kv"""
 
@@ -340,7 +340,7 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        _source(generated, window_frac, events, tracks, bool(by_model), machine.data_parallel, of_ranks),
+        _source(generated, window_frac, geometry.tokens_beside, events, tracks, bool(by_model), machine.data_parallel, of_ranks),
         {
             **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
             **({"fuller": fuller} if ranks else {}),
@@ -619,10 +619,18 @@ def _apart(lines: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
 
 
 def _source(
-    made: Generated, window_frac: float, has_events: bool, has_tracks: bool, has_tables: bool, n_replicas: int, of_ranks: int
+    made: Generated,
+    window_frac: float,
+    beside: int,
+    has_events: bool,
+    has_tracks: bool,
+    has_tables: bool,
+    n_replicas: int,
+    of_ranks: int,
 ) -> str:
     """The source of an iteration's cost. window_frac: keys and values of a token in layers with a window over those of others, 0
-    where the KV cache has no tier; of_ranks: where among the constants the curves of ranks begin, 0 for none."""
+    where the KV cache has no tier; beside: tokens that the state of a decode is as large as, in layers that attend as well;
+    of_ranks: where among the constants the curves of ranks begin, 0 for none."""
     first = N_OF_KIND + len(EVENT)
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
     crowd, most, of_busiest, fullest = "prompts", "n_prompt", "", ["pass"]
@@ -631,8 +639,8 @@ def _source(
         of_busiest, own = "busy_", (("pairs", FULLEST + PAIRS_W, FULLEST + PAIRS), ("seen", FULLEST + SEEN_W, FULLEST + SEEN))
         fullest = [f"busy_{name} = t[carried, {cut}] if window > 0.0 else t[carried, {whole}]" for name, cut, whole in own]
     over = f" * ({window_frac!r} if t[k, {WINDOW}] > 0.0 else 1.0)" if window_frac not in (0.0, 1.0) else ""
-    numbers = globals() | {"most": most, "crowd": crowd, "pairs": f"{of_busiest}pairs", "seen": f"{of_busiest}seen", "room": "t[constants, 0]", "over": over}
-    numbers["of_decodes"] = of_decodes
+    numbers = globals() | {"most": most, "crowd": crowd, "pairs": f"{of_busiest}pairs", "seen": f"{of_busiest}seen"}
+    numbers |= {"room": "t[constants, 0]", "of_decodes": of_decodes, "over": over, "beside": beside}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]

@@ -1,6 +1,7 @@
 """Dense layers in the serving engine: priced as matrix products, and held to the log of a real server."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 
@@ -11,15 +12,18 @@ from serving_models import NOTED, TABLE_1, costs, tiny
 from tokentape.hw import serving_fits
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
+from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.metrics import saturation_rate_per_s
 from tokentape.replay.serving.run import Limits, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
+from tokentape.warehouse.model_config import from_config
 
 REPO = Path(__file__).resolve().parents[2]
 LOG = REPO.parent / "shared" / "data" / "vllm_logs" / "rtxpro6000_llama-3.1-8b" / "requests.jsonl"
+H100 = machine("h100")
 SHIPPED = serving_fits.load("h100x2").constants
 ONE = Requests(np.zeros(1), np.array([700]), np.array([40]))
 
@@ -35,6 +39,21 @@ def test_what_every_token_uses_is_priced_as_a_matrix_product() -> None:
     plain, shared = (serve(ONE, Chunked(), costs(g, machine("h100"), NOTED, FixedCoverage())) for g in parts)
     assert plain.seconds_of["moe"] == shared.seconds_of["moe"] > 0.0
     assert plain.seconds_of["dense"] < shared.seconds_of["dense"]
+
+
+@pytest.mark.parametrize("d_state", [64, 256])
+def test_prompts_and_decodes_that_attend_beside_a_state_take_what_the_step_says(d_state: int) -> None:
+    """Falcon-H1's layers, with states as large as keys and values of 537 and 2,075 tokens: contexts shorter and longer."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 999}
+    state = {"mamba_n_heads": 32, "mamba_d_head": 128, "mamba_d_state": d_state, "mamba_d_conv": 4, "mamba_n_groups": 1}
+    g = from_config({"model_type": "falcon_h1", "num_key_value_heads": 2, "head_dim": 128, **sizes, **state})
+    assert g.tokens_beside == {64: 537, 256: 2075}[d_state]
+    for n, on in itertools.product((300, 1500, 20000), (H100, machine("kelle-edram"))):
+        run = serve(Requests(np.zeros(1), np.array([n]), np.array([2])), Chunked(20000), iteration_costs(g, on, FixedCoverage()))
+        loads = Load(batch=0, context_tokens=1, prompt_tokens=n), Load(batch=1, context_tokens=n + 1)
+        wanted = [estimate(g, on, load, 0.0).cost for load in loads]
+        assert run.busy_s == pytest.approx(sum(cost.seconds.value[0] for cost in wanted), rel=1e-9)
+        assert sum(run.joules_of.values()) == pytest.approx(sum(cost.joules.value[0] for cost in wanted), rel=1e-9)
 
 
 def test_the_dense_case_of_the_paper_is_far_from_saturation() -> None:
