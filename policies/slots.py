@@ -165,7 +165,12 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
             raise ValueError(
                 f"system {name}: {policy} is a {registry.KINDS[other].noun} of slot {other}, not of {slot}"
             ) from error
-    return System(name, policies, options)
+    made = System(name, policies, options)
+    for slot in ("residency", "place"):
+        if slot != made.room and made.option(slot, "budget"):
+            remedy = f"give {made.room}.budget in its place" if made.room else "leave it out"
+            raise ValueError(f"system {name}: {slot}.budget has no effect, experts have their room from elsewhere; {remedy}")
+    return made
 
 
 def shipped() -> tuple[str, ...]:

@@ -307,8 +307,9 @@ def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_param
     tape = tape_of(0, 1)
     with pytest.raises(ValueError, match="profile expert_stream has no lane of kind prefetch"):
         simulate(tape, tape.requests(), system_of(Neighbours()), load(MACHINE), Setting(profile="expert_stream"))
-    far = simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS + 1)), load(MACHINE))
-    assert far.total(ev.FORETOLD) == 0, "no layer lies so far behind another"
+    with pytest.raises(ValueError, match=f"prefetch.distance {LAYERS}: nothing lies so far ahead in {LAYERS} MoE layers"):
+        simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS)), load(MACHINE))
+    assert simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS - 1)), load(MACHINE)).total(ev.FORETOLD) > 0
     for wrong in ({"n": -1}, {"distance": 0}, {"profile_frac": 0.0}):
         with pytest.raises(ValueError, match="must"):
             PREFETCHERS["transitions"](**wrong)
