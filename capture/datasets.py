@@ -159,6 +159,18 @@ def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:
     return Item(name, prompt, answer if isinstance(answer, str) and used != "answer" else None, follows)
 
 
+def prompt_ids(item: Item, tokenizer: Any, model: str, chat_template: bool = False) -> list[int]:
+    """Of a chat all turns and the header of the answer, by the model's own template; of another prompt, with `chat_template`,
+    too, as one turn of the user's. Raises ValueError where the model has none."""
+    if not chat_template and not item.turns:
+        return list(tokenizer(item.prompt)["input_ids"])
+    if not tokenizer.chat_template:
+        remedy = f"{item.name} is a chat: give a chat model" if item.turns else "leave --chat-template out"
+        raise ValueError(f"{model} has no chat template; {remedy}")
+    turns = [dict(turn) for turn in item.turns] or [{"role": "user", "content": item.prompt}]
+    return chat_ids(tokenizer, turns, item.name)
+
+
 def chat_ids(tokenizer: Any, turns: list[dict[str, str]], where: str) -> list[int]:
     """A chat and the header of its answer, by the model's own template. Raises ValueError naming a chat that it does not take."""
     try:

@@ -1,8 +1,9 @@
 """How good a model is, unmodified: bits per byte on documents, exact match on items with an answer.
 
 Documents (code, docs, text files) are scored whole, in windows as long as the model's context (at most 2,048 tokens): each token
-once, given the earlier ones of its window. Items with an answer (math, recall, records with `####` or `answer`) are answered
-greedily: after a worked solution the integer behind `####` counts, else the text up to the first line end. `2,125` is `2125`.
+once, given the earlier ones of its window; chats in the model's own template, by the bytes of what is said in them. Items with an
+answer (math, recall, records with `####` or `answer`) are answered greedily: after a worked solution the integer behind `####`
+counts, else the text up to the first line end. `2,125` is `2125`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from tokentape.capture import models
-from tokentape.capture.datasets import ANSWER_MARK, items
+from tokentape.capture.datasets import ANSWER_MARK, items, prompt_ids
 from tokentape.capture.embedded.texts import Item
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.warehouse.tables import TABLES
@@ -86,7 +87,8 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
     tokenizer, model = loaded.tokenizer, loaded.model
     size = min(loaded.source.context or MAX_WINDOW, MAX_WINDOW)
     start_id = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    windows = [w for d in documents for w in _windows(list(tokenizer(d.prompt)["input_ids"]), start_id, size)]
+    of_document = (prompt_ids(document, tokenizer, loaded.source.model_id) for document in documents)
+    windows = [w for ids in of_document for w in _windows(ids, start_id, size)]
     if not windows:
         raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
     windows.sort(key=lambda w: -len(w[0]))

@@ -331,14 +331,14 @@ def _calibration(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Requ
     pieces: list[list[tuple[int, ...]]] = []
     for item in planned.items:
         whole = replace(item, prompt=item.prompt + (item.solution or ""))
-        ids = _encode(whole, planned.settings, tokenizer)
+        ids = datasets.prompt_ids(whole, tokenizer, planned.settings.model, planned.settings.chat_template)
         pieces.append([tuple(ids[start : start + size]) for start in range(0, len(ids), size)])
     taken = [piece for row in zip_longest(*pieces) for piece in row if piece]
     return [Request(i, ids, 0) for i, ids in enumerate(taken[: planned.settings.max_requests])]
 
 
 def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> Request:
-    ids = _encode(item, settings, tokenizer)
+    ids = datasets.prompt_ids(item, tokenizer, settings.model, settings.chat_template)
     if not ids:
         raise ValueError(f"data set {settings.dataset}, item {item.name}: its prompt has no tokens; remove it")
     longest, new = settings.max_prompt_tokens, settings.max_new_tokens
@@ -358,14 +358,3 @@ def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreT
         prompt = ids[:longest]
     seed = int.from_bytes(hashlib.sha256(f"{settings.seed}:{number}".encode()).digest()[:8], "big") >> 1
     return Request(number, tuple(prompt), new, None if forced is None else tuple(forced[:new]), seed)
-
-
-def _encode(item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Of a chat all turns and the header of the answer, by the model's own template."""
-    if not settings.chat_template and not item.turns:
-        return list(tokenizer(item.prompt)["input_ids"])
-    if not tokenizer.chat_template:
-        remedy = f"{item.name} is a chat: give a chat model" if item.turns else "leave --chat-template out"
-        raise ValueError(f"{settings.model} has no chat template; {remedy}")
-    turns = [dict(turn) for turn in item.turns] or [{"role": "user", "content": item.prompt}]
-    return datasets.chat_ids(tokenizer, turns, item.name)

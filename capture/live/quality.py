@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional as F
 
 from tokentape.capture import models
-from tokentape.capture.datasets import items
+from tokentape.capture.datasets import items, prompt_ids
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
@@ -117,7 +117,7 @@ def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[li
         raise ValueError(f"windows of {size} tokens exceed the context ({context}); lower prompt_tokens or decode_tokens")
     cut: list[list[int]] = []
     for item in items(dataset, ALL_DOCUMENTS):
-        ids = list(loaded.tokenizer(item.prompt)["input_ids"])
+        ids = prompt_ids(item, loaded.tokenizer, loaded.source.model_id)
         cut += [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
         if len(cut) >= wanted:
             break
