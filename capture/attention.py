@@ -25,6 +25,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tokentape.capture.hooks import Hooked
+from tokentape.capture.measure import stated
 
 _NAMES = itertools.count()
 
@@ -54,13 +55,17 @@ class AttentionCapture(Hooked):
 
     def __init__(self, model: PreTrainedModel, with_heads: bool = False, with_vectors: bool = False) -> None:
         self.model, self.with_heads, self.with_vectors = model, with_heads, with_vectors
-        text = model.config.get_text_config()
-        self.is_latent = bool(getattr(text, "kv_lora_rank", None))
-        heads = text.num_attention_heads
+        self.stated = said = stated(model)
+        self.is_latent = said.kv_lora_rank > 0
         if with_vectors and self.is_latent:
             raise ValueError(f"{type(model).__name__} caches one latent for all heads, no keys: leave --key-pages out")
-        self.n_kv_heads = 1 if self.is_latent else getattr(text, "num_key_value_heads", None) or heads
-        self.n_heads = heads
+        if said.alike(True).n_kv_heads != said.n_kv_heads and not self.is_latent:
+            raise ValueError(
+                f"{type(model).__name__}: layers with a window have other KV heads than the rest, and one number is known here; "
+                "leave attention, or the KV policy, out"
+            )
+        self.n_kv_heads = 1 if self.is_latent else said.n_kv_heads
+        self.n_heads = said.n_heads
         self.has_sinks = any(name.endswith(".sinks") for name, _ in model.named_parameters())
         self.query_mask: torch.Tensor | None = None
         self._name = f"tokentape_{next(_NAMES)}"
@@ -89,7 +94,9 @@ class AttentionCapture(Hooked):
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
         output, weights = eager_of(module)(module, query, key, *args, **kwargs)
-        layer: Any = module.layer_idx
+        layer: Any = getattr(module, "layer_idx", None)
+        if layer is None:  # it attends to layers, not to tokens
+            return output, None
         seen, summed = self._seen, self._summed(weights)
         seen.masses[layer] = self._grouped(summed)
         if self.with_heads and query.shape[2] > 1:

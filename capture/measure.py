@@ -29,14 +29,10 @@ def geometry(model: PreTrainedModel) -> Geometry:
 
     Raises ValueError naming the layer that is not recorded as the config or the layer's own experts have it.
     """
-    config = model.config.to_dict()
-    config.setdefault("architectures", None)
-    config["architectures"] = config["architectures"] or [type(model).__name__]
-    stated = from_config(config)
-    blocks = find_blocks(model)
-    _check_layers(type(model).__name__, stated, blocks)
+    said, blocks = stated(model), find_blocks(model)
+    _check_layers(type(model).__name__, said, blocks)
     if not blocks:
-        return stated
+        return said
     n_experts, top_k = _probe(model, blocks)
     update: dict[str, object] = {"n_experts": n_experts, "top_k": top_k}
     sizes = [size for block in blocks.values() if (size := _expert_size(block, n_experts)) is not None]
@@ -46,10 +42,16 @@ def geometry(model: PreTrainedModel) -> Geometry:
         update["recorded_dense_bytes"] = _dense_bytes(model, expert_bytes, n_experts)
         measured = sizes[0][1]
         # Biases make an expert a little larger than its matrices; only another width is a disagreement.
-        width = None if measured is None else measured // (stated.ffn_matrices * stated.moe_hidden)
-        if width is not None and width != stated.expert_intermediate:
+        width = None if measured is None else measured // (said.ffn_matrices * said.moe_hidden)
+        if width is not None and width != said.expert_intermediate:
             update["expert_intermediate"] = width
-    return Geometry.model_validate(stated.model_dump() | update)
+    return Geometry.model_validate(said.model_dump() | update)
+
+
+def stated(model: PreTrainedModel) -> Geometry:
+    """As the config alone has it. Raises ValueError naming a field."""
+    config = model.config.to_dict()
+    return from_config(config | {"architectures": config.get("architectures") or [type(model).__name__]})
 
 
 def _check_layers(name: str, stated: Geometry, blocks: Mapping[int, MoeBlock]) -> None:

@@ -50,16 +50,14 @@ class KV(AttentionCapture, Slot):
             )
         self.policy, self.storage, self.keeps_trail = policy, storage or Plain(), keeps_trail
         self.windows = windows_of(model)
-        text = model.config.get_text_config()
         self.recomputing: dict[int, nn.Module] = {}
         self.recompute_ops = 0.0  # of a token in a layer
         if isinstance(policy, AERP):
-            head_dim = getattr(text, "head_dim", None) or text.hidden_size // self.n_heads
-            pair = text.kv_lora_rank + text.qk_rope_head_dim if self.is_latent else 2 * head_dim
-            widths = Widths(2 * text.hidden_size, 2 * pair, self.n_kv_heads)
+            pair = self.stated.kv_elements_per_token_layer // self.n_kv_heads
+            widths = Widths(2 * self.stated.hidden, 2 * pair, self.n_kv_heads)
             if pays(widths, policy.accounting):
                 self.recomputing = attention_modules(model)
-                self.recompute_ops = 2.0 * text.hidden_size * pair * self.n_kv_heads
+                self.recompute_ops = 2.0 * self.stated.hidden * pair * self.n_kv_heads
         self.current: KVCache | None = None  # the last one
         self._active: KVCache | None = None  # of the pass under way
         self.trail: list[list[np.ndarray]] = []  # by pass and layer: positions (batch, heads, slots)
@@ -131,9 +129,9 @@ class KV(AttentionCapture, Slot):
         return None if is_slots else eager_mask(*args, **kwargs)
 
     def _attend(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
-        eager = eager_of(module)
+        eager, mask = eager_of(module), attention_mask
         layer = self._active.layers[module.layer_idx] if self._active is not None else None  # type: ignore[index]
         if layer is None or not layer.is_initialized:  # a pass without a cache
             return eager(module, query, key, value, mask, **kwargs)[0], None

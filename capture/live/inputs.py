@@ -24,6 +24,10 @@ class _Taker:
     def update(self, keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         raise _Handed(keys, values)
 
+    def get_seq_length(self, *args: Any) -> int:
+        """For queries that are scaled by it, which nobody reads."""
+        return 0
+
 
 class _Rows(int):
     """Stands for values that differ by token: their place among an `Inputs`' rows."""
@@ -57,6 +61,8 @@ class Inputs:
             if isinstance(value, tuple):
                 return tuple(taken(one, like[i] if like else None) for i, one in enumerate(value))
             is_row = isinstance(value, torch.Tensor) and value.ndim >= 2 and value.shape[1] == n
+            if isinstance(value, torch.Tensor) and n > 1 and n in value.shape and not is_row:
+                raise ValueError(f"{type(self.module).__name__} takes more of tokens than rows, and is not run again; take aep")
             if isinstance(like, _Rows) or (is_row and not self.rows):
                 found.append(value.detach().expand(batch, *value.shape[1:]))
                 return _Rows(len(found) - 1)

@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_of
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Step
-from tokentape.capture.live.texts import Text
+from tokentape.capture.live.texts import WHOLE_PROMPTS, Text, takes_padding
 from tokentape.capture.speculation.drafters import SelfDrafter
 from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
 from tokentape.policies.speculation.tree import Draft, Probabilities, Shape, ancestors
@@ -207,7 +207,8 @@ class _Run:
         rows = [
             _Row(r, list(r.prompt_ids), np.random.default_rng(r.seed), torch.Generator().manual_seed(r.seed)) for r in requests
         ]
-        is_alone = self.drafter is not None or self.inside.schedule is not None
+        is_uneven = len({len(row.ids) for row in rows}) > 1
+        is_alone = self.drafter is not None or self.inside.schedule is not None or (is_uneven and not takes_padding(model))
         batches = []
         for group in [[row] for row in rows] if is_alone else [rows]:
             width = max(len(row.ids) for row in group)
@@ -232,6 +233,8 @@ class _Run:
         queue, decoding = self._batches(model, requests, pad_id), list[Batch]()
         rows = [row for batch in queue for row in batch.rows]
         former = Former(self.inside.schedule, self.inside.max_seqs, model.config.get_text_config().num_hidden_layers)
+        if former.rule is not None and former.rule.may_split and model.config.model_type in WHOLE_PROMPTS:
+            raise ValueError(f"{type(model).__name__} loses track of a prompt in slices; take a schedule that splits none")
         while queue or decoding or not former.is_idle:
             formed = former.form(queue, decoding)
             decoded = [row.request.request_id for batch in decoding for row in batch.rows if not row.is_done]

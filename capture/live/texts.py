@@ -21,6 +21,10 @@ from tokentape.capture.models import device_of
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")
+# In transformers itself padding before a text moves what these layers make of it, and of a sliced prompt these families lose the
+# state, or take the first slice for all.
+UNPADDED = {"compressed_sparse_attention", "heavily_compressed_attention", "reference_sliding_attention"}
+WHOLE_PROMPTS = ("jamba", "unlimited_ocr")
 # What models call their cache, as an argument and in what they return: transformers renamed it in 5.24, all families at once.
 CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"
 
@@ -141,6 +145,11 @@ class Text:
         dtype = self.model.dtype
         mask = torch.zeros(allowed.shape, dtype=dtype, device=self.device)
         return mask.masked_fill(~allowed, torch.finfo(dtype).min)[None, None]
+
+
+def takes_padding(model: PreTrainedModel) -> bool:
+    """Whether requests of unequal length may go through the model together."""
+    return not UNPADDED & set(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:

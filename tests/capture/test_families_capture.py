@@ -14,9 +14,15 @@ from tokentape.capture import measure
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.blocks import find_blocks, layer_of
 from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
+from tokentape.capture.live.attention import KV
+from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.slots import Inside
 from tokentape.capture.models import auto_class
 from tokentape.capture.routing import RoutingCapture
+from tokentape.policies.kv.importance import AERP
+from tokentape.policies.kv.streaming import Full
 from tokentape.policies.scoring import UNKNOWN, topk_from_scores
+from tokentape.policies.serving import Chunked
 
 # One of each kind of attention: a family's experts change nothing in it.
 ATTENTIONS = ("Qwen3Moe", "DeepseekV2", "DeepseekV3", "GptOss", "GraniteMoe", "Phimoe", *DENSE_CONFIGS)
@@ -100,6 +106,34 @@ def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
 def test_experts_without_weights_are_refused_by_layer():
     with pytest.raises(ValueError, match="LongcatFlashTopkRouter of layer 0 chooses among 12 experts, but 8 have weights"):
         measure.geometry(build_tiny("longcat_flash", zero_expert_num=4))
+
+
+@pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr"])
+def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_request_gives_alone(name):
+    model, batch = build_tiny(name), [Request(i, tuple(range(3, 3 + n)), 4, forced=(5, 9, 7, 8)) for i, n in enumerate((13, 5))]
+    options = {"sampling": Sampling(), "stop_ids": frozenset(), "pad_id": 0, "with_logits": True}
+    alone = [decode(model, [request], **options)[0].logits for request in batch]
+    kept = [] if name in ("deepseek_v4", "unlimited_ocr") else [KV(model, Full()), KV(model, AERP(None))]
+    for slots in ([], *([slot] for slot in kept)):
+        with Inside(model, *slots) as inside:
+            together = decode(model, batch, inside=inside, **options)
+        for outcome, logits in zip(together, alone, strict=True):
+            torch.testing.assert_close(outcome.logits, logits, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "said"),
+    [
+        ("jamba", lambda model: Inside(model, schedule=Chunked(4)), "loses track of a prompt in slices"),
+        ("mimo_v2_flash", AttentionCapture, "other KV heads than the rest"),
+        ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
+        ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
+    ],
+)
+def test_what_a_family_does_in_its_own_way_is_refused_in_one_line(name, asked, said):
+    with pytest.raises(ValueError, match=said), asked(model := build_tiny(name)) as inside:
+        decode(model, [Request(0, (3, 4, 5), 2)], Sampling(), frozenset(), 0, inside)
+    assert AttentionCapture(build_tiny("dbrx")).n_kv_heads == 2
 
 
 @pytest.mark.parametrize("name", ["gemma4_text", "laguna", "llama4_text", "deepseek_v4"])
