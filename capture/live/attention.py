@@ -115,13 +115,13 @@ class KV(AttentionCapture, Slot):
             self.trail.append([layer.positions().copy() for layer in self.current.layers])
 
     def commit(self, request_id: int, kept: list[int]) -> None:
-        """Counts what the request holds."""
+        """Counts what the request holds, after each of its tokens, and what its pass computed anew, once for all of them."""
         cache, row = self._of[request_id]
         self.totals["tokens"] += len(kept)
         if self._stored is None:  # once per pass
             self._stored = np.stack([cache.stored_bytes(), self.recompute_ops * cache.n_recomputed()])
-        for name, values in zip(("kv_bytes", "recompute_ops"), self._stored, strict=True):
-            self.totals[name] += len(kept) * float(values[row])
+        self.totals["kv_bytes"] += len(kept) * float(self._stored[0, row])
+        self.totals["recompute_ops"] += float(self._stored[1, row])
 
     def _mask(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own for a prompt; while decoding none, since _attend makes it."""

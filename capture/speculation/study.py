@@ -15,6 +15,7 @@ import numpy as np
 from tokentape.capture import models
 from tokentape.capture.live.loop import Request, Round, Sampling, decode
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.measure import geometry
 from tokentape.capture.orderings import DATASET, Effort, Lab
 from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
@@ -111,9 +112,9 @@ def measure(loaded: models.Loaded, setting: Setting, lab: Lab) -> tuple[dict[str
 
 def _rows(loaded: models.Loaded, setting: Setting, found: Sequence[Mapping[str, float]], more: Row) -> Iterator[Row]:
     """A row per metric; found: metrics by seed."""
-    n_experts = int(getattr(loaded.model.config.get_text_config(), "num_experts", 0))
+    n_experts = geometry(loaded.model).n_experts
     where = {"model_id": loaded.source.model_id, "dataset": DATASET, "fidelity": "exact"} | setting.row(n_experts) | more
-    for name in found[0]:
+    for name in dict.fromkeys(name for metrics in found for name in metrics):
         values = [metrics[name] for metrics in found if name in metrics]
         told = {"metric": name, "unit": "tokens" if "tau_" in name else "1", "n_seeds": len(values)}
         yield where | told | {"value": float(np.mean(values)), "low": min(values), "high": max(values)}

@@ -2,13 +2,15 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from tiny_families import build
 
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, measured
-from tokentape.capture.speculation.study import Setting, bits_points, loop_points
+from tokentape.capture.speculation.study import Setting, _rows, bits_points, loop_points
 from tokentape.policies.speculation.accept import acceptance_metrics
 from tokentape.warehouse.tables import TABLES, conform
 
@@ -41,6 +43,12 @@ def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
         assert value["hotness", metric] > value["random", metric]
     scheme = {row["scheme"]: row["value"] for row in rows if row["series"] == "bits"}
     assert scheme["lsb_aug"] > scheme["round_sym"] > scheme["trunc_sym"]
+
+
+def test_a_pool_is_of_the_experts_there_are_and_metrics_are_of_the_seeds_that_have_them():
+    loaded = SimpleNamespace(model=build("DeepseekV3"), source=SimpleNamespace(model_id="x"))  # n_routed_experts
+    (row,) = _rows(loaded, Setting.of("pool", pool_frac=0.5), [{}, {"tau_accepted": 1.0}], {})
+    assert (row["pool_experts"], row["n_seeds"], row["value"]) == (4, 1, 1.0)
 
 
 @pytest.mark.parametrize("ordering", ACCEPTANCE_ORDERINGS, ids=lambda ordering: ordering.assertion)

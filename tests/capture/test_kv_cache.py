@@ -8,10 +8,12 @@ import torch
 from tiny_families import CONFIGS, VOCAB, build, generate
 
 from tokentape.capture.live.attention import KV
-from tokentape.capture.live.loop import Request, Sampling, decode
+from tokentape.capture.live.loop import Request, Round, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import Leaking, Plain
 from tokentape.capture.live.texts import CACHE
+from tokentape.capture.speculation.drafters import drafter_of
+from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
@@ -174,6 +176,12 @@ def test_recomputed_tokens_count_as_layer_inputs(tiny):
     loop = KV(model, AERP(16, sink=1))
     generate(model, batch, loop)
     assert loop.measured == {"kv_bytes": 3 * 7.5 * 64, "recompute_ops": 3 * 6.5 * 2 * 32 * 64}  # the newest from the pass
+    rounds, of, anew = list[Round](), type("Of", (), {"model": model}), KV(model, AERP(None))
+    with Inside(model, anew, drafter=drafter_of(of, DraftSettings("quant", depth=2, bits=7))) as inside:
+        decode(model, requests((6,), 9), Sampling(), frozenset(), 0, inside, on_round=rounds.append)
+    starts = np.cumsum([6, *(1 + len(r.path) for r in rounds)])
+    assert len(starts) < 9, "passes of several tokens, which compute anew once"
+    assert anew.measured["recompute_ops"] == starts[:-1].sum() * 3 * 2 * 32 * 64 / (starts[-1] - 6)
     with pytest.warns(UserWarning, match="recompute is off"):
         physical = KV(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
     generate(tiny["Qwen3Moe"], batch, physical)
