@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from tokentape.capture import datasets
+from tokentape.capture import datasets, models
+from tokentape.capture.evaluate import evaluate
+from tokentape.capture.live.quality import Cut, windows
 from tokentape.capture.run import CaptureSettings, capture
 
 
@@ -138,6 +140,12 @@ def test_a_chat_is_the_models_template_of_all_its_turns(model_folder, tmp_path, 
     text = "[system]be brief[user]hi[assistant]yo[user]why[assistant]so"
     assert tokenizer.decode(tokens["token_id"].to_list()) == text[:-1]  # the last token of a request is no input
     assert tokens["phase"].to_list().count("prefill") == len(text) - 2
+    (tmp_path / "same.txt").write_text(text[:-2])
+    row, same = evaluate(str(tmp_path / "chat"), [path, str(tmp_path / "same.txt")], device="cpu")
+    assert (row["n_tokens"], row["perplexity"]) == (same["n_tokens"], same["perplexity"])
+    assert row["bits_per_byte"] == pytest.approx(same["bits_per_byte"] * len(text[:-2]) / len("be brief\nhi\nyo\nwhy"))
+    loaded = models.load(models.find(str(tmp_path / "chat")))
+    assert tokenizer.decode(windows(loaded, path, Cut(prompt_tokens=20, decode_tokens=4), 0)[0]) == text[:24]
     jsonl(tmp_path / "chat.jsonl", {"prompt": "a prompt that is cut where it begins"})
     wrapped = replace(settings, model=str(tmp_path / "chat"), chat_template=True, teacher_forced=False, max_prompt_tokens=20)
     cut = store.open(capture(wrapped, store)).read("tokens").filter(phase="prefill")

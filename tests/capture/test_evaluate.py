@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-import shutil
 import sys
 
 import pyarrow as pa
@@ -15,8 +14,6 @@ from tokentape.capture import models
 from tokentape.capture.embedded import texts
 from tokentape.capture.evaluate import answer_in, evaluate
 from tokentape.capture.live.loop import Outcome
-from tokentape.capture.live.quality import windows
-from tokentape.flows.inside_model import kv_run
 from tokentape.warehouse.tables import conform
 
 
@@ -39,24 +36,6 @@ def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_f
     assert row["bits_per_byte"] == pytest.approx(nats / math.log(2) / 320, rel=1e-5)
     assert row["perplexity"] == pytest.approx(math.exp(nats / 320), rel=1e-5)
     conform("quality", pa.Table.from_pylist([row]))
-
-
-def test_chats_are_scored_in_the_models_template_as_they_are_captured(model_folder, tmp_path):
-    chats, folder, turn = tmp_path / "chats.jsonl", tmp_path / "chat", {"role": "user", "content": "hi"}
-    chats.write_text(json.dumps({"messages": [turn, {"role": "assistant", "content": "yo"}]}))
-    run = kv_run("full", {"prompt_tokens": 8, "decode_tokens": 4}, 1)
-    with pytest.raises(ValueError, match=r"chats.jsonl:0 is a chat: give a chat model"):
-        evaluate(model_folder("Qwen3Moe"), [str(chats)], device="cpu")
-    shutil.copytree(model_folder("Qwen3Moe"), folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
-    tokenizer.save_pretrained(folder)
-    (tmp_path / "same.txt").write_text("[user]hi[assistant]")
-    row, same = evaluate(str(folder), [str(chats), str(tmp_path / "same.txt")], device="cpu")
-    assert (row["n_tokens"], row["perplexity"]) == (same["n_tokens"], same["perplexity"])
-    assert row["bits_per_byte"] == pytest.approx(same["bits_per_byte"] * 19 / 2)
-    (window,) = windows(models.load(models.find(str(folder))), str(chats), run, 0)
-    assert tokenizer.decode(window) == "[user]hi[ass"
 
 
 @pytest.mark.parametrize(

@@ -179,8 +179,7 @@ def test_recomputed_tokens_count_as_layer_inputs(tiny):
     rounds, of, anew = list[Round](), type("Of", (), {"model": model}), KV(model, AERP(None))
     with Inside(model, anew, drafter=drafter_of(of, DraftSettings("quant", depth=2, bits=7))) as inside:
         decode(model, requests((6,), 9), Sampling(), frozenset(), 0, inside, on_round=rounds.append)
-    starts = np.cumsum([6, *(1 + len(r.path) for r in rounds)])
-    assert len(starts) < 9, "passes of several tokens, which compute anew once"
+    assert len(starts := np.cumsum([6, *(1 + len(r.path) for r in rounds)])) < 9, "passes of several tokens compute anew once"
     assert anew.measured["recompute_ops"] == starts[:-1].sum() * 3 * 2 * 32 * 64 / (starts[-1] - 6)
     with pytest.warns(UserWarning, match="recompute is off"):
         physical = KV(tiny["Qwen3Moe"], AERP(16, sink=1, accounting="physical"))  # x 64 B, two KV heads of 32 B
