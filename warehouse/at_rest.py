@@ -27,7 +27,7 @@ OWN_COLUMNS = (
     *("is_extrapolated", "outside_envelope"),
 )
 SEMANTICS = ("scope", "lookup", "recency", "prefill", "start", "overflow", "fetching")
-FOUND = ("assumed", "is_extrapolated", "outside_envelope")  # facts that follow from the others
+FOUND = ("assumed", "is_extrapolated", "outside_envelope", "system_sha256")  # facts that follow from the others
 _BAND = ("low", "high")
 _SQL = {pa.string(): "varchar", pa.bool_(): "boolean", pa.float64(): "double", pa.float32(): "float", pa.int64(): "bigint"}
 _SQL |= {pa.int32(): "integer", pa.uint8(): "utinyint", pa.uint16(): "usmallint", pa.uint32(): "uinteger"}

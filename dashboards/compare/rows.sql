@@ -11,13 +11,14 @@ select run_id, hardware_sha256 as sha256, trace_id as trace, hardware || coalesc
     capacity_frac as share, is_bound, residency is null and place is null and route is null as holds_all,
     system = 'lru_offload' and list_has_all(['residency=lru', 'residency.scope=global', 'residency.share_kv=false'], changes) as is_lru,
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
-    concat_ws('; ', 'schedule ' || schedule, 'residency ' || residency, 'place ' || place, 'precision ' || precision, 'route ' || route,
-        'draft ' || draft, 'kv ' || kv, 'refresh ' || refresh) as decisions, w.seed as seed, md5(regexp_replace(decisions,
-        '((?:residency|place) [^;]*?) budget=.*?( [a-z_.]+=|;|$)', '\1\2', 'g')) as version  -- a file of one's own that has changed decides otherwise
+    concat_ws('; ', 'schedule ' || schedule, 'draft ' || draft, 'route ' || route, 'precision ' || precision, 'residency ' || residency,
+        'prefetch ' || prefetch, 'place ' || place, 'kv ' || kv, 'refresh ' || refresh) as decisions, w.seed as seed,
+    coalesce(system_sha256, sha256(replace(decisions, coalesce(' budget=' || budget, ''), ''))[:20]) as version  -- of runs from before it was told: the same
 from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- which runs of before it lack
             ::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
         list_transform(list_filter(map_entries((asked::json->'changes')::map(varchar, varchar)), lambda e: e.key not in ('residency.budget', 'place.budget')),
-            lambda e: e.key || '=' || e.value) as changes from system_runs
+            lambda e: e.key || '=' || e.value) as changes,
+        coalesce(asked::json->>'budget', asked::json->>'$.changes."residency.budget"', asked::json->>'$.changes."place.budget"') as budget from system_runs
     where capacity_frac is not null)
 
 -- caches: part of others: replays of expert caches, one request after the other

@@ -17,8 +17,10 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
+from tokentape.policies import registry
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.lru import LRU
+from tokentape.policies.resolve import told
 from tokentape.policies.slots import System
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
@@ -35,6 +37,7 @@ from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.routes import SlicedSlots
 from tokentape.replay.transformer import ACTIVATION
+from tokentape.warehouse.at_rest import hash_of_text
 from tokentape.warehouse.model_sizes import other_bytes
 
 IDLE = "nothing to do"
@@ -233,6 +236,7 @@ def run(
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,
         "system": system.name,
+        "system_sha256": version_of(system),
         **{slot: None if text == "none" else text for slot, text in system.told().items()},
         "is_bound": system.is_bound,
         "hardware": machine.name,
@@ -251,6 +255,14 @@ def run(
     parts = [(*_SPENT.get(what, ("asked_s", what)), of, value) for (of, what), value in spent(made).items() if keeps_ledger]
     named = zip(("metric", "label", "part", "value"), zip(*parts, strict=True), strict=True) if parts else ()
     return ReplayResult(settings, metrics, steps, by_request, parts={name: np.array(column) for name, column in named})
+
+
+def version_of(system: System) -> str:
+    """Hash of what decides, its room for experts left out; of policies of one's own also of their files."""
+    roomless = {slot: {name: of for name, of in given.items() if name != "budget"} for slot, given in system.options.items()}
+    texts = replace(system, options=roomless).told().items()
+    own = (registry.sha256(slot, told(slot, policy)[0]) for slot, policy in system.policies.items())
+    return hash_of_text("; ".join([*(f"{slot} {text}" for slot, text in texts if text != "none"), *filter(None, own)]))
 
 
 def spent(made: SystemRun) -> dict[tuple[str, str], float]:

@@ -45,12 +45,22 @@ def add_variants(rows: Rows) -> None:
 
 
 def add_versions(rows: Rows) -> None:
-    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words."""
-    for version, (seed, token_s, room) in enumerate(
-        ((0, 0.01, "25%"), (1, 0.02, "25%"), (0, 0.01, "4 experts"), (0, 0.08, "25% kept=2"))
+    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words. Told by
+    what decides alone, as runs were before there was a hash of it."""
+    for version, (seed, token_s, room, ahead) in enumerate(
+        ((0, 0.01, "25%", "one"), (1, 0.02, "25%", "one"), (0, 0.01, "4 experts", "one"), (0, 0.08, "25%", "two"))
     ):
         _add_run(rows, f"version-{version}", "h100-cxl-ndp", "mine", token_s, seed=seed)
-        rows["system_runs"][-1] |= {"capacity_frac": 0.25, "residency": f"lru budget={room} scope=global"}
+        run = rows["system_runs"][-1]
+        run |= {"capacity_frac": 0.25, "residency": f"lru budget={room} scope=global", "prefetch": ahead}
+        run["asked"] = json.dumps(json.loads(run["asked"]) | {"budget": room})
+
+
+def add_told_versions(rows: Rows) -> None:
+    """The same, of policies of one's own whose file was changed: their hash alone tells which is which."""
+    add_versions(rows)
+    for run in rows["system_runs"]:
+        run |= {"system_sha256": run["prefetch"], "prefetch": None}
 
 
 def _add_run(

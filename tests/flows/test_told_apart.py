@@ -86,3 +86,16 @@ def test_a_comparison_on_another_machine_stands_beside_the_first(tokentape: Cli,
     assert {row["hardware"] for row in found} == {MACHINE, "phone-lpddr5x-ufs4"}
     assert len(found) == 8
     assert tt.open(store.root).sql("select count(*) from tape.routing").item() > 0
+
+
+def test_versions_of_a_system_are_told_by_a_hash_of_what_decides(tokentape: Cli, store: Store, tmp_path: Path) -> None:
+    policy, found = tmp_path / "own.py", []
+    lines = "from dataclasses import dataclass\nfrom tokentape.policies.lru import LRU\n@dataclass(frozen=True)\nclass Own(LRU): "
+    for ahead, body, rooms in (("none", "pass", "46"), ("transitions", "pass", "46"), ("transitions", "'edited'", "4")):
+        policy.write_text(lines + body + "\n")
+        system = f'[system]\nresidency = {{ policy = "{policy}:Own" }}\nschedule = "orca"\nprefetch = "{ahead}"\n'
+        (tmp_path / "mine.toml").write_text(system)
+        for room in rooms:
+            tokentape.ok("replay", TAPE, "--system", "mine.toml", "--hardware", MACHINE, "--set", f"residency.budget={room}0%")
+        found.append({row["system_sha256"] for row in read_rows(store, "system_runs")})
+    assert [len(versions) for versions in found] == [1, 2, 3]
