@@ -42,14 +42,17 @@ select run_id, max(1e3 / value) filter (metric = 'tokens_per_s') as token_ms, ma
 from (select *, case when metric in ('tbt_mean_s', 'decode_step_s') then 'gap'
     when metric in ('energy_j_per_output_token', 'decode_energy_j_per_token') then 'energy' else '' end as of from metrics) group by run_id
 
--- shown: part of others: runs with their numbers, of the tapes that most methods ran on; a seed once, in however many words its room was told
-with named as (from ({systems}) union all by name from ({caches})),
-told as (select * exclude (sha256, version) replace (machine || if(  -- of a machine or a system that changed: which version
+-- named: part of others: what ran; of a machine or a system that changed: which version
+select * exclude (sha256, version) replace (machine || if(
     min(sha256) over of_machine is distinct from max(sha256) over of_machine, ' ' || sha256[:8], '') as machine, method || if(
     min(version) over of_method is distinct from max(version) over of_method, ' ' || version[:8], '') as method)
-    from named window of_machine as (partition by machine), of_method as (partition by trace, terms, machine, method)),
-every as materialized (from told join ({numbers}) using (run_id)
+from (from ({systems}) union all by name from ({caches}))
+window of_machine as (partition by machine), of_method as (partition by trace, terms, machine, method)
+
+-- shown: part of others: runs with their numbers, of the tapes that most methods ran on; a seed once, in however many words its room was told
+with every as materialized (from ({named}) join ({numbers}) using (run_id)
     qualify row_number() over (partition by trace, terms, machine, method, round(share, 3), seed order by run_id) = 1)
+select *, count(*) over (partition by trace, terms, machine, method, round(share, 3)) as n_runs
 from every where trace in (select trace from every group by trace order by max(is_system) desc, count(*) desc, trace limit $size)
 
 -- ran: part of others: medians over seeds, with the lowest and highest end of machine and seeds
@@ -106,8 +109,13 @@ select trace, terms, machine, room, min(share) as share, of, first(method order 
     min(value) filter (role = 'LRU') / nullif(min(value), 0) as gain, count(*) as n
 from each group by trace, terms, machine, room, of order by trace, terms, machine, share, of
 
--- reasons: Why a system cannot be had on a machine.
-select distinct trace_id as trace, hardware as machine, system, reason from comparisons where reason is not null order by all
+-- reasons: Why a system cannot be had in a room of a machine: where what it was compared with stands, and it does not.
+with ran as materialized (select *, printf('%g %%', round(100 * share, 1)) as room from ({named}))
+select distinct r.trace, r.terms, r.machine, r.room, c.system, c.reason
+from comparisons c join comparisons o using (comparison, trace_id, hardware) join ran r on r.run_id = o.result_id
+where c.reason is not null and not r.holds_all and not exists (from ran s where s.trace = r.trace and s.terms = r.terms
+    and s.machine = r.machine and s.system = c.system and (s.holds_all or s.room = r.room))
+order by all
 
 -- spent: part of others: seconds and joules of a run by part; of caches by phase, and by where they go
 select run_id, if(metric = 'part_s', 'time', 'energy') as of, part, value from series where metric in ('part_s', 'part_j')
@@ -121,7 +129,7 @@ from metrics where run_id in (select replay_id from replays)
 
 -- parts: What time and energy go to, as shares of LRU's in the same room: lists, the greatest first.
 with each as (
-    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, s.of, s.part, sum(s.value order by run_id, s.value) / count(distinct run_id) as value
+    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, s.of, s.part, sum(s.value order by run_id, s.value) / any_value(n_runs) as value
     from ({shown}) r join ({spent}) s using (run_id) group by all
 ),
 of_all as (
@@ -133,7 +141,10 @@ here as (
     select o.* exclude (share), p.room, p.role from of_all o
     join ({placed}) p on o.trace = p.trace and o.terms = p.terms and o.machine = p.machine and o.method = p.method and round(p.holds, 3) = o.share
 ),
-lru as (select trace, terms, machine, room, of, sum(value order by method, part) as whole from here where role = 'LRU' group by all)
+lru as (
+    select trace, terms, machine, room, of, min(whole) as whole
+    from (select *, sum(value) over (partition by trace, terms, machine, room, of, method order by part rows between unbounded preceding and unbounded following) as whole from here where role = 'LRU') group by all
+)
 select trace, terms, machine, room, method, role, of, list(part order by value desc, part) as part, list(round(value / whole, 4) order by value desc, part) as value,
     round(sum(value / whole order by part), 4) as whole
 from here join lru using (trace, terms, machine, room, of) where whole > 0 and value / whole > 0.0005 group by all
@@ -146,11 +157,11 @@ from (select distinct unnest(part) as part from told)
 
 -- resources: Of every resource, the share of the run's time that is asked of it.
 with each as (
-    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, run_id, split_part(label, '.', 2) as resource,
+    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, run_id, n_runs, split_part(label, '.', 2) as resource,
         sum(value order by part) / min(total_s) as frac
     from ({shown}) r join series s using (run_id) where s.metric = 'asked_s' group by all
 )
-select e.trace, e.terms, e.machine, p.room, e.method, p.role, p.ms, resource, avg(frac order by run_id) as frac
+select e.trace, e.terms, e.machine, p.room, e.method, p.role, p.ms, resource, sum(frac order by run_id) / any_value(n_runs) as frac
 from each e join (select *, coalesce(token_ms, gap_ms) as ms from ({placed})) p
     on e.trace = p.trace and e.terms = p.terms and e.machine = p.machine and e.method = p.method and round(p.holds, 3) = e.share
 group by all order by e.trace, e.terms, e.machine, p.room, p.ms, e.method, frac desc, resource

@@ -63,6 +63,23 @@ def add_told_versions(rows: Rows) -> None:
         run |= {"system_sha256": run["prefetch"], "prefetch": None}
 
 
+def add_equals(rows: Rows) -> None:
+    """LRU in two words, and a system as fast: of two seeds, one fetches nothing. A smaller room, which has no LRU."""
+    for run_id, system, seed, changes, share in (
+        ("lru", "lru_offload", 0, {}, 0.25), ("again", "lru_offload", 0, {"residency": "lru"}, 0.25),
+        ("equal-0", "equal", 0, {}, 0.25), ("equal-1", "equal", 1, {}, 0.25), ("small", "equal", 0, {}, 0.1),
+    ):  # fmt: skip
+        _add_run(rows, run_id, "h100-cxl-ndp", system, 0.01, changes, seed)
+        rows["system_runs"][-1] |= {"capacity_frac": share, "residency": "lru"}
+    rows["series"] = [row for row in rows["series"] if (row["run_id"], row["part"]) != ("equal-1", "experts fetched")]
+    for room, run_id, system, reason in (
+        ("25%", "lru", "lru_offload", None), ("25%", "equal-0", "equal", None),
+        ("10%", "small", "equal", None), ("10%", None, "lru_offload", REASON),
+    ):  # fmt: skip
+        told = {"comparison": room, "trace_id": TRACE, "hardware": "h100-cxl-ndp", "place": 0, "system": system, "seed": 0}
+        rows["comparisons"].append(told | {"result_id": run_id, "reason": reason})
+
+
 def _add_run(
     rows: Rows, run_id: str, machine: str, system: str, token_s: float, changes: dict | None = None, seed: int = 0
 ) -> None:
