@@ -46,6 +46,7 @@ def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> P
         "in_words": rows.rules_sentence,
         "scopes": SCOPES,
         "verdicts": [] if runs.is_empty() else ask.sql("verdicts", rows.reference(runs)).to_dicts(),
+        "n_compared": 0 if runs.is_empty() else rows.reference(runs)["n_replays"].sum(),
         "studied": [*studied.head(1).to_dicts(), *runs.head(1).to_dicts()],
         "standings": ask.sql("standings", connection.sql(named()["claim_errors"].sql).pl()).to_dicts(),
         "health": ask("health").row(0, named=True),

@@ -28,7 +28,7 @@ with wide as (
     from metrics group by run_id
 )
 select r.trace_id as trace, r.hardware, r.scope, {rules} as rules, r.policy as family, r.policy_params, r.is_bound as bound,
-    bool_or(r.is_extrapolated) as extrapolated,
+    bool_or(r.is_extrapolated) as extrapolated, count(*) as n_replays,
     round(r.capacity_frac, 5) as capacity, round(r.capacity_experts, 1) as experts, round(r.capacity_bytes / 1e9, 4) as gb,
     r.cycle_experts, round(r.cycle_experts * r.capacity_frac / nullif(r.capacity_experts, 0), 5) as cycle,
     round(avg(hit_decode order by seed), 5) as hit_decode, round(avg(hit_prefill order by seed), 5) as hit_prefill,

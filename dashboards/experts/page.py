@@ -55,7 +55,7 @@ def _runs(ask: Ask) -> tuple[pl.DataFrame, dict[str, Any]]:
 
 
 def shown(runs: pl.DataFrame) -> pl.DataFrame:
-    return runs.drop("family", "policy_params", "denominator", "turn")
+    return runs.drop("family", "policy_params", "denominator", "turn", "n_replays")
 
 
 def _choices(runs: pl.DataFrame, trace_ids: list[str]) -> list[dict[str, str]]:
