@@ -13,24 +13,24 @@ concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, 
 -- Reuse distances: an LRU of capacity c hits what an LRU of c - 1 missed when the distance is c. At most 64 bins, never
 -- narrower than the curve's own step (per-layer caches grow by one expert in every layer at a time).
 with chosen as (
-    select r.replay_id, r.trace_id, r.scope, {rules} as rules, r.cycle_experts
+    select r.replay_id, r.trace_id, r.scope, r.start, {rules} as rules, r.cycle_experts
     from replays r semi join lru_curves c using (replay_id)
     where r.trace_id in (select trace from ({tapes}))
-    qualify row_number() over (partition by r.trace_id, r.scope order by rules, r.replay_id) = 1
+    qualify row_number() over (partition by r.trace_id, r.scope order by r.start <> 'persistent', rules, r.replay_id) = 1
 ),
 steps as (
-    select trace_id, scope, rules, cycle_experts, n_lookups, capacity_experts as distance,
+    select trace_id, scope, start, rules, cycle_experts, n_lookups, capacity_experts as distance,
         n_hits - lag(n_hits, 1, 0) over (partition by replay_id order by capacity_experts) as n,
         min(capacity_experts) over (partition by replay_id) as step,
         max(capacity_experts) over (partition by replay_id) as longest
     from lru_curves join chosen using (replay_id)
 ),
 binned as (select *, greatest(1, ceil(longest / step / 64)) * step as width, ceil(distance / width) as bin from steps)
-select trace_id as trace, scope, rules, any_value(cycle_experts) as cycle_experts,
+select trace_id as trace, scope, start, rules, any_value(cycle_experts) as cycle_experts,
     (bin - 1) * width as low, least(any_value(longest), bin * width) as high,
     round(sum(n) / any_value(n_lookups), 6) as share,
     round(sum(sum(n)) over (partition by trace_id, scope, rules order by bin) / any_value(n_lookups), 6) as within
-from binned group by trace_id, scope, rules, width, bin
+from binned group by trace_id, scope, start, rules, width, bin
 order by trace, scope, rules, low
 
 -- popularity: Per trace, phase and layer: `times`, each expert's selections as a multiple of an even share.
@@ -53,7 +53,8 @@ with counts as (
 )
 select trace_id as trace, phase,
     sum(n_selected) filter (place <= ceil(n_moe_layers * n_experts / 10.0)) / sum(n_selected) as top_tenth,
-    n_moe_layers * n_experts - count(*) filter (n_selected > 0) as n_unused, n_moe_layers * n_experts as n_all
+    n_moe_layers * n_experts - count(*) filter (n_selected > 0) as n_unused, n_moe_layers * n_experts as n_all,
+    ceil(n_all / 10) / n_all as even
 from counts join traces using (trace_id)
 group by trace_id, phase, n_moe_layers, n_experts having sum(n_selected) > 0 order by trace, phase
 

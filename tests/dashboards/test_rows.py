@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-from made_up import POLICIES, said_of, write
+from made_up import POLICIES, TAPES, catalogue, page_of, replay, said_of, write
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine.say import Rows
@@ -79,7 +79,7 @@ def test_popularity_is_relative_to_an_even_share(connection: duckdb.DuckDBPyConn
     of = f"select n_selected from popularity where trace_id = '{QWEN}' and phase = '{crowd['phase']}' order by 1 desc"
     counts = [n for (n,) in connection.sql(of).fetchall()]
     assert crowd["top_tenth"] == pytest.approx(sum(counts[:615]) / sum(counts))
-    assert crowd["n_unused"] == 48 * 128 - len(counts)
+    assert (crowd["n_unused"], crowd["even"]) == (48 * 128 - len(counts), 615 / (48 * 128))
 
 
 def test_closed_forms_of_coverage_stand_beside_the_recorded_one(connection: duckdb.DuckDBPyConnection) -> None:
@@ -139,3 +139,21 @@ def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:
     with connect(write(tmp_path / "empty.duckdb", {})) as connection:
         assert tape.asked(connection)("similarity").is_empty()
         assert rows.runs(connection, []).is_empty()
+
+
+def test_shares_of_a_tape_are_of_all_layers_and_of_what_a_cache_can_hit() -> None:
+    def add(rows: dict[str, list[dict]]) -> None:
+        rows["traces"].append(catalogue(TAPES[0]))
+        for start, most in (("cold", 6), ("persistent", 9)):
+            replay(TAPES[0], "lru", "phone-lpddr5x-ufs4", "per-layer", 0.5, 0, start, rows)
+            rows["replays"][-1]["start"] = start
+            curve = [{"capacity_experts": 4.0 * n, "n_lookups": 10, "n_hits": min(most, 2 * n)} for n in range(1, 6)]
+            rows["lru_curves"] += [{"replay_id": start, **point} for point in curve]
+        for layer, part, value in ((0, "first", 0.4), (0, "recent", 0.6), (1, "recent", 1.0)):
+            told = {"trace_id": CODE, "metric": "attention_frac", "layer": layer, "part": part, "value": value, "n": 1}
+            rows["profiles"].append(told)
+
+    said = {figure.name: "".join(figure.answers.values()) for figure in page_of(tape, add).figures}
+    share = "an LRU of 12 experts, an equal share for each layer; 10.0 % are first uses, which no cache can hit."
+    assert said["reuse"] == f"Half of the lookups hit in {share}"
+    assert "attention 20 % goes to the first token and 80 % goes to the last 32" in said["attended"]
