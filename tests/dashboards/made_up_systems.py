@@ -45,22 +45,16 @@ def add_variants(rows: Rows) -> None:
 
 
 def add_versions(rows: Rows) -> None:
-    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words. Told by
-    what decides alone, as runs were before there was a hash of it."""
-    for version, (seed, token_s, room, ahead) in enumerate(
-        ((0, 0.01, "25%", "one"), (1, 0.02, "25%", "one"), (0, 0.01, "4 experts", "one"), (0, 0.08, "25%", "two"))
-    ):
+    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words; at last
+    the same words of a policy that was changed. The others were run before there was a hash of what decides."""
+    for version, (seed, token_s, room, ahead, sha256) in enumerate((
+        (0, 0.01, "25%", "one", None), (1, 0.02, "25%", "one", None), (0, 0.01, "4 experts", "one", None),
+        (0, 0.08, "25%", "two", None), (0, 0.16, "25%", "two", "0"),
+    )):  # fmt: skip
         _add_run(rows, f"version-{version}", "h100-cxl-ndp", "mine", token_s, seed=seed)
         run = rows["system_runs"][-1]
-        run |= {"capacity_frac": 0.25, "residency": f"lru budget={room} scope=global", "prefetch": ahead}
+        run |= {"capacity_frac": 0.25, "residency": f"lru budget={room}", "prefetch": ahead, "system_sha256": sha256}
         run["asked"] = json.dumps(json.loads(run["asked"]) | {"budget": room})
-
-
-def add_told_versions(rows: Rows) -> None:
-    """The same, of policies of one's own whose file was changed: their hash alone tells which is which."""
-    add_versions(rows)
-    for run in rows["system_runs"]:
-        run |= {"system_sha256": run["prefetch"], "prefetch": None}
 
 
 def add_equals(rows: Rows) -> None:
@@ -72,12 +66,10 @@ def add_equals(rows: Rows) -> None:
         _add_run(rows, run_id, "h100-cxl-ndp", system, 0.01, changes, seed)
         rows["system_runs"][-1] |= {"capacity_frac": share, "residency": "lru"}
     rows["series"] = [row for row in rows["series"] if (row["run_id"], row["part"]) != ("equal-1", "experts fetched")]
-    for room, run_id, system, reason in (
-        ("25%", "lru", "lru_offload", None), ("25%", "equal-0", "equal", None),
-        ("10%", "small", "equal", None), ("10%", None, "lru_offload", REASON),
-    ):  # fmt: skip
-        told = {"comparison": room, "trace_id": TRACE, "hardware": "h100-cxl-ndp", "place": 0, "system": system, "seed": 0}
-        rows["comparisons"].append(told | {"result_id": run_id, "reason": reason})
+    cells = ((25, "lru", "lru_offload"), (25, "equal-0", "equal"), (10, "small", "equal"), (10, None, "lru_offload"))
+    for room, run_id, system in cells:
+        told = {"comparison": f"{room}%", "trace_id": TRACE, "hardware": "h100-cxl-ndp", "place": 0, "system": system, "seed": 0}
+        rows["comparisons"].append(told | {"result_id": run_id, "reason": None if run_id else REASON})
 
 
 def _add_run(

