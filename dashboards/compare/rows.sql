@@ -13,6 +13,7 @@ select run_id, hardware_sha256 as sha256, trace_id as trace, hardware || coalesc
     route is null and precision is null and kv is null and refresh is null as is_exact, outside_envelope as care, 1 as is_system,
     concat_ws('; ', 'schedule ' || schedule, 'draft ' || draft, 'route ' || route, 'precision ' || precision, 'residency ' || residency,
         'prefetch ' || prefetch, 'place ' || place, 'kv ' || kv, 'refresh ' || refresh) as decisions, w.seed as seed,
+    concat_ws('; ', 'route ' || route, 'precision ' || precision, 'kv ' || kv, 'refresh ' || refresh) as changed,
     coalesce(system_sha256, sha256(replace(decisions, coalesce(' budget=' || budget, ''), ''))[:20]) as version  -- of runs from before it was told: the same
 from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- which runs of before it lack
             ::struct(requests int, repeats int, output int, batch int, rate double, seed int, "order" varchar) as w,
@@ -27,7 +28,7 @@ select replay_id as run_id, hardware_sha256 as sha256, trace_id as trace, hardwa
     concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format,
         'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
-    outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions, seed, '' as version
+    outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions, seed, '' as changed, '' as version
 from draws where policy <> 'lru-all-capacities' and hardware <> ''
 
 -- numbers: part of others: of every run times in ms and energies in mJ per output token
@@ -57,7 +58,7 @@ from every where trace in (select trace from every group by trace order by max(i
 
 -- ran: part of others: medians over seeds, with the lowest and highest end of machine and seeds
 select trace, terms, machine, method, min(share) as share, bool_or(holds_all) as holds_all, bool_and(is_exact) as is_exact,
-    min(care) as care, min(system) as system, min(decisions) as decisions, max(is_system) as is_system,
+    min(care) as care, min(system) as system, min(decisions) as decisions, min(changed) as changed, max(is_system) as is_system,
     case when bool_or(is_bound) then 'a bound' when bool_or(holds_all) then 'holds all experts' when bool_or(is_lru) then 'LRU'
         else 'a method' end as role,
     median(token_ms) as token_ms, min(token_low) as token_low, max(token_high) as token_high, median(gap_ms) as gap_ms, min(gap_low) as gap_low,
@@ -78,9 +79,12 @@ from ran r join rooms o on r.trace = o.trace and r.terms = o.terms and r.machine
 -- cells: What ran, by tape, requests, machine and room. best_...: no other method of the room is as good in this time and in energy and better in one.
 with placed as materialized ({placed}),
 quality as (
-    select t.trace_id as trace, q.policy as system, avg(q.perplexity / p.perplexity order by q.dataset, q.seed, q.parameters, p.seed) as perplexity
+    select t.trace_id as trace, q.policy as system, concat_ws('; ', 'route ' || (q.parameters::json->>'route'),
+            'precision ' || (q.parameters::json->>'precision'), 'kv ' || (q.parameters::json->>'kv'), 'refresh ' || (q.parameters::json->>'refresh')) as changed,
+        avg(q.perplexity / p.perplexity order by q.dataset, q.seed, q.parameters, p.seed) as perplexity
     from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.policy not in ('none', 'full')
-        and p.policy in ('none', 'full') and q.n_tokens = p.n_tokens  -- of the same text
+        and (p.policy = 'none' or p.policy = 'full' and (p.parameters::json->>'storage') = 'plain' and (p.parameters::json->>'rate') is null
+            and (p.parameters::json->>'intervals') is null) and q.n_tokens = p.n_tokens  -- of the same text
     join traces t on t.model_id = q.model_id where q.perplexity is not null group by all
     having count(distinct q.parameters) = 1  -- of several settings, whose it is no run says
 ),
@@ -91,12 +95,12 @@ beaten as (
         bool_or(o.ttft_ms <= p.ttft_ms and (o.ttft_ms < p.ttft_ms or o.mj < p.mj)) as ttft_ms
     from placed p join placed o using (trace, terms, machine, room) where p.competes and o.competes and o.mj <= p.mj group by all
 )
-select p.*, coalesce(p.token_ms, p.gap_ms) as ms, lru.ms / coalesce(p.token_ms, p.gap_ms) as gain, p.mj / nullif(lru.mj, 0) as energy, 1e3 / p.token_ms as tokens,
+select p.* exclude (changed), coalesce(p.token_ms, p.gap_ms) as ms, lru.ms / coalesce(p.token_ms, p.gap_ms) as gain, p.mj / nullif(lru.mj, 0) as energy, 1e3 / p.token_ms as tokens,
     not coalesce(b.token_ms, true) as best_token_ms, not coalesce(b.gap_ms, true) as best_gap_ms, not coalesce(b.ttft_ms, true) as best_ttft_ms,
     if(is_exact, 1, perplexity) as perplexity, case when is_exact then 'as the model' when perplexity is null then 'changed, not measured'
         else printf('perplexity × %.3f', perplexity) end as quality
 from placed p left join lru using (trace, terms, machine, room) left join beaten b using (trace, terms, machine, room, method)
-    left join quality using (trace, system)
+    left join quality using (trace, system, changed)
 where coalesce(p.token_ms, p.gap_ms) is not null  -- a tape of prompts alone has no time per token
 order by p.trace, p.terms, p.machine, p.share, ms, p.method
 

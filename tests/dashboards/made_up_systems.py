@@ -45,8 +45,7 @@ def add_variants(rows: Rows) -> None:
 
 
 def add_versions(rows: Rows) -> None:
-    """A system of a file that was changed between two runs, and two seeds of one, the first made twice in other words; at last
-    the same words of a policy that was changed. The others were run before there was a hash of what decides."""
+    """A system's file that was changed, then its policy, which a hash alone tells; two seeds, one made twice in other words."""
     for version, (seed, token_s, room, ahead, sha256) in enumerate((
         (0, 0.01, "25%", "one", None), (1, 0.02, "25%", "one", None), (0, 0.01, "4 experts", "one", None),
         (0, 0.08, "25%", "two", None), (0, 0.16, "25%", "two", "0"),
@@ -107,8 +106,10 @@ def add_tape(rows: Rows) -> None:
         | {"created_utc": "2026-11-20T12:00:00Z"}
         | dict.fromkeys(("n_requests", "n_tokens", "n_layers", "n_moe_layers", "n_experts", "top_k"), 8)
     )
-    for policy, perplexity in (("none", 4.0), ("few_bits", 5.0)):
-        rows["quality"].append({"model_id": "m", "policy": policy, "dataset": "code", "perplexity": perplexity})
+    other = (("few_bits", {"precision": "wide"}, 9.0), ("full", {"storage": "quarot"}, 9.0))  # no plain model
+    for policy, parameters, perplexity in (("none", {}, 4.0), ("few_bits", {"precision": "uniform"}, 5.0), *other):
+        told = {"model_id": "m", "dataset": "code", "parameters": json.dumps(parameters), "n_tokens": 1}
+        rows["quality"].append(told | {"policy": policy, "perplexity": perplexity})
 
 
 def _add_metrics(rows: Rows, run_id: str, metrics: dict[str, float]) -> None:

@@ -149,9 +149,9 @@ def test_shares_of_a_tape_are_of_all_layers_and_of_what_a_cache_can_hit() -> Non
             rows["replays"][-1]["start"] = start
             curve = [{"capacity_experts": 4.0 * n, "n_lookups": 10, "n_hits": min(most, 2 * n)} for n in range(1, 6)]
             rows["lru_curves"] += [{"replay_id": start, **point} for point in curve]
+        told = {"trace_id": CODE, "metric": "attention_frac", "n": 1}
         for layer, part, value in ((0, "first", 0.4), (0, "recent", 0.6), (1, "recent", 1.0)):
-            told = {"trace_id": CODE, "metric": "attention_frac", "layer": layer, "part": part, "value": value, "n": 1}
-            rows["profiles"].append(told)
+            rows["profiles"].append(told | {"layer": layer, "part": part, "value": value})
 
     said = {figure.name: "".join(figure.answers.values()) for figure in page_of(tape, add).figures}
     assert "LRU of 12 experts, an equal share for each layer; 10.0 % are first uses, which no cache can hit." in said["reuse"]

@@ -93,8 +93,7 @@ def test_versions_of_a_system_are_told_by_a_hash_of_what_decides(tokentape: Cli,
     lines = "from dataclasses import dataclass\nfrom tokentape.policies.lru import LRU\n@dataclass(frozen=True)\nclass Own(LRU): "
     for ahead, body, rooms in (("none", "pass", "46"), ("transitions", "pass", "46"), ("transitions", "'edited'", "4")):
         policy.write_text(lines + body + "\n")
-        system = f'[system]\nresidency = {{ policy = "{policy}:Own" }}\nschedule = "orca"\nprefetch = "{ahead}"\n'
-        (tmp_path / "mine.toml").write_text(system)
+        (tmp_path / "mine.toml").write_text(f'[system]\nschedule = "orca"\nresidency = "{policy}:Own"\nprefetch = "{ahead}"\n')
         for room in rooms:
             tokentape.ok("replay", TAPE, "--system", "mine.toml", "--hardware", MACHINE, "--set", f"residency.budget={room}0%")
         found.append({row["system_sha256"] for row in read_rows(store, "system_runs")})
