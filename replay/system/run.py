@@ -125,7 +125,8 @@ def simulate(
         dense_format=value_format,
         is_ahead=system.prefetch is not None,
     )
-    costs = replace(costs, background_w=costs.background_w - kv.replaced_w)
+    has_refresh = costs.profile.static_w is None and not costs.profile.refresh  # that of whole tiers, in the background
+    costs = replace(costs, background_w=costs.background_w - kv.replaced_w * has_refresh)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
     slots = kind(recorded, requests, system, costs, end, how.seed, how.losses, logs)
     limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
