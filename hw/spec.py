@@ -23,6 +23,8 @@ SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
 HOST = ("layer_s", "step_s")
 LAUNCHES = ("gemm", "attention", "experts", "elementwise")
+# In keys of numbers that something is divided by.
+ABOVE_ZERO = ("bytes_per_s", "capacity", "ops_per_s", "efficiency", "interval", "values_per_s", "n_columns", "row_bytes")
 ROUNDING = 1.01  # published peaks are rounded: 4.13 TOPS, 1.83 GHz
 
 
@@ -353,7 +355,7 @@ def check_numbers(spec: HardwareSpec, where: str) -> None:
     for key, number in spec.numbers():
         if key.endswith("_frac") and number.high > 1.0:
             raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
-        if any(word in key for word in ("peak", "capacity", "ops_per_s", "efficiency", "interval")) and number.low <= 0.0:
+        if any(word in key for word in ABOVE_ZERO) and number.low <= 0.0:
             raise BadSpec(f"{where}: {key} must be above 0")
 
 
@@ -366,6 +368,7 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     for key, table, known in tables:
         if unknown_keys := sorted(table.keys() - set(known)):
             raise BadSpec(f"{where}: {key}: unknown key {unknown_keys[0]!r}; known: {', '.join(known)}")
+    _check_links(spec, where)
     for name, engine in spec.engines.items():
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)
@@ -377,6 +380,22 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     for group, members in (("tiers", spec.tiers), ("links", spec.links)):
         for name, member in members.items():
             _check_pins(member, f"{where}: {group}.{name}")
+
+
+def _check_links(spec: HardwareSpec, where: str) -> None:
+    """Raises BadSpec on a link that nothing would cross, and where none joins the devices."""
+    home, cache, peer = spec.roles.expert_home, spec.roles.expert_cache, spec.roles.peer
+    first = {(link.source_tier, link.target_tier): name for name, link in reversed(spec.links.items())}
+    for name, link in spec.links.items():
+        ends = (link.source_tier, link.target_tier)
+        if first[ends] != name and (ends[0] != ends[1] or ends[0] == peer):
+            raise BadSpec(f"{where}: links.{name} has the ends of links.{first[ends]}, which alone would count; leave one out")
+        if ends == (cache, home) and (home, cache) not in first:
+            raise BadSpec(f"{where}: links.{name} goes from {cache} to {home}; experts are moved the other way, so turn it round")
+    if spec.n_devices > 1 and peer and (peer, peer) not in first:
+        raise BadSpec(
+            f"{where}: no link joins the {spec.n_devices} devices; give one from {peer} to {peer}, or roles.peer = '' for none"
+        )
 
 
 def _check_pins(member: MemTier | Link, where: str) -> None:
