@@ -1,8 +1,7 @@
 """One step of a serving engine without a tape of it: a batch of decodes, and a prompt's slice, priced on a machine.
 
 On a GPU with fitted constants, times are those of the operator models (hw/operators); elsewhere an operation takes the longer of
-its bytes and its operations at the machine's reached rates, and what starting its kernel takes. Norms, rotary embedding,
-activation functions of dense layers and sampling are not counted.
+its bytes and its operations at the machine's reached rates, and what starting its kernel takes.
 """
 
 from __future__ import annotations
