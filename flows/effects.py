@@ -79,12 +79,22 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "sql": (*BESIDE_DATABASE, *BESIDE_JSON),
     "models quantise": BESIDE_JSON,
     "site": BESIDE_DATABASE,
-    "step gpu": (Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),),
+    "step gpu": (
+        Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),
+        Idle(("context",), lambda of: of["batch"] == 0, "at --batch 0, where nothing decodes"),
+    ),
     "step elmoe3d": (
         Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
     ),
     "step cxl_ndp": (
-        Idle(("bits", "rule"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"),
+        Idle(
+            ("bits", "rule", "fixed_macs"), lambda of: of["system"] not in ("all", "ours"), "on systems that move whole experts"
+        ),
+        Idle(
+            ("alpha", "placement"),
+            lambda of: of["system"] in ("monde", "monde-never", "monde-always"),
+            "on a migration that starts with no expert on the GPU",
+        ),
         Idle(("profile",), lambda of: of["fit"] is not None, "with --fit, which makes one"),
     ),
     "decide place": (

@@ -84,7 +84,7 @@ def decode(
     output: Annotated[int, option("Tokens it generates.", min=1)] = 512,
     fixed_macs: Annotated[bool, option("Low bits do not speed up the NDP's multipliers.", "--fixed-macs")] = False,
     overlap: Annotated[bool, option("Experts cross the link while GPU and NDP compute.", "--overlap")] = False,
-    seed: Annotated[int, option("Of drawn routing.", min=0)] = 0,
+    seed: Annotated[int, option("Of drawn routing, a random placement and the losses of low bits.", min=0)] = 0,
     store: StoreOption = None,
 ) -> None:
     """Decode a batch of a mixture of experts on a GPU and a memory that computes, and on systems that move its experts instead.

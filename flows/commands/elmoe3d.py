@@ -114,6 +114,8 @@ def speculate(
     from tokentape.replay.elmoe3d.timing import evaluate
     from tokentape.replay.elmoe3d.work import findings
 
+    if tau is not None and not tau >= 0.0:
+        raise ValueError(f"--tau {tau:g}: give the batch from which on it speculates")
     points, setup = asked(Options, ctx).points()
     arrays, costs = as_points(points, setup), profile or PHYSICAL
     found = evaluate(arrays, costs, with_joules=nodes is not None)

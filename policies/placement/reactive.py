@@ -173,7 +173,7 @@ class Balance(ReactivePlacement):
 
     def __post_init__(self) -> None:
         fetch, token = self.fetch_reads, self.token_reads
-        if (fetch is not None and fetch <= 0.0) or (token is not None and token < 0.0):
+        if (fetch is not None and not fetch > 0.0) or (token is not None and not token >= 0.0):
             raise ValueError(f"balance: fetch_reads {fetch} must be above 0, token_reads {token} 0 or more")
 
     def on(self, host: Host) -> Self:

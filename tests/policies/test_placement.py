@@ -253,6 +253,7 @@ def test_what_a_machine_says_is_taken_unless_it_is_given():
 def test_refused_parameters():
     for make, words in (
         (lambda: PrefillGuided(1.5), "alpha"), (lambda: EMA(1.0), "beta"), (lambda: Balance(0.0), "fetch_reads"),
+        (lambda: Balance(float("nan")), "fetch_reads"),
         (lambda: NearIfFaster(-1.0), "fetch_reads"), (lambda: FirstLayersNear(-1), "layers"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=words):
