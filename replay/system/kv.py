@@ -191,7 +191,9 @@ class KVSlots:
         if not self.shares:
             return limits
         geometry, requests = self.recorded.geometry, self.requests
-        tokens = min(limits.max_seqs, len(requests)) + int(requests.n_prompt_tokens.max())
+        longest = np.sort(requests.n_prompt_tokens)[-limits.max_seqs :]
+        batch = min(longest.sum(), max(longest[-1], self.rule.budget_tokens * self.machine.data_parallel))
+        tokens = longest.size + int(batch)
         caches = len(slots.sizes) if self.system.option("residency", "scope") == "per-layer" else 1
         n_floor = max(min(geometry.n_experts, geometry.top_k * tokens), geometry.top_k * caches)
         self.floor_bytes = n_floor * max(slots.sizes)

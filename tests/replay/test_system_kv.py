@@ -213,6 +213,14 @@ def test_hits_in_a_shared_room_are_those_of_a_dictionary_that_gives_way() -> Non
     assert len(hits) == bounds[-1]
 
 
+def test_the_floor_of_a_shared_room_holds_what_several_prompts_of_a_batch_look_up() -> None:
+    tape = recorded(make_trace(7, LARGE.model_copy(update={"n_experts": 64}), n_requests=8, n_prompt=12, n_decode=4))
+    shared = system(Continuous(1000), 8, {"residency": {"budget": "75%", "share_kv": "true"}}, residency=CACHES["lru"]())
+    made = simulate(tape, tape.requests(), shared, load("workstation-rtx4090-pcie4"), INT8, logs=1 << 16)
+    largest = np.diff(made.slots.log_events(int(made.slots.how[N_EVENTS]))[:-1]).max()
+    assert largest * made.slots.sizes[0] <= made.kv.floor_bytes
+
+
 def test_a_shared_room_fetches_less_and_answers_sooner_than_two_halves() -> None:
     """frame_loop section 4: at .75 of all experts and at all of them."""
     trace = make_trace(6, LARGE, n_requests=24, n_prompt=40, n_decode=30)
