@@ -22,21 +22,23 @@ def argument(metavar: str, help: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
 
 
-def _lasting(store: str | None) -> str | None:
+def _lasting(param: typer.CallbackParam, store: str | None) -> str | None:
     if store and store.startswith("memory:"):
-        raise ValueError(f"--store {store}: what lies in memory is gone when this command ends; give a folder or another URI")
+        named = f"{param.opts[0]} {store}"
+        raise ValueError(f"{named}: what lies in memory is gone when this command ends; give a folder or another URI")
     return store
 
 
-def _opened(store: str | None) -> Any:
+def opened(param: typer.CallbackParam, store: str | None) -> Any:
+    """The Store that an option names."""
     from tokentape.warehouse.tape import Store
 
-    return Store(_lasting(store))
+    return Store(_lasting(param, store))
 
 
 _STORE: Any = "Folder or fsspec URI of the tapes and results. [default: ./tape]", "--store"
 _OF_STORE: dict[str, Any] = {"envvar": "TOKENTAPE_STORE", "metavar": "<str>"}
-StoreOption = Annotated[Any, option(*_STORE, **_OF_STORE, parser=str, callback=_opened)]  # a command is handed the Store
+StoreOption = Annotated[Any, option(*_STORE, **_OF_STORE, parser=str, callback=opened)]  # a command is handed the Store
 StoreUri = Annotated[str | None, option(*_STORE, **_OF_STORE, callback=_lasting)]  # or its place, where it may not be opened
 TraceArgument = Annotated[str, argument("TRACE", "Trace id, or the start of one (see `tokentape ls`).")]
 DatabaseOption = Annotated[str | None, option("DuckDB file. [default: <store>/warehouse.duckdb]", "--database")]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokentape.flows.console import mebibytes, note, number, print_table, progress_bar
-from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, StoreUri, TraceArgument, argument, option
+from tokentape.flows.options import DatabaseOption, JsonOption, StoreOption, StoreUri, TraceArgument, argument, opened, option
 
 if TYPE_CHECKING:
     from tokentape.warehouse.tape import Store
+
+OTHER = "The other store: a folder, s3://bucket/folder, hf://datasets/user/name."
 
 
 def ls(store: StoreOption = None) -> None:
@@ -70,7 +72,7 @@ def rm(
 
 def push(
     traces: Annotated[list[str], argument("TRACE...", "Trace ids, or their beginnings.")],
-    to: Annotated[str, option("The other store: a folder, s3://bucket/folder, hf://datasets/user/name.", "--to")],
+    to: Annotated[Any, option(OTHER, "--to", metavar="<str>", parser=str, callback=opened)],
     store: StoreOption = None,
 ) -> None:
     """Copy tapes to another store, compared with their sums on both sides; what was stopped goes on.
@@ -80,14 +82,12 @@ def push(
       tokentape push TRACE --to s3://bucket/tapes
       tokentape push TRACE --to hf://datasets/me/tapes
     """
-    from tokentape.warehouse.tape import Store
-
-    _transfer(traces, store, Store(to))
+    _transfer(traces, store, to)
 
 
 def pull(
     traces: Annotated[list[str], argument("TRACE...", "Trace ids, or their beginnings.")],
-    of: Annotated[str, option("The other store: a folder, s3://bucket/folder, hf://datasets/user/name.", "--from")],
+    of: Annotated[Any, option(OTHER, "--from", metavar="<str>", parser=str, callback=opened)],
     store: StoreOption = None,
 ) -> None:
     """Copy tapes from another store into this one, compared with their sums on both sides; what was stopped goes on.
@@ -96,9 +96,7 @@ def pull(
     Example:
       tokentape pull TRACE --from hf://datasets/me/tapes
     """
-    from tokentape.warehouse.tape import Store
-
-    _transfer(traces, Store(of), store)
+    _transfer(traces, of, store)
 
 
 def _transfer(traces: list[str], here: Store, there: Store) -> None:

@@ -216,9 +216,10 @@ def test_a_store_that_is_not_there_or_does_not_last_is_refused(tokentape: Cli, m
     assert (typo.code, Path("tpae").exists()) == (2, False)
     assert typo.err == "tokentape: tpae: no store there; give --store the folder of the tapes and results\n"
     monkeypatch.setenv("TOKENTAPE_STORE", "memory://tape")
-    for command in (("import", "bigmoe", "x.csv"), ("load",), ("ls", "--store", "memory://other")):
+    push = ("push", "x", "--store", ".", "--to", "memory://x")
+    for command in (("import", "bigmoe", "x.csv"), ("load",), ("ls", "--store", "memory://other"), push):
         refused = tokentape.refused(*command)
-        assert refused.err.startswith("tokentape: --store memory://")
+        assert refused.err.startswith(f"tokentape: {'--to' if command is push else '--store'} memory://")
         assert "is gone when this command ends; give a folder" in refused.err
 
 
