@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import duckdb
 import polars as pl
@@ -134,7 +134,7 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
 
     store: whose tapes the statement may name, as tape.routing, tape.passes, ..., read as far as the answer needs.
     Decimals, which DuckDB makes of integer sums, come back as Int64, or as Float64 where they have a fraction or more digits than
-    that. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999; BadWarehouse;
+    that, within lists too. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999; BadWarehouse;
     FileNotFoundError.
     """
     with closing(connect(database, tapes_named(store, sql) if store else None)) as connection:
@@ -151,17 +151,29 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
         except pl.exceptions.PolarsError as error:
             raise BadQuery(f"{one_line(error)}; cast the column to a plain type, or call it by another name (as)") from error
     assert isinstance(frame, pl.DataFrame)
-    whole = {name: _plain(frame[name]) for name, dtype in frame.schema.items() if isinstance(dtype, pl.Decimal)}
-    return frame.with_columns(**whole)
+    return frame.with_columns(map(_plain, frame.iter_columns()))
 
 
-def _plain(decimals: pl.Series) -> pl.Series:
-    """Int64 where that holds every value as it is, else Float64."""
-    if decimals.dtype.scale == 0:  # type: ignore[attr-defined]
-        whole = decimals.cast(pl.Int64, strict=False)
-        if whole.null_count() == decimals.null_count():
-            return whole
-    return decimals.cast(pl.Float64)
+def _plain(column: pl.Series) -> pl.Series:
+    """Its decimals, also within lists, structs and maps, as Int64 where that holds every value as it is, else as Float64."""
+    try:
+        return column.cast(_without_decimals(column.dtype, pl.Int64))
+    except pl.exceptions.InvalidOperationError:
+        return column.cast(_without_decimals(column.dtype, pl.Float64))
+
+
+def _without_decimals(dtype: Any, whole: Any) -> Any:
+    """The type with others in place of decimals, `whole` of those without a fraction."""
+    if isinstance(dtype, pl.Decimal):
+        return pl.Float64 if dtype.scale else whole
+    if isinstance(dtype, pl.Struct):
+        return pl.Struct({field.name: _without_decimals(field.dtype, whole) for field in dtype.fields})
+    if isinstance(dtype, pl.Array):
+        return pl.Array(_without_decimals(dtype.inner, whole), dtype.size)
+    if isinstance(dtype, pl.List):
+        return pl.List(_without_decimals(dtype.inner, whole))
+    is_map = hasattr(dtype, "key")  # of polars 2
+    return type(dtype)(*(_without_decimals(of, whole) for of in (dtype.key, dtype.value))) if is_map else dtype
 
 
 def _refuse_unprintable(name: str, column: pa.ChunkedArray) -> None:

@@ -198,6 +198,8 @@ def test_decimals_come_back_as_numbers_however_long(empty: Path) -> None:
     )
     assert answer.select("long", "part", "whole").row(0) == (1e38, 1.5, 7)
     assert answer["whole"].dtype == pl.Int64
+    within = query(empty, f"select [sum(7::hugeint)] l, {{'a': [1.5], 'b': 2::uhugeint}} s, [{'9' * 38}::decimal(38, 0)] long")
+    assert json.loads(within.write_json()) == [{"l": [7], "s": {"a": [1.5], "b": 2}, "long": [1e38]}]
     for format in ("table", "csv", "json"):
         render(answer, format)
 
