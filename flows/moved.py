@@ -15,7 +15,7 @@ import polars as pl
 
 from tokentape.policies.names import unknown
 from tokentape.warehouse import results
-from tokentape.warehouse.at_rest import FOUND, hash_of, metric_defs
+from tokentape.warehouse.at_rest import FOUND, hash_of_text, metric_defs
 from tokentape.warehouse.tape import Store
 
 EXACT = 1e-9  # of a value, below which nothing has moved
@@ -114,7 +114,7 @@ def _place(row: Row) -> str:
         facts["asked"] = json.loads(asked)
         facts["asked"].get("workload", {}).pop("seed", None)  # a run that was not possible has none
         workload = None
-    return hash_of([*(row[name] for name in SAME), workload, facts])
+    return hash_of_text(json.dumps([*(row[name] for name in SAME), workload, facts], sort_keys=True))  # a number may be NaN
 
 
 def _side(store: Store, rows: Sequence[Row], word: str) -> list[Row]:

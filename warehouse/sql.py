@@ -134,8 +134,8 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
 
     store: whose tapes the statement may name, as tape.routing, tape.passes, ..., read as far as the answer needs.
     Decimals, which DuckDB makes of integer sums, come back as Int64, or as Float64 where they have a fraction or more digits than
-    that, within lists too. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999; BadWarehouse;
-    FileNotFoundError.
+    that, within lists too. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999;
+    BadWarehouse; FileNotFoundError.
     """
     with closing(connect(database, tapes_named(store, sql) if store else None)) as connection:
         try:
