@@ -15,7 +15,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from tokentape.flows.console import brief
-from tokentape.flows.study_file import Grid, Part, parsed
+from tokentape.flows.study_file import Grid, Part, own_name, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
@@ -130,6 +130,8 @@ def load(name_or_path: str) -> Study:
             raise unknown("study", name_or_path, (*grids(), *SYSTEMS))
         path = GRIDS / f"{name_or_path}.toml"
     study = parsed(Study, path, name=path.stem)
+    if path.resolve().parent != GRIDS:
+        own_name(path, study.name)
     named = dict[str, str]()  # what results call a policy, and of what file it is
     for entry in study.policies:
         label = registry.label("residency", resolve("residency", entry.name, entry.params))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
 from tokentape.warehouse.results import has_rows, read_rows, write_batch, write_rows, write_together
@@ -78,6 +79,15 @@ def parsed(kind: type[P], path: Path, is_brief: bool = False, **told: Any) -> P:
         raise ValueError(f"{path}: {field}: {first['msg']}; fields are {', '.join(kind.model_fields)}") from error
 
 
+def own_name(path: Path, name: str) -> str:
+    """The name of the study of a file. Raises ValueError for one that results know as another's."""
+    if name in (*SYSTEMS, *grids(), "adhoc"):
+        raise ValueError(
+            f'{path}: name: {name} is a study that ships, or what runs alone; give yours another, name = "my-{name}"'
+        )
+    return name
+
+
 def _picked(value: Any, of: Any) -> Any:
     """The tables of these names, by `name` or `series`, or `of` itself."""
     is_of_names = isinstance(of, list) and all(isinstance(one, str) for one in of)
@@ -116,7 +126,7 @@ class StudyFile(Part):
     def of_file(cls, path: Path) -> Self:
         """A copy. Raises ValueError naming the file, the field and the remedy."""
         found = parsed(cls, path)
-        return found.model_copy(update={"name": found.name or path.stem})
+        return found.model_copy(update={"name": own_name(path, found.name or path.stem)})
 
     @property
     def is_copy(self) -> bool:

@@ -39,6 +39,7 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
         (GOOD + "params = { profile_frac = 0.1 }", "profile_frac"),
         ("capacities = [", "not TOML"),
         (GOOD + "params = { half_life_passes = nan }", r"mine\.toml: policies\.0\.params\.half_life_passes is nan"),
+        ('name = "adhoc"\n' + GOOD, 'give yours another, name = "my-adhoc"'),
     ],
 )
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:

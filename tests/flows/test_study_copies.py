@@ -67,6 +67,7 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
         ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
         (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
+        ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
         (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
     ):
         (tmp_path / "mine.toml").write_text(text)
