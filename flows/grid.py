@@ -352,9 +352,10 @@ def run(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     pools: Callable[[str, int | None], Executor] = pool_of,
+    is_part: bool = False,
 ) -> GridReport:
     """Runs what is missing of a study; `progress` gets (replays finished, replays in all). Ctrl-C stops after those in hand.
-    pools: makes the pool of a runner and its workers.
+    pools: makes the pool of a runner and its workers. is_part: on some of its tapes; what is told of the others stays.
 
     Raises ValueError if no tape fits or none of the replays is possible.
     """
@@ -399,19 +400,26 @@ def run(
                     progress(n_found + n_run + n_refused, total)
             impossible += [one for _, them in sorted(refused.items()) for one in them]
             record(store, study.name, trace_id, n_rows, n, cpu_s)
+
+    def others(view: str) -> list[dict[str, Any]]:
+        here = {None, *(trace_id for trace_id, _, _ in jobs)}
+        return [row for row in results.rows_of(store, view, study.name) or () if row["trace_id"] not in here] if is_part else []
+
     if study.grid:
         from tokentape.flows import system_grid
 
-        system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible})
-    results.replace_rows(store, "failed_runs", [_failed(study.name, *of) for of in enumerate(impossible)], of=study.name)
+        kept = others("study_points")
+        system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible}, kept)
+    failed = [*others("failed_runs"), *(_failed(study.name, one) for one in impossible)]
+    results.replace_rows(store, "failed_runs", [row | {"place": n} for n, row in enumerate(failed)], of=study.name)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(map(str, impossible)))
 
 
-def _failed(study: str, place: int, refused: Refused) -> dict[str, Any]:
+def _failed(study: str, refused: Refused) -> dict[str, Any]:
     """A row of view `failed_runs`."""
-    row: dict[str, Any] = {"study": study, "place": place, "reason": refused.reason}
+    row: dict[str, Any] = {"study": study, "reason": refused.reason}
     if (job := refused.job) is None:
         return row
     return (

@@ -73,7 +73,7 @@ def run_study(
     if traces:
         chosen = chosen.on(traces)
     with bar(f"study {chosen.name}") as show:
-        report = grid.run(chosen, store, runner or "threads", workers, show, pools)
+        report = grid.run(chosen, store, runner or "threads", workers, show, pools, is_part=bool(traces))
     note(
         f"study {chosen.name}: {report.n_run} replays run, {report.n_found} found finished, {len(report.impossible)} not possible"
     )

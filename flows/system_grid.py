@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +59,11 @@ def asked_of(fields: Mapping[str, Any], trace_id: str) -> Asked:
     return Asked(trace_id, fields["system"], fields["machine"], workload, changes, numbers=numbers, **given)
 
 
-def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[str, str]) -> None:
-    """Rows of `study_points`: of every point its run, or why there is none: reasons by what was asked."""
-    there, rows = set(results.run_ids(store, VIEW)), []
+def write(
+    store: Store, study: str, points: Sequence[Point], reasons: Mapping[str, str], kept: Iterable[dict[str, Any]] = ()
+) -> None:
+    """Rows of `study_points`, beside those `kept`: of every point its run, or why there is none: reasons by what was asked."""
+    there, rows = set(results.run_ids(store, VIEW)), [*kept]
     for point in sorted(points, key=lambda point: point.asked.trace_id):  # a tape is read once
         asked, reason, run_id = point.asked, reasons.get(repr(point.asked)), None
         if reason is None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command import Cli
+from tiny_tape import write_tiny
 
 from bench.docs import blocks, findings
 from tokentape.capture.importers.bigmoe import import_bigmoe
@@ -82,6 +83,11 @@ def test_tapes_that_are_given_take_the_place_of_those_that_grids_name(store: Sto
     )
     counts = run_study(written(tmp_path, text), store, workers=1, traces=("tiny-0001",))
     assert counts == {"run": 12, "found": 0, "impossible": 4}
+    write_tiny(store, "tiny-0002")  # which arrives later
+    run_study(written(tmp_path, text), store, workers=1, traces=("tiny-0002",))
+    of_tapes = [(row["trace_id"], row["result_id"] is None) for row in read_rows(store, "study_points")]
+    assert [of_tapes.count((f"tiny-000{n}", is_none)) for n in (1, 2) for is_none in (False, True)] == [12, 4] * 2
+    assert [row["trace_id"] for row in read_rows(store, "failed_runs")] == ["tiny-0001"] * 4 + ["tiny-0002"] * 4
 
 
 def test_pages_of_findings_are_those_of_the_studies() -> None:
