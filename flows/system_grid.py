@@ -9,7 +9,6 @@ from typing import Any
 from tokentape.flows.study import Study, given_of, matching, worded
 from tokentape.flows.system_runs import VIEW, Asked, workload_of
 from tokentape.hw.sourced import read_number
-from tokentape.hw.spec import check_numbers
 from tokentape.policies.slots import SLOTS
 from tokentape.warehouse import results
 from tokentape.warehouse.tape import Store
@@ -37,8 +36,7 @@ def expand(study: Study, store: Store) -> tuple[list[Point], list[str]]:
             without[fields["trace"]] = str(error)
             continue
         every = [asked_of(fields, trace_id) for trace_id in fitting]
-        check_numbers(machine := every[0].hardware, machine.name)
-        said = {"series": fields["series"], "hardware": machine.name}
+        said = {"series": fields["series"], "hardware": every[0].hardware.name}
         said |= {name: worded(fields, name) for name in ("panel", "line", "x")}
         points += [Point(place, said, asked) for asked in every]
     if not points:

@@ -192,9 +192,10 @@ _kept = cache(_of_file)
 def with_values(machine: HardwareSpec, values: Mapping[str, float]) -> HardwareSpec:
     """The machine with other numbers, without ranges, by the dotted keys of its file: {"tiers.kv.peak_bytes_per_s": 128e9}.
 
-    Raises BadSpec for a key that is no number of this machine's.
+    Raises BadSpec for a key that is no number of this machine's, and for a number that no machine has, but for an endless one.
     """
     for key, value in values.items():
+        _check_number(key, exact(float(value), "set for this run"), machine.name)
         machine = _changed(machine, key.split("."), float(value), f"{machine.name}: {key}")
     told = repr(sorted((key, float(value)) for key, value in values.items())) if values else ""
     return replace(machine, sha256=hashlib.sha256(f"{machine.sha256}{told}".encode()).hexdigest()) if told else machine
@@ -350,18 +351,20 @@ def _check_names(spec: HardwareSpec, where: str) -> None:
         raise BadSpec(f"{where}: dtype = {spec.dtype!r} is not in engines.{spec.engine}.ops_per_s ({known})")
 
 
-def check_numbers(spec: HardwareSpec, where: str) -> None:
-    """Raises BadSpec on a share above 1 and where there is no rate or capacity."""
-    for key, number in spec.numbers():
-        if key.endswith("_frac") and number.high > 1.0:
-            raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
-        if any(word in key for word in ABOVE_ZERO) and number.low <= 0.0:
-            raise BadSpec(f"{where}: {key} must be above 0")
+def _check_number(key: str, number: Sourced, where: str) -> None:
+    """Raises BadSpec on a number below 0, a share above 1 and where there is no rate or capacity."""
+    if key.endswith("_frac") and number.high > 1.0:
+        raise BadSpec(f"{where}: {key} exceeds 1 ({number.high}); it is a share of the peak")
+    if not number.low >= 0.0:
+        raise BadSpec(f"{where}: {key} = {number.low} must be a number from 0 on")
+    if any(word in key for word in ABOVE_ZERO) and number.low == 0.0:
+        raise BadSpec(f"{where}: {key} must be above 0")
 
 
 def _check_values(spec: HardwareSpec, where: str) -> None:
     """Raises BadSpec on values that no machine can have."""
-    check_numbers(spec, where)
+    for key, number in spec.numbers():
+        _check_number(key, number, where)
     if spec.n_devices % spec.data_parallel:
         raise BadSpec(f"{where}: data_parallel = {spec.data_parallel} does not divide n_devices = {spec.n_devices}")
     tables = [("host", spec.host, HOST), *((f"engines.{k}.launch_s", v.launch_s, LAUNCHES) for k, v in spec.engines.items())]

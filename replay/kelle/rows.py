@@ -80,6 +80,8 @@ class Refresh(Given):
     def __post_init__(self) -> None:
         if len(self.intervals_us) != 4:
             raise ValueError(f"intervals_us names {len(self.intervals_us)} groups; give HST-MSB, HST-LSB, LST-MSB, LST-LSB")
+        if not 0.0 < self.held_frac < 1.0:
+            raise ValueError(f"held_frac = {self.held_frac} is no share of cells that fail; give one above 0 and below 1")
 
     @property
     def intervals(self) -> Intervals:
@@ -95,6 +97,10 @@ class Chip(Given):
     workload: str
     area_share: dict[str, float]
     power_share: dict[str, float]
+
+    def __post_init__(self) -> None:
+        if not all(0.0 <= share <= 1.0 for share in (*self.area_share.values(), *self.power_share.values())):
+            raise ValueError("shares of area and power lie in 0 to 1")
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ class Work:
     def __post_init__(self) -> None:
         for name, least in (("n_context_tokens", 0), ("n_decode_tokens", 0), ("batch", 1), ("budget_tokens", 1), ("kv_bits", 1)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}; it must be at least {least}")
+            if value is not None and not (isinstance(value, (int, float)) and value >= least):
+                raise ValueError(f"{name} is {value!r}; it must be a number of at least {least}")
 
     @property
     def n_tokens(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ class Group(Grid):
 
     FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *VARIED})
 
-    role: str = "report"
+    role: Literal["calibrate", "predict", "report"] = "report"
 
 
 class Inside(Grid):
@@ -76,8 +76,8 @@ class Settings(StudyFile):
     SHIPPED = Path(__file__).parent / "study.toml"
 
     models: tuple[str, ...]
-    typical_err_frac: float
-    worst_err_frac: float
+    typical_err_frac: float = Field(ge=0)
+    worst_err_frac: float = Field(ge=0)
     profile: str = PROFILE
     machines: dict[str, str] = Field(default={})
     workloads: dict[str, Work]
@@ -114,6 +114,8 @@ class Settings(StudyFile):
 def setup(study: Settings, shares: Shares | None = None) -> Setup:
     """What the study computes with. shares: instead of the shipped ones. Raises BadSpec where those are missing."""
     claimed, refresh = stated(PAPER), study.refresh
+    if study.chip.workload not in study.workloads:
+        raise unknown("workload", study.chip.workload, study.workloads)
     mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
     sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
     return Setup(
