@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,7 @@ from tokentape.replay.serving.ranks import Ranks, of_even_draws, of_tape
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.serving.workload import LENGTHS, Requests, cached_tokens, from_table, resampled, spread_ties, synthetic
 from tokentape.warehouse import models
+from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
@@ -154,11 +157,22 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
-    """Files of the constants that a point is costed with: a profile of one's own too, those of the project are in their room."""
+    """Files of the project's constants that a point is costed with."""
     is_timed = point.profile != serving_fits.PROFILE or point.expert_times == "measured"
     kernels = calibrate.files_of(load_hardware(point.hardware)) if is_timed else ()
-    own = (Path(point.profile),) if point.profile.endswith(".toml") else ()
-    return serving_fits.FILES.path(point.fit), *kernels, *own
+    return serving_fits.FILES.path(point.fit), *kernels
+
+
+def sums_of_named(store: Store, point: Point) -> list[str]:
+    """Hashes of the machine, model, files and tapes that a point names: they change under their names."""
+    found = [load_hardware(point.hardware).sha256, hash_of(models.load(point.model).geometry.model_dump(mode="json"))]
+    own = [Path(name) for name in (point.workload, point.profile) if Path(name).is_file()]
+    own += sorted(path for path in Path(point.fits).rglob("*") if path.is_file()) if point.fits else []
+    found += [hashlib.sha256(path.read_bytes()).hexdigest() for path in own]
+    for name in sorted({point.workload, point.coverage, point.acceptance or ""} - {"", *LENGTHS, *COVERAGES}):
+        with suppress(ValueError):  # no tape's
+            found.append(store.open(name).content_sha256)
+    return found
 
 
 def _ranks(store: Store, point: Point, geometry: Geometry, machine: HardwareSpec) -> Ranks | None:

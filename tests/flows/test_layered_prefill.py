@@ -1,6 +1,7 @@
 """The Layered Prefill study on small settings: points and answers, resumed and repeated; and all of it, against its bars."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import polars as pl
 import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
+from tiny_tape import write_tiny
 
 from bench.docs import errors as error_table
 from tokentape.flows.running import run
@@ -17,6 +19,7 @@ from tokentape.flows.systems.layered_prefill import study as layered
 from tokentape.flows.systems.layered_prefill.study import ARRIVALS, Settings, jobs
 from tokentape.replay.serving.facts import PAPER
 from tokentape.warehouse.load import claims
+from tokentape.warehouse.models import config_path
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import VIEWS
 from tokentape.warehouse.tape import Store
@@ -213,6 +216,24 @@ def test_equal_points_give_equal_bytes(tmp_path):
         made.append({path.relative_to(store.root): path.read_bytes() for path in Path(store.root).rglob("*.parquet")})
     assert len(made[0]) == 5
     assert made[0] == made[1]
+
+
+def test_a_point_is_made_again_where_a_file_or_tape_that_it_names_is_another(tmp_path: Path, monkeypatch) -> None:
+    store, made = Store(str(tmp_path / "tape")), list[str]()
+    monkeypatch.setattr(type(SMALL), "once", lambda study, store, of, *told: made.append(of))
+    config, log, fits = (tmp_path / name for name in ("config.json", "log.csv", "fits"))
+    fits.mkdir()
+    given = {"model": str(config), "workload": str(log), "fits": str(fits), "coverage": "tiny"}
+    job = replace(jobs(SMALL)[0], point=Point(scheduler="chunked", **given))
+    model = json.loads(config_path("qwen3-30b-a3b").read_text())["config"]
+    for n_layers, text, fit, tape in [(2, "", "", 1), (4, "", "", 1), (4, "2", "", 1), (4, "2", "", 2), (4, "2", "3", 2)]:
+        config.write_text(json.dumps(model | {"num_hidden_layers": n_layers}))
+        log.write_text(text)
+        (fits / "a.toml").write_text(fit)
+        write_tiny(store, f"tiny-{tape}")
+        points.of_job(store, SMALL, job)
+        store.remove(f"tiny-{tape}")
+    assert len({*made}) == 5
 
 
 def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answers):

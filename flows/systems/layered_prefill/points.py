@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tokentape.flows import sources
-from tokentape.flows.grid import load_hardware
 from tokentape.flows.serving.points import ENGINE, point_id, rows_of, served
-from tokentape.flows.serving.setup import fits_of
+from tokentape.flows.serving.setup import fits_of, sums_of_named
 from tokentape.flows.study_file import Rows
 from tokentape.policies.serving import Disaggregated
 from tokentape.replay.serving.measure import measure
@@ -29,7 +29,8 @@ def of_job(store: Store, study: Settings, job: Job) -> str:
         str(more),
         str(study.window) if job.window else "",
     )
-    code = sources.sha256(*ENGINE, fits=fits_of(job.point))
+    points = (job.point, job.against) if job.against else (job.point,)
+    code = sources.sha256(*ENGINE, fits=tuple(chain(*map(fits_of, points))))
 
     def make() -> dict[str, Rows]:
         factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
@@ -38,8 +39,8 @@ def of_job(store: Store, study: Settings, job: Job) -> str:
         made: dict[str, Rows] = dict(rows_of(study.name, job.series, job.point, found))
         return made | (windows(store, study, job) if job.window else {})
 
-    machine = load_hardware(job.point.hardware).sha256
-    return study.once(store, f"{'/'.join(decided)}/{machine}/{code}", "serving_points", make)
+    named = chain(*(sums_of_named(store, point) for point in points))
+    return study.once(store, f"{'/'.join((*decided, *named))}/{code}", "serving_points", make)
 
 
 def windows(store: Store, study: Settings, job: Job) -> dict[str, Rows]:
