@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokentape.capture import measure, models
@@ -21,14 +21,14 @@ UNITS = {
 
 
 def compare(
-    model: str, datasets: list[str], run: SystemTried, seeds: int, machine: HardwareSpec, progress: Callable[..., None]
+    model: str, datasets: list[str], run: SystemTried, seeds: Sequence[int], machine: HardwareSpec, progress: Callable[..., None]
 ) -> list[dict[str, Any]]:
     """One row per data set, seed and quantity. Raises ValueError for an unknown model or data set, or one too short."""
     loaded = models.load(models.find(model))
     geometry = measure.geometry(loaded.model)
     rows = []
     for dataset in datasets:
-        for seed in range(seeds):
+        for seed in seeds:
             opened, closed, expert_bytes = both_loops(loaded, dataset, run, seed, progress)
             values = [_quantities(totals, expert_bytes, geometry, machine) for totals in (opened, closed)]
             where = {

@@ -195,7 +195,7 @@ def fidelity(
 
     run: Any = policy_tried(SLICEMOE, parse(param), max_items, store, cache, scheme)
     with progress_bar("fidelity") as show:
-        rows = compare(model, names, run, seeds, load_hardware(hardware), show)
+        rows = compare(model, names, run, range(seeds), load_hardware(hardware), show)
     write_rows(store, "fidelity", rows)
     shown = []
     for name, unit in UNITS.items():

@@ -94,6 +94,16 @@ def series(quality: pl.DataFrame, name: str, metric: str = "perplexity") -> pl.D
     return quality.filter((pl.col("series") == name) & (pl.col("metric") == metric))
 
 
+def test_a_tape_is_replayed_again_where_the_policies_beside_it_are_others(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(kelle.Settings, "once", lambda study, store, of, *told: made.append(of) or of)
+    for grids in (SMALL.live.grid, [grid for grid in SMALL.live.grid if grid.table != "kv_divergence"]):
+        study = SMALL.model_copy(update={"live": SMALL.live.model_copy(update={"grid": tuple(grids)})})
+        job = next(job for job in live.jobs(study) if job.table == "kv_replays")
+        live.run_job(Store(str(tmp_path)), study, job)
+    assert made[0] != made[1]
+
+
 def test_the_papers_settings_ship():
     shipped = kelle.Settings.shipped().live
     assert len(shipped.seeds) >= 4

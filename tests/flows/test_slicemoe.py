@@ -140,6 +140,12 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
     assert energy in [row["energy_gain"] for row in rows]
 
 
+def test_loops_are_compared_with_the_seeds_of_the_study(monkeypatch):
+    monkeypatch.setattr(live, "compare", lambda model, texts, run, seeds, *of: seeds)
+    study = SMALL.model_copy(update={"seeds": (3, 5)})
+    assert live._fidelity(study, next(job for job in live.jobs(study) if job.what == "fidelity")) == (3, 5)
+
+
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     points = read_rows(place, "slicemoe_points")
     assert {row["configuration"] for row in points} == {"high-bit", "low-bit", "amat", "dbsc"}

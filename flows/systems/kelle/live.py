@@ -105,7 +105,8 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
     def make() -> Made:
         return _replayed(store, study, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
 
-    of = study.once(store, f"{job!r}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
+    beside = evicting(study) if job.table == "kv_replays" else ""
+    of = study.once(store, f"{job!r}/{beside}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
     return rows_of(store, job.table, of) or []
 
 
@@ -122,13 +123,17 @@ def _measured(live: Live, job: Job) -> list[Row]:
     return [evaluate_inside(loaded, job.dataset, run, seed) for seed in live.seeds]
 
 
+def evicting(study: Settings) -> list[tuple[str, dict[str, Any]]]:
+    """Policies that are held against their replay, with their parameters."""
+    return [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
+
+
 def _replayed(store: Store, study: Settings, job: Job) -> dict[str, list[Row]]:
     """A recorded tape through the policies that are held against their replay, and the bound; by table."""
     tables = ("requests", "tokens", "attention")
     settings = CaptureSettings(study.live.model, job.dataset, tables, job.items, job.prompt, job.output)
     tape = attention_tape(store, record(settings, store, resume=True))
-    evicting = [(one.policy, dict(one.parameters)) for one in jobs(study) if one.table == "kv_divergence"]
-    policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting, ("oracle", {}))]
+    policies = [resolve("kv", name, given | dict(job.parameters)) for name, given in (*evicting(study), ("oracle", {}))]
     found = [replay_kv(tape, policy).tables for policy in policies]
     return {table: [row for one in found for row in one[table]] for table in found[0]}
 

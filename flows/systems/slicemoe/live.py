@@ -115,7 +115,7 @@ def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:
     run = sliced_run(dict(job.parameters), job.cache_frac, n_items=job.effort.n_windows)
-    return compare(job.model, [job.dataset], run, len(job.seeds), load_hardware(study.hardware), lambda *told: None)
+    return compare(job.model, [job.dataset], run, job.seeds, load_hardware(study.hardware), lambda *told: None)
 
 
 def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
