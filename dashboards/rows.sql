@@ -38,7 +38,7 @@ select r.trace_id as trace, r.hardware, r.scope, {rules} as rules, r.policy as f
     avg(energy_mj order by seed) as energy_mj, min(energy_low_mj) as energy_low_mj, max(energy_high_mj) as energy_high_mj
 from (
     select * replace (hardware || if(min(hardware_sha256) over (partition by hardware) = max(hardware_sha256) over (partition by hardware), '', ' ' || hardware_sha256[:8]) as hardware)
-    from draws where study <> 'adhoc' or not $studied
+    from draws where is_studied or not $studied
 ) r join wide using (replay_id)
 where r.trace_id in (select unnest($traces)) and hit_decode is not null
 group by all

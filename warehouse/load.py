@@ -160,7 +160,7 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     of_batches = lost_files(store, [batch_path(store, "runs", batch) for batch in complete])
     lost = {path: files for path, files in of_batches.items() if path not in files}
     found = stored(store, "runs", [batch for batch in complete if batch_path(store, "runs", batch) not in lost])
-    chosen = newest(found)
+    chosen = newest(found.with_columns(written=pl.int_range(pl.len(), dtype=pl.Int64)))
     known = ~pl.col("view_name").is_in(list(BY_RUN)) | pl.col("trace_id").is_in([tape.trace_id for tape in tapes])
     runs = chosen.filter(known)
     _insert(connection, "runs", runs.drop("stem").to_arrow())

@@ -45,13 +45,16 @@ with pivoted as (
 select r.*, t.model_id, t.dataset, p.* exclude (replay_id)
 from replays r join traces t using (trace_id) left join pivoted p using (replay_id);
 
--- A replay once, whatever studies it ran in: of them one that is kept, before what was asked for by itself.
+-- A replay once, whatever studies it ran in: the newest, for the code may have changed since.
+-- is_studied: a study asked for it too.
 create view draws as
-from replays qualify row_number() over (
+select r.*, bool_or(study <> 'adhoc') over same as is_studied
+from replays r join (select run_id as replay_id, written from runs) using (replay_id)
+window same as (
     partition by trace_id, hardware_sha256, profile, scope, lookup, recency, prefill, start, overflow, fetching, expert_format,
         capacity_bytes, policy, policy_params, seed
-    order by study = 'adhoc', study, replay_id
-) = 1;
+)
+qualify row_number() over (same order by written desc, study, replay_id) = 1;
 
 -- A method: a policy with its parameters in a scope, under the same replay rules, machine, cost profile and capacity. Its numbers are means
 -- over its seeds, so that none wins by a lucky draw, added up in the seeds' order, which the last digit depends on; a replay that

@@ -17,7 +17,7 @@ from small_store import result_tables
 
 from tokentape.warehouse import sql
 from tokentape.warehouse.load import database_path, load
-from tokentape.warehouse.results import write_replays, write_rows
+from tokentape.warehouse.results import batch_path, write_replays, write_rows
 from tokentape.warehouse.sql import BadQuery, BadWarehouse, connect, named, query, render
 from tokentape.warehouse.tape import Store
 
@@ -68,6 +68,15 @@ def test_pareto_and_best_policy_rank_means_over_seeds(small: Store) -> None:
     assert query(database, "select policy from pareto where capacity_experts = 2 order by 1").rows() == [("lfu",), ("lru",)]
     best = query(database, named()["best_policy"].sql)
     assert best.select("policy", "n_seeds").rows() == [("lru", 1), ("lfu", 1)]
+
+
+def test_a_replay_counts_as_its_newest_run_says(small: Store) -> None:
+    for n, study in enumerate(("zz", "again", "adhoc")):
+        write_replays(small, result_tables(f"f{9 - n}", "fifo", 2, 0.1 + n / 10, 1.0, 1.0, study=study))
+        os.utime(batch_path(small, "runs", f"replays-f{9 - n}"), (2e9 + n, 2e9 + n))
+        answers = query(load(small, database_path(small)).database, "select study, is_studied from draws where policy = 'fifo'")
+        assert answers.rows() == [(study, True)]
+    assert query(database_path(small), "select hit_frac from methods where policy = 'fifo'").item() == pytest.approx(0.3)
 
 
 def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
