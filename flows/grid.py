@@ -241,17 +241,12 @@ def compute(store: Store, cell: Cell, study: str, is_one: bool = True) -> tuple[
     with registry.blamed(RESIDENCY, cell.policy):
         try:
             trace = load_trace(store, cell.trace_id, _is_whole(cell), needs)
-            kept = None if is_one or needs else _kept(store, cell, trace)
+            is_shared = not (is_one or needs) and trace.read is None and trace.ids.size <= MOST_SHARED
+            of_all = dataclasses.replace(how, scope="global")  # the stream that all replays of the tape share
+            kept = _stream(store.absolute, cell.trace_id, of_all) if is_shared else None
             return key, experts.replay(trace, policy, machine, how, size, *rest, kept)
         except NotGrowing:
             return key, experts.replay(load_trace(store, cell.trace_id), policy, machine, how, size, *rest)
-
-
-def _kept(store: Store, cell: Cell, trace: Trace) -> Stream | None:
-    """The stream that all replays of the cell's tape share; None where each makes its own, part by part."""
-    if trace.read is not None or trace.ids.size > MOST_SHARED:
-        return None
-    return _stream(store.absolute, cell.trace_id, dataclasses.replace(cell.semantics, scope="global"))
 
 
 def _is_whole(cell: Job) -> bool:
@@ -408,8 +403,7 @@ def run(
     if study.grid:
         from tokentape.flows import system_grid
 
-        kept = others("study_points")
-        system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible}, kept)
+        system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible}, others("study_points"))
     failed = [*others("failed_runs"), *(_failed(study.name, one) for one in impossible)]
     results.replace_rows(store, "failed_runs", [row | {"place": n} for n, row in enumerate(failed)], of=study.name)
     if impossible and not n_found + n_run:
@@ -435,7 +429,8 @@ def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], in
     if study.policies:
         n_cells = sum(1 for _ in _cells(study, ""))
         jobs += [(trace_id, _cells(study, trace_id), n_cells) for trace_id in _routed(study, store)]
-    impossible = [Refused(None, reason) for reason in _damaged(study, store)] if study.policies else []
+    damaged = store.tapes()[1] if study.policies else {}
+    impossible = [Refused(None, damaged[i]) for i in matching(study.traces, store.trace_ids()) if i in damaged] if damaged else []
     if study.grid:
         from tokentape.flows import system_grid  # which loads tapes as this module does
 
@@ -445,12 +440,6 @@ def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], in
         impossible += [Refused(None, reason) for reason in reasons]
     views = ("replays", "system_runs") if study.grid else ("replays",)
     return jobs, points, impossible, {key for view, key in results.all_ids(store) if view in views}
-
-
-def _damaged(study: Study, store: Store) -> list[str]:
-    """Why tapes of the study cannot be opened."""
-    damaged = store.tapes()[1]
-    return [damaged[i] for i in matching(study.traces, store.trace_ids()) if i in damaged]
 
 
 def missing_of(

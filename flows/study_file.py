@@ -82,9 +82,7 @@ def parsed(kind: type[P], path: Path, is_brief: bool = False, **told: Any) -> P:
 def own_name(path: Path, name: str) -> str:
     """The name of the study of a file. Raises ValueError for one that results know as another's."""
     if name in (*SYSTEMS, *grids(), "adhoc"):
-        raise ValueError(
-            f'{path}: name: {name} is a study that ships, or what runs alone; give yours another, name = "my-{name}"'
-        )
+        raise ValueError(f'{path}: name: {name} is a study that ships, or none; give yours another, name = "my-{name}"')
     return name
 
 

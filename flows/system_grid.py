@@ -57,9 +57,7 @@ def asked_of(fields: Mapping[str, Any], trace_id: str) -> Asked:
     return Asked(trace_id, fields["system"], fields["machine"], workload, changes, numbers=numbers, **given)
 
 
-def write(
-    store: Store, study: str, points: Sequence[Point], reasons: Mapping[str, str], kept: Iterable[dict[str, Any]] = ()
-) -> None:
+def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[str, str], kept: Iterable[Any] = ()) -> None:
     """Rows of `study_points`, beside those `kept`: of every point its run, or why there is none: reasons by what was asked."""
     there, rows = set(results.run_ids(store, VIEW)), [*kept]
     for point in sorted(points, key=lambda point: point.asked.trace_id):  # a tape is read once

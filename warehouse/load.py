@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
 import duckdb
@@ -108,7 +109,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 report = _build(connection, store, database, shipped or {})
                 connection.commit()
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
-                rows = {name: _scalar(connection, f"select count(*) from {name}") for name in WAREHOUSE_TABLES}
+                rows = {name: connection.execute(f"select count(*) from {name}").fetchall()[0][0] for name in WAREHOUSE_TABLES}
             settle(part, database)
     finally:
         part.unlink(missing_ok=True)
@@ -168,16 +169,13 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
         _insert(connection, name, measured_of(store, name, runs).to_arrow())
     _insert(connection, "metric_defs", metric_defs().to_arrow())
     for name in OWN_TABLES:
-        rows = {_key(name, row): row for row in (*shipped.get(name, ()), *read_rows(store, name))}
-        _insert(connection, name, pa.Table.from_pylist([dict(rows[key]) for key in sorted(rows)], schema=schema(name)))
+        key = itemgetter(*TABLES[name].key)
+        rows = {key(row): row for row in (*shipped.get(name, ()), *read_rows(store, name))}
+        _insert(connection, name, pa.Table.from_pylist([dict(rows[of]) for of in sorted(rows)], schema=schema(name)))
     _insert(connection, "claims", claims())
     gone = tuple(dict.fromkeys(file for files in lost.values() for file in files))
     left_out = found.height - chosen.height, chosen.height - runs.height
     return LoadReport(database, {}, tuple(store.unfinished_ids()), gone, n_incomplete, *left_out, damaged)
-
-
-def _key(name: str, row: Mapping[str, object]) -> tuple[object, ...]:
-    return tuple(row[column] for column in TABLES[name].key)
 
 
 def _whole_tapes(store: Store) -> tuple[list[Tape], dict[str, str]]:
@@ -233,12 +231,6 @@ def _summarise(connection: duckdb.DuckDBPyConnection, tape: Tape) -> None:
     )
     with _naming([tape.store.trace_path(tape.trace_id)], f"record or import tape {tape.trace_id} again"):
         connection.execute((_HERE / "summaries.sql").read_text(encoding="utf-8"))
-
-
-def _scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> int:
-    row = connection.execute(sql).fetchone()
-    assert row is not None
-    return int(row[0])
 
 
 def _quoted(text: str) -> str:

@@ -52,12 +52,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_runs_that_were_not_possible_stand_beside_others() -> None:
     first, second, apart = (
-        {
-            "policy": "lru",
-            "workload": {"seed": 1},
-            "numbers": {"tiers.hbm.capacity_bytes": float("nan")},
-        },  # as older grids took it
-        {"policy": "lru", "workload": {"seed": 2}, "numbers": {"tiers.hbm.capacity_bytes": float("nan")}},
+        {"policy": "lru", "workload": {"seed": 1}, "numbers": {"static_w": float("nan")}},  # as older grids took it
+        {"policy": "lru", "workload": {"seed": 2}, "numbers": {"static_w": float("nan")}},
         {"policy": "lru"},
     )
     rows = [

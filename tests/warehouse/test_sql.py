@@ -74,9 +74,8 @@ def test_a_replay_counts_as_its_newest_run_says(small: Store) -> None:
     for n, study in enumerate(("zz", "again", "adhoc")):
         write_replays(small, result_tables(f"f{9 - n}", "fifo", 2, 0.1 + n / 10, 1.0, 1.0, study=study))
         os.utime(batch_path(small, "runs", f"replays-f{9 - n}"), (2e9 + n, 2e9 + n))
-        answers = query(load(small, database_path(small)).database, "select study, is_studied from draws where policy = 'fifo'")
-        assert answers.rows() == [(study, True)]
-    assert query(database_path(small), "select hit_frac from methods where policy = 'fifo'").item() == pytest.approx(0.3)
+        asked = "select d.study, is_studied, hit_frac from draws d join methods using (policy) where policy = 'fifo'"
+        assert query(load(small, database_path(small)).database, asked).rows() == [(study, True, 0.1 + n / 10)]
 
 
 def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
