@@ -157,10 +157,10 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:
-    """Files of the project's constants that a point is costed with."""
+    """Files of the constants that a point is costed with: a profile of one's own too, those of the project are in their room."""
     is_timed = point.profile != serving_fits.PROFILE or point.expert_times == "measured"
     kernels = calibrate.files_of(load_hardware(point.hardware)) if is_timed else ()
-    return serving_fits.FILES.path(point.fit), *kernels
+    return serving_fits.FILES.path(point.fit), *kernels, *([Path(point.profile)] if point.profile.endswith(".toml") else [])
 
 
 def sums_of_named(store: Store, point: Point) -> list[str]:
