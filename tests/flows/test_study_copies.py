@@ -67,7 +67,7 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
         ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
         (kelle.replace('role = "predict"', 'role = "foretell"', 1), "Input should be 'calibrate', 'predict' or 'report'"),
-        (kelle.replace("edram = 0.33", "edram = nan"), "shares of area and power lie in 0 to 1"),
+        (kelle.replace("edram = 0.33", "edram = -0.1"), "shares of area and power lie in 0 to 1"),
         (kelle.replace("static_w = 1.956", "static_w = -2"), "static_w = -2.0 must be a number from 0 on"),
         (kelle.replace("batch = 16\n", 'batch = "16"\n', 1), "batch is '16'; it must be a number of at least 1"),
         (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
