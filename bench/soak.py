@@ -223,7 +223,8 @@ def survey(world: World) -> dict[str, str]:
     if database.exists():
         with connect(database) as warehouse:
             for (table,) in warehouse.execute("select table_name from duckdb_tables()").fetchall():
-                rows = f"select * exclude (created_utc) from {table}" if table == "traces" else f"from {table}"
+                when = {"traces": "created_utc", "runs": "written"}.get(table)
+                rows = f"select * exclude ({when}) from {table}" if when else f"from {table}"
                 found[f"rows of {table}"] = str(warehouse.execute(f"select count(*), sum(hash(t)) from ({rows}) t").fetchone())
     return found
 

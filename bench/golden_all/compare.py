@@ -23,6 +23,7 @@ import polars as pl
 # Columns that differ between two makes of the same numbers, and why.
 VOLATILE = {
     "created_utc": "when a manifest was written",
+    "written": "in which order results were",
     "hardware_sha256": "of the whole file of a machine, its comments included; its numbers are in hardware_numbers",
 }
 # Ids that hash sources: (table that says what they stand for, what they stand for). A row is found by these in their place.
