@@ -22,6 +22,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.hw.work import Floats
 from tokentape.policies.slots import system_of
+from tokentape.replay.further_ranks import widened
 from tokentape.replay.serving.validation import NOTHING, Row
 from tokentape.replay.system.events import N_EVENTS
 from tokentape.replay.system.recorded import Recorded
@@ -97,7 +98,7 @@ def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) 
 
 def _of(row: dict[str, object], **changed: object) -> dict[str, object]:
     """The fields of Streamed that a row of either file tells."""
-    told = {"active_experts": row["active_experts"], "readers": row["reader_threads"], "overlap": row["overlap"] == "yes"}
+    told = {"active_experts": int(row["active_experts"]), "readers": row["reader_threads"], "overlap": row["overlap"] == "yes"}
     return {**told, **changed}
 
 
@@ -142,29 +143,27 @@ def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -
 
 
 def as_run(tape: Recorded, run: Streamed) -> Recorded:
-    """The tape's first request, as long as the run and with as many experts per token: its decodes again from the first on, and
-    experts that are larger by as much as they are more, so that a cache of so many bytes holds as many tokens' experts."""
+    """The tape's first request, as long as the run and with as many experts per token (`further_ranks`): its decodes again from
+    the first on."""
     first, last = int(tape.n_prompt[0]), int(tape.n_inputs[0])
     rows = np.concatenate((np.arange(first), first + np.arange(run.n_tokens) % (last - first)))
-    more = run.active_experts / tape.geometry.top_k
-    sizes = tuple(round(more * size) for size in tape.geometry.recorded_expert_bytes)
-    geometry = tape.geometry.model_copy(update={"recorded_expert_bytes": sizes})
-    bounds = np.array([0, rows.size])
-    of_rows: dict[str, Any] = {"ids": tape.ids[rows], "gates": tape.gates[rows], "first": bounds, "n_prompt": tape.n_prompt[:1]}
-    return replace(tape, geometry=geometry, request_ids=tape.request_ids[:1], tracks={}, not_run=0, **of_rows)
+    ids = widened(tape.ids[:last], tape.geometry.n_experts, run.active_experts)[rows]
+    geometry = tape.geometry.model_copy(update={"top_k": run.active_experts})
+    of_rows: dict[str, Any] = {"ids": ids, "gates": np.ones(ids.shape), "first": np.array([0, rows.size])}
+    one = {"request_ids": tape.request_ids[:1], "n_prompt": tape.n_prompt[:1], "is_weighted": False}
+    return replace(tape, geometry=geometry, tracks={}, not_run=0, **of_rows, **one)
 
 
-def decode(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> tuple[Recorded, SystemRun]:
-    """The run in the loop: one request, a global LRU of so many bytes (without one, of one layer's experts). manage: seconds of
-    making room over those of reading."""
-    longer = as_run(tape, run)
-    of_event = longer.geometry.top_k * max(longer.geometry.recorded_expert_bytes)
+def decode(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> SystemRun:
+    """The run, on its own tape (`as_run`), in the loop: one request, a global LRU of so many bytes (without one, of one layer's
+    experts). manage: seconds of making room over those of reading."""
+    of_event = tape.geometry.top_k * max(tape.geometry.recorded_expert_bytes)
     budget = f"{round(run.cache_mib * MIB) or of_event}B"
     system = system_of("lru_offload", {"schedule.max_seqs": "1", "residency.budget": budget})
     numbers = {"numbers.serial": float(not run.overlap), "numbers.manage": manage * (run.cache_mib > 0)}
     profile, dense = profiles.with_values(PROFILE, numbers), tape.geometry.value_format("recorded")
     how = Setting(profile=profile, expert_format="recorded", dense_format=dense)
-    return longer, simulate(longer, longer.requests(), system, machine, how, record=True, logs=longer.ids.size)
+    return simulate(tape, tape.requests(), system, machine, how, record=True, logs=tape.ids.size)
 
 
 def decode_s(made: SystemRun) -> float:
@@ -174,10 +173,10 @@ def decode_s(made: SystemRun) -> float:
 
 
 def compute_s(tape: Recorded, run: Streamed, machine: HardwareSpec) -> float:
-    """Of a token: the run with storage that takes no time."""
+    """Of a token: the run on its own tape, with storage that takes no time."""
     flash = f"tiers.{machine.roles.expert_home}"
     at_once = with_values(machine, {f"{flash}.peak_bytes_per_s": 1e18, f"{flash}.latency_s": 0.0})
-    return decode_s(decode(tape, run, at_once, 0.0)[1])
+    return decode_s(decode(tape, run, at_once, 0.0))
 
 
 def storage_bytes_per_s(machine: HardwareSpec) -> float:
@@ -187,7 +186,7 @@ def storage_bytes_per_s(machine: HardwareSpec) -> float:
 
 def fitted(tape: Recorded, run: Streamed, machine: HardwareSpec) -> tuple[HardwareSpec, float]:
     """The machine as fast as this run computed, and seconds of making room over those of reading, as this run's."""
-    slower = compute_s(tape, run, machine) / run.measured["compute_s_per_token"]
+    slower = compute_s(as_run(tape, run), run, machine) / run.measured["compute_s_per_token"]
     fast, engine = f"tiers.{machine.roles.expert_cache}", f"engines.{machine.roles.main}"
     of = {
         f"{fast}.efficiency_frac": slower * machine.tiers[machine.roles.expert_cache].efficiency_frac.value,
@@ -204,14 +203,15 @@ def busy_s(n_reads: ArrayLike, readers: int, read_s: ArrayLike) -> Floats:
 
 def predicted(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> dict[str, float]:
     """By METRICS. io_s_per_token: summed over readers."""
-    longer, made = decode(tape, run, machine, manage)
+    tape = as_run(tape, run)
+    made = decode(tape, run, machine, manage)
     slots = made.slots
     lookups = slots.of_iteration[:, 0].astype(np.int64)
     n_events = int(slots.how[N_EVENTS])
     starts = slots.log_starts[:n_events]
     misses = np.add.reduceat(1 - slots.log_hits[: lookups.sum()].astype(np.int64), starts)
     decodes = starts >= int(lookups[made.serving.iterations["n_decode"] == 0].sum())
-    size = np.array(slots.sizes, np.float64)[slots.log_keys[starts] // longer.geometry.n_experts]
+    size = np.array(slots.sizes, np.float64)[slots.log_keys[starts] // tape.geometry.n_experts]
     busy = busy_s(misses * run.reads, run.readers, size / run.reads / storage_bytes_per_s(machine))
     return {
         "hit_frac": 1.0 - float(misses.sum() / lookups.sum()),

@@ -68,7 +68,7 @@ def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
     run = offload.Streamed(*facts, readers=4, overlap=True, reads=3, n_tokens=n_tokens, is_tape=True, traced=False, measured={})
     found = offload.predicted(tape, run, load("oneplus-15r"), 0.0)
     assert found["hit_frac"] == pytest.approx(agreed.hit_frac)
-    made = offload.decode(tape, run, load("oneplus-15r"), 0.0)[1]
+    made = offload.decode(offload.as_run(tape, run), run, load("oneplus-15r"), 0.0)
     assert made.slots.fetched_bytes == agreed.backing_bytes
     serial = offload.predicted(tape, replace(run, overlap=False), load("oneplus-15r"), 0.0)
     assert serial["tokens_per_s"] < found["tokens_per_s"]
