@@ -1,8 +1,8 @@
 """Experts beyond those that a tape's router chose: what it would have ranked next, drawn, for an engine that takes more of them.
 
-An expert that was chosen a moment ago, or soon will be, is often ranked just behind those that are. How often, by the tokens since its
-last choice and until its next, is counted on the tape itself: its last ranks against the ranks before them, as many as are wanted.
-A token has part of its chances from the token before, so many that what is drawn repeats as often as the counted ranks do.
+An expert that was chosen a moment ago, or soon will be, is often ranked just behind. How often, by the tokens since
+its last choice and until its next, is counted on the tape itself: its last ranks against the ranks before them, as many as are
+wanted. A token has part of its chances from the token before, so many that what is drawn repeats as often as they do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _HALVINGS = 8  # in the search for the share that comes from the token before
 
 
 def widened(ids: Ids, n_experts: int, top_k: int, seed: int = 0) -> Ids:
-    """(tokens, layers, top_k) of one sequence by falling rank, the first ones where fewer are wanted. ids: (tokens, layers, k), -1
-    where a layer did not run.
+    """(tokens, layers, top_k) of one sequence by falling rank, the first ones where fewer are wanted; ids (tokens, layers, k),
+    -1 where a layer did not run.
 
     Raises ValueError for more than there are experts, and where k is 1: there is no rank to count.
     """
