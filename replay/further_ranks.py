@@ -56,7 +56,7 @@ def _apart(chosen: Flags) -> Ints:
         at = np.arange(len(flags))[:, None, None]
         last = np.maximum.accumulate(np.where(flags, at, -_NEVER))
         before = np.concatenate((np.full((1, *flags.shape[1:]), -_NEVER), last[:-1]))
-        return np.minimum(np.ceil(np.log2(at - before)), _BINS - 1).astype(np.int64)
+        return np.asarray(np.minimum(np.ceil(np.log2(at - before)), _BINS - 1), np.int64)
 
     return since(chosen) * _BINS + since(chosen[::-1])[::-1]
 

@@ -37,6 +37,7 @@ _RUN = ("model", "active_experts", "reader_threads", "overlap")
 _LISTED = ("log", "geometry", "tape", "tape_of_run", *_RUN, "reads_per_expert", "traced")
 _SETTINGS = (*_RUN, "cache_mib", "tokens_per_s", "flash_mib_per_token")
 _TEXTS = ("log", "model", "geometry", "tape", "tape_of_run", "overlap", "traced")
+_WHOLE = ("active_experts", "reader_threads", "reads_per_expert")
 _MAY_BE_0 = ("io_ms", "read_bytes", "cache_hit_pct", "mgmt_ms", "cache_mib")
 
 
@@ -89,14 +90,16 @@ def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) 
         values, is_text, may_be_0 = frame[name], name in _TEXTS, name in _MAY_BE_0
         told = values if is_text else values.cast(pl.Float64, strict=False)
         is_good = told.is_not_null() if is_text else told.is_finite() & (told >= 0.0 if may_be_0 else told > 0.0)
+        is_good &= (told == told.floor()) if name in _WHOLE else True
         bad = ~is_good.fill_null(False) & (values.is_not_null() if name in optional else True)
         if bad.any():
-            row, what = int(bad.arg_true()[0]), "text" if is_text else f"a number {'from 0 on' if may_be_0 else 'above 0'}"
+            row, whole = int(bad.arg_true()[0]), "whole " * (name in _WHOLE)
+            what = "text" if is_text else f"a {whole}number {'from 0 on' if may_be_0 else 'above 0'}"
             raise ValueError(f"{path}: row {row + 1}: {name} {values[row]} is not {what}")
     return frame
 
 
-def _of(row: dict[str, object], **changed: object) -> dict[str, object]:
+def _of(row: dict[str, Any], **changed: object) -> dict[str, object]:
     """The fields of Streamed that a row of either file tells."""
     told = {"active_experts": int(row["active_experts"]), "readers": row["reader_threads"], "overlap": row["overlap"] == "yes"}
     return {**told, **changed}
@@ -149,9 +152,9 @@ def as_run(tape: Recorded, run: Streamed) -> Recorded:
     rows = np.concatenate((np.arange(first), first + np.arange(run.n_tokens) % (last - first)))
     ids = widened(tape.ids[:last], tape.geometry.n_experts, run.active_experts)[rows]
     geometry = tape.geometry.model_copy(update={"top_k": run.active_experts})
-    of_rows: dict[str, Any] = {"ids": ids, "gates": np.ones(ids.shape), "first": np.array([0, rows.size])}
-    one = {"request_ids": tape.request_ids[:1], "n_prompt": tape.n_prompt[:1], "is_weighted": False}
-    return replace(tape, geometry=geometry, tracks={}, not_run=0, **of_rows, **one)
+    of_rows: dict[str, Any] = {"ids": ids, "gates": np.ones(ids.shape), "is_weighted": False, "first": np.array([0, rows.size])}
+    of_rows |= {"request_ids": tape.request_ids[:1], "n_prompt": tape.n_prompt[:1]}
+    return replace(tape, geometry=geometry, tracks={}, not_run=0, **of_rows)
 
 
 def decode(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float) -> SystemRun:

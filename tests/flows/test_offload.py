@@ -96,8 +96,9 @@ def test_reads_share_their_lanes():
         (
             "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,0,yes,3,no\n",
             "",
-            "offload_logs.csv: row 1: reader_threads 0 is not a number above 0",
+            "offload_logs.csv: row 1: reader_threads 0 is not a whole number above 0",
         ),
+        ("a.csv,M,qwen3-30b-a3b,no.csv,yes,7.5,4,yes,3,no\n", "", "row 1: active_experts 7.5 is not a whole number above 0"),
         (
             "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
             HEAD + "1,soon,1,5,7,50,1\n",
