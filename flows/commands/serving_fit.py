@@ -44,9 +44,9 @@ def calibrate_serving(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit what client and host take to one's own server, or the engine's constants to Layered Prefill's published facts.
+    """Fit what the host takes to one's own server, or the engine's constants to Layered Prefill's published facts.
 
-    With PATH: the time of client and server before the engine takes a request, and the host's time per iteration, on the mean
+    With PATH: the server's time before the engine takes a request, and the host's time per iteration, on the mean
     times of its stages; prints the rows it used, and predicted against measured.
 
     Without: to Layered Prefill's chunked runs and microbenchmarks, fact by fact.
@@ -116,7 +116,7 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     for model, others, own in without_model(able) if cross_validate else [("", able, able)]:
         host = fit_host(others, run)
         on = f"means of {', '.join(FITTED_ON)} of {', '.join(dict.fromkeys(served.source for served in others))}"
-        told = f"front end {1e3 * host.front_end_s:.2f} ms, host {1e6 * host.step_s:.0f} us per iteration, fitted on {on}"
+        told = f"front end {1e3 * host.server_s:.2f} ms, host {1e6 * host.step_s:.0f} us per iteration, fitted on {on}"
         note(f"without {model}: {told}" if model else told)
         rows += [row for served in own for row in compare(served, run(served, host.step_s), host, on)]
     errors = {name: [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (name, "mean")] for name in FITTED_ON}

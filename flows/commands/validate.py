@@ -22,7 +22,7 @@ def serving(
         str, option("The GPU, or my.toml. For an engine of N of them NAMExN is taken, where it ships.", "--hardware")
     ],
     model: Annotated[str | None, option("In place of the model that the log names: a shipped one or a config.json.")] = None,
-    host: Annotated[Path | None, option("Constants of client and host that `calibrate serving PATH` wrote.", "--host")] = None,
+    host: Annotated[Path | None, option("Constants of the host that `calibrate serving PATH` wrote.", "--host")] = None,
     fit_front_end: Annotated[
         str | None,
         option("The engine on whose time to first token the front end's is fitted.", "--fit-front-end"),
@@ -39,8 +39,9 @@ def serving(
     """Serve what a real engine served, with its settings, and print predicted against measured by metric and statistic.
 
     Chunked prefill within the token budget, KV blocks of the log or of the machine's memory, batches fixed one iteration ahead
-    where the version does so, FP8, MXFP4 and 4-bit weights as the log or the checkpoint's name says. Nothing is fitted to what is
-    compared, unless --host or --fit-front-end do: rows say so.
+    where the version does so, FP8, MXFP4 and 4-bit weights as the log or the checkpoint's name says; before times of a client,
+    its connection and tokenizer as measured. Nothing is fitted to what is compared, unless --host or --fit-front-end do: rows say
+    so.
 
     \b
     Examples:
@@ -69,7 +70,7 @@ def serving(
             ran = ", ".join(dict.fromkeys(served.source for served in able))
             raise ValueError(f"--fit-front-end {fit_front_end}: no such engine ran; those that did: {ran}")
         constants, fitted_on = fit_host(of_engine, run, ("ttft_s",)), f"ttft_s mean of {fit_front_end}"
-        note(f"front end: {1e3 * constants.front_end_s:.2f} ms, fitted on {fitted_on}")
+        note(f"front end: {1e3 * constants.server_s:.2f} ms, fitted on {fitted_on}")
     rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on)]
     if record:
         moments = [moment for served in able for moment in over_time(served, run(served, constants.step_s))]

@@ -9,10 +9,12 @@ from pathlib import Path
 from tokentape.flows.console import note, progress_bar
 from tokentape.flows.grid import load_hardware
 from tokentape.hw import spec
+from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.engine_logs import Engine, Served
 from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.run import Limits, ServingRun, serve
 from tokentape.replay.serving.validation import on_engine, scheduler_of
+from tokentape.replay.serving.workload import Requests
 from tokentape.warehouse import models
 
 Run = Callable[[Served, float], ServingRun]
@@ -30,14 +32,20 @@ def costs_of(
 
 
 def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
-    """What runs a stage with so many seconds of the host per iteration."""
+    """What runs a stage with so many seconds of the host per iteration, behind a client where one timed it."""
     load_hardware(hardware)
 
     @cache
     def on(engine: Engine, step_s: float) -> tuple[IterationCosts, Limits]:
         return costs_of(engine, hardware, model, fits, step_s=step_s)
 
-    return lambda served, step_s: serve(served.requests, scheduler_of(served.engine), *on(served.engine, step_s))
+    def stage(served: Served, step_s: float) -> ServingRun:
+        def engine(requests: Requests) -> ServingRun:
+            return serve(requests, scheduler_of(served.engine), *on(served.engine, step_s))
+
+        return Client().served(served.requests, engine) if served.is_of_client else engine(served.requests)
+
+    return stage
 
 
 def that_run(stages: Sequence[Served], run: Run, label: str) -> list[Served]:

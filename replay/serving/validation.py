@@ -1,6 +1,7 @@
 """Predicted against measured: what a real engine served, through this engine with the settings of that one.
 
-Nothing is fitted but, where asked, what no kernel table holds: two constants of the host and the client, on rows that are named.
+Times that begin at a client have that of client.py before the engine, as it was measured. Nothing is fitted but, where asked,
+what neither it nor a kernel table holds: two constants of the host, on rows that are named.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ FITTED_ON = ("ttft_s", "tpot_s", "e2e_s")  # means of each stage
 
 @dataclass(frozen=True)
 class Host:
-    """What a server spends beside its kernels. front_end_s: of client and server, before the engine takes a request; step_s: of
-    an iteration, that the device waits for."""
+    """What a server spends beside its kernels and its client (`client.Client`). server_s: before the engine takes a request;
+    step_s: of an iteration, that the device waits for."""
 
-    front_end_s: float = 0.0
+    server_s: float = 0.0
     step_s: float = 0.0
 
 
@@ -127,7 +128,7 @@ def means(served: Served, run: ServingRun, host: Host) -> dict[str, float]:
     """Mean of each metric of FITTED_ON, in seconds."""
     requests = served.requests
     found = latencies(requests.arrival_s, run.first_token_s, run.finish_s, requests.n_output_tokens)
-    front_s = host.front_end_s if served.is_of_client else 0.0
+    front_s = host.server_s if served.is_of_client else 0.0
     return {name: found[name, "mean"] + front_s * (name != "tpot_s") for name in FITTED_ON if (name, "mean") in found}
 
 
@@ -160,7 +161,7 @@ def compare(served: Served, run: ServingRun, host: Host | None = None, fitted_on
     arrival = served.requests.arrival_s
     predicted = latencies(arrival, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
     gaps = (run.gap_mean_s, *np.asarray(run.gap_percentiles_s((50, 90, 99))).tolist())
-    front_s = host.front_end_s if host and served.is_of_client else 0.0
+    front_s = host.server_s if host and served.is_of_client else 0.0
     predicted = {key: value + front_s * (key[0] in ("ttft_s", "e2e_s")) for key, value in predicted.items()}
     predicted |= {("itl_s", which): value for which, value in zip(STATISTICS, gaps, strict=True)}
     for metric in METRICS:
