@@ -93,7 +93,7 @@ with stated as (
 )
 select label, paper_s, slower, ttft_s, low, high, min(if(off * off_before <= 0, before + (slower - before) * off_before / (off_before - off),
     null)) over (partition by label) as needed, slower = 0 as is_stated
-from steps order by label, slower
+from steps qualify count(*) over (partition by label) > 1 order by label, slower  -- one speed is no sweep
 
 -- placed: part of others: claims with their place in the paper, tables first and by number, rows of one in the order of their settings
 select * exclude ("order", number), row_number() over (

@@ -15,8 +15,10 @@ from made_up_layered import (
     QWEN,
     add_claims,
     add_dense,
+    add_others,
     add_point,
     add_rates,
+    add_saturation,
     served,
 )
 
@@ -170,3 +172,15 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
     page = layered.page(connection, 1)
     assert {row["served"] for row in page.choices if "served" in row} == {FIRST}
     assert {row["routed"] for row in page.choices if "routed" in row} == {f"{QWEN} (the paper)"}
+
+
+def test_one_speed_is_no_sweep() -> None:
+    """What `tokentape demo` computes: each baseline at the paper's rate alone."""
+
+    def add(rows: dict[str, list[dict]]) -> None:
+        add_others(rows)
+        add_saturation(rows)
+        rows["serving_points"] = [row for row in rows["serving_points"] if row["series"] != "saturation"]
+
+    assert not answers_of(layered, add)["saturation"]
+    assert answers_of(layered, lambda rows: (add_others(rows), add_saturation(rows)))["saturation"]
