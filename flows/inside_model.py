@@ -16,7 +16,7 @@ from tokentape.flows.tapes import composed
 from tokentape.policies import registry
 from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import Intervals
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import Value, convert, resolve
 from tokentape.policies.slots import System, of_table
 from tokentape.replay.capacity import bytes_of
@@ -105,8 +105,7 @@ def system_tried(
     from tokentape.capture.speculation.settings import DraftSettings
 
     for name in params:
-        if name not in (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS):
-            raise unknown("parameter of a system inside a model", name, (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS))
+        refuse_unknown("parameter of a system inside a model", name, (*OF_DRAFTS, *OF_WINDOWS, *OF_REPLICAS))
         if getattr(system, slot := "draft" if name in OF_DRAFTS else "precision") is None and name not in OF_WINDOWS:
             raise ValueError(f"--param {name} has no effect: system {system.name} has no policy in slot {slot}; leave it out")
     if scheme != SCHEME and system.route is None:

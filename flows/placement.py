@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.registry import find
@@ -31,8 +31,7 @@ LOSS_WEIGHTS = ("none", "prefill_share")
 
 def capacity_of(text: str, scope: str, geometry: Geometry, expert_format: str) -> Capacity:
     """From "4 experts", "50%" or "1.5GB" of a layer; scope global: as many per layer on average. Raises ValueError."""
-    if scope not in SCOPES:
-        raise unknown("scope", scope, SCOPES)
+    refuse_unknown("scope", scope, SCOPES)
     n = geometry.n_experts
     in_bytes = text.strip().lower().endswith("b")
     expert_bytes = max(geometry.expert_bytes(expert_format)) if in_bytes else 1
@@ -134,10 +133,8 @@ def bit_losses(
 
     Raises ValueError on bad input; nothing is written then.
     """
-    if scope not in SCOPES:
-        raise unknown("scope", scope, SCOPES)
-    if loss_weight not in LOSS_WEIGHTS:
-        raise unknown("loss weight", loss_weight, LOSS_WEIGHTS)
+    refuse_unknown("scope", scope, SCOPES)
+    refuse_unknown("loss weight", loss_weight, LOSS_WEIGHTS)
     tape = store.open(losses)
     table, geometry = loss_table(tape, method), tape.geometry
     share, n_hot, ranking = None, 0, "loss"

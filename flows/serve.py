@@ -20,7 +20,7 @@ from tokentape.flows import prefect_settings, tethered
 from tokentape.flows.console import note
 from tokentape.flows.study_run import check
 from tokentape.flows.systems import SYSTEMS, grids
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.warehouse.tape import default_store
 
 NIGHTLY, PUBLISH, WATCH = "nightly", "publish", "watch"
@@ -35,8 +35,7 @@ def parse_crons(texts: list[str]) -> dict[str, str]:
         name, equals, cron = text.partition("=")
         if not equals or not cron.strip():
             raise ValueError(f"--cron {text!r} is not NAME=CRON, for example 'publish=*/10 * * * *'")
-        if name not in (known := (NIGHTLY, PUBLISH, *studies())):
-            raise unknown("deployment or study", name, known)
+        refuse_unknown("deployment or study", name, (NIGHTLY, PUBLISH, *studies()))
         crons[name] = cron
     return crons
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokentape.flows.console import note, progress_bar, quantity
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, system_of
 from tokentape.flows.workers import check_runner, pool_of
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 
 if TYPE_CHECKING:
     from tokentape.warehouse.tape import Store
@@ -27,8 +27,8 @@ def check(name: str, runner: str | None, in_model: bool = True, traces: tuple[st
     if name.endswith(".toml"):
         if not Path(name).is_file():
             raise ValueError(f"{name}: no such study; shipped ones are {', '.join((*grids(), *SYSTEMS))}")
-    elif name not in (*grids(), *SYSTEMS):
-        raise unknown("study", name, (*grids(), *SYSTEMS))
+    else:
+        refuse_unknown("study", name, (*grids(), *SYSTEMS))
     system = system_of(name)
     if not in_model and system not in IN_MODEL:
         raise ValueError(f"study {name} measures nothing inside a live model; leave out --no-live")

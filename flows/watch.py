@@ -28,7 +28,7 @@ from tokentape.flows import publish, study, study_run
 from tokentape.flows.commands.imports import importer_of
 from tokentape.flows.console import note, percent
 from tokentape.policies import registry
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import resolve
 from tokentape.warehouse.load import database_path
 from tokentape.warehouse.sql import named, query
@@ -241,8 +241,7 @@ def command_of(*names: str) -> Any:
 
     found: Any = typer.main.get_command(app)
     for name in names:
-        if name not in found.commands:
-            raise unknown("command", name, found.commands)
+        refuse_unknown("command", name, found.commands)
         found = found.commands[name]
     return found
 

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from tokentape.flows.memory import keep_memory
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -94,8 +94,7 @@ OF_CLUSTERS = ("dask", "ray")  # that take an address
 def check_runner(runner: str) -> tuple[str, str]:
     """Its name and address, which is empty where workers are started here. Raises ValueError with the nearest name."""
     name, colon, address = runner.partition(":")
-    if name not in RUNNERS:
-        raise unknown("runner", name, RUNNERS)
+    refuse_unknown("runner", name, RUNNERS)
     if colon and not (address and name in OF_CLUSTERS):
         example = " (dask:tcp://HOST:8786, ray:HOST:6379)" if name in OF_CLUSTERS else f", which {name} has none of"
         raise ValueError(f"--runner {runner}: an address is expected after the colon{example}")

@@ -12,6 +12,12 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ValueError:
     return ValueError(f"unknown {kind} {name!r}{nearest(name, names) or ';'} known: {', '.join(names) or 'none'}")
 
 
+def refuse_unknown(kind: str, name: object, known: Iterable[str]) -> None:
+    """Raises that error where the name is none of those known."""
+    if name not in (names := [*known]):
+        raise unknown(kind, str(name), names)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'math'?`, to go on with; empty where nothing is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from tokentape.flows.console import band, note, number, percent, print_json, print_table
 from tokentape.flows.options import JsonOption, StoreOption, argument
 from tokentape.flows.systems import SYSTEMS
+from tokentape.policies.names import refuse_unknown
 
 COLUMNS = (
     "claim_id", "location", "metric", "setting", "role", "unit", "paper", "replay", "band_low", "band_high", "rel_err", "mode",
@@ -35,7 +36,6 @@ def claims(
       tokentape study slicemoe && tokentape claims slicemoe
       tokentape claims
     """
-    from tokentape.policies.names import unknown
     from tokentape.warehouse.claim_errors import by_system, compared
     from tokentape.warehouse.load import claims as published
     from tokentape.warehouse.results import read_rows
@@ -49,8 +49,7 @@ def claims(
         print_json(errors) if as_json else _print_systems(errors)
         return
     papers = set(stated["paper"].to_pylist())
-    if paper not in papers:
-        raise unknown("paper", paper, papers)
+    refuse_unknown("paper", paper, papers)
     answers = [row for row in answers if row["study"] == paper]
     if not answers:
         raise ValueError(f"no study of {paper} in this store; run `tokentape study {paper}` first")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tokentape.flows.console import note, number, percent, print_table, quantity
 from tokentape.flows.options import StoreOption, TraceArgument, argument, option
+from tokentape.policies.names import refuse_unknown
 
 if TYPE_CHECKING:
     from tokentape.replay.trace import Trace
@@ -121,11 +122,9 @@ def eplb(
     Example:
       tokentape export eplb TRACE --ranks 8 --redundant 16 --out eplb.json
     """
-    from tokentape.policies.names import unknown
     from tokentape.replay.exports import eplb as maps
 
-    if form not in maps.FORMS:
-        raise unknown("form of maps", form, maps.FORMS)
+    refuse_unknown("form of maps", form, maps.FORMS)
     read = _trace(store, trace)
     from tokentape.replay.exports.loads import loads
 
@@ -202,11 +201,9 @@ def requests(
     """
     import polars as pl
 
-    from tokentape.policies.names import unknown
     from tokentape.replay.exports.arrivals import FORMS, lines
 
-    if form not in FORMS:
-        raise unknown("form of requests", form, FORMS)
+    refuse_unknown("form of requests", form, FORMS)
     tape = store.open(trace)
     asked, known = tape.read("requests"), dict[int, list[int]]()
     if form == "llmservingsim" and tape.has("tokens"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from tokentape.flows.options import StoreOption, argument, option
+from tokentape.policies.names import refuse_unknown
 
 MaxBytesOption = Annotated[
     int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
@@ -216,12 +217,10 @@ def import_requests(
     """
     from tokentape.capture.importers.request_traces import FORMS, Form
     from tokentape.capture.importers.request_traces import import_requests as convert
-    from tokentape.policies.names import unknown
 
     usual = "mooncake" if ".jsonl" in files[0].suffixes else "csv"
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
-    if name not in (*FORMS, "csv"):
-        raise unknown("form of requests", name, (*FORMS, "csv"))
+    refuse_unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
     return report(store, convert(files, store, told, max_bytes=max_bytes))
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tokentape.flows.console import note, number, percent, print_table
 from tokentape.flows.options import StoreOption, argument, option
+from tokentape.policies.names import refuse_unknown
 
 
 def calibrate_kelle(
@@ -86,15 +87,13 @@ def kv_step(
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.hw import profile as profiles
-    from tokentape.policies.names import unknown
     from tokentape.replay.kelle.ratios import Steps
     from tokentape.replay.kelle.systems import FITS, KELLE, MODES, PROFILE, WHOLE, Work
     from tokentape.warehouse import models
 
     modes = {"whole": WHOLE, **MODES}
     mode = mode or ("paper" if profile == PROFILE else "whole")
-    if mode not in modes:
-        raise unknown("mode", mode, modes)
+    refuse_unknown("mode", mode, modes)
     profiles.load(profile)
     made = setup(Settings.shipped(), FITS.load(shares).constants)
     systems = made.systems | {KELLE: replace(made.systems[KELLE], machine=load_hardware(hardware))}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from tokentape.flows.console import Shown, band, note, number, percent, print_table, progress_bar, quantity
 from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, option
+from tokentape.policies.names import refuse_unknown
 
 ParamOption = Annotated[
     list[str] | None,
@@ -125,7 +126,6 @@ def orderings(
     from tokentape.capture import orderings as of_experts
     from tokentape.capture.cxl_ndp import orderings as of_bits
     from tokentape.capture.live import kv_orderings as of_kv
-    from tokentape.policies.names import unknown
     from tokentape.warehouse.results import write_rows
 
     kinds: dict[str, tuple[str, Any, Any]] = {  # the study that asks the same, what is asked, a seed's measurements
@@ -134,8 +134,7 @@ def orderings(
         "kv": ("kelle", of_kv.ORDERINGS, of_kv.Lab),
         "cxl_ndp": ("cxl_ndp", of_bits.ORDERINGS, of_bits.Lab),
     }
-    if of not in kinds:
-        raise unknown("kind of orderings", of, kinds)
+    refuse_unknown("kind of orderings", of, kinds)
     study, asked, lab = kinds[of]
     loaded = models.load(models.find(model))
     with progress_bar("orderings") as show:

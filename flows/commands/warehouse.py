@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokentape.flows.console import note, one_document, print_table, progress_bar
 from tokentape.flows.options import DatabaseOption, FormatOption, JsonOption, OutOption, StoreOption, argument, format_of, option
+from tokentape.policies.names import refuse_unknown
 
 if TYPE_CHECKING:
     import polars as pl
@@ -58,7 +59,6 @@ def query(
     """Ask a standing question of the warehouse by name (warehouse/queries/*.sql)."""
     from contextlib import nullcontext
 
-    from tokentape.policies.names import unknown
     from tokentape.warehouse.sql import named
 
     queries = named()
@@ -66,8 +66,7 @@ def query(
         with one_document() if as_json else nullcontext():
             print_table("", ("query", "question"), [(n, q.question) for n, q in sorted(queries.items())])
         return
-    if name not in queries:
-        raise unknown("query", name, queries)
+    refuse_unknown("query", name, queries)
     _answer(queries[name].sql, store, database, format_of(format, as_json), out)
 
 
@@ -86,7 +85,6 @@ def plot(
       tokentape plot kelle/claims --out claims.pdf
     """
     from tokentape.dashboards import plot as plots
-    from tokentape.policies.names import unknown
 
     names = plots.names()
     if figure is None:
@@ -94,8 +92,7 @@ def plot(
             raise ValueError("plot: name a figure as PAGE/FIGURE; `tokentape plot` alone lists them")
         print("\n".join(names))
         return
-    if figure not in names:
-        raise unknown("figure", figure, names)
+    refuse_unknown("figure", figure, names)
     if out is None and (choose or not is_sql):
         raise ValueError("plot: give --out fig.pdf, .svg, .png or .json; --sql, which is the same for every choice, needs none")
     if out is not None:

@@ -12,7 +12,7 @@ from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import PHYSICAL
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
 from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
@@ -82,8 +82,7 @@ class Options:
         return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
 
     def _systems(self) -> list[str]:
-        if self.system not in KINDS:
-            raise unknown("system", self.system, KINDS)
+        refuse_unknown("system", self.system, KINDS)
         if self.system not in ("all", "ours"):
             return [self.system]
         ours = [f"{OURS}-{width:g}" for width in self._widths()]

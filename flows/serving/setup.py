@@ -23,7 +23,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Rows
 from tokentape.policies import registry
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Speculation
 from tokentape.replay.serving import coverage as coverages
@@ -242,8 +242,7 @@ def _fits(machine: HardwareSpec, geometry: Geometry, point: Point, tables: by_mo
     if point.fits and point.profile == serving_fits.PROFILE:
         raise ValueError(f"--fits has no effect with --profile {point.profile}, whose numbers are --fit's; leave one of them out")
     fits = calibrate.fits_with(machine, Path(point.fits) if point.fits and not tables else None)
-    if point.expert_times not in MEASURED:
-        raise unknown("source of expert times", point.expert_times, MEASURED)
+    refuse_unknown("source of expert times", point.expert_times, MEASURED)
     if point.expert_times == "measured":
         if point.profile != serving_fits.PROFILE:
             raise ValueError(
@@ -299,8 +298,7 @@ def _curves(uri: str, trace_id: str) -> coverages.RecordedCurves:
 def workload_of(store: Store, point: Point, length_scale: float, seed: int, tokens_of_text: float = 1.0) -> Requests:
     """The requests of a seed. tokens_of_text: of arXiv's, which a client sends as text. Raises ValueError naming what is wrong
     with them."""
-    if point.arrival not in ARRIVALS:
-        raise unknown("arrival", point.arrival, ARRIVALS)
+    refuse_unknown("arrival", point.arrival, ARRIVALS)
     if point.workload.startswith(ONE_PROMPT):
         return Requests(np.zeros(1), np.array([_prompt(point.workload)]), np.array([1]), origin=point.workload)
     cv = point.cv if point.arrival == "gamma" else 1.0

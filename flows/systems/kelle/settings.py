@@ -13,7 +13,7 @@ from tokentape.flows.answers import Query, stated
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.replay.kelle.rows import Cell, Chip, Refresh, Requests, Setup, Variant
 from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Shares, Work, decisions, systems
 from tokentape.warehouse import models
@@ -104,8 +104,7 @@ class Settings(StudyFile):
         """Of a group: model, name of the workload and the work, system, and what is changed."""
         for given in group.points(model=self.models, workload=tuple(self.workloads), system=tuple(SYSTEMS)):
             for name, known in (("workload", self.workloads), ("system", SYSTEMS)):
-                if given[name] not in [*known]:
-                    raise unknown(name, str(given[name]), known)
+                refuse_unknown(name, given[name], known)
             work = replace(self.workloads[given["workload"]], **{name: given[name] for name in OF_WORK if name in given})
             variant = Variant(**{name: given[name] for name in VARIED if name in given})
             yield given["model"], given["workload"], work, given["system"], variant
@@ -114,8 +113,7 @@ class Settings(StudyFile):
 def setup(study: Settings, shares: Shares | None = None) -> Setup:
     """What the study computes with. shares: instead of the shipped ones. Raises BadSpec where those are missing."""
     claimed, refresh = stated(PAPER), study.refresh
-    if study.chip.workload not in study.workloads:
-        raise unknown("workload", study.chip.workload, study.workloads)
+    refuse_unknown("workload", study.chip.workload, study.workloads)
     mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
     sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
     return Setup(
