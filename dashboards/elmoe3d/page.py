@@ -1,18 +1,26 @@
-"""The ELMoE-3D page's points, by name, its menus, and the paper's table beside ours."""
+"""The ELMoE-3D page's points, by name, its menus, the paper's table beside ours, and what a live model accepts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from typing import Any
 
-from tokentape.dashboards.elmoe3d.drawn import written
+import polars as pl
+
+from tokentape.dashboards import theme
+from tokentape.dashboards.elmoe3d import words
 from tokentape.dashboards.elmoe3d.words import HONESTY, LAW, LAWS, LEVEL
-from tokentape.dashboards.engine import Ask, Control, options
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, some
+from tokentape.dashboards.units import joined, signed
 from tokentape.warehouse import models
 
 MACHINE = Control("machine", "Machine's HB")
 CONTROLS = (LAW, LEVEL, Control("model", "Model"), MACHINE, Control("batch", "Batch"))
 SHOWN = {"paper_law", "physical", "events"}  # hit models of the menu; Che is among the checks
+HOTNESS, RUNS = "hotness", ("pool", "replay")
+LOOKS = (theme.VERMILLION, theme.QUIET, theme.BLUE, theme.GREEN, theme.PURPLE, theme.INK)
 
 
 def ready(ask: Ask) -> Ask:
@@ -36,5 +44,55 @@ def own(ask: Ask) -> dict[str, Any]:
         *options("batch", shown["batch"].unique().sort(descending=True)),
     )
     n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    extra = {"tables": [made | {"n_cells": n_cells} for made in written(cells)], "honesty": HONESTY}
+    extra = {"tables": [made | {"n_cells": n_cells} for made in _written(cells)], "honesty": HONESTY}
     return {"controls": CONTROLS, "choices": choices, "extra": extra}
+
+
+def _written(table: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """The table below the chart, one per hit model and level: groups of a model and machine, rows of a scheme and batch."""
+    for (law, level), of in table.group_by(["law", "level"], maintain_order=True):
+        groups = [
+            {"title": f"{model}, {machine}", "rows": [_row(row) for row in group.to_dicts()]}
+            for (model, machine), group in of.group_by(["model", "machine"], maintain_order=True)
+        ]
+        title = joined([LAWS[str(law)], LEVEL.labels[str(level)]])
+        yield {"law": law, "level": level, "title": title, "groups": groups}
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    cells = []
+    for mode in words.MODES:
+        ours, published = row[f"phi_{mode}"], row[f"published_{mode}"]
+        stated = ("withheld", "predicted") if published is None else (f"{published:.2f}", signed(ours / published - 1))
+        cells += [stated[0], f"{ours:.2f}", stated[1], row[f"role_{mode}"] or ""]
+    return {"scheme": row["scheme"], "batch": row["batch"], "alpha": f"{row['alpha']:.2f}", "cells": cells}
+
+
+def accepted(ask: Ask, name: str, series: str, metric: str, x: str, colour: str) -> Drawn:
+    """What a live model accepts, one figure's lines: what varies along x and what a colour means. The first live models."""
+    lives = some(ask("acceptance"))["live"].unique().sort().head(ask.size)
+    is_of = pl.col("series") == series
+    if colour == "run":  # a replay stands beside the live run of the same pools
+        is_of = pl.col("series").is_in(RUNS) & (pl.col("pool_policy") == HOTNESS)
+    is_single = series in ("bits", "drafters", "replay")  # else a panel per draft
+    order = -pl.col("bits_low").cast(pl.Int64) if x == "bits" else pl.lit(0)
+    kept = ["live", "n_seeds", "n_rounds", "fidelity", "value", "low", "high", colour]
+    rows = ask("acceptance").filter(
+        is_of, pl.col("metric").is_in([metric, f"tree_{metric}"]), pl.col("live").is_in(lives.implode())
+    )
+    told = rows.select(*kept, pl.col(x).alias("at"), panel=pl.lit("") if is_single else pl.col("how"), order=order)
+    found = some(told.sort("live", "panel", colour, "order", "at", maintain_order=True))
+    names = known(dict.fromkeys((*words.CUTS.values(), "live run", "replayed from a tape"), ""), found[colour])
+    spare, n_panels = cycle(LOOKS), found["panel"].n_unique()
+    own = {
+        "of": colour,
+        "names": names,
+        "colours": [words.ACCEPTED[one] if one in words.ACCEPTED else next(spare) for one in names],
+        "panels": found["panel"].unique(maintain_order=True).to_list(),
+        "facet": "panel:N | - | sort=@panels | @HEADER" if n_panels > 1 else "",
+        "width": 430 if n_panels > 1 else 680,
+        "stated": ask("published_gain_frac").drop_nulls("gain"),
+        "x_words": "batch {at:g}" if x == "batch" else "a pool of {at:percent 0}",
+    }
+    control, choices = Control("live", "Live model"), options("live", lives)
+    return Drawn({f"accepted_{name}": found}, facts=own, controls=(control,), choices=choices)

@@ -6,7 +6,7 @@ import json
 
 import polars as pl
 
-from tokentape.dashboards.engine import turn_of
+from tokentape.dashboards.engine import Ask, turn_of
 from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, rounded
 from tokentape.dashboards.units import percent, quantity, significant
 
@@ -33,11 +33,12 @@ QUANTITIES = {
 }
 
 
-def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
-    """Live rows of the `size` setups that have most of them, each named in words.
+def measured(ask: Ask) -> pl.DataFrame:
+    """Live rows of the setups that have most of them, each named in words.
 
     is_drawn: the panel has budgets, or none of its setup has.
     """
+    found = ask("quality")
     tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
     budget = (
         pl.when(pl.col("target").is_null())
@@ -54,7 +55,7 @@ def live(found: pl.DataFrame, size: int) -> pl.DataFrame:
     setups = _with_setup(named, ("model", "dataset", "rest")).with_columns(
         is_drawn=has_budget.over("setup", "panel") | ~has_budget.over("setup")
     )
-    return _largest(setups, size).drop("rest", "tau")
+    return _largest(setups, ask.size).drop("rest", "tau")
 
 
 def sparing(live: pl.DataFrame) -> pl.DataFrame:

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from polars import selectors
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.engine import known, turn_of
+from tokentape.dashboards import claims, theme
+from tokentape.dashboards.engine import Ask, known, turn_of
 
 STUDY = "Run: tokentape study slicemoe, then tokentape load and tokentape site."
 SEEDS = "Bands: least to most of the seeds."
@@ -92,28 +92,34 @@ def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFra
     return named.sort(turn_of(column, LOOKS), maintain_order=True)
 
 
-def swept(found: pl.DataFrame) -> pl.DataFrame:
+def names(ask: Ask) -> dict[str, str]:
+    """Model -> as the paper has it."""
+    return dict(ask("paper_gains").select("model", "name").unique().iter_rows())
+
+
+def swept(ask: Ask) -> pl.DataFrame:
     """Points of sweeps: drawn models first, wide pairs first, configurations in drawing order."""
-    placed = configured(found).sort(
+    placed = configured(ask("sweeps")).sort(
         "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
     )
     return rounded(placed.drop("is_captured", "gb"))
 
 
-def flash(found: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
-    """Shares of Flash, a panel for each model, cache and pair. names: model -> as the paper has it."""
-    name = pl.col("model").replace(names)
-    return rounded(configured(found).with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair")))
+def flash(ask: Ask) -> pl.DataFrame:
+    """Shares of Flash, a panel for each model, cache and pair."""
+    found, name = configured(ask("flash")), pl.col("model").replace(ask.made(names))
+    return rounded(found.with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair")))
 
 
-def warmups(found: pl.DataFrame, claims: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
+def warmups(ask: Ask) -> pl.DataFrame:
     """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
-    stated = claims.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
+    found, stated = rounded(ask("warmups")), claims.rows(ask.connection, "slicemoe")
+    stated = stated.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
     metrics = {"energy gain": "energy", "speed-up": "latency"}
     paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}
     said = pl.col("metric").replace_strict(paper, default=None, return_dtype=pl.Float64)
-    name = pl.col("model").replace(names)
-    return rounded(found).with_columns(
+    name = pl.col("model").replace(ask.made(names))
+    return found.with_columns(
         pl.col("warmup").replace(WARMUPS),
         pl.col("steps").cast(pl.String),
         paper=pl.when(pl.col("steps") == EARLY_STEPS).then(said),

@@ -227,8 +227,8 @@ def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: 
     def made(ask: Ask, name: str, metric: str) -> Drawn:
         return Drawn({name: ROWS.select(metric)})
 
-    monkeypatch.setattr("tokentape.dashboards.elmoe3d.drawn.made", made, raising=False)
-    rows = figures._rows(elmoe3d.folder, "mine", {"rows": "drawn:made", "given": {"metric": "ms"}})
+    monkeypatch.setattr("tokentape.dashboards.elmoe3d.page.made", made, raising=False)
+    rows = figures._rows(elmoe3d.folder, "mine", {"rows": "page:made", "given": {"metric": "ms"}})
     assert rows(Ask(duckdb.connect(), elmoe3d.folder)).data["mine"].columns == ["ms"]
 
 

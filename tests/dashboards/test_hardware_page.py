@@ -13,7 +13,7 @@ from made_up import assert_says, said_of
 from made_up_hardware import HOSTILE, PAIR_STEP, PHONE_STEP
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.hardware import recorded, roofline
+from tokentape.dashboards.hardware import page, roofline
 from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, Frame, Labels
 from tokentape.dashboards.site import hardware
 from tokentape.dashboards.units import number, quantity
@@ -65,7 +65,7 @@ def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_ti
 
 def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
     steps = hardware.asked(connection, 16)("steps")
-    _, busy = recorded.lanes(hardware.asked(connection)("bars", steps=steps["step"].to_list()), steps)
+    _, busy = page.lanes(hardware.asked(connection)("bars", steps=steps["step"].to_list()), steps)
     shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
     assert shares[PAIR_STEP, "hbm"] == pytest.approx(1.0)  # what the step reads, at the rate that is reached
     assert shares[PAIR_STEP, "sm"] == pytest.approx(2e9 / 250e12 / 1e-3)
@@ -85,7 +85,7 @@ def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path
         for limit, one in made.items():
             steps = hardware.asked(opened, 16)("steps").filter(pl.col("step") == one.step_id)
             points = hardware.asked(opened)("points", steps=[one.step_id])
-            _, busy = recorded.lanes(hardware.asked(opened)("bars", steps=[one.step_id]), steps)
+            _, busy = page.lanes(hardware.asked(opened)("bars", steps=[one.step_id]), steps)
             assert busy["busy"].is_between(0.0, 1.0 + 1e-9).all()
             assert f"The bottleneck is {limit}, busy" in said_of(hardware, "clock", steps, busy=busy, points=points)
             assert f"): limited by {limit}, " in roof_said(roof_of(opened, "h100"), points)
