@@ -42,7 +42,7 @@ def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> P
     changed = [(name, n - earlier.get(name, [0])[0]) for name, (n, ids) in now.items() if earlier.get(name) != [n, ids]]
     extra = {
         "tapes": [{**tape, "flags": json.loads(tape["flags"])} for tape in tapes.to_dicts()],
-        "provenance": rows.provenance(connection).to_dicts(),
+        "provenance": ask("provenance").to_dicts(),
         "in_words": rows.rules_sentence,
         "scopes": SCOPES,
         "verdicts": [] if runs.is_empty() else ask.sql("verdicts", rows.reference(runs)).to_dicts(),

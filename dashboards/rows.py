@@ -50,11 +50,6 @@ def reference_of(found: Rows) -> Rows:
     return Rows(reference(found.frame))
 
 
-def provenance(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """Which origin, hardware file and semantics the replays of the store have."""
-    return rows_of(connection, SQL, "provenance")
-
-
 def rules_sentence(rules: str) -> str:
     """The joined semantics of a row, in words."""
     lookup, recency, prefill, start, overflow, fetching, expert_format, profile = rules.split("|")
@@ -77,5 +72,4 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _parameters(text: str) -> str:
-    fields = json.loads(text or "{}")
-    return ", ".join(f"{k}={v}" for k, v in fields.items())
+    return ", ".join(f"{name}={value}" for name, value in json.loads(text or "{}").items())

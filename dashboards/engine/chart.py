@@ -55,8 +55,7 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
     if "pick" in shared:  # what is picked in a chart or table of the page (assets/site.js)
         found["params"] = [*found.get("params", []), {"name": "pick", "value": []}]
         found["usermeta"] = {"pick": shared["pick"]}
-    if "join" in shared:
-        found["resolve"] = {"scale": at.inside("join").settings(shared["join"], {})}
+    found |= _resolved(at, shared, "join")
     if "caption" not in shared:
         return found
     caption = {"fontSize": 12, "fontWeight": "normal", "color": theme.QUIET, "anchor": "start", "offset": 14}
@@ -106,10 +105,12 @@ def _group(scope: Scope, own: Mapping[str, Any], shared: Mapping[str, Any], pane
     side, kind = ("across", "hconcat") if "across" in own else ("down", "vconcat")
     kind = "concat" if "columns" in own else kind
     found: dict[str, Any] = {kind: [made for name in own[side] for made in _drawn(scope, name, shared, panels)]}
-    found |= {key: own[key] for key in ("columns", "spacing") if key in own}
-    if "resolve" in own:
-        found["resolve"] = {"scale": scope.inside("resolve").settings(own["resolve"], {})}
-    return found
+    return found | {key: own[key] for key in ("columns", "spacing") if key in own} | _resolved(scope, own)
+
+
+def _resolved(scope: Scope, told: Mapping[str, Any], key: str = "resolve") -> dict[str, Any]:
+    """Which scales are shared, where it is told."""
+    return {"resolve": {"scale": scope.inside(key).settings(told[key], {})}} if key in told else {}
 
 
 def _of(scope: Scope, told: Mapping[str, Any]) -> Scope:
@@ -137,15 +138,10 @@ def _panel(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
     title = scope.text(told.get("title", ""))
     split = {key: scope.value(told[key]) for key in FACETS if key in told}
     facets = {key: channel(here, key, text) for key, text in split.items() if text}
-    if not facets and "resolve" in told:
-        drawn["resolve"] = {"scale": scope.inside("resolve").settings(told["resolve"], {})}
     if not facets:
-        return {**around, **drawn, **({"title": title} if title else {})}
+        return {**around, **drawn, **_resolved(scope, told), **({"title": title} if title else {})}
     around |= {"facet": facets.get("facet", {k: v for k, v in facets.items() if k != "facet"}), "spec": drawn}
-    around |= {key: told[key] for key in ("columns", "spacing") if key in told}
-    if "resolve" in told:
-        around["resolve"] = {"scale": scope.inside("resolve").settings(told["resolve"], {})}
-    return around
+    return around | {key: told[key] for key in ("columns", "spacing") if key in told} | _resolved(scope, told)
 
 
 def _size(scope: Scope, told: Any) -> Any:
