@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
 
 from tokentape.warehouse.formats import EXPERT_FORMATS
 
@@ -17,14 +17,12 @@ MOST_WIDE = 2**27  # of any width, and of a state's other parameters
 MOST = 2**16  # layers, and experts of a layer: the tape numbers both with 16 bits
 
 
-class Geometry(BaseModel):
+class Geometry(BaseModel, frozen=True, extra="forbid"):
     """Shape of a model. Widths in elements, sizes in bytes; lists run over `moe_layers` in order unless said otherwise.
 
     head_dim is the width of a query; with multi-head latent attention (MLA) its RoPE part is included. Fields with a default may
     be absent from a manifest.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     architecture: str
     n_layers: int

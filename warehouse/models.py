@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tokentape.warehouse.config_fields import doubts, text_config
 from tokentape.warehouse.geometry import Geometry
@@ -20,25 +20,21 @@ from tokentape.warehouse.model_sizes import total_params
 FOLDER = Path(__file__).parent / "models"
 
 
-class Published(BaseModel):
+class Published(BaseModel, frozen=True, extra="forbid"):
     """Parameter counts as the publisher rounds them, and where; active_params: None where a model is dense."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     total_params: int
     active_params: int | None
     source: str
 
 
-class Model(BaseModel):
+class Model(BaseModel, frozen=True, extra="forbid"):
     """A named geometry, where its config comes from, and what its publisher counts (None for a config of the user's own).
 
     note: what to know before trusting the counts; of a user's own config, steps and serving say it too. kept_16_bit: kinds of
     weights (hw/work.py) that its quantised checkpoints leave as they are. tokens_of_text: what its tokenizer makes of scientific
     text, over what Qwen3's does (docs/serving.md). config: of the user's own.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     geometry: Geometry

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tokentape.warehouse import seals
 from tokentape.warehouse.geometry import Geometry
@@ -29,10 +29,8 @@ class BadTape(ValueError):
     """A tape that cannot be read; the message names it, says why and what to do."""
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid"):
     """What makes a tape's rows meaningful. Written last; a tape without it is unfinished."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: int = SCHEMA_VERSION
     trace_id: str

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.flows.serving.held import costs_of
@@ -49,7 +49,7 @@ MEASURED: dict[str, dict[str, str | bool]] = {"fitted": {}, "measured": {"per": 
 COLUMNS = ("arrival_s", "n_prompt_tokens", "n_output_tokens")
 
 
-class Point(BaseModel):
+class Point(BaseModel, frozen=True, extra="forbid"):
     """A serving engine under one load.
 
     profile: of costs; that of the paper's server takes the numbers of the fit. scheduler: a name with its fields in `params`.
@@ -62,8 +62,6 @@ class Point(BaseModel):
     engine: settings of a vLLM engine, which decide all that it has; fits: folder of a user's own constants, or of tables by
     model.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = "qwen3-30b-a3b"
     hardware: str = "h100x2"
