@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
-from tokentape.hw.profile import PHYSICAL
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, Mode, ours
@@ -23,66 +23,45 @@ from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What the command line asks for; scheme, batch and nodes are lists with commas, None is the paper's or the fit's."""
+def points(of: SimpleNamespace) -> tuple[pl.DataFrame, Setup]:
+    """Scheme by scheme, batch by batch. of: options of `step elmoe3d`; scheme, batch and nodes are lists with commas, None is the
+    paper's or the fit's. Raises ValueError naming the option that is missing or impossible."""
+    study, found, constants = Settings.shipped(), models.load(of.model), load(of.fit).constants
+    # Counted as the paper's Table 3 is: no windows, and operations of drafts and verification only where nodes are told.
+    is_papers = profiles.load(of.profile or profiles.PHYSICAL).name == PAPER
+    formats = {m.name: m.expert_format for m in study.models}
+    geometry = found.geometry.without_windows() if is_papers else found.geometry
+    expert_format, drafter = of.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry
+    own = replace(constants, laws={found.name: _law(of, constants, found.name)})
+    setup = Setup({found.name: (geometry, expert_format)}, {of.hardware: load_hardware(of.hardware)}, drafter)
+    names, known = map(str.strip, of.scheme.split(",")), {name.lower(): name for name in SCHEMES}
+    asked = list(product((known.get(name.lower(), name) for name in names), _numbers("--batch", of.batch)))
+    is_given = of.alpha is not None or of.accepted is not None
+    alphas = [of.alpha if is_given else _published(found.name, of.hardware, *one) for one in asked]
+    table = pl.DataFrame(asked, schema=["scheme", "batch"], orient="row").with_columns(
+        pl.Series("alpha", alphas), model=pl.lit(found.name), machine=pl.lit(of.hardware)
+    )
+    chain = {} if is_papers else {"verify_nodes": constants.speculation.n_draft_steps + 1.0, "draft_nodes": 1.0}
+    told = (chain if of.nodes is None else _nodes(of.nodes)) | {"accepted_len": of.accepted, "context_tokens": of.context}
+    return points_of(table, own, accepted_form=of.accepted_form, hit_model=of.hit_model, **told), setup
 
-    model: str
-    hardware: str
-    scheme: str
-    batch: str
-    context: int
-    hit_model: str
-    accepted_form: str
-    fit: str
-    alpha: float | None = None
-    accepted: float | None = None
-    expert_format: str | None = None
-    beta: float | None = None
-    exponent: float | None = None
-    nodes: str | None = None
-    profile: str | None = None
 
-    def points(self) -> tuple[pl.DataFrame, Setup]:
-        """Scheme by scheme, batch by batch. Raises ValueError naming the option that is missing or impossible."""
-        study, found, constants = Settings.shipped(), models.load(self.model), load(self.fit).constants
-        formats = {m.name: m.expert_format for m in study.models}
-        geometry = found.geometry.without_windows() if self.is_papers else found.geometry
-        expert_format, drafter = self.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry
-        own = replace(constants, laws={found.name: self._law(constants, found.name)})
-        setup = Setup({found.name: (geometry, expert_format)}, {self.hardware: load_hardware(self.hardware)}, drafter)
-        names, known = map(str.strip, self.scheme.split(",")), {name.lower(): name for name in SCHEMES}
-        asked = list(product((known.get(name.lower(), name) for name in names), _numbers("--batch", self.batch)))
-        is_given = self.alpha is not None or self.accepted is not None
-        alphas = [self.alpha if is_given else _published(found.name, self.hardware, *one) for one in asked]
-        table = pl.DataFrame(asked, schema=["scheme", "batch"], orient="row").with_columns(
-            pl.Series("alpha", alphas), model=pl.lit(found.name), machine=pl.lit(self.hardware)
-        )
-        told = self._nodes(constants.speculation.n_draft_steps) | {"accepted_len": self.accepted, "context_tokens": self.context}
-        return points_of(table, own, accepted_form=self.accepted_form, hit_model=self.hit_model, **told), setup
+def _nodes(text: str) -> dict[str, Any]:
+    """Verified and drafted, as told; else they are those of a chain of drafts, the fewest that a round can have."""
+    found = _numbers("--nodes", text)
+    if len(found) != 2 or min(found) <= 0.0:
+        raise ValueError(f"--nodes {text!r}: give two numbers, verified per round and drafted per step, such as 16,3")
+    return {"verify_nodes": found[0], "draft_nodes": found[1]}
 
-    @property
-    def is_papers(self) -> bool:
-        """Counted as the paper's Table 3 is: no windows, and operations of drafts and verification only where nodes are told."""
-        return profiles.load(self.profile or PHYSICAL).name == PAPER
 
-    def _nodes(self, depth: int) -> dict[str, Any]:
-        """Verified and drafted: those that are told, else of a chain of drafts, the fewest that a round can have."""
-        if self.nodes is None:
-            return {} if self.is_papers else {"verify_nodes": depth + 1.0, "draft_nodes": 1.0}
-        found = _numbers("--nodes", self.nodes)
-        if len(found) != 2 or min(found) <= 0.0:
-            raise ValueError(f"--nodes {self.nodes!r}: give two numbers, verified per round and drafted per step, such as 16,3")
-        return {"verify_nodes": found[0], "draft_nodes": found[1]}
-
-    def _law(self, fit: ELMoE3DConstants, model: str) -> ModelLaw:
-        """What is given, else what is fitted."""
-        fitted = fit.laws.get(model)
-        beta = self.beta if self.beta is not None or fitted is None else fitted.beta
-        exponent = self.exponent if self.exponent is not None or fitted is None else fitted.exponent
-        if beta is None or exponent is None:
-            raise ValueError(f"no law is fitted for {model}: give --beta and --exponent, or one of {', '.join(fit.laws)}")
-        return ModelLaw(beta=beta, exponent=exponent, own_table=fitted is not None and fitted.own_table)
+def _law(of: SimpleNamespace, fit: ELMoE3DConstants, model: str) -> ModelLaw:
+    """What is given, else what is fitted."""
+    fitted = fit.laws.get(model)
+    beta = of.beta if of.beta is not None or fitted is None else fitted.beta
+    exponent = of.exponent if of.exponent is not None or fitted is None else fitted.exponent
+    if beta is None or exponent is None:
+        raise ValueError(f"no law is fitted for {model}: give --beta and --exponent, or one of {', '.join(fit.laws)}")
+    return ModelLaw(beta=beta, exponent=exponent, own_table=fitted is not None and fitted.own_table)
 
 
 def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np.float64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import typer
@@ -99,11 +100,11 @@ def decode(
       tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
       tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.cxl_ndp.points import Options
+    from tokentape.flows.cxl_ndp.points import answer
     from tokentape.replay.cxl_ndp.setting import Setting
 
     setting = asked(Setting, ctx, hot_experts=0, compute_scales=not fixed_macs, overlaps=overlap)
-    found = asked(Options, ctx, setting=setting).answer()
+    found = answer(SimpleNamespace(**ctx.params), store, setting)
     rows = [
         (
             name,
@@ -130,7 +131,6 @@ def decode(
     ]
     of_request = ("request", "prompts", "decode", "NDP busy")
     print_table(f"{batch} requests of {prompt} + {output} tokens", ("system", *of_request), shown, numbers=of_request)
-    for text in found.notes:
-        note(text)
+    note(*found.notes)
     if any(one.is_extrapolated for one in ran.values()):
         note("more output tokens than the routing has: its mean step is used throughout")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokentape.flows.console import note, number, print_table, quantity, say
-from tokentape.flows.options import CheckOption, ProfileOption, asked, option
+from tokentape.flows.options import CheckOption, ProfileOption, option
 
 if TYPE_CHECKING:
     import polars as pl
@@ -108,7 +109,8 @@ def speculate(
     import numpy as np
     import polars as pl
 
-    from tokentape.flows.elmoe3d_points import Options, joules
+    from tokentape.flows.elmoe3d_points import joules
+    from tokentape.flows.elmoe3d_points import points as points_asked
     from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.elmoe3d.points import as_points
     from tokentape.replay.elmoe3d.timing import evaluate
@@ -116,7 +118,7 @@ def speculate(
 
     if tau is not None and not tau >= 0.0:
         raise ValueError(f"--tau {tau:g}: give the batch from which on it speculates")
-    points, setup = asked(Options, ctx).points()
+    points, setup = points_asked(SimpleNamespace(**ctx.params))
     arrays, costs = as_points(points, setup), profile or PHYSICAL
     found = evaluate(arrays, costs, with_joules=nodes is not None)
     n, ar, verify = points["batch"].to_numpy(), found.ar, found.verify
@@ -147,7 +149,6 @@ def speculate(
     for name in points["scheme"].unique(maintain_order=True):
         paying = points.filter((pl.col("scheme") == name) & pl.lit(pl.Series(found.is_sd_better)))["batch"]
         note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")
-    for said in findings(machine):
-        note(said)
+    note(*findings(machine))
     if found.mapping.cold_bytes.any():
         note("static weights and KV exceed HB: what does not fit is read from EXT in every pass, beyond the paper's settings")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.study import matching
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
-from tokentape.hw.profile import PHYSICAL
 from tokentape.policies.names import refuse_unknown
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
@@ -43,83 +43,68 @@ class Answer:
         return request(decoded, prefill(self.made, decoded.system, n_context_tokens, of.batch, of.hot_experts), n_decode_tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options as typed."""
+def answer(of: SimpleNamespace, store: Store, setting: Setting) -> Answer:
+    """Replays every system asked for. of: options of `step cxl_ndp`; setting: theirs, but for its hot experts.
 
-    model: str | None
-    tape: str | None
-    system: str
-    bits: str
-    hardware: str
-    profile: str | None
-    fit: str | None
-    context: int
-    hot: int | None
-    setting: Setting  # but for its hot experts
-    store: Store
+    Raises ValueError for an unknown name and for a tape of another model.
+    """
+    asked = _systems(of)
+    made, routing_of = _source(of, store, setting)
+    hot = made.geometry.n_experts // 2 if of.hot is None else of.hot
+    setting = replace(setting, hot_experts=hot)
+    setting.refuse_what_is_not(made.geometry.n_experts)
+    systems = [system_of(name, made).name for name in asked]
+    routing = routing_of()
+    spread, g = Settings.shipped().losses.spread, made.geometry
+    losses = stand_in_losses(len(g.moe_layers), g.n_experts, setting.seed, spread)
+    decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
+    metrics = {name: of for name, of in compared(decoded).items() if name in systems}
+    title = (
+        f"{made.name} on {made.machine.name}, {made.profile.name}, batch {setting.batch} at {of.context:,} tokens, "
+        f"{hot} of {g.n_experts} experts hot, {routing.trace_id}"
+    )
+    said = [*notes(made, hot, setting.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
+    left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
+    said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
+    return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
 
-    def answer(self) -> Answer:
-        """Replays every system asked for. Raises ValueError for an unknown name and for a tape of another model."""
-        asked = self._systems()
-        made, routing_of = self._source()
-        hot = made.geometry.n_experts // 2 if self.hot is None else self.hot
-        setting = replace(self.setting, hot_experts=hot)
-        setting.refuse_what_is_not(made.geometry.n_experts)
-        systems = [system_of(name, made).name for name in asked]
-        routing = routing_of()
-        spread, g = Settings.shipped().losses.spread, made.geometry
-        losses = stand_in_losses(len(g.moe_layers), g.n_experts, setting.seed, spread)
-        decoded = run(routing, made, setting, dict.fromkeys([*systems, MONDE]), losses)
-        metrics = {name: of for name, of in compared(decoded).items() if name in systems}
-        title = (
-            f"{made.name} on {made.machine.name}, {made.profile.name}, batch {setting.batch} at {self.context:,} tokens, "
-            f"{hot} of {g.n_experts} experts hot, {routing.trace_id}"
-        )
-        said = [*notes(made, hot, setting.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
-        left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
-        said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
-        return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
 
-    def _systems(self) -> list[str]:
-        refuse_unknown("system", self.system, KINDS)
-        if self.system not in ("all", "ours"):
-            return [self.system]
-        ours = [f"{OURS}-{width:g}" for width in self._widths()]
-        return ours if self.system == "ours" else [*ours, MONDE, HOBBIT]
+def _systems(of: SimpleNamespace) -> list[str]:
+    refuse_unknown("system", of.system, KINDS)
+    if of.system not in ("all", "ours"):
+        return [of.system]
+    try:
+        ours = [f"{OURS}-{float(text):g}" for text in of.bits.split(",")]
+    except ValueError:
+        raise ValueError(f"--bits {of.bits}: give mean bits from 1 to 4, or 16, with commas") from None
+    return ours if of.system == "ours" else [*ours, MONDE, HOBBIT]
 
-    def _widths(self) -> list[float]:
-        try:
-            return [float(text) for text in self.bits.split(",")]
-        except ValueError:
-            raise ValueError(f"--bits {self.bits}: give mean bits from 1 to 4, or 16, with commas") from None
 
-    def _setup(self, name: str, geometry: Geometry) -> Setup:
-        fit = FILES.load(self.fit).constants if self.fit else None
-        return Setup(
-            machine=load_hardware(self.hardware),
-            profile=fit.profile() if fit else profiles.load(self.profile or PHYSICAL),
-            name=name,
-            geometry=geometry,
-            context_tokens=self.context,
-            hobbit_bits=Settings.shipped().hobbit_bits,
-        )
+def _setup(of: SimpleNamespace, name: str, geometry: Geometry) -> Setup:
+    fit = FILES.load(of.fit).constants if of.fit else None
+    return Setup(
+        machine=load_hardware(of.hardware),
+        profile=fit.profile() if fit else profiles.load(of.profile or profiles.PHYSICAL),
+        name=name,
+        geometry=geometry,
+        context_tokens=of.context,
+        hobbit_bits=Settings.shipped().hobbit_bits,
+    )
 
-    def _source(self) -> tuple[Setup, Callable[[], CXLNDPRouting]]:
-        """The model on its machine, and what reads the tape's routing or draws one."""
-        if self.tape is None:
-            if self.model is None:
-                raise ValueError("nothing to decode: give --model, --tape or both")
-            model = models.load(self.model)
-            made = self._setup(model.name, model.geometry)
-            n_sequences = max(self.setting.batch, cxl_ndp_routing.N_PROMPT // 8)
-            return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, self.setting.seed)
-        (trace_id, *others) = matching((self.tape,), self.store.trace_ids())
-        if others:
-            raise ValueError(
-                f"--tape {self.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id"
-            )
-        manifest = self.store.open(trace_id).manifest
-        named = models.load(self.model) if self.model else None
-        made = self._setup(named.name, named.geometry) if named else self._setup(manifest.model_id, manifest.geometry)
-        return made, partial(cxl_ndp_routing.of_tape, self.store, trace_id)
+
+def _source(of: SimpleNamespace, store: Store, setting: Setting) -> tuple[Setup, Callable[[], CXLNDPRouting]]:
+    """The model on its machine, and what reads the tape's routing or draws one."""
+    if of.tape is None:
+        if of.model is None:
+            raise ValueError("nothing to decode: give --model, --tape or both")
+        model = models.load(of.model)
+        made = _setup(of, model.name, model.geometry)
+        n_sequences = max(setting.batch, cxl_ndp_routing.N_PROMPT // 8)
+        return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, setting.seed)
+    (trace_id, *others) = matching((of.tape,), store.trace_ids())
+    if others:
+        raise ValueError(f"--tape {of.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id")
+    manifest = store.open(trace_id).manifest
+    named = models.load(of.model) if of.model else None
+    made = _setup(of, named.name, named.geometry) if named else _setup(of, manifest.model_id, manifest.geometry)
+    return made, partial(cxl_ndp_routing.of_tape, store, trace_id)
