@@ -82,12 +82,13 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=1, default=asdict))
 
 
-def say(text: str) -> None:
-    """A sentence on stdout, beside the tables."""
-    if (document := _document.get()) is None:
-        print(text)
-    else:
-        document.append({"said": text})
+def say(*texts: str) -> None:
+    """Sentences on stdout, beside the tables."""
+    for text in texts:
+        if (document := _document.get()) is None:
+            print(text)
+        else:
+            document.append({"said": text})
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
@@ -170,9 +171,10 @@ def _narrowed(natural: Sequence[int], least: Sequence[int], room: int) -> list[i
     return widths
 
 
-def note(text: str) -> None:
-    """A line on stderr, so that stdout holds results only."""
-    log.info(text)
+def note(*texts: str) -> None:
+    """Lines on stderr, so that stdout holds results only."""
+    for text in texts:
+        log.info(text)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
-from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
@@ -65,7 +64,7 @@ def estimated(
     coverage: str = "",
     weight_format: str = "bf16",
     fits: Mapping[str, calibrate.Fit] | None = None,
-    profile: str = PHYSICAL,
+    profile: str = profiles.PHYSICAL,
 ) -> Estimated:
     """The step. trace: a tape of this model, or None. coverage: recorded, a form's name, or `form=parameter`; empty: recorded
     where there is a tape, else uniform. fits: constants of the machine's operators; None: those that ship, for bf16 weights;

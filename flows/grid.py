@@ -31,7 +31,6 @@ from tokentape.flows.tapes import composed, scored_trace, told
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
-from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
 from tokentape.policies.cache import needs_of
 from tokentape.policies.names import unknown
@@ -74,7 +73,7 @@ class Cell:
     capacity: str
     expert_format: str = "auto"
     seed: int = 0
-    profile: str = PHYSICAL
+    profile: str = profiles.PHYSICAL
 
     def __str__(self) -> str:
         return f"{self.policy} at {self.capacity} {self.semantics.scope} on {self.trace_id}"
@@ -211,7 +210,7 @@ def replay_once(
                 raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
     elif seed and getattr(registry.find(RESIDENCY, policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
-    how = (expert_format, seed, profile or PHYSICAL)
+    how = (expert_format, seed, profile or profiles.PHYSICAL)
     return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, *how))
 
 

@@ -229,8 +229,7 @@ def _linked(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> l
     from tokentape.hw.calibrate import with_links
 
     kept, left_out = with_links(tables, machines)
-    for line in left_out:
-        note(line)
+    note(*left_out)
     if not kept:
         raise ValueError("no measured table is left; see above")
     return kept
@@ -247,8 +246,7 @@ def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...])
 def _tell(beyond: list[list[LeftOut]]) -> None:
     from tokentape.hw import reachable
 
-    for found in filter(None, beyond):
-        note(reachable.said(found))
+    note(*map(reachable.said, filter(None, beyond)))
 
 
 def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:
@@ -325,7 +323,6 @@ def step(
     parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
     energy = f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}"
     say(f"{energy}; mean power {total[0] / made.seconds:,.0f} W")
-    for sentence in made.coverage:
-        say(sentence)
+    say(*made.coverage)
     for sentence in made.outside:
         note(f"extrapolated: {sentence}")

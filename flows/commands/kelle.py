@@ -52,8 +52,7 @@ def calibrate_kelle(
     for role in ("calibrate", "predict"):
         errors = abs(steps.errors(ratio for ratio in wanted if ratio.role == role))
         note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")
-    for line in told(study, checks(study, made)):
-        note(line)
+    note(*told(study, checks(study, made)))
 
 
 def kv_step(

@@ -97,8 +97,7 @@ def evaluate(
     columns = ("dataset", "seed", *(c for c in MEASURED if any(row[c] is not None for row in rows)), "n_items", "n_tokens")
     shown = [[number(row[c], ".4f") if isinstance(row[c], float) else row[c] for c in columns] for row in rows]
     print_table(model, columns, shown, numbers=columns[1:])
-    for line in said:
-        note(line)
+    note(*said)
 
 
 def orderings(

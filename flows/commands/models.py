@@ -111,8 +111,7 @@ def fit(
 
     of, place = models.load(model), load_hardware(machine)
     geometry = of.geometry
-    for doubt in of.doubts:
-        note(doubt)
+    note(*of.doubts)
     if budget and not (place.roles.expert_cache and geometry.moe_layers):
         raise ValueError(f"--budget {budget} has no effect: {place.name} has no tier in front of the experts of this model")
     asked = rooms.Asked(

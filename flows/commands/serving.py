@@ -73,8 +73,7 @@ def simulate(
     if point.coverage not in COVERAGES or point.coverage == "recorded":
         trace = load_trace(store, store.resolve(point.workload if point.coverage == "recorded" else point.coverage))
         paper = paper_coverage(serving_fits.load(point.fit).constants.prefill_correlation)
-        for sentence in error_sentences(trace, paper):
-            say(sentence)
+        say(*error_sentences(trace, paper))
     if not (point.coverage == "recorded" or point.verify_nodes):
         step = [engine_of(store, point, end).cost.decode_step_s(1, CONTEXT_TOKENS) for end in ENDS]
         told = f"{quantity(step[0], 's')} ({band(step[1], step[2], lambda s: quantity(s, 's'))})"

@@ -95,12 +95,9 @@ def compare(
     )
     if not rooms:
         note("room for experts: what is left beside weights and KV, at most half of all")
-    for said in dict.fromkeys(
-        f"{cell.system} on {cell.machine}: {cell.any.settings['outside_envelope']}"
-        for cell in cells
-        if cell.any and cell.any.settings["is_extrapolated"]
-    ):
-        note(said)
+    found = ((cell, cell.any.settings) for cell in cells if cell.any)
+    outside = (f"{cell.system} on {cell.machine}: {of['outside_envelope']}" for cell, of in found if of["is_extrapolated"])
+    note(*dict.fromkeys(outside))
 
 
 def explain(

@@ -58,8 +58,7 @@ def serving(
         raise ValueError("--host has the front end already; leave --fit-front-end out")
     stages, run = [served for path in paths for served in read(path, seed)], runs_on(hardware, model, fits)
     able = that_run(stages, run, "validate")
-    for sentence in dict.fromkeys(filter(None, (run(served, 0.0).cost.outside for served in able))):
-        note(sentence)
+    note(*dict.fromkeys(filter(None, (run(served, 0.0).cost.outside for served in able))))
     constants, fitted_on = Host(), NOTHING
     if host is not None:
         fit = HOST.load(str(host))
