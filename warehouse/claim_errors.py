@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 
-from tokentape.warehouse.sql import NO_EXTENSIONS, named
-from tokentape.warehouse.tables import conform, schema
+from tokentape.warehouse.in_memory import in_memory
+from tokentape.warehouse.sql import named
+from tokentape.warehouse.tables import schema
 
 COMPARED = (Path(__file__).parent / "claim_answers.sql").read_text(encoding="utf-8")
 POINTS = "percent"  # the unit whose errors are in points
@@ -19,23 +18,14 @@ AS_THE_PAPER = "paper"  # of answers.mode: counted as the paper counts
 Row = dict[str, Any]
 
 
-def create_view(connection: duckdb.DuckDBPyConnection) -> None:
-    """View `claim_answers` over tables `claims` and `answers`."""
-    connection.execute(f"create view claim_answers as {COMPARED}")
-
-
 def compared(claims: pa.Table, answers: Sequence[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     """Rows of view `claim_answers`, one per claim and answer, claims without an answer too; and of query `claim_errors`."""
-    with closing(duckdb.connect(config=NO_EXTENSIONS)) as connection:
-        for name, rows in (
-            ("claims", claims),
-            ("answers", pa.Table.from_pylist([dict(row) for row in answers], schema=schema("answers"))),
-        ):
-            connection.register("incoming", conform(name, rows))
-            connection.execute(f"create table {name} as from incoming")
-        create_view(connection)
-        found = connection.sql("from claim_answers order by claim_id, mode").pl().to_dicts()
-        return found, connection.sql(named()["claim_errors"].sql).pl().to_dicts()
+    with in_memory() as connection:
+        connection.register("claims", claims)
+        connection.register("answers", pa.Table.from_pylist([dict(row) for row in answers], schema=schema("answers")))
+        found = connection.sql(f"from ({COMPARED}) order by claim_id, mode").to_arrow_table()
+        connection.register("claim_answers", found)
+        return found.to_pylist(), connection.sql(named()["claim_errors"].sql).to_arrow_table().to_pylist()
 
 
 def signed(error: float, unit: str = "") -> str:

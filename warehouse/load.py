@@ -24,7 +24,7 @@ from pyarrow import csv
 
 from tokentape.warehouse.at_rest import metric_defs, view_sql
 from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
-from tokentape.warehouse.claim_errors import create_view
+from tokentape.warehouse.claim_errors import COMPARED
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.schema.table import COLUMNS
 from tokentape.warehouse.sql import NO_EXTENSIONS, BadWarehouse, one_line
@@ -128,7 +128,7 @@ def _declare(part: Path) -> None:
             connection.register("declared", schema(name).empty_table())
             connection.execute(f"create table {name} as from declared")
             connection.unregister("declared")
-        create_view(connection)
+        connection.execute(f"create view claim_answers as {COMPARED}")
         connection.execute(";".join([*map(view_sql, VIEWS), *map(_described, (*WAREHOUSE_TABLES, *VIEWS))]))
         connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
         connection.commit()
