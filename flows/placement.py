@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,37 +59,28 @@ class Placed:
     similarity: list[dict[str, Any]]
 
 
-def placed(
-    store: Store,
-    traces: Sequence[str],
-    weight_source: str,
-    names: Sequence[str] | None,
-    given: dict[str, Any],
-    capacity: str,
-    scope: str,
-    expert_format: str,
-    batches: Sequence[int],
-) -> Placed:
+def placed(of: SimpleNamespace, store: Store, names: Sequence[str] | None, batches: Sequence[int]) -> Placed:
     """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
 
-    names: None for all that go with the scope, and by no machine's times. Batches of more sequences than the tape has are left
-    out, and shuffled prompts of a single group. Expert use by step is kept
-    of two requests. Raises ValueError on bad input; nothing is written then.
+    of: options of `decide place`. names: None for all that go with the scope, and by no machine's times. Batches of more
+    sequences than the tape has are left out, and shuffled prompts of a single group. Expert use by step is kept of two requests.
+    Raises ValueError on bad input; nothing is written then.
     """
-    manifest = store.open(traces[0]).manifest
-    size = capacity_of(capacity, scope, manifest.geometry, expert_format)
+    manifest = store.open(of.traces[0]).manifest
+    size = capacity_of(of.capacity, of.scope, manifest.geometry, of.expert_format)
     fitting = [
         name
         for name, placement in PLACEMENTS.items()
         if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive")) and not placement.by_machine
     ]
+    given = {"alpha": of.alpha, "beta": of.beta, "seed": of.seed}
     made = dict(make(name, given) for name in names or fitting)
     for name, placement in made.items():
         if placement.kind == "event":
             raise ValueError(f"{name} places what a cache misses, step by step: run it in a system (`tokentape compare`)")
     in_batches(max(batches), min(batches))  # what is wrong with them, before a tape is read
-    importance(np.ones(1), np.ones(1), given["alpha"])
-    tapes = [cxl_ndp_routing.of_tape(store, trace, weight_source) for trace in traces]
+    importance(np.ones(1), np.ones(1), of.alpha)
+    tapes = [cxl_ndp_routing.of_tape(store, trace, of.weight_source) for trace in of.traces]
     routing = joined(tapes) if len(tapes) > 1 else tapes[0]
     possible = [batch for batch in batches if batch <= routing.n_sequences] or list(batches[:1])
     of_tape: dict[str, object] = {"study": STUDY, "model_id": manifest.model_id}
@@ -99,7 +91,7 @@ def placed(
         for label, placement in made.items():
             if isinstance(placement, ShuffledPrompts) and len(groups) < 2:
                 continue
-            hits = hits_of(routing, groups, placement, size, given["alpha"])
+            hits = hits_of(routing, groups, placement, size, of.alpha)
             found[label, batch] = hits
             shown = f"{label}, across layers" if size.across_layers else label
             known = {"batch": batch, "placement": shown, "is_bound": placement.is_bound, "hot_experts": size.experts}
@@ -118,49 +110,39 @@ def placed(
     return Placed(routing, size, found, alike)
 
 
-def bit_losses(
-    store: Store,
-    losses: str,
-    method: str,
-    mean_bits: Sequence[float],
-    scope: str,
-    routing: str | None,
-    capacity: str,
-    alpha: float,
-    loss_weight: str,
-) -> list[dict[str, Any]]:
-    """Rows of bit_losses, written. routing: a tape whose prompts rank the experts and place the hot ones; None: ranked by loss.
+def bit_losses(of: SimpleNamespace, store: Store, mean_bits: Sequence[float]) -> list[dict[str, Any]]:
+    """Rows of bit_losses, written. of: options of `decide precision`, whose tape of routing ranks experts and places hot ones.
 
     Raises ValueError on bad input; nothing is written then.
     """
-    refuse_unknown("scope", scope, SCOPES)
-    refuse_unknown("loss weight", loss_weight, LOSS_WEIGHTS)
-    tape = store.open(losses)
-    table, geometry = loss_table(tape, method), tape.geometry
+    refuse_unknown("scope", of.scope, SCOPES)
+    refuse_unknown("loss weight", of.loss_weight, LOSS_WEIGHTS)
+    tape = store.open(of.losses)
+    table, geometry = loss_table(tape, of.method), tape.geometry
     share, n_hot, ranking = None, 0, "loss"
-    if routing is None:
-        if loss_weight != "none":
-            raise ValueError(f"loss weight {loss_weight} needs prompts; give --routing a tape")
+    if of.routing is None:
+        if of.loss_weight != "none":
+            raise ValueError(f"loss weight {of.loss_weight} needs prompts; give --routing a tape")
         scores = by_loss(table)
         hot = np.zeros(scores.shape, np.bool_)
     else:
-        used = cxl_ndp_routing.of_tape(store, routing)
+        used = cxl_ndp_routing.of_tape(store, of.routing)
         used.refuse_other_model(geometry.n_experts, geometry.top_k, f"losses tape {tape.trace_id}")
         if used.layers != tuple(geometry.moe_layers):
             raise ValueError(f"tape {used.trace_id} has MoE layers {used.layers}, {tape.trace_id} {tuple(geometry.moe_layers)}")
-        scores = importance(used.prefill_counts, used.prefill_weights, alpha)
-        size = capacity_of(capacity, "per-layer", geometry, "recorded")
-        hot, n_hot, ranking = size.hot(scores), size.experts, f"importance alpha={alpha:g}, {used.trace_id}"
-        share = shares(used.prefill_counts) if loss_weight == "prefill_share" else None
-    ranking += "".join((", across layers" if scope == "global" else "", ", prefill share" if share is not None else ""))
+        scores = importance(used.prefill_counts, used.prefill_weights, of.alpha)
+        size = capacity_of(of.capacity, "per-layer", geometry, "recorded")
+        hot, n_hot, ranking = size.hot(scores), size.experts, f"importance alpha={of.alpha:g}, {used.trace_id}"
+        share = shares(used.prefill_counts) if of.loss_weight == "prefill_share" else None
+    ranking += "".join((", across layers" if of.scope == "global" else "", ", prefill share" if share is not None else ""))
     known = {
-        "study": STUDY, "model_id": tape.manifest.model_id, "source": tape.trace_id, "method": method, "ranking": ranking,
+        "study": STUDY, "model_id": tape.manifest.model_id, "source": tape.trace_id, "method": of.method, "ranking": ranking,
         "hot_experts": n_hot,
     }  # fmt: skip
     rows = [
         {**known, **row}
         for mean in mean_bits
-        for row in bit_loss_rows(table, tuple(geometry.moe_layers), scores, hot, mean, scope == "global", share)
+        for row in bit_loss_rows(table, tuple(geometry.moe_layers), scores, hot, mean, of.scope == "global", share)
     ]
     write_rows(store, "bit_losses", rows)
     return rows

@@ -4,7 +4,10 @@ memory, with how many bits they may do so, and what drafts a speculative tape's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Annotated, TypeVar
+
+import typer
 
 from tokentape.flows.console import note, number, percent, print_table, progress_bar, quantity
 from tokentape.flows.options import StoreOption, TraceArgument, argument, option
@@ -72,6 +75,7 @@ def kv(
 
 
 def placement(
+    ctx: typer.Context,
     traces: Annotated[list[str], argument("TRACE...", "Tapes of one model: their requests count as one set.")],
     placements: Annotated[
         str | None,
@@ -104,9 +108,8 @@ def placement(
     from tokentape.flows.placement import placed
 
     names = None if placements is None else [name.strip() for name in placements.split(",")]
-    given = {"alpha": alpha, "beta": beta, "seed": seed}
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(store, traces, weight_source, names, given, capacity, scope, expert_format, numbers)
+    found = placed(SimpleNamespace(**ctx.params), store, names, numbers)
     sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
     rows = []
     for label in dict.fromkeys(label for label, _ in found.hits):
@@ -132,6 +135,7 @@ def placement(
 
 
 def bits(
+    ctx: typer.Context,
     losses: Annotated[str, argument("LOSSES", "Tape that holds table losses.")],
     mean_bits: Annotated[str, option("Bits per expert on average, with commas: 1 to 4.")] = "2,3",
     method: Annotated[str, option("Quantiser: gptq or rtn.")] = "gptq",
@@ -155,8 +159,7 @@ def bits(
     """
     from tokentape.flows.placement import bit_losses
 
-    means = _numbers(mean_bits, "--mean-bits", float)
-    rows = bit_losses(store, losses, method, means, scope, routing, capacity, alpha, loss_weight)
+    rows = bit_losses(SimpleNamespace(**ctx.params), store, _numbers(mean_bits, "--mean-bits", float))
     totals = [row for row in rows if row["layer"] is None]
     shown = []
     for row in totals:

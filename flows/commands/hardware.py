@@ -157,7 +157,7 @@ def calibrate_gpu(
             raise ValueError(why)
         if why:
             note(why)
-    _tell(beyond)
+    note(*map(reachable.said, filter(None, beyond)))
     for table in tables:
         if (slow := reachable.slow_rows(table)).size:
             note(reachable.said_slow(table, slow))
@@ -193,14 +193,14 @@ def validate_hardware(
     """
     import polars as pl
 
-    from tokentape.hw import calibrate, measured, spec, validate
+    from tokentape.hw import calibrate, measured, reachable, spec, validate
     from tokentape.warehouse.results import write_rows
 
     machines = tuple(spec.load(name) for name in hardware or [])
     compared, given = [validate.dram_anchors()], _tables(files)
     if given:
         tables = _linked(measured.read(given, dtype), machines)
-        _tell(_unreachable(tables, machines))
+        note(*map(reachable.said, filter(None, _unreachable(tables, machines))))
         compared += validate.compare(tables, calibrate.known(fits), machines)
     else:
         note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
@@ -241,12 +241,6 @@ def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...])
 
     gpus = [calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), table.setup.dtype) for table in tables]
     return [reachable.split(table, gpu)[1] for table, gpu in zip(tables, gpus, strict=True)]
-
-
-def _tell(beyond: list[list[LeftOut]]) -> None:
-    from tokentape.hw import reachable
-
-    note(*map(reachable.said, filter(None, beyond)))
 
 
 def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:

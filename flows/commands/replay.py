@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,7 @@ NO_SCOPE = (
 
 
 def replay(
+    ctx: typer.Context,
     trace: TraceArgument,
     policy: Annotated[
         str | None,
@@ -87,7 +89,7 @@ def replay(
     if system is not None:
         from tokentape.flows.commands.systems import show_one
 
-        show_one(trace, system, changes, workload, model, hardware, expert_format, profile, store)
+        show_one(SimpleNamespace(**ctx.params), store)
         return
     for name, given in (("--set", changes), ("--workload", workload), ("--model", model)):
         if given is not None:

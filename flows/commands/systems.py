@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 from tokentape.flows.console import Shown, brief, note, percent, print_metrics, print_table, progress_bar, quantity
@@ -134,30 +135,21 @@ def explain(
     note(f"result {run_id}")
 
 
-def show_one(
-    trace: str,
-    system: str,
-    changes: list[str] | None,
-    workload: str | None,
-    model: str | None,
-    hardware: str,
-    expert_format: str,
-    profile: str | None,
-    store: Store,
-) -> None:
-    """One system's decisions and metrics. Raises ValueError on bad input."""
+def show_one(of: SimpleNamespace, store: Store) -> None:
+    """One system's decisions and metrics. of: options of `replay`. Raises ValueError on bad input."""
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
 
-    given = parse_settings(changes)
-    name = system_of(system, given).name
-    spec.load(hardware)
-    trace_id = store.resolve(trace)
+    given = parse_settings(of.changes)
+    name = system_of(of.system, given).name
+    spec.load(of.hardware)
+    trace_id = store.resolve(of.trace)
     from tokentape.flows import system_runs as runs
 
-    load = runs.workload_of(workload)
-    asked = runs.Asked(trace_id, system, hardware, load, given, None, model, expert_format, profile or profiles.PHYSICAL)
+    load = runs.workload_of(of.workload)
+    how = (None, of.model, of.expert_format, of.profile or profiles.PHYSICAL)
+    asked = runs.Asked(trace_id, of.system, of.hardware, load, given, *how)
     with progress_bar(f"replay {name}"):
         key, result = runs.run_asked(store, asked)
     ran = result.settings
