@@ -176,42 +176,25 @@ def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
             yield Cell(trace_id, name, params, machine, semantics, size, expert_format, seed, study.profile)
 
 
-def run_cell(store: Store, cell: Cell, study: str = "adhoc") -> tuple[str, ReplayResult]:
-    """Computes one replay and writes it unless it is there. Raises ValueError on bad input; nothing is written then."""
-    key, result = compute(store, cell, study)
-    if key not in results.run_ids(store):
-        write(store, study, {key: (cell, result)})
-    elif cell.hardware:
-        record_machine(store.absolute, cell.hardware)  # which `check --repair` may have dropped
-    return key, result
-
-
-def replay_once(
-    store: Store,
-    trace_id: str,
-    policy: str,
-    params: Mapping[str, Any],
-    hardware: str,
-    semantics: Semantics,
-    capacity: str,
-    expert_format: str = "auto",
-    seed: int = 0,
-    profile: str | None = None,
-) -> tuple[str, ReplayResult]:
+def replay_once(store: Store, cell: Cell) -> tuple[str, ReplayResult]:
     """The replay's id and result, written to the store as study 'adhoc' unless it is there.
 
-    Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored.
+    Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored; nothing is written then.
     """
-    if policy == SLICEMOE:
-        given = {**dataclasses.asdict(semantics), "expert-format": expert_format}
+    if cell.policy == SLICEMOE:
+        given = {**dataclasses.asdict(cell.semantics), "expert-format": cell.expert_format}
         only = {**dataclasses.asdict(Semantics("global")), "expert-format": "auto"}
         for name, value in given.items():
             if name not in ("start", "fetching") and value != only[name]:
                 raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
-    elif seed and getattr(registry.find(RESIDENCY, policy), "kind", "") != "uniform":
-        raise ValueError(f"--seed {seed} has no effect on {policy}, which draws nothing; leave it out")
-    how = (expert_format, seed, profile or profiles.PHYSICAL)
-    return run_cell(store, Cell(trace_id, policy, tuple(params.items()), hardware, semantics, capacity, *how))
+    elif cell.seed and getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform":
+        raise ValueError(f"--seed {cell.seed} has no effect on {cell.policy}, which draws nothing; leave it out")
+    key, result = compute(store, cell, "adhoc")
+    if key not in results.run_ids(store):
+        write(store, "adhoc", {key: (cell, result)})
+    elif cell.hardware:
+        record_machine(store.absolute, cell.hardware)  # which `check --repair` may have dropped
+    return key, result
 
 
 def write(store: Store, study: str, made: Mapping[str, tuple[Cell, ReplayResult]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows.grid import replay_once
+from tokentape.flows.grid import Cell, replay_once
 from tokentape.flows.system_runs import Asked, run_asked, workload_of
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
@@ -86,8 +86,8 @@ def run(
     replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
     """
     name, given = (policy, params or {}) if isinstance(policy, str) else _told(policy, params)
-    rules = Semantics(scope, **semantics)
-    return Run(*replay_once(tape.store, tape.trace_id, name, given, machine, rules, capacity, expert_format, seed, profile))
+    how = (machine, Semantics(scope, **semantics), capacity, expert_format, seed, profile or PHYSICAL)
+    return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
 
 def run_system(

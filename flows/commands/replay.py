@@ -105,12 +105,13 @@ def replay(
     spec.load(hardware)
     profiles.load(profile or profiles.PHYSICAL)
     trace_id = store.resolve(trace)
-    from tokentape.flows.grid import replay_once  # kernels, once the words are known to be good
+    from tokentape.flows.grid import Cell, replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
-    params = parse(param)
+    how = (hardware, semantics, capacity, expert_format, seed, profile or profiles.PHYSICAL)
+    cell = Cell(trace_id, policy, tuple(parse(param).items()), *how)
     with progress_bar(f"replay {policy}"):
-        made = replay_once(store, trace_id, policy, params, hardware, semantics, capacity, expert_format, seed, profile)
+        made = replay_once(store, cell)
     _print_result(*made)
 
 
