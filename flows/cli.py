@@ -8,10 +8,13 @@ from __future__ import annotations
 import copy
 import gc
 import importlib.metadata
+import inspect
 import logging
 import os
 import signal
 import sys
+import textwrap
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -190,9 +193,16 @@ def _group(name: str, meaning: str) -> typer.Typer:
     return made
 
 
+def _help(function: Callable[..., None]) -> str:
+    """What a command's docstring says; the commands that end it are examples, each on the line where it stands."""
+    said, gap, examples = (inspect.getdoc(function) or "").partition("\n\ntokentape ")
+    heading = "Examples" if "\ntokentape " in examples else "Example"
+    return said + (gap and f"\n\n\b\n{heading}:\n{textwrap.indent(f'tokentape {examples}', '  ')}")
+
+
 def _add(to: typer.Typer, cls: type[Command], **commands: Any) -> None:
     for name, function in commands.items():
-        to.command(name, cls=cls)(function)
+        to.command(name, cls=cls, help=_help(function))(function)
 
 
 _add(app, Command, ls=store.ls, check=store.check, study=replay.study, claims=claims.claims, replay=replay.replay)

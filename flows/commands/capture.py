@@ -98,14 +98,12 @@ def capture(
     Equal settings find the finished tape. A capture that was stopped, however hard, ends with the same tape under --resume.
     With --draft the requests of a batch go round by round together and share the drafter's pool; docs/speculation.md.
 
-    \b
-    Examples:
-      tokentape capture --model embedded --dataset math
-      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --device-map auto --max-requests 100
-      tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
-      tokentape capture --model embedded --dataset math --tables tokens,routing,scores,acceptance,rounds --draft elastic
-      tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --draft model:Qwen/Qwen3-0.6B --draft-width 4
-      tokentape capture --model embedded --dataset docs --tables losses --max-requests 128
+    tokentape capture --model embedded --dataset math
+    tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --device-map auto --max-requests 100
+    tokentape capture --model ./my-llama --dataset my.txt --tables requests,tokens,attention --attention top:64
+    tokentape capture --model embedded --dataset math --tables tokens,routing,scores,acceptance,rounds --draft elastic
+    tokentape capture --model Qwen/Qwen3-30B-A3B --dataset prompts.jsonl --draft model:Qwen/Qwen3-0.6B --draft-width 4
+    tokentape capture --model embedded --dataset docs --tables losses --max-requests 128
     """
     from tokentape.capture.run import CaptureSettings, estimate
     from tokentape.capture.run import capture as record
@@ -149,10 +147,8 @@ def record(
     The server must return routed experts (--enable-return-routed-experts). Where vLLM also returns what it accepted of its drafts
     (--per-request-spec-decode-metrics), that is a second tape. Stop it at any time; the same command goes on.
 
-    \b
-    Examples:
-      tokentape record http://localhost:8000 --model qwen3-30b-a3b --dataset prompts.jsonl --max-requests 200
-      tokentape record --from sglang http://localhost:30000 --model config.json --dataset math
+    tokentape record http://localhost:8000 --model qwen3-30b-a3b --dataset prompts.jsonl --max-requests 200
+    tokentape record --from sglang http://localhost:30000 --model config.json --dataset math
     """
     from tokentape.capture.datasets import items
     from tokentape.capture.importers import sglang, vllm

@@ -31,10 +31,8 @@ def claims(
     counted. A percentage is off by points. A claim that the study cannot speak to is listed without a value. Without PAPER, one
     line for each system that was studied.
 
-    \b
-    Examples:
-      tokentape study slicemoe && tokentape claims slicemoe
-      tokentape claims
+    tokentape study slicemoe && tokentape claims slicemoe
+    tokentape claims
     """
     from tokentape.warehouse.claim_errors import by_system, compared
     from tokentape.warehouse.load import claims as published

@@ -24,10 +24,8 @@ def calibrate_cxl_ndp(
 
     Only claims of role `calibrate` are fitted on. Under a minute.
 
-    \b
-    Examples:
-      tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped ones do
-      tokentape calibrate cxl_ndp --out my-fit.toml
+    tokentape calibrate cxl_ndp --check cxl_ndp      how the shipped ones do
+    tokentape calibrate cxl_ndp --out my-fit.toml
     """
     from dataclasses import asdict
 
@@ -93,12 +91,10 @@ def decode(
     Routing is a tape's, or drawn so that prompts foretell their answers as published for Mixtral-8x7B. Prints a step's time
     and its band, gains over MoNDE, hits, and what crosses the link per token; the parts of a layer; then whole requests.
 
-    \b
-    Examples:
-      tokentape step cxl_ndp --model mixtral-8x7b
-      tokentape step cxl_ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
-      tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
-      tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
+    tokentape step cxl_ndp --model mixtral-8x7b
+    tokentape step cxl_ndp --model mixtral-8x22b --hot 2 --system ours --bits 4,3,2,1
+    tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
+    tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
     from tokentape.flows.cxl_ndp.points import answer
     from tokentape.replay.cxl_ndp.setting import Setting

@@ -39,11 +39,9 @@ def kv(
     Open loop: the tape holds what the unmodified model attended to. What eviction does to the model is measured by `tokentape
     evaluate --policy`. Writes tables kv_replays, kv_heads and kv_timeline.
 
-    \b
-    Examples:
-      tokentape capture --model embedded --dataset code --tables requests,tokens,attention
-      tokentape decide kv TRACE --policy aerp --param budget=64 --param sink=4
-      tokentape decide kv TRACE --policy oracle --param budget=64
+    tokentape capture --model embedded --dataset code --tables requests,tokens,attention
+    tokentape decide kv TRACE --policy aerp --param budget=64 --param sink=4
+    tokentape decide kv TRACE --policy oracle --param budget=64
     """
     from tokentape.flows.tapes import replay_attention
     from tokentape.policies.registry import blamed
@@ -98,12 +96,10 @@ def placement(
 
     Open loop: the tape's routing. Writes tables cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use.
 
-    \b
-    Examples:
-      tokentape decide place TRACE
-      tokentape decide place TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
-      tokentape decide place TRACE --scope global --alpha 1
-      tokentape decide place embedded-math embedded-code embedded-docs
+    tokentape decide place TRACE
+    tokentape decide place TRACE --capacity '4 experts' --batch 1,8 --placement prefill_guided,static_global,oracle
+    tokentape decide place TRACE --scope global --alpha 1
+    tokentape decide place embedded-math embedded-code embedded-docs
     """
     from tokentape.flows.placement import placed
 
@@ -152,10 +148,8 @@ def bits(
 
     Of experts outside the hot set, where prompts place one. Writes table bit_losses.
 
-    \b
-    Examples:
-      tokentape decide precision LOSSES --mean-bits 2,2.5,3
-      tokentape decide precision LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
+    tokentape decide precision LOSSES --mean-bits 2,2.5,3
+    tokentape decide precision LOSSES --routing TRACE --capacity '4 experts' --mean-bits 2
     """
     from tokentape.flows.placement import bit_losses
 
@@ -182,10 +176,8 @@ def acceptance(
 
     A pool other than the recorded one is approximate: the recorded drafts' original routing stands for what would have been.
 
-    \b
-    Examples:
-      tokentape decide draft TRACE
-      tokentape decide draft TRACE --pool lru --pool-frac 0.25
+    tokentape decide draft TRACE
+    tokentape decide draft TRACE --pool lru --pool-frac 0.25
     """
     from tokentape.flows.tapes import acceptance_of, rounds_of
 

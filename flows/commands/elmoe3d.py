@@ -30,10 +30,8 @@ def calibrate_elmoe3d(
     is fitted on Qwen's rows of Phi_SD. Four files in seconds: L0 ties the popularity to the hit law, L1 fits it apart; each on
     the rows whose role says so and, no prediction, on all open ones.
 
-    \b
-    Examples:
-      tokentape calibrate elmoe3d --check elmoe3d-l1          how the shipped constants do
-      tokentape calibrate elmoe3d --out fits
+    tokentape calibrate elmoe3d --check elmoe3d-l1          how the shipped constants do
+    tokentape calibrate elmoe3d --out fits
     """
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
@@ -100,11 +98,9 @@ def speculate(
 
     Closed form. A model the paper has no row of needs its acceptance, beta and exponent.
 
-    \b
-    Examples:
-      tokentape step elmoe3d --model qwen3-30b-a3b --hardware elmoe3d-8gb --batch 1,4,8,16 --alpha .91
-      tokentape step elmoe3d --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
-      tokentape step elmoe3d --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
+    tokentape step elmoe3d --model qwen3-30b-a3b --hardware elmoe3d-8gb --batch 1,4,8,16 --alpha .91
+    tokentape step elmoe3d --model glm-4.7-flash --scheme EAGLE3,Elastic-SD --hit-model physical --nodes 16,3
+    tokentape step elmoe3d --model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6
     """
     import numpy as np
     import polars as pl

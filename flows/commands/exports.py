@@ -29,9 +29,7 @@ def oracle(
 ) -> None:
     """Write a tape's expert lookups as libCacheSim's oracleGeneral, in the order that a replay looks them up.
 
-    \b
-    Example:
-      tokentape export oracle TRACE --out trace.oracleGeneral.bin
+    tokentape export oracle TRACE --out trace.oracleGeneral.bin
     """
     from tokentape.replay.semantics import Semantics
 
@@ -55,9 +53,7 @@ def kt(
 ) -> None:
     """Write the hottest experts as KTransformers takes them, in a torch file: counts for --init-expert-location, masks by layer.
 
-    \b
-    Example:
-      tokentape export kt TRACE --capacity '384 experts' --out hot.pt
+    tokentape export kt TRACE --capacity '384 experts' --out hot.pt
     """
     if scope not in ("per-layer", "global"):
         raise ValueError(f"--scope {scope!r} is unknown; choose per-layer or global")
@@ -88,9 +84,7 @@ def ot(
 
     A token reads as many experts in every layer: layers differ where passes hold several tokens, and in size.
 
-    \b
-    Example:
-      tokentape export ot TRACE --capacity 12GB
+    tokentape export ot TRACE --capacity 12GB
     """
     read = _trace(store, trace)
     from tokentape.replay.exports.llama import experts_read, layers_within, override_tensors
@@ -118,9 +112,7 @@ def eplb(
 
     Balance is the mean load over the largest: of the whole tape, and of single passes, in which ranks wait for each other.
 
-    \b
-    Example:
-      tokentape export eplb TRACE --ranks 8 --redundant 16 --out eplb.json
+    tokentape export eplb TRACE --ranks 8 --redundant 16 --out eplb.json
     """
     from tokentape.replay.exports import eplb as maps
 
@@ -143,9 +135,7 @@ def eplb(
 def moe_trace(trace: TraceArgument, out: OutFile, store: StoreOption = None) -> None:
     """Write a tape's routing as llama.cpp's llama-moe-trace does (pos,layer,id0,...): a profile for its --moe-cache-profile.
 
-    \b
-    Example:
-      tokentape export moe-trace TRACE --out profile.csv
+    tokentape export moe-trace TRACE --out profile.csv
     """
 
     read, tape = _trace(store, trace), store.open(trace)
@@ -165,10 +155,8 @@ def chrome(
 ) -> None:
     """Write when each resource is busy in a pass of a replay, or all its passes, for Perfetto or chrome://tracing.
 
-    \b
-    Examples:
-      tokentape export chrome 3f2a91 --out passes.json
-      tokentape export chrome 3f2a91 --pass slowest --out step.json
+    tokentape export chrome 3f2a91 --out passes.json
+    tokentape export chrome 3f2a91 --pass slowest --out step.json
     """
     import polars as pl
 
@@ -195,9 +183,7 @@ def requests(
 ) -> None:
     """Write a tape's requests, when they came and how long they were, as JSON lines for a simulator or a load generator.
 
-    \b
-    Example:
-      tokentape export requests TRACE --form mooncake --out requests.jsonl
+    tokentape export requests TRACE --form mooncake --out requests.jsonl
     """
     import polars as pl
 
@@ -225,9 +211,7 @@ def aiconfigurator(
 ) -> None:
     """Write a tape's mean request, its reused prefix and its drafts as an experiment of NVIDIA's AIConfigurator.
 
-    \b
-    Example:
-      tokentape export aiconfigurator TRACE --system h200_sxm --gpus 8 --out exp.yaml
+    tokentape export aiconfigurator TRACE --system h200_sxm --gpus 8 --out exp.yaml
     """
     from tokentape.replay.exports.aiconfigurator import experiment
 

@@ -58,11 +58,9 @@ def watch(
     with a dot or end in .part or .tmp wait until they are renamed. A bad file is told once and does not stop the others. --alert
     lru:0.2 tells of a tape on which LRU misses more than a fifth of the hits of the tape's own bound, Belady's.
 
-    \b
-    Examples:
-      tokentape watch traces --alert lru:0.2
-      tokentape watch s3://bucket/responses --from 'vllm --model qwen3-30b-a3b' --store s3://bucket/tape
-      tokentape watch traces --once
+    tokentape watch traces --alert lru:0.2
+    tokentape watch s3://bucket/responses --from 'vllm --model qwen3-30b-a3b' --store s3://bucket/tape
+    tokentape watch traces --once
     """
     from tokentape.flows.watch import Watch, Watched
     from tokentape.flows.workers import gone_soon
@@ -91,11 +89,9 @@ def serve(
     deployment too, which ends with the pages, and so are the pages alone (publish): to be started on the server's page, or on a
     schedule with --cron NAME=CRON. With --watch, files that arrive start a run of the deployment `watch`.
 
-    \b
-    Examples:
-      tokentape serve --study kelle
-      tokentape serve --cron "publish=*/10 * * * *" --cron "nightly=0 1 * * sat"
-      tokentape serve --watch "traces --alert lru:0.2"
+    tokentape serve --study kelle
+    tokentape serve --cron "publish=*/10 * * * *" --cron "nightly=0 1 * * sat"
+    tokentape serve --watch "traces --alert lru:0.2"
     """
     from tokentape.flows.serve import parse_crons
     from tokentape.flows.serve import serve as run_server

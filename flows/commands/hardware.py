@@ -40,10 +40,8 @@ def hardware_list() -> None:
 def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my.toml.")]) -> None:
     """Show every number of a machine: value, range and source.
 
-    \b
-    Examples:
-      tokentape hardware show h100
-      tokentape hardware show my.toml
+    tokentape hardware show h100
+    tokentape hardware show my.toml
     """
     from tokentape.hw import catalogue, spec
 
@@ -59,9 +57,7 @@ def hardware_diff(
 ) -> None:
     """Show in what two machines differ: numbers, bands, sources, names of parts.
 
-    \b
-    Example:
-      tokentape hardware diff a100 h100
+    tokentape hardware diff a100 h100
     """
     from tokentape.hw import catalogue, spec
 
@@ -76,9 +72,7 @@ def hardware_new(
 ) -> None:
     """Copy a machine's file under a new name, to edit. It loads as it is, and works wherever --hardware is asked for.
 
-    \b
-    Example:
-      tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
+    tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
     """
     from tokentape.hw import spec
     from tokentape.hw.fit_files import write_text
@@ -125,9 +119,7 @@ def calibrate_gpu(
     distinct shape is held out of a second fit, whose error on those rows is printed too. Rows above 105 % of what the machine's
     file says it can do are left out, counted and named; constants that are off by more than 50 % on their own rows are refused.
 
-    \b
-    Example:
-      tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
+    tokentape calibrate gpu my-gpu/ --hardware my-gpu.toml --out fits
     """
     import polars as pl
 
@@ -186,10 +178,8 @@ def validate_hardware(
     Prints mean, median and 95th percentile of |predicted / measured - 1| per operator and regime: on the rows the constants were
     fitted on, on rows held out, and on other devices. Without tables, the anchors that ship with the project are all there is.
 
-    \b
-    Examples:
-      tokentape hardware validate
-      tokentape hardware validate my-gpu/ --hardware my-gpu.toml --json
+    tokentape hardware validate
+    tokentape hardware validate my-gpu/ --hardware my-gpu.toml --json
     """
     import polars as pl
 
@@ -282,10 +272,8 @@ def step(
     On a GPU that operator constants were fitted for, times come from those; elsewhere from the roofline. How many experts a batch
     touches decides a MoE step: a tape of the model tells it, and the error of each closed form against the tape is printed.
 
-    \b
-    Examples:
-      tokentape step gpu qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
-      tokentape step gpu mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
+    tokentape step gpu qwen3-30b-a3b --hardware h100 --batch 16 --context 4096
+    tokentape step gpu mixtral-8x7b --hardware h100x2 --batch 32 --prompt 512 --coverage pigeonhole
     """
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware

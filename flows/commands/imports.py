@@ -51,10 +51,8 @@ def import_vllm(
 ) -> str:
     """Import routed experts recorded by vLLM (--enable-return-routed-experts), all requests as one tape. Prints the trace id.
 
-    \b
-    Examples:
-      tokentape import vllm responses.jsonl --model qwen3-30b-a3b
-      tokentape import vllm request-*.npz --model config.json
+    tokentape import vllm responses.jsonl --model qwen3-30b-a3b
+    tokentape import vllm request-*.npz --model config.json
     """
     from tokentape.capture.importers.vllm import import_vllm as convert
     from tokentape.warehouse.models import config_path
@@ -77,10 +75,8 @@ def import_sglang(
 
     All requests are one tape. Of ranks that saw the same tokens (tensor parallel) give one file. Prints the trace id.
 
-    \b
-    Examples:
-      tokentape import sglang responses.jsonl --model qwen3-30b-a3b
-      tokentape import sglang expert_distribution_recorder_1758079621.5_0.pt --model config.json
+    tokentape import sglang responses.jsonl --model qwen3-30b-a3b
+    tokentape import sglang expert_distribution_recorder_1758079621.5_0.pt --model config.json
     """
     from tokentape.capture.importers.sglang import import_sglang as convert
     from tokentape.warehouse.models import config_path
@@ -145,12 +141,10 @@ def import_routing(
     """Import any table of routing, by the names of its columns or as a preset reads it. Prints the trace id; the manifest states
     what was read how.
 
-    \b
-    Examples:
-      tokentape import routing moe_trace.csv --preset moe-trace --model qwen3-30b-a3b
-      tokentape import routing layer-*.parquet --preset flame-moe --n-experts 64
-      tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
-          --weights topk_weights --phase decode --model config.json
+    tokentape import routing moe_trace.csv --preset moe-trace --model qwen3-30b-a3b
+    tokentape import routing layer-*.parquet --preset flame-moe --n-experts 64
+    tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
+        --weights topk_weights --phase decode --model config.json
     """
     from tokentape.capture.importers.routing_columns import Columns, Layout
     from tokentape.capture.importers.routing_table import import_routing as convert
@@ -181,9 +175,7 @@ def import_acceptance(
 
     Any drafter's: n-gram, EAGLE, MTP or a model. `detailed` keeps the steps in order. Then try `tokentape decide draft`.
 
-    \b
-    Example:
-      tokentape import acceptance responses.jsonl
+    tokentape import acceptance responses.jsonl
     """
     from tokentape.capture.importers.acceptance import import_acceptance as convert
 
@@ -208,12 +200,10 @@ def import_requests(
     """Import when requests came and how long they were: traces of Azure, BurstGPT, ServeGen, Bailian, Mooncake, LLMServingSim,
     the request log of a vLLM engine, or any CSV. Prints the trace id.
 
-    \b
-    Examples:
-      tokentape import requests AzureLLMInferenceTrace_code.csv
-      tokentape import requests BurstGPT_1.csv BurstGPT_2.csv
-      tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
-      tokentape serving simulate --workload TRACE --scheduler layered --rate 2
+    tokentape import requests AzureLLMInferenceTrace_code.csv
+    tokentape import requests BurstGPT_1.csv BurstGPT_2.csv
+    tokentape import requests log.csv --arrival when --prompt tokens_in --output tokens_out
+    tokentape serving simulate --workload TRACE --scheduler layered --rate 2
     """
     from tokentape.capture.importers.request_traces import FORMS, Form
     from tokentape.capture.importers.request_traces import import_requests as convert
@@ -235,10 +225,8 @@ def import_chats(
 ) -> str:
     """Import chats as requests, one per answer: WildChat, LMSYS-Chat-1M, ShareGPT or a file of messages. Prints the trace id.
 
-    \b
-    Examples:
-      tokentape import chats allenai/WildChat-1M --model Qwen/Qwen3-30B-A3B
-      tokentape import chats ShareGPT_V3.jsonl --model embedded
+    tokentape import chats allenai/WildChat-1M --model Qwen/Qwen3-30B-A3B
+    tokentape import chats ShareGPT_V3.jsonl --model embedded
     """
     from tokentape.capture import models
     from tokentape.capture.importers.chats import import_chats as convert

@@ -20,10 +20,8 @@ def calibrate_kelle(
 
     Nothing is fitted to the paper. Shares are those at the requests' end, by per cent of the tokens kept; all are of one length.
 
-    \b
-    Examples:
-      tokentape calibrate kelle                      how the shipped shares do
-      tokentape calibrate kelle TRACE --out my-kelle.toml
+    tokentape calibrate kelle                      how the shipped shares do
+    tokentape calibrate kelle TRACE --out my-kelle.toml
     """
     from tokentape.flows.systems.kelle.settings import Settings, setup
     from tokentape.flows.systems.kelle.study import checks, told
@@ -74,11 +72,9 @@ def kv_step(
 ) -> None:
     """Estimate a decode step on Kelle's five systems: time, energy by part, and gain over SRAM with the full cache.
 
-    \b
-    Examples:
-      tokentape step kelle llama-2-7b
-      tokentape step kelle llama-2-7b --profile kelle          as the paper counts
-      tokentape step kelle my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --hardware h100
+    tokentape step kelle llama-2-7b
+    tokentape step kelle llama-2-7b --profile kelle          as the paper counts
+    tokentape step kelle my-model/config.json --context 2048 --decode 512 --batch 1 --budget 512 --hardware h100
     """
     from dataclasses import replace
     from math import isnan

@@ -57,14 +57,12 @@ def evaluate(
     against the unmodified model and the miss rate or KV bytes that were really had, or exact match and its difference from the
     unmodified model's.
 
-    \b
-    Examples:
-      tokentape evaluate --model embedded
-      tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
-      tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
-      tokentape evaluate --datasets code --policy full --param storage=quarot
-      tokentape evaluate --datasets code,recall --system kelle --set kv.budget=64
-      tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
+    tokentape evaluate --model embedded
+    tokentape evaluate --datasets code --policy slicemoe --param pair=MAT42 --param router=cache_prior --cache 50%
+    tokentape evaluate --datasets code,recall --policy kelle --param budget=64 --param sink=4
+    tokentape evaluate --datasets code --policy full --param storage=quarot
+    tokentape evaluate --datasets code,recall --system kelle --set kv.budget=64
+    tokentape evaluate --datasets code --policy cxl_ndp --param losses=embedded-docs --param bits=2 --param rule=reversed
     """
     from tokentape.policies.registry import blamed
     from tokentape.policies.resolve import parse
@@ -113,11 +111,9 @@ def orderings(
     Held-out text, teacher-forced; about three minutes for the embedded model, seven with --of kv, five with --of cxl_ndp, which
     first captures the losses of the experts if the store has none. A row holds if every seed keeps the margin.
 
-    \b
-    Examples:
-      tokentape orderings --model embedded
-      tokentape orderings --model embedded --of kv
-      tokentape orderings --model embedded --of cxl_ndp
+    tokentape orderings --model embedded
+    tokentape orderings --model embedded --of kv
+    tokentape orderings --model embedded --of cxl_ndp
     """
     from functools import partial
 
@@ -180,9 +176,7 @@ def fidelity(
     A policy that reroutes changes what the model does next, and a replay of recorded scores cannot know that. Prints misses,
     bytes, time and energy per decoded token both ways, mean and range over seeds, and writes table `fidelity`.
 
-    \b
-    Example:
-      tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
+    tokentape fidelity --model embedded --param router=cache_prior --param precision=high-bit --cache 50%
     """
     names = _texts(datasets)
     from tokentape.flows.fidelity import UNITS, compare  # torch, once the texts are known to be there

@@ -28,10 +28,8 @@ def models_show(
 ) -> None:
     """Show what follows from a model's geometry: parameters by part, bytes by format, cache and operations per token.
 
-    \b
-    Examples:
-      tokentape models show qwen3-30b-a3b
-      tokentape models show ./my-model/config.json
+    tokentape models show qwen3-30b-a3b
+    tokentape models show ./my-model/config.json
     """
     from tokentape.warehouse import model_tables, models
 
@@ -55,11 +53,9 @@ def quantise_report(
 
     Tensors are streamed: a checkpoint larger than memory is fine. Errors are of weights, not of answers: those take a live model.
 
-    \b
-    Examples:
-      tokentape models quantise embedded
-      tokentape models quantise Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
-      tokentape models quantise model.safetensors --only 'mlp.(up|down)_proj' --group 128
+    tokentape models quantise embedded
+    tokentape models quantise Qwen/Qwen3-30B-A3B --pairs MAT84 --schemes base_asym,amat --by layer --format csv
+    tokentape models quantise model.safetensors --only 'mlp.(up|down)_proj' --group 128
     """
     import polars as pl
 
@@ -98,11 +94,9 @@ def fit(
     Beside it the largest batch and the longest context at every width, and, where it does not fit, what each tier lacks, at
     which width it would and on how many such devices. Exit code 1 where it does not fit.
 
-    \b
-    Examples:
-      tokentape fit qwen3-30b-a3b rtx5090 --expert-format int4
-      tokentape fit qwen3-235b-a22b h100x8 --batch 32 --context 8192
-      tokentape fit ./my-model/config.json oneplus-15r --expert-format int4 --budget 4000MiB --json
+    tokentape fit qwen3-30b-a3b rtx5090 --expert-format int4
+    tokentape fit qwen3-235b-a22b h100x8 --batch 32 --context 8192
+    tokentape fit ./my-model/config.json oneplus-15r --expert-format int4 --budget 4000MiB --json
     """
     from tokentape.flows.grid import load_hardware
     from tokentape.replay import room as rooms

@@ -73,14 +73,12 @@ def replay(
 
     Prints the metrics and writes them to the store as study 'adhoc', where `tokentape load` finds them.
 
-    \b
-    Examples:
-      tokentape replay TRACE --policy lru --capacity 50% --scope global
-      tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
-      tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
-      tokentape replay TRACE --system near_compute --set residency.budget=50% --hardware h100-cxl-ndp
-      tokentape replay TRACE --system my.toml --workload rate=2,batch=8
-      tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
+    tokentape replay TRACE --policy lru --capacity 50% --scope global
+    tokentape replay TRACE --policy static --param profile_frac=0.2 --capacity "64 experts" --scope per-layer
+    tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
+    tokentape replay TRACE --system near_compute --set residency.budget=50% --hardware h100-cxl-ndp
+    tokentape replay TRACE --system my.toml --workload rate=2,batch=8
+    tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
     """
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec
@@ -141,10 +139,8 @@ def timeline(
 ) -> None:
     """Show when each resource of the machine is busy in one forward pass of a replay, and record it for the hardware page.
 
-    \b
-    Examples:
-      tokentape timeline 3f2a91
-      tokentape timeline 3f2a91 --pass 40
+    tokentape timeline 3f2a91
+    tokentape timeline 3f2a91 --pass 40
     """
     from tokentape.flows import steps
     from tokentape.replay.operations import busy_s, end_s
@@ -165,9 +161,7 @@ def verify(
 
     Exit code 1 if any differs.
 
-    \b
-    Example:
-      tokentape verify TRACE --budget-mib 4000
+    tokentape verify TRACE --budget-mib 4000
     """
 
     if not 0 < budget_mib < 2**33:
@@ -219,15 +213,13 @@ def study(
     The studies of published systems make their own inputs and answer the papers' numbers: see `tokentape claims`. Some (cxl_ndp,
     elmoe3d, kelle, slicemoe) also measure inside a live model, unless --no-live: then they need no torch.
 
-    \b
-    Examples:
-      tokentape study baselines
-      tokentape study slicemoe
-      tokentape study layered_prefill
-      tokentape study kelle --no-live
-      tokentape study my.toml --dry-run
-      tokentape study my.toml --runner processes
-      tokentape study my.toml --runner dask:tcp://HOST:8786 --store /shared/tape
+    tokentape study baselines
+    tokentape study slicemoe
+    tokentape study layered_prefill
+    tokentape study kelle --no-live
+    tokentape study my.toml --dry-run
+    tokentape study my.toml --runner processes
+    tokentape study my.toml --runner dask:tcp://HOST:8786 --store /shared/tape
     """
     from tokentape.flows.systems import questions
 
@@ -261,10 +253,8 @@ def diff(
 
     Exit code 1 where one moved beyond.
 
-    \b
-    Examples:
-      tokentape diff 3f2a91 8c07d2
-      tokentape diff baselines@2026-11-23T02:00 baselines@latest
+    tokentape diff 3f2a91 8c07d2
+    tokentape diff baselines@2026-11-23T02:00 baselines@latest
     """
     from tokentape.flows.moved import difference
 

@@ -32,16 +32,14 @@ def simulate(
     the range of the constants is said, and a queue that grows without bound too. A model that does not fit the machine's memory
     is refused; KV gets what weights and activations leave. The rows go to the store as study 'adhoc'.
 
-    \b
-    Examples:
-      tokentape serving simulate --scheduler layered --rate 1.3
-      tokentape serving simulate --scheduler chunked --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
-      tokentape serving simulate --scheduler layered --rate 1.3 --cv 3                      bursts
-      tokentape serving simulate --scheduler layered --rate 1.3 --profile layered_prefill   as the paper's server ran
-      tokentape serving simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
-      tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
-      tokentape serving simulate --engine meta.json --hardware h100 --workload requests.csv --out times.csv
-      tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
+    tokentape serving simulate --scheduler layered --rate 1.3
+    tokentape serving simulate --scheduler chunked --workload sharegpt --rate 4.2 --slo-ttft 5 --slo-tbt 0.125
+    tokentape serving simulate --scheduler layered --rate 1.3 --cv 3                      bursts
+    tokentape serving simulate --scheduler layered --rate 1.3 --profile layered_prefill   as the paper's server ran
+    tokentape serving simulate --scheduler orca --workload requests.csv --rate 2 --arrival trace
+    tokentape serving simulate --scheduler chunked --rate 1.3 --verify-nodes 3 --acceptance 0.8 --draft-ms 2
+    tokentape serving simulate --engine meta.json --hardware h100 --workload requests.csv --out times.csv
+    tokentape serving simulate --scheduler layered --model gpt-oss-20b --param n_max=12 --rate 2.1
     """
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import request_times, rows_of, served
@@ -88,10 +86,8 @@ def capacity(
 ) -> None:
     """Find the highest rate at which enough requests meet a service level, within 1 %, by doubling and bisection.
 
-    \b
-    Examples:
-      tokentape serving capacity --scheduler chunked
-      tokentape serving capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
+    tokentape serving capacity --scheduler chunked
+    tokentape serving capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
     """
     from dataclasses import replace
 

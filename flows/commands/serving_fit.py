@@ -55,12 +55,10 @@ def calibrate_serving(
     constants are correlated, so each is pulled to a generic start; --cross-validate shows how well facts that are left out are
     predicted with weaker and stronger pulls, by which the pull was chosen.
 
-    \b
-    Examples:
-      tokentape calibrate serving my-vllm-log/ --hardware h100 --out host.toml
-      tokentape calibrate serving experiments/ --hardware h100 --cross-validate --json
-      tokentape calibrate serving --check h100x2              how the shipped constants do
-      tokentape calibrate serving --out my.toml && tokentape serving simulate --rate 1.3 --profile layered_prefill --fit my.toml
+    tokentape calibrate serving my-vllm-log/ --hardware h100 --out host.toml
+    tokentape calibrate serving experiments/ --hardware h100 --cross-validate --json
+    tokentape calibrate serving --check h100x2              how the shipped constants do
+    tokentape calibrate serving --out my.toml && tokentape serving simulate --rate 1.3 --profile layered_prefill --fit my.toml
     """
     if paths:
         if check is not None or hardware is None:

@@ -77,10 +77,8 @@ def push(
 ) -> None:
     """Copy tapes to another store, compared with their sums on both sides; what was stopped goes on.
 
-    \b
-    Examples:
-      tokentape push TRACE --to s3://bucket/tapes
-      tokentape push TRACE --to hf://datasets/me/tapes
+    tokentape push TRACE --to s3://bucket/tapes
+    tokentape push TRACE --to hf://datasets/me/tapes
     """
     _transfer(traces, store, to)
 
@@ -92,9 +90,7 @@ def pull(
 ) -> None:
     """Copy tapes from another store into this one, compared with their sums on both sides; what was stopped goes on.
 
-    \b
-    Example:
-      tokentape pull TRACE --from hf://datasets/me/tapes
+    tokentape pull TRACE --from hf://datasets/me/tapes
     """
     _transfer(traces, of, store)
 
@@ -121,10 +117,8 @@ def check(
 ) -> None:
     """Read every tape, result and the warehouse; name what is damaged, missing or orphaned. Exit code 1: something is wrong.
 
-    \b
-    Examples:
-      tokentape check
-      tokentape check ./tape --repair
+    tokentape check
+    tokentape check ./tape --repair
     """
     from tokentape.warehouse import check as checker
     from tokentape.warehouse.load import database_path

@@ -27,13 +27,11 @@ def synthesize(
     --routing context Mixtral-8x7B is: prompts are as like their decode as published. Any other gets the generator's defaults, and
     the tape says so.
 
-    \b
-    Examples:
-      tokentape synthesize --like DeepSeek-V2-Lite
-      tokentape synthesize --like Qwen1.5-MoE-A2.7B --requests 100 --seed 1 --no-scores
-      tokentape synthesize --like ./my-model/config.json
-      tokentape synthesize --like Mixtral-8x7B --routing context --requests 64 --prompt 128 --no-scores
-      tokentape synthesize --like OLMoE-1B-7B --routing table --counts counts.json.gz#olmoe
+    tokentape synthesize --like DeepSeek-V2-Lite
+    tokentape synthesize --like Qwen1.5-MoE-A2.7B --requests 100 --seed 1 --no-scores
+    tokentape synthesize --like ./my-model/config.json
+    tokentape synthesize --like Mixtral-8x7B --routing context --requests 64 --prompt 128 --no-scores
+    tokentape synthesize --like OLMoE-1B-7B --routing table --counts counts.json.gz#olmoe
     """
     from tokentape.capture.synthetic import profiles
     from tokentape.capture.synthetic.tape import SynthesisSettings
@@ -58,9 +56,7 @@ def calibrate_router() -> None:
 
     Under a minute. Fits only to claims whose role is `calibrate`.
 
-    \b
-    Example:
-      tokentape calibrate router
+    tokentape calibrate router
     """
     from tokentape.capture.synthetic import calibrate, profiles
     from tokentape.warehouse import load, models

@@ -36,11 +36,9 @@ def compare(
     or none; docs/systems.md says how to write one. What a tape or a machine cannot carry is a cell with the reason. Runs are
     kept in the store: what is there is not made again, and `tokentape load` and `tokentape site` draw them.
 
-    \b
-    Examples:
-      tokentape compare TRACE --budget 25%,50%,75%
-      tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
-      tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
+    tokentape compare TRACE --budget 25%,50%,75%
+    tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
+    tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
     from tokentape.hw import profile as profiles
 
@@ -110,10 +108,8 @@ def explain(
     A schedule's place takes whole prompts beside decodes (or one batch after the other), a cache's the room of one layer's event,
     a hot set's an LRU in its room; anything else is left out.
 
-    \b
-    Examples:
-      tokentape replay TRACE --system near_compute --hardware h100-cxl-ndp
-      tokentape explain 3f2a91
+    tokentape replay TRACE --system near_compute --hardware h100-cxl-ndp
+    tokentape explain 3f2a91
     """
     from tokentape.flows.explain import explain as explained
 

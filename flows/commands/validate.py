@@ -43,12 +43,10 @@ def serving(
     its connection and tokenizer as measured. Nothing is fitted to what is compared, unless --host or --fit-front-end do: rows say
     so.
 
-    \b
-    Examples:
-      tokentape validate serving my-vllm-log/ --hardware h100
-      tokentape validate serving experiments/ --hardware h100 --json
-      tokentape validate serving experiments/ --hardware h100 --fit-front-end 63
-      tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
+    tokentape validate serving my-vllm-log/ --hardware h100
+    tokentape validate serving experiments/ --hardware h100 --json
+    tokentape validate serving experiments/ --hardware h100 --fit-front-end 63
+    tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
     """
     from tokentape.flows.serving.held import runs_on, that_run
     from tokentape.replay.serving.engine_logs import METRICS, read
@@ -123,10 +121,8 @@ def offload(
     Reader threads, overlap of reads with compute and one LRU cache of so many bytes are the setting's, storage is the
     machine's. Compute time, and time to make room, are those of one log of the model: rows that rest on them say so.
 
-    \b
-    Examples:
-      tokentape validate offload measured/ --machine oneplus-15r
-      tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
+    tokentape validate offload measured/ --machine oneplus-15r
+    tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
     """
     from tokentape.flows.grid import load_hardware
     from tokentape.flows.validation import streamed

@@ -39,11 +39,9 @@ def sql(
 ) -> None:
     """Ask the warehouse in SQL, read-only; the tapes' own tables are there as tape.routing, tape.passes, and so on.
 
-    \b
-    Examples:
-      tokentape sql "select trace_id, dataset, n_tokens from traces"
-      tokentape sql "from baselines" --format csv --out baselines.csv
-      tokentape sql "select trace_id, layer, count(*) from tape.routing group by all"
+    tokentape sql "select trace_id, dataset, n_tokens from traces"
+    tokentape sql "from baselines" --format csv --out baselines.csv
+    tokentape sql "select trace_id, layer, count(*) from tape.routing group by all"
     """
     _answer(statement, store, database, format_of(format, as_json), out)
 
