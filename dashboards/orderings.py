@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import duckdb
 import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Ask, Drawn, some
 from tokentape.dashboards.units import joined, significant
 
-SAID = ("assertion", "said_ratio", "said_margin", "said_holds")
 _ORDERINGS = """
 select model_id as model, dataset, assertion, split_part(margin, ' ', 1) as sign, split_part(margin, ' ', 2)::double as margin,
     mean, low, high, n_seeds as seeds, holds
@@ -17,12 +15,14 @@ from orderings where study = $study order by holds, model, dataset, assertion
 """
 
 
-def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
-    """Ratios that a live model is expected to keep, missed ones first, with how many times they are inside their margin.
+def drawn(ask: Ask) -> Drawn:
+    """The figure that figures/orderings.toml describes: ratios that a live model is expected to keep, of the page's study, missed
+    ones first, with how many times they are inside their margin.
 
     room: of the mean and of the least and the most of the seeds; above 1 they keep the margin.
     """
-    found: pl.DataFrame = connection.sql(_ORDERINGS, params={"study": study}).pl()
+    ask.keep(_ORDERINGS)
+    found: pl.DataFrame = some(ask.connection.sql(_ORDERINGS, params={"study": ask.params["study"]}).pl())
     is_below = pl.col("sign") == "<="
     room = {
         name: pl.when(is_below).then(pl.col("margin") / pl.col(of)).otherwise(pl.col(of) / pl.col("margin"))
@@ -39,12 +39,5 @@ def rows(connection: duckdb.DuckDBPyConnection, study: str) -> pl.DataFrame:
         }
         for row in told.to_dicts()
     ]
-    return told.with_columns(pl.DataFrame(said, schema=dict.fromkeys(SAID, pl.String)))
-
-
-def drawn(ask: Ask) -> Drawn:
-    """The figure that figures/orderings.toml describes, of the page's study."""
-    ask.keep(_ORDERINGS)
-    found = some(rows(ask.connection, ask.params["study"]))
     where = f" inside {found['model'][0]} on {joined(found['dataset'].unique().sort().to_list())}"
-    return Drawn({"orderings": found}, facts={"inside": where})
+    return Drawn({"orderings": told.with_columns(pl.DataFrame(said))}, facts={"inside": where})

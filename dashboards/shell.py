@@ -86,13 +86,13 @@ class Page:
 
 def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) -> str:
     """The page's HTML. pages: (file, title) of the whole site, for its navigation. is_single: with Vega inside."""
-    ordered = sorted(page.figures, key=lambda f: f.name != CLAIMS)
-    figures = [(f, f.answers.get(_key(page, f), "")) for f in ordered if f.chart is not None]
+    ordered, opening = sorted(page.figures, key=lambda f: f.name != CLAIMS), page.opening
+    drawn = [f for f in ordered if f.chart is not None]
+    figures = [(f, f.answers.get("|".join(opening.get(name, "") for name in f.depends), "")) for f in drawn]
     payload = {
         "charts": {
             f.name: {"spec": f.chart, "depends": f.depends, "answers": dict(f.answers), "missing": f.missing, "sql": f.sql}
-            for f in page.figures
-            if f.chart is not None
+            for f in drawn
         },
         "controls": [{"name": c.name, "labels": dict(c.labels)} for c in page.controls],
         "choices": [dict(row) for row in page.choices],
@@ -124,10 +124,6 @@ def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) ->
 
 def vega_version() -> str:
     return ".".join(alt.VEGALITE_VERSION.split(".")[:2])
-
-
-def _key(page: Page, figure: Figure) -> str:
-    return "|".join(page.opening.get(name, "") for name in figure.depends)
 
 
 @cache

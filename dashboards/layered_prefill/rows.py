@@ -34,7 +34,8 @@ def points(ask: Ask) -> pl.DataFrame:
     renamed = {f"{kind}_{name}": name + ("" if kind == "value" else f"_{kind}") for name in metrics for kind in KINDS}
     absent = {f"{name}{end}" for name in ASKED for end in ("", "_low", "_high")} - set(wide.columns) - set(renamed.values())
     knobs = [_knobs(text) for text in wide["policy_params"].to_list()]
-    dense = {name: _is_dense(name) for name in wide["model"].unique()}
+    shipped = models.names()
+    dense = {of: of in shipped and not models.load(of).geometry.n_experts for of in wide["model"].unique()}
     return wide.rename(renamed).with_columns(
         pl.DataFrame(knobs, schema=KNOBS),
         **dict.fromkeys(sorted(absent), pl.lit(None, pl.Float64)),
@@ -47,7 +48,3 @@ def _knobs(text: str) -> dict[str, Any]:
     found = json.loads(text or "{}")
     own = found.get("scheduler", found)
     return {name: own.get(name) if isinstance(own, dict) else None for name in KNOBS}
-
-
-def _is_dense(name: str) -> bool:
-    return name in models.names() and not models.load(name).geometry.n_experts
