@@ -71,8 +71,11 @@ def estimated(
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     found, machine = load_model(model), load_hardware(hardware)
     geometry = found.geometry
-    told = f"fitted operators {_told(fits)}" if fits else "fitted operators"
-    if fits is None:
+    told = "fitted operators"
+    if fits:  # one's own, told apart
+        constants = sorted((key, str(fit.setup), sorted(fit.constants.items())) for key, fit in fits.items())
+        told += f" {hashlib.sha256(repr(constants).encode()).hexdigest()[:8]}"
+    elif fits is None:
         fits = fits_of(machine, weight_format)
     active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format, profile)
@@ -90,12 +93,6 @@ def estimated(
     power_w = float(cost.joules.value[0]) / seconds
     outside = (*found.doubts, *made.outside, *power_findings(machine, power_w))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
-
-
-def _told(fits: Mapping[str, calibrate.Fit]) -> str:
-    """One's own constants, told apart."""
-    constants = sorted((key, str(fit.setup), sorted(fit.constants.items())) for key, fit in fits.items())
-    return hashlib.sha256(repr(constants).encode()).hexdigest()[:8]
 
 
 def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:

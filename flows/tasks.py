@@ -109,7 +109,8 @@ def task_pool(runner: str, workers: int | None) -> Executor:
 @contextmanager
 def told_progress(label: str) -> Iterator[Callable[..., None]]:
     """`progress_bar`, and an artifact of the flow run beside it, with the time left."""
-    artifact, last = cast(UUID, create_progress_artifact(0.0, key=slug(label), description=label)), [0.0]
+    key = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")  # as an artifact's has to be
+    artifact, last = cast(UUID, create_progress_artifact(0.0, key=key, description=label)), [0.0]
     left = time_left()
     with progress_bar(label) as show:
 
@@ -132,8 +133,3 @@ def noted(command: str) -> Iterator[None]:
         text = f"## Failed\n\n{error}\n\nRepeat this step:\n\n```\n{command}\n```\n"
         create_markdown_artifact(text, key="failure", description=f"{type(error).__name__}: {error}")
         raise
-
-
-def slug(text: str) -> str:
-    """As an artifact's key has to be."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")

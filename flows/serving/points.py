@@ -52,7 +52,8 @@ def point_id(study: str, series: str, point: Point) -> str:
 
 def rows_of(study: str, series: str, point: Point, measured: Measured) -> dict[str, list[dict[str, Any]]]:
     """Rows of serving_points and serving_attainment."""
-    key = point_id(study, series, point)
+    key, plain = point_id(study, series, point), Point(scheduler=point.scheduler)
+    more = {name: value for name in CHOSEN if (value := getattr(point, name)) != getattr(plain, name)}
     itself = {
         "study": study,
         "point_id": key,
@@ -62,7 +63,7 @@ def rows_of(study: str, series: str, point: Point, measured: Measured) -> dict[s
         "arrival": point.arrival_text,
         "rate_per_s": point.rate_per_s,
         "scheduler": point.scheduler,
-        "policy_params": json.dumps(_params(point), sort_keys=True),
+        "policy_params": json.dumps(vars(point.scheduled()) | more, sort_keys=True),
         "hardware": load_hardware(point.hardware).name,
         "profile": point.profile,
         "coverage": point.coverage,
@@ -79,13 +80,6 @@ def rows_of(study: str, series: str, point: Point, measured: Measured) -> dict[s
         for j, tbt in enumerate(measured.tbt_limits_s.tolist())
     ]
     return {"serving_points": points, "serving_attainment": attainment}
-
-
-def _params(point: Point) -> dict[str, Any]:
-    """Of the scheduler, defaults included, and what else is not the default."""
-    more = {name: getattr(point, name) for name in CHOSEN}
-    plain = Point(scheduler=point.scheduler)
-    return vars(point.scheduled()) | {n: v for n, v in more.items() if v != getattr(plain, n)}
 
 
 def _end(point: Point, value: float | None) -> float | None:

@@ -298,7 +298,10 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
     with them."""
     refuse_unknown("arrival", point.arrival, ARRIVALS)
     if point.workload.startswith(ONE_PROMPT):
-        return Requests(np.zeros(1), np.array([_prompt(point.workload)]), np.array([1]), origin=point.workload)
+        if not (length := point.workload.removeprefix(ONE_PROMPT)).isdigit():
+            wanted = f"give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192"
+            raise ValueError(f"workload {point.workload!r}: {wanted}")
+        return Requests(np.zeros(1), np.array([int(length)]), np.array([1]), origin=point.workload)
     cv = point.cv if point.arrival == "gamma" else 1.0
     if point.workload in LENGTHS:
         if point.arrival == "trace":
@@ -322,13 +325,6 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
             raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")
         read = read.scaled(point.rate_per_s / read.rate_per_s)
     return _window(read, point.windows, seed)
-
-
-def _prompt(text: str) -> int:
-    length = text.removeprefix(ONE_PROMPT)
-    if not length.isdigit():
-        raise ValueError(f"workload {text!r}: give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192")
-    return int(length)
 
 
 @lru_cache(maxsize=4)
