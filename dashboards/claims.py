@@ -1,7 +1,5 @@
 """A paper's numbers beside ours: the rows, the words on a chart, and the sentence above it, whatever the paper."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The front page: a scoreboard of what was found and how far off it is; what is in the store, and how each number was made."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The figure of a study's orderings: ratios that a live model should keep, as times inside their margin."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tokentape.dashboards import theme

@@ -1,7 +1,5 @@
 """One figure of a page at print quality: PDF, SVG, PNG or the Vega-Lite itself."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import closing

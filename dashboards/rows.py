@@ -4,8 +4,6 @@ Every function takes an open read-only DuckDB connection and returns a polars fr
 Units: ms, mJ and GB, because a person reads them; fractions stay fractions.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

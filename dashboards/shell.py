@@ -2,8 +2,6 @@
 browser any request but for Vega, which lies beside the pages once, or inside a page that is to go alone.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

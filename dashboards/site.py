@@ -1,7 +1,5 @@
 """The static site: reads the warehouse once, renders every page into a new folder, then swaps it in for the old one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

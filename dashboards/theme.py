@@ -5,8 +5,6 @@ point shape, so that a grey print stays readable. A dashed line is a bound, whic
 compare with.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

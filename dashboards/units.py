@@ -1,7 +1,5 @@
 """Quantities as a person reads them: three digits, an SI prefix, the unit."""
 
-from __future__ import annotations
-
 import math
 
 import polars as pl

@@ -1,7 +1,5 @@
 """What a study's rows say of a paper's numbers: rows of view `answers`, by the `[[answers]]` of its file; bars that hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """A tape of the dataflow: what to record, and recording it."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

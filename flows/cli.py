@@ -3,8 +3,6 @@
 Bad input is one line on stderr and exit code 2, Ctrl-C and SIGTERM are exit code 130; TOKENTAPE_DEBUG=1 shows the traceback.
 """
 
-from __future__ import annotations
-
 import copy
 import gc
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Dask and Ray as pools: on this machine, or a cluster at an address. A job whose worker was killed is given to another one."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

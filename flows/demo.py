@@ -3,8 +3,6 @@
 What an earlier run finished is not made again.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from concurrent.futures import Executor

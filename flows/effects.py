@@ -3,8 +3,6 @@
 Only what stands on the command line counts: defaults, and --store from the environment, are no wish.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Points of ELMoE-3D's model as the command line asks for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """An estimated serving step: a model's geometry, a machine, its fitted constants and a coverage of experts, put together."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping

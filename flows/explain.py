@@ -1,7 +1,5 @@
 """explain: where a stored run's time and energy go, and what each of its decisions is worth."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tokentape.flows.grid import resolve_run

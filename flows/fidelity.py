@@ -1,7 +1,5 @@
 """Open loop against closed loop: rows of table `fidelity`, with time and energy from the counted bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

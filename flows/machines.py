@@ -1,7 +1,5 @@
 """Machines at rest: rows of tables `machines` and `hardware_numbers`, for pages and questions."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the C library does with memory that is freed, where it has such settings."""
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import suppress
 from functools import lru_cache

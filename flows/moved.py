@@ -1,7 +1,5 @@
 """What moved between two runs, or between what a study's runs said at two times: by metric, beside the spread over seeds."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

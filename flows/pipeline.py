@@ -3,8 +3,6 @@
 What does the work needs no Prefect: `record`, `run_study`, `publish` and `Watch` in the modules of those names, `run_demo`.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Placements over recorded routing, and bit widths over measured losses: for `decide place` and `decide precision`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace

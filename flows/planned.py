@@ -1,7 +1,5 @@
 """What a study would do, and by what earlier runs took, how long that takes and how much it writes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

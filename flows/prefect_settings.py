@@ -3,8 +3,6 @@
 What the environment already says wins.
 """
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from pathlib import Path

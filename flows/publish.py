@@ -1,7 +1,5 @@
 """Results into the warehouse, the warehouse into pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tokentape.flows import machines

@@ -1,7 +1,5 @@
 """A study of a published system as it runs: its workers, how far it is, and what it writes."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Executor

@@ -1,8 +1,6 @@
 """`tokentape serve`: a local Prefect server, the dataflow deployed to it for the night and for every shipped study, on cron
 schedules or to be started there by hand, and a runner; Ctrl-C stops all three."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 What gives out the work writes them; a worker on another machine does not find them and reads the tape from the store.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 import tempfile

@@ -6,8 +6,6 @@ policy, and a kernel below it needs none of them. A policy that is chosen by its
 policies/registry.py, which is not followed). How rows are kept decides no number: of warehouse/ counts what says what a model is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Steps as named operations at rest: one forward pass of a stored replay, as rows of table `operations`."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A study of a published system as a file: the study.toml that ships, or a copy of it with another model, machine or tape."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """Systems in a study's `[[grid]]`: which runs there are, and at rest which of them stands where in the study's figure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """A tape as engines read it: with the router's scores, and what its gates say of experts that are alike; its attention; the
 rounds of its drafts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import lru_cache

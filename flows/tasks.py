@@ -3,8 +3,6 @@
 Only flows/pipeline.py and flows/demo.py use it, so that a study from the command line starts no server.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time

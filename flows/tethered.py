@@ -5,8 +5,6 @@ pipe which only the starter holds open: at its end the watcher stops the program
 a session of their own, so that Ctrl-C reaches the starter alone.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

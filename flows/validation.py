@@ -1,8 +1,6 @@
 """Predicted against measured of real engines, experts that one streamed among it, and rows for the validation page. What other
 simulators reach is warehouse/claims/simulators.csv."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A file is taken when two looks find it alike, as a copy that it is compared with
 was done stands in the store, watch/<hash>.json. Nothing here knows of Prefect: flows/pipeline.py gives `Watch` other steps.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ Each is an `Executor` of concurrent.futures. Jobs read tapes from the store and 
 common with what gives them out but the store.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

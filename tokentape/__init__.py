@@ -15,8 +15,6 @@
 Names are imported when they are first used: docs/python.md has them all.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

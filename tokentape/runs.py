@@ -1,7 +1,5 @@
 """One replay from Python, of a policy or a whole system, and several beside each other."""
 
-from __future__ import annotations
-
 import html
 from dataclasses import asdict, dataclass
 from pathlib import Path

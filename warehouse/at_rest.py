@@ -3,8 +3,6 @@
 Both directions follow from the view's declaration (schema/table.py), so that what is written and what is read cannot differ.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

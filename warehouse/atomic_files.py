@@ -4,8 +4,6 @@ An aside carries its process and where that runs (machine and process namespace)
 is swept. What another machine or container writes is never touched.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import glob

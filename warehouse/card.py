@@ -1,7 +1,5 @@
 """The dataset card of a store: what lies in it, how to read it without us. `datasets` reads its header, people the rest."""
 
-from __future__ import annotations
-
 from tokentape.warehouse.tables import TABLES, TAPE_TABLES
 
 _TEXT = """# Tapes

@@ -4,8 +4,6 @@ A tape cannot be mended here: it is restored, recorded or imported again. A dama
 again, and so is a damaged warehouse, which is built from the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The papers' numbers beside what the studies answer: the rows of view `claim_answers`, and how far off they are together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ field, and which of the layers have experts.
 A config that names experts in a way that is not known here is refused: read as dense, its experts would vanish from every count.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Whole columns at a time. A tape that fails is refused with the first row that do
 of any run. Knows rows, not files; what an import may leave out it has flagged in the manifest.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from itertools import combinations

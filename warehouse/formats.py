@@ -3,8 +3,6 @@
 Knows nothing of models: counts of values go in, bytes come out.
 """
 
-from __future__ import annotations
-
 GROUP = 32  # values that share a scale, in every grouped format here
 SCALE_BYTES = 2  # one FP16 scale per group
 

@@ -5,8 +5,6 @@ loses nothing. It holds nothing of its own: dropped and loaded again, it has the
 what the pages need of them are the summary tables (summaries.sql). Every column carries its meaning and unit as a comment.
 """
 
-from __future__ import annotations
-
 import errno
 import glob
 import json

@@ -1,7 +1,5 @@
 """Table `losses` of a tape as an array: what each expert's replicas cost, for rules that choose widths."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray

@@ -3,8 +3,6 @@
 What one such layer is made of, from the fields of its family's config.json; widths as transformers' modelling code builds them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

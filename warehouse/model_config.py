@@ -1,7 +1,5 @@
 """A model's geometry, read from its Hugging Face config.json: by the fields that it gives, and what its family leaves unsaid."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tokentape.warehouse.config_fields import FAMILIES, canonical, heads_apart, moe_layers, said_of, text_config, without_indexer

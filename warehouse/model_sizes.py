@@ -4,8 +4,6 @@ Counts are exact for the families of warehouse.geometry: every matrix, norm, bia
 that only predict further tokens (num_nextn_predict_layers), vision towers, and operations of norms, softmax and activations.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from tokentape.warehouse.formats import value_bytes

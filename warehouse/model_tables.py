@@ -1,7 +1,5 @@
 """Models as people read them: cells and lines for the terminal and for pages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tokentape.warehouse import model_sizes

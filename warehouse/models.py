@@ -3,8 +3,6 @@
 A user's own config.json goes the same way; how a model is printed is in warehouse.model_tables.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from pathlib import Path

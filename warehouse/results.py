@@ -6,8 +6,6 @@ The files of a batch are named alike, and `runs`, which is written last, says in
 marks the batch complete. One that was interrupted, or has lost a file since, is made again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

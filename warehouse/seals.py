@@ -3,8 +3,6 @@
 Bytes tell by themselves whether they are those that were written, before anything parses them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 

@@ -4,8 +4,6 @@ A connection made here can change nothing: the database is opened read-only, Duc
 and these settings are locked.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

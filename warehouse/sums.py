@@ -5,8 +5,6 @@ seen by them. What rots under the same times is seen by the footer's sum and by 
 disk, where it would outlive the rot that it should find.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping

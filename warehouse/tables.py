@@ -5,8 +5,6 @@ its own view of them, with every fact a column, is declared beside it (at_rest.p
 files or databases: see tape.py, results.py and load.py.
 """
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from tokentape.warehouse.schema.table import Table, View, tables_of

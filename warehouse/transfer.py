@@ -3,8 +3,6 @@
 The manifest comes last, so that what was stopped is no tape yet; the same call goes on behind the files that are there.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 

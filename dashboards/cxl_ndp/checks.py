@@ -1,7 +1,5 @@
 """The CXL GPU-NDP page on bars: numbers as they are written."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tokentape.dashboards.cxl_ndp.words import VERDICTS

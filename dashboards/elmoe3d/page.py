@@ -1,7 +1,5 @@
 """The ELMoE-3D page's points, by name, its menus, the paper's table beside ours, and what a live model accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Panels of a figure's file as one Vega-Lite chart: rows below one another under a line that says where they are from."""
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A page's figures: files in its folder figures/, each with a function that makes its rows and its sentences."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,6 @@ panel has), data, with, here, tips, brush (a box that picks), legend (the field 
 `pick = FIELD` what is not picked fades.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ What a file cannot say is code beside it, page.py: `ready(ask)`, the page's ques
 `own(ask)`, fields of the Page, and `more` behind its lead.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable
 from importlib import import_module

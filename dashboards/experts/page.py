@@ -1,7 +1,5 @@
 """The expert-cache page over the first tapes of the catalogue (rows.traces), replayed ones first: its menus and its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

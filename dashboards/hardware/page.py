@@ -1,8 +1,6 @@
 """The hardware page's menus and the numbers of every machine: all machines, recorded steps spread over them; those steps under
 the roof, whose labels roofline.py places, and on the clock."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

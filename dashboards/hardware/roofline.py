@@ -3,8 +3,6 @@
 Vega-Lite cannot keep labels apart, so they are placed here, on a frame of known size: the roof's first, then those of each step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How the Kelle page names and draws systems, readings, parts of the energy and KV policies."""
 
-from __future__ import annotations
-
 from tokentape.dashboards import theme
 
 NAMES = {

@@ -1,7 +1,5 @@
 """The Layered Prefill page's side-by-side figures: the same schedulers under other arrivals, beside older ones, elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The Layered Prefill page on service levels: who attains the paper's limits at which rate, each alone, and any two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import polars as pl

@@ -3,8 +3,6 @@
 A metric's band over seeds is beside it as `metric_low` and `metric_high` (5th and 95th percentile).
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

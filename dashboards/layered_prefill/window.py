@@ -1,7 +1,5 @@
 """The Layered Prefill page on a stretch of one run: its schedule as a Gantt chart, its requests' lives, the tokens of one."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, Drawn, some

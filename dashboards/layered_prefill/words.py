@@ -1,7 +1,5 @@
 """How the Layered Prefill page names and draws schedulers and settings, and where a service level is last met."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows of the SliceMoE page that were measured inside a model, as people say them."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The SliceMoE page's menus, and what its figures are drawn from: what the study's replays show, what was measured in a model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """How the SliceMoE page names and draws configurations: replays as people say them, and the words beside a chart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

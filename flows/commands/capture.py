@@ -1,8 +1,6 @@
 """capture, record, models train: tapes of a model that runs here or of a server, and models. Settings and their checks are
 capture/'s own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """claims: what the studies of published systems computed, beside the papers' numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

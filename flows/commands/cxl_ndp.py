@@ -1,7 +1,5 @@
 """calibrate cxl_ndp, step cxl_ndp: the fitted constants of the GPU-NDP systems, decode and requests of one's own on them."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,8 +1,6 @@
 """decide: one decision over recorded tapes. Which keys and values stay, which experts a GPU should hold while the rest compute in
 memory, with how many bits they may do so, and what drafts a speculative tape's rounds accept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Annotated, TypeVar

@@ -1,7 +1,5 @@
 """demo, watch and serve: the dataflow from the command line."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """import: traces of other engines become tapes. Formats and their checks are capture/importers' own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,8 +1,6 @@
 """calibrate kelle, kv-step: what Kelle's cost model counts on a tape, with its ratios, and a decode step of one's own on its
 systems."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

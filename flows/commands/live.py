@@ -1,7 +1,5 @@
 """evaluate, orderings, fidelity: a model measured as it is, and with a policy inside it."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """calibrate serving: the constants of the serving engine, fitted to published facts and shown fact by fact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """synthesize, calibrate router: tapes drawn from a generator of router logits, and the fit of its one fitted parameter."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tokentape.flows.console import note, number, percent, print_table, progress_bar

@@ -1,7 +1,5 @@
 """What the options of `step cxl_ndp` name, as the replays that answer it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

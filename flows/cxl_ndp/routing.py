@@ -1,7 +1,5 @@
 """Routing as placement sees it: from a tape of the store, or drawn without one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.capture.synthetic import profiles

@@ -1,7 +1,5 @@
 """Stages of real engines on a machine: each engine's costs are made once, and its stages run on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path

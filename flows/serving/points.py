@@ -1,7 +1,5 @@
 """A serving point as it is served, and its rows at rest."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """A point of a serving engine by names: model, machine, scheduler, workload, coverage. What `serving` and studies run."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Studies that ship: those of published systems, one settings file each and the module that runs it, and grids of replays."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Every number that an engine names in its rows: unit and meaning, as metrics.toml declares it. Numbers with a column are
 declared there."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path

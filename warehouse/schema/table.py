@@ -4,8 +4,6 @@ Columns are those of ../columns.toml, each declared once. The tables themselves 
 subject; names of columns are written as words.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A job is one file or one tape; finished ones are skipped.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The points of a model that the GPU-NDP study asks for, and their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any

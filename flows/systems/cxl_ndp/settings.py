@@ -1,7 +1,5 @@
 """What the GPU-NDP study runs: study.toml, checked, and the machine, its cost profile and the models as numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path

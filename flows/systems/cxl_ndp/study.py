@@ -4,8 +4,6 @@ Times are those of hw/profiles/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); not
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from functools import partial

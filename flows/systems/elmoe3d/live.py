@@ -3,8 +3,6 @@
 Rows of `acceptance_points` and `orderings`. A job is one file or one tape; finished ones are skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """What the ELMoE-3D study runs: study.toml, checked, and the paper's models and machines as numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal

@@ -5,8 +5,6 @@ what a fit without some rows would have predicted. Closed forms and tapes take s
 store is replayed, and one synthetic tape per model of the paper, since its own traces are not public.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from statistics import mean

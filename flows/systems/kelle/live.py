@@ -4,8 +4,6 @@ Rows of `quality`, `orderings`, `kv_divergence` and the `kv_*` tables of a repla
 From them those of `kelle_quality` over seeds, what is costed, and the claim that a tape answers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """What the Kelle study runs: study.toml, checked and multiplied out, and what it computes with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path

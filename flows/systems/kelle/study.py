@@ -5,8 +5,6 @@ Nothing is fitted to the paper; what heads have in common was counted on a tape 
 seconds and are computed anew with every run; the live model takes minutes, and what is measured is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 from tokentape.flows.answers import Row, answer, answered

@@ -3,8 +3,6 @@
 Only claims of role `calibrate` are fitted, by the constants in hw/fits (replay/serving/fit.py).
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ KTransformers' speeds follow from how many experts there are, those of MoE-Infin
 generator's default, which no measurement was fitted to. Only claims of role calibrate are fitted (fit.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter

@@ -3,8 +3,6 @@
 Rows of `quality`, `orderings` and `fidelity`, every number with the study's seeds. A job is one file; finished ones are skipped.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What the SliceMoE study runs: study.toml, checked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

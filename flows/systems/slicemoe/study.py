@@ -4,8 +4,6 @@ Only claims of role `calibrate` are fitted: the LRU miss rates, by the tapes' ge
 DeepSeek-V2-Lite, by the choice of tau among those of the study file. The other model's gains are predicted with that tau.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -3,8 +3,6 @@
 A tape's rows are one file per table, written when they are complete: an interrupted study goes on at the next tape.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
