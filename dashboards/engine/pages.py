@@ -40,7 +40,7 @@ def declared(name: str) -> Declared:
     def page(connection: duckdb.DuckDBPyConnection, size: int) -> Page:
         ask = asked(connection, size)
         controls, choices = menus(ask, told)
-        own = {"controls": controls, "choices": choices, **(code.own(ask) if code else {})}
+        own = {"controls": controls, "choices": choices, **(code.own(ask) if hasattr(code, "own") else {})}
         lead, template = told["lead"] + own.pop("more", ""), told.get("template", "page.html")
         return with_figures(Page(file, told["title"], lead, template, **own), ask, told["figures"], told.get("digits"))
 

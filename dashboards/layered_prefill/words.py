@@ -55,24 +55,18 @@ def of_series(points: pl.DataFrame, *series: str) -> pl.DataFrame:
         return points
     found = pl.concat([points.filter(pl.col("series").str.starts_with(name)) for name in series])
     once = found.unique((*SETTING, "rate", "scheduler", *KNOBS), keep="first", maintain_order=True)
-    return systems(once.with_columns(settings(once)), "setting", "rate")
+    return named(once)
 
 
-def settings(points: pl.DataFrame) -> pl.Series:
-    """Model and workload, and of the rest what differs between the points."""
+def named(points: pl.DataFrame) -> pl.DataFrame:
+    """With `setting`: model and workload, and of the rest what differs between the points; and with `system`: the scheduler, its
+    chunk, and other parameters where they differ at the same setting and rate."""
     told = ["model", "workload"] + [name for name in SETTING[2:] if points[name].n_unique() > 1]
     usual = {"arrival": "poisson"}  # said only where it is another
     words = [", ".join(str(row[name]) for name in told if row[name] != usual.get(name)) for row in points.to_dicts()]
-    return pl.Series("setting", words, pl.String)
-
-
-def systems(points: pl.DataFrame, *within: str) -> pl.DataFrame:
-    """With `system`: the scheduler, its chunk, and and other parameters where they differ at the same `within`."""
-    differing = {
-        name: set(points.group_by(*within, "scheduler").agg(pl.col(name).n_unique()).filter(pl.col(name) > 1)["scheduler"])
-        for name in KNOBS
-        if not points.is_empty()
-    }
+    points = points.with_columns(pl.Series("setting", words, pl.String))
+    alike = points.group_by("setting", "rate", "scheduler").agg(pl.col(*KNOBS).n_unique())
+    differing = {name: set(alike.filter(pl.col(name) > 1)["scheduler"]) for name in KNOBS}
     words = [_system(row, {name for name, of in differing.items() if row["scheduler"] in of}) for row in points.to_dicts()]
     return points.with_columns(pl.Series("system", words, pl.String))
 

@@ -22,7 +22,7 @@ from made_up_layered import (
     served,
 )
 
-from tokentape.dashboards.layered_prefill import rates as layered_rates
+from tokentape.dashboards.layered_prefill import page as layered_page
 from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.layered_prefill.words import capacity
@@ -105,7 +105,7 @@ def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: P
 
 
 def test_the_sliders_open_at_the_studys_limits() -> None:
-    for name, opens in layered_rates.OPENS_AT_S.items():
+    for name, opens in layered_page.OPENS_AT_S.items():
         for workload, limit in opens.items():
             levels = [of for of in Settings.shipped().levels if QWEN in of.models and workload in of.workloads]
             assert [getattr(of, f"{name}_s") for of in levels] == [limit]
