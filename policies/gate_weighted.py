@@ -15,23 +15,22 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _mass(of):  # type: ignore[no-untyped-def]
-    half_life = of.params[0] * of.n_layers
-    if half_life == 0.0:
-        of.memory[0] += of.gate
-        return of.memory[0]
-    of.memory[0] = of.memory[0] * 2.0 ** (-of.since / half_life) + of.gate
-    return of.now / half_life + np.log2(of.memory[0])  # all halve alike: this order is that of the masses at any time
-
-
 @dataclass(frozen=True)
 class GateWeighted(Ranked):
     """half_life_passes: passes, of an event per MoE layer, in which what was added halves; 0: never."""
 
     half_life_passes: float = 0.0
     needs: ClassVar[tuple[str, ...]] = ("gate",)
-    rank = staticmethod(_mass)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        half_life = of.params[0] * of.n_layers
+        if half_life == 0.0:
+            of.memory[0] += of.gate
+            return of.memory[0]
+        of.memory[0] = of.memory[0] * 2.0 ** (-of.since / half_life) + of.gate
+        return of.now / half_life + np.log2(of.memory[0])  # all halve alike: this order is that of the masses at any time
 
     def __post_init__(self) -> None:
         if self.half_life_passes < 0:

@@ -12,18 +12,17 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _worth_of_a_byte(of):  # type: ignore[no-untyped-def]
-    return of.floor + of.n_cached * (of.params[0] + of.params[1] * of.size) / of.size
-
-
 @dataclass(frozen=True)
 class GDSF(Ranked):
     """A fetch costs per_fetch + per_byte x bytes; 1 and 0, as libCacheSim has it, keep most hits, 0 and 1 most bytes."""
 
     per_fetch: float = 1.0
     per_byte: float = 0.0
-    rank = staticmethod(_worth_of_a_byte)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        return of.floor + of.n_cached * (of.params[0] + of.params[1] * of.size) / of.size
 
     def __post_init__(self) -> None:
         if min(self.per_fetch, self.per_byte) < 0 or self.per_fetch + self.per_byte == 0:

@@ -15,17 +15,6 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _weighted(of):  # type: ignore[no-untyped-def]
-    if of.is_used and of.gate >= 1.0 - of.params[4]:  # the gates above it are no more than high_until
-        of.memory[0] += 1.0
-    passes = of.now / of.n_layers + 1.0
-    lately = passes - (0.0 if of.is_used else of.since / of.n_layers)
-    soon = 1.0 - ((of.layer - of.at_layer) % of.n_layers) / of.n_layers
-    used = of.params[0] * lately + of.params[1] * of.n_total + of.params[2] * of.memory[0]
-    return used / passes + of.params[3] * soon
-
-
 @dataclass(frozen=True)
 class Hobbit(Ranked):
     """Weights of the measures; the paper tunes them to a model, alike here (assumed). high_until: as of by_gate."""
@@ -37,7 +26,17 @@ class Hobbit(Ranked):
     high_until: float = 0.6
     ages: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("gate",)
-    rank = staticmethod(_weighted)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        if of.is_used and of.gate >= 1.0 - of.params[4]:  # the gates above it are no more than high_until
+            of.memory[0] += 1.0
+        passes = of.now / of.n_layers + 1.0
+        lately = passes - (0.0 if of.is_used else of.since / of.n_layers)
+        soon = 1.0 - ((of.layer - of.at_layer) % of.n_layers) / of.n_layers
+        used = of.params[0] * lately + of.params[1] * of.n_total + of.params[2] * of.memory[0]
+        return used / passes + of.params[3] * soon
 
     def __post_init__(self) -> None:
         if min(self.recency, self.frequency, self.high_frequency, self.nearness) < 0.0 or not 0.0 <= self.high_until <= 1.0:

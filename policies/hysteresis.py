@@ -15,16 +15,6 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _last_use_or_end_of_pin(of):  # type: ignore[no-untyped-def]
-    upper, lower, half_life = of.params[0], of.params[1], of.params[2] * of.n_layers
-    count = of.memory[0] * 2.0 ** (-of.since / half_life) + 1.0
-    is_pinned = count > upper or of.now < of.memory[1]
-    end = of.now + half_life * np.log2(count / lower) if is_pinned else 0.0
-    of.memory[0], of.memory[1] = count, end
-    return max(end, of.now)
-
-
 @dataclass(frozen=True)
 class Hysteresis(Ranked):
     """upper, lower: lookups, those of an expert that every pass uses being about 1.44 half_life_passes."""
@@ -32,7 +22,16 @@ class Hysteresis(Ranked):
     upper: float = 4.0
     lower: float = 2.0
     half_life_passes: float = 16.0
-    rank = staticmethod(_last_use_or_end_of_pin)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        upper, lower, half_life = of.params[0], of.params[1], of.params[2] * of.n_layers
+        count = of.memory[0] * 2.0 ** (-of.since / half_life) + 1.0
+        is_pinned = count > upper or of.now < of.memory[1]
+        end = of.now + half_life * np.log2(count / lower) if is_pinned else 0.0
+        of.memory[0], of.memory[1] = count, end
+        return max(end, of.now)
 
     def __post_init__(self) -> None:
         if not (0 < self.lower <= self.upper and self.half_life_passes > 0):

@@ -15,17 +15,16 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _next_turn(of):  # type: ignore[no-untyped-def]
-    passed = of.at_layer - of.layer
-    distance = of.n_layers - passed if passed >= 0 else -passed
-    is_fresh = of.is_used or of.since <= passed
-    return -distance if is_fresh else -distance - of.n_layers
-
-
 @dataclass(frozen=True)
 class LeastStale(Ranked):
     """Ties, all of a layer, leave by least recent use."""
 
     ages: ClassVar[bool] = True
-    rank = staticmethod(_next_turn)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        passed = of.at_layer - of.layer
+        distance = of.n_layers - passed if passed >= 0 else -passed
+        is_fresh = of.is_used or of.since <= passed
+        return -distance if is_fresh else -distance - of.n_layers

@@ -15,14 +15,13 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _count_over_age(of):  # type: ignore[no-untyped-def]
-    return of.n_cached / (1.0 if of.is_used else of.since + 1.0)
-
-
 @dataclass(frozen=True)
 class LFRU(Ranked):
     """Ages: what was used often long ago falls behind what was used a little just now."""
 
     ages: ClassVar[bool] = True
-    rank = staticmethod(_count_over_age)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        return of.n_cached / (1.0 if of.is_used else of.since + 1.0)

@@ -12,25 +12,21 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _count_in_cache(of):  # type: ignore[no-untyped-def]
-    return of.n_cached
-
-
-@kernel(RANK_SIGNATURE, allocates=False)
-def _count_lifetime(of):  # type: ignore[no-untyped-def]
-    return of.n_total
-
-
 @dataclass(frozen=True)
 class LFU(Ranked):
     """The expert with the fewest lookups since it entered leaves."""
 
-    rank = staticmethod(_count_in_cache)
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        return of.n_cached
 
 
 @dataclass(frozen=True)
 class LifetimeLFU(LFU):
     """The expert with the fewest lookups since the start leaves, whether or not it was resident then."""
 
-    rank = staticmethod(_count_lifetime)
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        return of.n_total

@@ -9,11 +9,6 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
 
-@kernel(RANK_SIGNATURE, allocates=False)
-def _profile(of):  # type: ignore[no-untyped-def]
-    return of.profile
-
-
 @dataclass(frozen=True)
 class Static(Ranked):
     """Keeps the experts looked up most in the first `profile_frac` of the tape; filled on demand.
@@ -24,7 +19,11 @@ class Static(Ranked):
 
     profile_frac: float = 0.1  # type: ignore[misc]
     bypass: ClassVar[bool] = True
-    rank = staticmethod(_profile)
+
+    @staticmethod
+    @kernel(RANK_SIGNATURE, allocates=False)
+    def rank(of):  # type: ignore[no-untyped-def]
+        return of.profile
 
     def __post_init__(self) -> None:
         if not 0.0 < self.profile_frac <= 1.0:

@@ -22,25 +22,6 @@ _, _MEAN, _DECAY = range(3)
 REGISTER_SPAN = 2.0
 
 
-@kernel(WEIGH_SIGNATURE)
-def weigh_by_importance(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-    kind, gamma, lowest, highest = params[0], params[1], params[2], params[3]
-    n = uint64(mass.shape[0])
-    for s in range(n):
-        total[s] = (gamma if kind == _DECAY else 1.0) * total[s] + mass[s]
-        rank[s] = total[s] / float64(now - positions[s] + 1) if kind == _MEAN else total[s]
-    if highest > 0.0:
-        size, count = 0.0, 0
-        for s in range(n):
-            if positions[s] >= 0:
-                size += abs(rank[s])
-                count += 1
-        step = REGISTER_SPAN * size / (count * highest)
-        for s in range(n):
-            if step > 0.0:
-                rank[s] = min(max(np.floor(rank[s] / step), lowest), highest)
-
-
 @dataclass(frozen=True)
 class AEP(KVPolicy):
     """Attention-based eviction, one set of tokens per head (with GQA: per KV head, its query heads' scores summed).
@@ -56,7 +37,25 @@ class AEP(KVPolicy):
     score_kind: str = "softmax"
     score_bits: int | None = None
     is_per_head: bool = True
-    weigh = staticmethod(weigh_by_importance)
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        kind, gamma, lowest, highest = params[0], params[1], params[2], params[3]
+        n = uint64(mass.shape[0])
+        for s in range(n):
+            total[s] = (gamma if kind == _DECAY else 1.0) * total[s] + mass[s]
+            rank[s] = total[s] / float64(now - positions[s] + 1) if kind == _MEAN else total[s]
+        if highest > 0.0:
+            size, count = 0.0, 0
+            for s in range(n):
+                if positions[s] >= 0:
+                    size += abs(rank[s])
+                    count += 1
+            step = REGISTER_SPAN * size / (count * highest)
+            for s in range(n):
+                if step > 0.0:
+                    rank[s] = min(max(np.floor(rank[s] / step), lowest), highest)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,7 +113,7 @@ class H2O(KVPolicy):
     """Heavy hitters: half of the budget for the tokens with the most attention, half for recent ones (Zhang et al. 2023)."""
 
     sink: int = 0
-    weigh = staticmethod(weigh_by_importance)
+    weigh = AEP.weigh
 
     def params(self) -> Floats:
         return AEP().params()

@@ -23,12 +23,6 @@ def drawn(seed, salt, position, now):  # type: ignore[no-untyped-def]
     return float64(z >> uint64(11)) * 2.0**-53
 
 
-@kernel(WEIGH_SIGNATURE)
-def _weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-    for s in range(uint64(mass.shape[0])):
-        rank[s] = drawn(int64(params[0]), salt, positions[s], now)
-
-
 @kernel(void(int64, array(int64, 1), array(float64, 2)))
 def _draw_prompt(seed, salts, ranks):  # type: ignore[no-untyped-def]
     for g in range(ranks.shape[0]):
@@ -41,7 +35,12 @@ class RandomEviction(KVPolicy):
     """Evicts any token outside sink and recent window; with both 0 it is unprotected, and the newest may leave too."""
 
     seed: int = 0
-    weigh = staticmethod(_weigh)
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        for s in range(uint64(mass.shape[0])):
+            rank[s] = drawn(int64(params[0]), salt, positions[s], now)
 
     def params(self) -> Floats:
         return np.array([float(self.seed)])

@@ -12,19 +12,6 @@ from tokentape.policies.kernels import float32, kernel, uint64
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
-@kernel(WEIGH_SIGNATURE)
-def _weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-    """memory: the last m masses of each slot, in a ring."""
-    at = uint64(now % memory.shape[1])
-    for s in range(uint64(mass.shape[0])):
-        if positions[s] == now:
-            memory[s, :] = 0.0
-        seen = float32(mass[s])
-        total[s] += seen - memory[s, at]
-        memory[s, at] = seen
-        rank[s] = total[s]
-
-
 @dataclass(frozen=True)
 class SnapKV(KVPolicy):
     """Ranks by the attention of the last `window` queries, which also stay; after the prompt smoothed over `pool` neighbours.
@@ -36,7 +23,19 @@ class SnapKV(KVPolicy):
     sink: int = 0
     window: int = 16
     pool: int = 5
-    weigh = staticmethod(_weigh)
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        """memory: the last m masses of each slot, in a ring."""
+        at = uint64(now % memory.shape[1])
+        for s in range(uint64(mass.shape[0])):
+            if positions[s] == now:
+                memory[s, :] = 0.0
+            seen = float32(mass[s])
+            total[s] += seen - memory[s, at]
+            memory[s, at] = seen
+            rank[s] = total[s]
 
     def __post_init__(self) -> None:
         super().__post_init__()

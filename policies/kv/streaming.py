@@ -8,18 +8,17 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
 
 
-@kernel(WEIGH_SIGNATURE)
-def weigh_nothing(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-    pass
-
-
 @dataclass(frozen=True)
 class Full(KVPolicy):
     """Keeps every token; the baseline of all others."""
 
     budget: int | None = None
     sink: int = 0
-    weigh = staticmethod(weigh_nothing)
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        pass
 
     def __post_init__(self) -> None:
         if self.budget is not None:
@@ -35,7 +34,7 @@ class Streaming(KVPolicy):
     """
 
     sink: int = 4
-    weigh = staticmethod(weigh_nothing)
+    weigh = Full.weigh
 
     def __post_init__(self) -> None:
         super().__post_init__()

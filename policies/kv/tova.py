@@ -9,12 +9,6 @@ from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
 
 
-@kernel(WEIGH_SIGNATURE)
-def weigh_by_last(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-    for s in range(uint64(mass.shape[0])):
-        rank[s] = mass[s]
-
-
 @dataclass(frozen=True)
 class TOVA(KVPolicy):
     """The token that the newest query attends to least leaves; the newest one stays. The heads of a layer share one set, as
@@ -24,7 +18,12 @@ class TOVA(KVPolicy):
     recent: int | str = 1
     is_per_head: bool = False
     prompt_queries = 1
-    weigh = staticmethod(weigh_by_last)
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        for s in range(uint64(mass.shape[0])):
+            rank[s] = mass[s]
 
 
 @dataclass(frozen=True)
@@ -37,4 +36,4 @@ class Oracle(KVPolicy):
     sink: int = 0
     recent: int | str = 0
     is_bound: ClassVar[bool] = True
-    weigh = staticmethod(weigh_by_last)
+    weigh = TOVA.weigh

@@ -28,12 +28,6 @@ class EventPlacement(AsItDecodes):
     where: ClassVar[Any]  # of WHERE_SIGNATURE
 
 
-@kernel(WHERE_SIGNATURE, allocates=False)
-def near_if_rare(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
-    for i in range(keys.shape[0]):
-        near[i] = not resident[keys[i]] and counts[i] <= params[0]
-
-
 @dataclass(frozen=True)
 class NearIfRare(EventPlacement):
     """A missing expert with few tokens computes where it lies; with more it is fetched.
@@ -42,7 +36,12 @@ class NearIfRare(EventPlacement):
     """
 
     most: int = 4
-    where = staticmethod(near_if_rare)
+
+    @staticmethod
+    @kernel(WHERE_SIGNATURE, allocates=False)
+    def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
+        for i in range(keys.shape[0]):
+            near[i] = not resident[keys[i]] and counts[i] <= params[0]
 
     def __post_init__(self) -> None:
         if self.most < 0:
@@ -50,34 +49,6 @@ class NearIfRare(EventPlacement):
 
     def params(self) -> Floats:
         return np.array([float(self.most)])
-
-
-@kernel(WHERE_SIGNATURE, allocates=False)
-def near_if_faster(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
-    for i in range(keys.shape[0]):
-        near[i] = not resident[keys[i]] and max(1.0, params[1] * counts[i]) < params[0] + params[2]
-
-
-@kernel(WHERE_SIGNATURE, allocates=False)
-def near_beside_link(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
-    n = int64(0)
-    for i in range(keys.shape[0]):
-        near[i] = not resident[keys[i]]
-        n += near[i]
-    near_reads = link_reads = 0.0
-    for _ in range(n):  # of what is left, one end of the order by tokens
-        fewest, most = int64(-1), int64(-1)
-        for i in range(keys.shape[0]):
-            if near[i] == 1:
-                fewest = i if fewest < 0 or counts[i] < counts[fewest] else fewest
-                most = i if most < 0 or counts[i] >= counts[most] else most
-        by_near = near_reads + max(1.0, params[1] * counts[fewest])
-        if by_near <= link_reads + params[0]:
-            near_reads, near[fewest] = by_near, 2
-        else:
-            link_reads, near[most] = link_reads + params[0], 0
-    for i in range(keys.shape[0]):
-        near[i] = near[i] == 2
 
 
 @dataclass(frozen=True)
@@ -91,7 +62,12 @@ class NearIfFaster(EventPlacement):
     fetch_reads: float | None = None
     token_reads: float | None = None
     main_reads: float | None = None
-    where = staticmethod(near_if_faster)
+
+    @staticmethod
+    @kernel(WHERE_SIGNATURE, allocates=False)
+    def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
+        for i in range(keys.shape[0]):
+            near[i] = not resident[keys[i]] and max(1.0, params[1] * counts[i]) < params[0] + params[2]
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -114,12 +90,27 @@ class NearBesideLink(NearIfFaster):
     first, the next to whichever is done with it sooner, as in HybriMoE (S. Zhong et al., HybriMoE: hybrid CPU-GPU scheduling and
     cache management for efficient MoE inference, DAC 2025)."""
 
-    where = staticmethod(near_beside_link)
-
-
-@kernel(WHERE_SIGNATURE, allocates=False)
-def near_below(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
-    near[:] = layer < params[0]
+    @staticmethod
+    @kernel(WHERE_SIGNATURE, allocates=False)
+    def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
+        n = int64(0)
+        for i in range(keys.shape[0]):
+            near[i] = not resident[keys[i]]
+            n += near[i]
+        near_reads = link_reads = 0.0
+        for _ in range(n):  # of what is left, one end of the order by tokens
+            fewest, most = int64(-1), int64(-1)
+            for i in range(keys.shape[0]):
+                if near[i] == 1:
+                    fewest = i if fewest < 0 or counts[i] < counts[fewest] else fewest
+                    most = i if most < 0 or counts[i] >= counts[most] else most
+            by_near = near_reads + max(1.0, params[1] * counts[fewest])
+            if by_near <= link_reads + params[0]:
+                near_reads, near[fewest] = by_near, 2
+            else:
+                link_reads, near[most] = link_reads + params[0], 0
+        for i in range(keys.shape[0]):
+            near[i] = near[i] == 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +121,11 @@ class FirstLayersNear(EventPlacement):
     """
 
     layers: int | None = None
-    where = staticmethod(near_below)
+
+    @staticmethod
+    @kernel(WHERE_SIGNATURE, allocates=False)
+    def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
+        near[:] = layer < params[0]
 
     def __post_init__(self) -> None:
         if self.layers is not None and self.layers < 0:

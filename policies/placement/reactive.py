@@ -49,37 +49,6 @@ def migrated(migrate, counts, average, resident, capacity, params):  # type: ign
     return n_moved
 
 
-@kernel(MIGRATE_SIGNATURE)
-def migrate_by_average(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
-    for e in range(counts.shape[0]):
-        average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
-    n_moved, n_free = 0, capacity - total(resident)
-    while capacity > 0:  # few enter in a step: one after the other is faster than sorting all
-        enters, leaves = -1, -1
-        for e in range(counts.shape[0]):
-            if resident[e]:
-                if leaves < 0 or average[e] <= average[leaves]:
-                    leaves = e
-            elif enters < 0 or average[e] > average[enters]:
-                enters = e
-        if enters < 0:
-            break
-        if n_free > 0:
-            n_free -= 1
-        elif average[enters] > average[leaves] or (average[enters] == average[leaves] and enters < leaves):
-            resident[leaves] = 0
-        else:
-            break
-        resident[enters] = 1
-        n_moved += 1
-    return n_moved
-
-
-@kernel(MIGRATE_SIGNATURE)
-def migrate_nothing(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
-    return 0
-
-
 @kernel(int64(_I64, _U8))
 def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
     """Makes the expert with most tokens resident, of those that are not; returns its tokens, 0 where none has any."""
@@ -93,37 +62,6 @@ def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
     return counts[best]
 
 
-@kernel(MIGRATE_SIGNATURE)
-def refetch(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
-    resident[:] = 0
-    n_moved = 0
-    while n_moved < capacity and _take_busiest(counts, resident):
-        n_moved += 1
-    return n_moved
-
-
-@kernel(MIGRATE_SIGNATURE)
-def balance_link(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
-    fetch, per_token = params[0], params[1]
-    resident[:] = 0
-    left = 0.0
-    for e in range(counts.shape[0]):
-        left += max(1.0, per_token * counts[e]) if counts[e] > 0 else 0.0
-    best, n_best, n_moved = left, 0, 0
-    while n_moved < capacity:
-        n_tokens = _take_busiest(counts, resident)
-        if n_tokens == 0:
-            break
-        n_moved += 1
-        left -= max(1.0, per_token * n_tokens)
-        if max(fetch * n_moved, left) < best:
-            best, n_best = max(fetch * n_moved, left), n_moved
-    resident[:] = 0
-    for _ in range(n_best):
-        _take_busiest(counts, resident)
-    return n_best
-
-
 @dataclass(frozen=True)
 class EMA(ReactivePlacement):
     """The experts of highest exponential average of tokens per step, the running step included; those that are new migrate.
@@ -133,7 +71,32 @@ class EMA(ReactivePlacement):
 
     beta: float = 0.9
     starts_placed: ClassVar[bool] = True
-    migrate = staticmethod(migrate_by_average)
+
+    @staticmethod
+    @kernel(MIGRATE_SIGNATURE)
+    def migrate(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+        for e in range(counts.shape[0]):
+            average[e] = params[0] * average[e] + (1.0 - params[0]) * counts[e]
+        n_moved, n_free = 0, capacity - total(resident)
+        while capacity > 0:  # few enter in a step: one after the other is faster than sorting all
+            enters, leaves = -1, -1
+            for e in range(counts.shape[0]):
+                if resident[e]:
+                    if leaves < 0 or average[e] <= average[leaves]:
+                        leaves = e
+                elif enters < 0 or average[e] > average[enters]:
+                    enters = e
+            if enters < 0:
+                break
+            if n_free > 0:
+                n_free -= 1
+            elif average[enters] > average[leaves] or (average[enters] == average[leaves] and enters < leaves):
+                resident[leaves] = 0
+            else:
+                break
+            resident[enters] = 1
+            n_moved += 1
+        return n_moved
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.beta < 1.0:
@@ -147,14 +110,24 @@ class EMA(ReactivePlacement):
 class Never(ReactivePlacement):
     """No expert on the GPU: all compute where they lie."""
 
-    migrate = staticmethod(migrate_nothing)
+    @staticmethod
+    @kernel(MIGRATE_SIGNATURE)
+    def migrate(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+        return 0
 
 
 @dataclass(frozen=True)
 class Always(ReactivePlacement):
     """The experts with most tokens in the step are fetched anew in every layer-step; one without a token is not."""
 
-    migrate = staticmethod(refetch)
+    @staticmethod
+    @kernel(MIGRATE_SIGNATURE)
+    def migrate(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+        resident[:] = 0
+        n_moved = 0
+        while n_moved < capacity and _take_busiest(counts, resident):
+            n_moved += 1
+        return n_moved
 
 
 @dataclass(frozen=True)
@@ -169,7 +142,28 @@ class Balance(ReactivePlacement):
     fetch_reads: float | None = None
     token_reads: float | None = None
     by_machine: ClassVar[bool] = True
-    migrate = staticmethod(balance_link)
+
+    @staticmethod
+    @kernel(MIGRATE_SIGNATURE)
+    def migrate(counts, average, resident, capacity, params):  # type: ignore[no-untyped-def]
+        fetch, per_token = params[0], params[1]
+        resident[:] = 0
+        left = 0.0
+        for e in range(counts.shape[0]):
+            left += max(1.0, per_token * counts[e]) if counts[e] > 0 else 0.0
+        best, n_best, n_moved = left, 0, 0
+        while n_moved < capacity:
+            n_tokens = _take_busiest(counts, resident)
+            if n_tokens == 0:
+                break
+            n_moved += 1
+            left -= max(1.0, per_token * n_tokens)
+            if max(fetch * n_moved, left) < best:
+                best, n_best = max(fetch * n_moved, left), n_moved
+        resident[:] = 0
+        for _ in range(n_best):
+            _take_busiest(counts, resident)
+        return n_best
 
     def __post_init__(self) -> None:
         fetch, token = self.fetch_reads, self.token_reads

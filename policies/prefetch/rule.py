@@ -54,28 +54,25 @@ class Prefetcher:
         return np.zeros((ids.shape[1], 1, n_experts))
 
 
-@kernel(PREDICT_SIGNATURE, allocates=False)
-def _as_seen(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
-    """The scores are the tokens to come."""
-
-
 @dataclass(frozen=True)
 class Oracle(Prefetcher):
     """All experts that the next layer is about to look up (n: those with most tokens)."""
 
     sees: ClassVar[bool] = True
-    predict = staticmethod(_as_seen)
 
-
-@kernel(PREDICT_SIGNATURE, allocates=False)
-def _by_count(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
-    for e in range(tokens.shape[0]):
-        memory[layer, 0, e] += tokens[e]
-        scores[e] = memory[target, 0, e]
+    @staticmethod
+    @kernel(PREDICT_SIGNATURE, allocates=False)
+    def predict(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+        """The scores are the tokens to come."""
 
 
 @dataclass(frozen=True)
 class Popularity(Prefetcher):
     """Experts by the tokens that chose them since the run began."""
 
-    predict = staticmethod(_by_count)
+    @staticmethod
+    @kernel(PREDICT_SIGNATURE, allocates=False)
+    def predict(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+        for e in range(tokens.shape[0]):
+            memory[layer, 0, e] += tokens[e]
+            scores[e] = memory[target, 0, e]

@@ -13,15 +13,6 @@ from tokentape.policies.kernels import kernel
 from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Floats, Prefetcher
 
 
-@kernel(PREDICT_SIGNATURE, allocates=False)
-def _by_table(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
-    for e in range(tokens.shape[0]):
-        used = weights[e] if params[0] else tokens[e]
-        if used > 0.0:
-            for other in range(tokens.shape[0]):
-                scores[other] += used * memory[target, e, other]
-
-
 @dataclass(frozen=True)
 class Transitions(Prefetcher):
     """Experts by how often the first `profile_frac` of the tape's tokens went to them from those of the event.
@@ -32,7 +23,15 @@ class Transitions(Prefetcher):
 
     profile_frac: float = 0.1
     by_gate: bool = True
-    predict = staticmethod(_by_table)
+
+    @staticmethod
+    @kernel(PREDICT_SIGNATURE, allocates=False)
+    def predict(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+        for e in range(tokens.shape[0]):
+            used = weights[e] if params[0] else tokens[e]
+            if used > 0.0:
+                for other in range(tokens.shape[0]):
+                    scores[other] += used * memory[target, e, other]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,26 +56,6 @@ class Transitions(Prefetcher):
         return found
 
 
-@kernel(PREDICT_SIGNATURE, allocates=False)
-def _by_nearest(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
-    for m in range(memory.shape[0] * (layer == 0)):
-        for e in range(tokens.shape[0]):
-            memory[m, 0, e] *= params[1]
-    for e in range(tokens.shape[0]):
-        memory[layer, 0, e] += weights[e] if params[0] else tokens[e]
-    nearest, found = 0.0, -1
-    for i in range(1, memory.shape[1]):
-        alike = 0.0
-        for m in range(memory.shape[0]):
-            for e in range(tokens.shape[0]):
-                alike += memory[m, 0, e] * memory[m, i, e]
-        if alike > nearest:
-            nearest, found = alike, i
-    if found > 0:
-        for e in range(tokens.shape[0]):
-            scores[e] = memory[target, found, e]
-
-
 @dataclass(frozen=True)
 class ActivationMatrix(Transitions):
     """Experts by the tokens that went to them in the recorded stretch whose counts by layer and expert are most like those of the
@@ -90,7 +69,26 @@ class ActivationMatrix(Transitions):
     by_gate: bool = False
     n_matrices: int = 16
     keep_frac: float = 0.95
-    predict = staticmethod(_by_nearest)
+
+    @staticmethod
+    @kernel(PREDICT_SIGNATURE, allocates=False)
+    def predict(layer, target, tokens, weights, memory, params, scores):  # type: ignore[no-untyped-def]
+        for m in range(memory.shape[0] * (layer == 0)):
+            for e in range(tokens.shape[0]):
+                memory[m, 0, e] *= params[1]
+        for e in range(tokens.shape[0]):
+            memory[layer, 0, e] += weights[e] if params[0] else tokens[e]
+        nearest, found = 0.0, -1
+        for i in range(1, memory.shape[1]):
+            alike = 0.0
+            for m in range(memory.shape[0]):
+                for e in range(tokens.shape[0]):
+                    alike += memory[m, 0, e] * memory[m, i, e]
+            if alike > nearest:
+                nearest, found = alike, i
+        if found > 0:
+            for e in range(tokens.shape[0]):
+                scores[e] = memory[target, found, e]
 
     def __post_init__(self) -> None:
         super().__post_init__()

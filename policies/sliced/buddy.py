@@ -15,30 +15,6 @@ from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router
 
 
-@kernel(CHOOSE_SIGNATURE, allocates=False)
-def _substituted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    k, n_experts, may = uint64(ids.shape[1]), uint64(values.shape[1]), work[0]
-    of_layer = uint64(1) + uint64(layer) * n_experts * n_experts
-    for i in range(uint64(values.shape[0])):
-        for e in range(n_experts):
-            may[e] = values[i, e] > -np.inf and resident[e]  # stand in
-        for j in range(k):
-            ids[i, j] = natural[i, j]
-            if natural[i, j] >= 0:
-                may[uint64(natural[i, j])] = 0
-        for j in range(k):
-            if ids[i, j] < 0 or resident[uint64(ids[i, j])]:
-                continue
-            missing = uint64(ids[i, j])
-            closest, has_buddy = params[0], False
-            for e in range(n_experts):
-                likeness = params[of_layer + missing * n_experts + e]
-                if may[e] and (likeness > closest or (likeness == closest and not has_buddy)):
-                    closest, has_buddy = likeness, True
-                    ids[i, j] = e
-            may[uint64(ids[i, j])] = 0
-
-
 @dataclass(frozen=True, eq=False)
 class Buddy(Router):
     """Of the model's top k, each missing expert by falling rank gives way to its most similar resident expert.
@@ -49,7 +25,30 @@ class Buddy(Router):
 
     similarity: NDArray[np.float32] = field(repr=False)
     threshold: float = 0.5
-    choose = staticmethod(_substituted)
+
+    @staticmethod
+    @kernel(CHOOSE_SIGNATURE, allocates=False)
+    def choose(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        k, n_experts, may = uint64(ids.shape[1]), uint64(values.shape[1]), work[0]
+        of_layer = uint64(1) + uint64(layer) * n_experts * n_experts
+        for i in range(uint64(values.shape[0])):
+            for e in range(n_experts):
+                may[e] = values[i, e] > -np.inf and resident[e]  # stand in
+            for j in range(k):
+                ids[i, j] = natural[i, j]
+                if natural[i, j] >= 0:
+                    may[uint64(natural[i, j])] = 0
+            for j in range(k):
+                if ids[i, j] < 0 or resident[uint64(ids[i, j])]:
+                    continue
+                missing = uint64(ids[i, j])
+                closest, has_buddy = params[0], False
+                for e in range(n_experts):
+                    likeness = params[of_layer + missing * n_experts + e]
+                    if may[e] and (likeness > closest or (likeness == closest and not has_buddy)):
+                        closest, has_buddy = likeness, True
+                        ids[i, j] = e
+                may[uint64(ids[i, j])] = 0
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         wanted = (n_layers, n_experts, n_experts)

@@ -25,23 +25,6 @@ def _spread(values):  # type: ignore[no-untyped-def]
     return rk.from_ordered(high) - rk.from_ordered(low) if high >= low else np.float32(0.0)
 
 
-@kernel(rk.CHOOSE_SIGNATURE, allocates=False)
-def _boosted(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    n, k, keys, mean = uint64(values.shape[1]), uint64(ids.shape[1]), work[0], uint64(2 + 2 * layer)
-    for i in range(uint64(values.shape[0])):
-        row = values[i]
-        params[mean] += _spread(row)
-        params[mean + uint64(1)] += 1.0
-        bonus = np.float32(params[0] * params[mean] / params[mean + uint64(1)])
-        for e in range(n):
-            keys[e] = rk.key_of(row[e] + bonus * np.float32(resident[e]), e)
-        for j in range(min(uint64(int(params[1])), k)):
-            if natural[i, j] >= 0:
-                e = uint64(natural[i, j])
-                keys[e] = rk.key_of(row[e] + bonus, e)
-        rk.take(ids.shape[1], keys, ids[i])
-
-
 @dataclass(frozen=True)
 class CachePrior(rk.Router):
     """Top k by z + strength x D x m; m is 1 for a resident expert and for the model's own top `protect`, else 0.
@@ -53,7 +36,23 @@ class CachePrior(rk.Router):
 
     strength: float = 0.2
     protect: int = 2
-    choose = staticmethod(_boosted)
+
+    @staticmethod
+    @kernel(rk.CHOOSE_SIGNATURE, allocates=False)
+    def choose(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        n, k, keys, mean = uint64(values.shape[1]), uint64(ids.shape[1]), work[0], uint64(2 + 2 * layer)
+        for i in range(uint64(values.shape[0])):
+            row = values[i]
+            params[mean] += _spread(row)
+            params[mean + uint64(1)] += 1.0
+            bonus = np.float32(params[0] * params[mean] / params[mean + uint64(1)])
+            for e in range(n):
+                keys[e] = rk.key_of(row[e] + bonus * np.float32(resident[e]), e)
+            for j in range(min(uint64(int(params[1])), k)):
+                if natural[i, j] >= 0:
+                    e = uint64(natural[i, j])
+                    keys[e] = rk.key_of(row[e] + bonus, e)
+            rk.take(ids.shape[1], keys, ids[i])
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.strength <= 1.0 or self.protect < 0:

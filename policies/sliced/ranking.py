@@ -142,15 +142,14 @@ def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
         chosen[j] = moving
 
 
-@kernel(CHOOSE_SIGNATURE)
-def _natural(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    for i in range(ids.size):
-        ids.flat[i] = natural.flat[i]
-
-
 @dataclass(frozen=True)
 class Stock(Router):
     """Routes as the model does, to its own top k, whatever is resident; the cache keeps what was used last (plain LRU)."""
 
     needs_scores: ClassVar[bool] = False
-    choose = staticmethod(_natural)
+
+    @staticmethod
+    @kernel(CHOOSE_SIGNATURE)
+    def choose(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        for i in range(ids.size):
+            ids.flat[i] = natural.flat[i]

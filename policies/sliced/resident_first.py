@@ -51,28 +51,20 @@ def _resident_first(order, length, protect, resident, ids):  # type: ignore[no-u
                 n += uint64(1)
 
 
-@kernel(CHOOSE_SIGNATURE, allocates=False)
-def _of_top(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    m = min(max(int(params[0]), ids.shape[1]), values.shape[1])
-    for i in range(uint64(values.shape[0])):
-        top_k(values[i], m, work[0], work[1])
-        _resident_first(work[1], uint64(m), uint64(0), resident, ids[i])
-
-
-@kernel(CHOOSE_SIGNATURE, allocates=False)
-def _of_prefix(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
-    for i in range(uint64(values.shape[0])):
-        length = uint64(_prefix(values[i], gates[i], params[0], ids.shape[1], work[0], work[1]))
-        _resident_first(work[1], length, uint64(int(params[1])), resident, ids[i])
-
-
 @dataclass(frozen=True)
 class MaxRank(Router):
     """k experts from the model's top `max_rank`: resident ones by rank, then the rest by rank. max_rank <= k is stock."""
 
     max_rank: int = 12
-    choose = staticmethod(_of_top)
     n_natural: ClassVar[int | None] = 0
+
+    @staticmethod
+    @kernel(CHOOSE_SIGNATURE, allocates=False)
+    def choose(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        m = min(max(int(params[0]), ids.shape[1]), values.shape[1])
+        for i in range(uint64(values.shape[0])):
+            top_k(values[i], m, work[0], work[1])
+            _resident_first(work[1], uint64(m), uint64(0), resident, ids[i])
 
     def __post_init__(self) -> None:
         if self.max_rank < 1:
@@ -91,8 +83,14 @@ class Cumsum(Router):
 
     share_frac: float = 0.7
     protect: int = 2
-    choose = staticmethod(_of_prefix)
     n_natural: ClassVar[int | None] = 0
+
+    @staticmethod
+    @kernel(CHOOSE_SIGNATURE, allocates=False)
+    def choose(layer, values, gates, natural, resident, phase, params, work, ids):  # type: ignore[no-untyped-def]
+        for i in range(uint64(values.shape[0])):
+            length = uint64(_prefix(values[i], gates[i], params[0], ids.shape[1], work[0], work[1]))
+            _resident_first(work[1], length, uint64(int(params[1])), resident, ids[i])
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from tokentape.policies import kernels, lfu
+from tokentape.policies import kernels
+from tokentape.policies.future import next_lookups
 from tokentape.policies.kernels import (
     KEPT,
     Kernel,
@@ -27,6 +28,7 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
+from tokentape.policies.lfu import LFU
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLER = """
@@ -52,7 +54,8 @@ import importlib, sys
 from tokentape.policies.kernels import Kernel, digest
 for name in {names}:
     module = importlib.import_module(name)
-    for kernel in [value for value in vars(module).values() if isinstance(value, Kernel)]:
+    spaces = [module, *(value for value in vars(module).values() if isinstance(value, type) and value.__module__ == name)]
+    for kernel in [value for space in spaces for named in vars(space) if isinstance(value := getattr(space, named), Kernel)]:
         print(kernel.__module__, kernel.__qualname__, digest(kernel))
 print("numba" in sys.modules)
 """
@@ -163,8 +166,8 @@ def test_a_kernel_takes_kernels_and_functions_of_numba() -> None:
 
 
 def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
-    of_module = next(value for value in vars(lfu).values() if isinstance(value, Kernel))
-    assert pickle.loads(pickle.dumps(of_module)) is of_module
+    for kept in (LFU.rank, next_lookups):
+        assert pickle.loads(pickle.dumps(kept)) is kept
 
 
 def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
@@ -178,4 +181,4 @@ def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
     )
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "uint64 _natural\n"
+    assert done.stdout == "uint64 choose\n"
