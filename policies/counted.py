@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tokentape.policies.kernels import array, int32, int64, kernel, tuple_of, uint8, uint32, uint64, void
+from tokentape.policies.kernels import I32, I64, U8, U32, int64, kernel, tuple_of, uint32, uint64, void
 from tokentape.policies.queue import push_back, unlink
 
-_I32, _I64, _U8, _U32 = (array(t, 1) for t in (int32, int64, uint8, uint32))
 ABSENT = 0xFFFFFFFF
 
 
-@kernel(uint64(uint64, uint64, int64, _I64, _U32, _U32, _U32))
+@kernel(uint64(uint64, uint64, int64, I64, U32, U32, U32))
 def _count_behind(before, sentinel, count, counts, order, free, link):  # type: ignore[no-untyped-def]
     """A new, empty list for `count` behind the list `before`; free: [0] how many lists are free, and then which."""
     free[0] -= 1
@@ -27,7 +26,7 @@ def _count_behind(before, sentinel, count, counts, order, free, link):  # type: 
     return made
 
 
-@kernel(void(uint64, uint64, _U32, _U32, _U32))
+@kernel(void(uint64, uint64, U32, U32, U32))
 def _drop_empty(of, sentinel, order, free, link):  # type: ignore[no-untyped-def]
     if link[2 * (sentinel + of)] == sentinel + of:
         unlink(of, order)
@@ -35,7 +34,7 @@ def _drop_empty(of, sentinel, order, free, link):  # type: ignore[no-untyped-def
         free[uint64(free[0])] = of
 
 
-@kernel(tuple_of(_U8, int64)(_I32, _I64, int64, _U32, int64, _I64, _I64, int64))
+@kernel(tuple_of(U8, int64)(I32, I64, int64, U32, int64, I64, I64, int64))
 def run_counted(keys, offsets, capacity, residents, n_resident, n_cached, last, first_lookup):  # type: ignore[no-untyped-def]
     """Looks `keys` up in ONE cache of `capacity` experts, which holds every event; hits (n,) u8, and how many are resident.
 

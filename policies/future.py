@@ -11,13 +11,12 @@ take at most four steps however many experts are resident. Experts that are neve
 
 import numpy as np
 
-from tokentape.policies.kernels import array, boolean, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import I32, I64, U8, U64, boolean, int32, int64, kernel, uint32, uint64, void
 
-_I32, _I64, _U8, _U64 = (array(t, 1) for t in (int32, int64, uint8, uint64))
 RING = 1 << 14  # events, doubled as often as it must be
 
 
-@kernel(_I32(_I32, int64))
+@kernel(I32(I32, int64))
 def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
     """(n,) i32: index of the next lookup of the same key, -1 for none. keys (n,) i32 in 0..n_keys-1."""
     upcoming = np.full(n_keys, -1, np.int32)
@@ -29,7 +28,7 @@ def next_lookups(keys, n_keys):  # type: ignore[no-untyped-def]
     return result
 
 
-@kernel(void(_I32, _I64, int64, int64, boolean, _U8))
+@kernel(void(I32, I64, int64, int64, boolean, U8))
 def run_even(keys, offsets, n_keys, capacity, bypass, hits):  # type: ignore[no-untyped-def]
     """Belady over ONE cache that starts empty and holds `capacity` experts, all of one size, and every event. As `run_future`.
 
@@ -49,7 +48,7 @@ def run_even(keys, offsets, n_keys, capacity, bypass, hits):  # type: ignore[no-
         after, before, gap = longer
 
 
-@kernel(int64(_I32, _I64, int64, boolean, _U8, _I32, _I32, _I32, _I32, _I32), allocates=False)
+@kernel(int64(I32, I64, int64, boolean, U8, I32, I32, I32, I32, I32), allocates=False)
 def _advance_even(keys, offsets, capacity, bypass, hits, last, after, before, gap, state):  # type: ignore[no-untyped-def]
     """Events from the next one on, until the ring is full; the event that it stops at."""
     one_by_one = offsets.shape[0] == 0
@@ -108,14 +107,14 @@ def _highest_bit(word):  # type: ignore[no-untyped-def]
     return bit
 
 
-@kernel(void(uint64, _U64, _U64, _U64, _U64))
+@kernel(void(uint64, U64, U64, U64, U64))
 def _set(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     for level in (bits, tens, hundreds, top):
         level[i >> uint64(6)] |= uint64(1) << (i & uint64(63))
         i >>= uint64(6)
 
 
-@kernel(void(uint64, _U64, _U64, _U64, _U64))
+@kernel(void(uint64, U64, U64, U64, U64))
 def _clear(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     for level in (bits, tens, hundreds, top):
         level[i >> uint64(6)] &= ~(uint64(1) << (i & uint64(63)))
@@ -124,7 +123,7 @@ def _clear(i, bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
             break
 
 
-@kernel(int64(_U64, _U64, _U64, _U64))
+@kernel(int64(U64, U64, U64, U64))
 def _highest(bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     """Index of the highest set bit, -1 if there is none."""
     i = int64(top.shape[0]) - 1
@@ -138,7 +137,7 @@ def _highest(bits, tens, hundreds, top):  # type: ignore[no-untyped-def]
     return int64(found)
 
 
-@kernel(int64(_I32, _I64, int64, _U8, _U64, _U64, _U64, _U64, _U64, _I64))
+@kernel(int64(I32, I64, int64, U8, U64, U64, U64, U64, U64, I64))
 def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_never):  # type: ignore[no-untyped-def]
     """Removes the farthest expert; returns bytes in use after it, or -1 if none is left to remove."""
     if n_never[0]:
@@ -154,7 +153,7 @@ def _evict(keys, sizes, used, resident, never, bits, tens, hundreds, top, n_neve
     return used - sizes[victim]
 
 
-@kernel(void(_I32, _I64, _I32, _I64, int64, boolean, boolean, _U8))
+@kernel(void(I32, I64, I32, I64, int64, boolean, boolean, U8))
 def run_future(keys, offsets, upcoming, sizes, capacity, bypass, keep_overflow, hits):  # type: ignore[no-untyped-def]
     """Belady over ONE cache that starts empty; writes hits (1) and misses (0).
 

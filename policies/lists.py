@@ -5,11 +5,10 @@ hits are told first, in their order, then its misses enter one by one; no member
 size count as libCacheSim's unit objects do. Unsigned indices as in queue.py.
 """
 
-from tokentape.policies.kernels import array, boolean, float64, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import F64, I64, U8, U32, boolean, float64, int64, kernel, uint32, uint64, void
 from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 from tokentape.policies.queue import push_back, unlink
 
-_I64, _U8, _U32, _F64 = (array(t, 1) for t in (int64, uint8, uint32, float64))
 KNOWN = SIEVE, SLRU, S3_FIFO, ARC = range(4)
 N_LISTS = 4
 # Numbers of a cache: bytes on each list; ARC's target for its first; whether anything has left; where SIEVE's hand stands (0: at
@@ -18,7 +17,7 @@ TARGET, HAS_EVICTED, HAND, UNIT, WHICH, FIRST, SECOND, THIRD = range(4, 12)
 N_NUMBERS = 12
 _SMALL, _MAIN, _GHOST = range(3)  # of S3-FIFO; of ARC: recent, frequent, and the ghosts of each
 _RECENT, _FREQUENT, _LEFT_RECENT, _LEFT_FREQUENT = range(4)
-_STATE = (_I64, _I64, _U32, _U8, _U8, _U8, _F64, _I64)
+_STATE = (I64, I64, U32, U8, U8, U8, F64, I64)
 MEMBER = 2  # of `resident`, while its event lasts
 
 
@@ -58,7 +57,7 @@ def _oldest(c, of, sizes, capacity, link, resident, freq, place, numbers, used):
     return node
 
 
-@kernel(int64(uint64, int64, float64, _I64, _F64), allocates=False)
+@kernel(int64(uint64, int64, float64, I64, F64), allocates=False)
 def _share(c, room, share, sizes, numbers):  # type: ignore[no-untyped-def]
     """Bytes of a share of the room, in whole units."""
     unit = int64(numbers[c * uint64(N_NUMBERS) + uint64(UNIT)])

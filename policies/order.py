@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, int64, kernel
+from tokentape.policies.kernels import F64, I64, kernel
 
 RUN = 16  # numbers that are put in order one by one before runs are merged
 
 
-@kernel(array(int64, 1)(array(float64, 1)))
+@kernel(I64(F64))
 def ascending(values):  # type: ignore[no-untyped-def]
     """Places of the values (n,) from the lowest to the highest, equal ones as they stand; none of them NaN."""
     n = values.shape[0]

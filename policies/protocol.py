@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float32, float64, function, int32, int64, record_of, uint8, void
+from tokentape.policies.kernels import F32, I32, I64, U8, float64, function, int64, record_of, void
 
 GIVEN = ("gate", "score")  # what a lookup is told of only where a policy needs it
 
@@ -102,8 +102,7 @@ FLAG, KEEPS, HITS_FIRST, AGES, N_LAYERS, EVEN, N_NAN = range(7)  # of `how`; FLA
 #   keys     (n,) i32  of events one after the other   offsets  (m + 1,) i64  bounds of events; empty: one by one
 #   gates, scores  (n,) f32  or empty                  rank_of  compiled, of RANK_SIGNATURE
 #   hits     (n,) u8  out, 1 for a hit
-_F32 = array(float32, 1)
-LOOK_UP = void(int64, int64, array(int32, 1), array(int64, 1), _F32, _F32, function(RANK_SIGNATURE), CACHE, array(uint8, 1))
+LOOK_UP = void(int64, int64, I32, I64, F32, F32, function(RANK_SIGNATURE), CACHE, U8)
 SHRINK = void(CACHE)  # experts leave until every cache holds no more than its capacity
 
 

@@ -5,10 +5,8 @@ this is the textbook cache. Memory: 8 B of links and 9 B of state per expert, on
 unsigned: numba then leaves out the test for negative ones, which more than doubles the speed.
 """
 
-from tokentape.policies.kernels import array, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import I32, U8, U32, int64, kernel, uint32, uint64, void
 from tokentape.policies.protocol import EVEN, FLAG, HITS_FIRST, KEEPS, LOOK_UP, SHRINK
-
-_I32, _U8, _U32 = (array(t, 1) for t in (int32, uint8, uint32))
 
 
 @kernel(inline="always")
@@ -43,7 +41,7 @@ def _enter(key, sentinel, link, resident, sizes, used, c):  # type: ignore[no-un
     used[c] += sizes[key]
 
 
-@kernel(void(_I32, _I32, uint64, uint64, _U32, _U8, _U8), allocates=False)
+@kernel(void(I32, I32, uint64, uint64, U32, U8, U8), allocates=False)
 def _run_full(keys, cache_of, n_keys, begin, link, resident, hits):  # type: ignore[no-untyped-def]
     """LRU from lookup `begin` on, over caches that are full of experts of one size: the expert that moves to the back is the key
     where it hits, else the one in front, so that no branch waits for what hits. Both ends of the list stay in registers."""

@@ -9,7 +9,7 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, function, int64, kernel, uint32, uint64, void
+from tokentape.policies.kernels import F64, I64, U32, float64, function, int64, kernel, uint32, uint64, void
 from tokentape.policies.protocol import (
     AGES,
     CACHE,
@@ -24,7 +24,6 @@ from tokentape.policies.protocol import (
     Candidate,
 )
 
-_I64, _U32 = (array(t, 1) for t in (int64, uint32))
 SPARE = 8  # numbers of a cache's tree beside two for each of its experts
 # A tree: the place that leaves first; how many leaves there are; the place that was left last, whose `key_of` is the one left
 # before it; the leaves, the nodes over four of them each, those over four of these, and so on.
@@ -50,7 +49,7 @@ def _rank_of(order):  # type: ignore[no-untyped-def]
     return np.int64(order ^ ((order >> 63) & int64(0x7FFF_FFFF_FFFF_FFFF))).view(np.float64)
 
 
-@kernel(void(uint64, uint64, uint64, uint64, _U32, _I64, _I64), allocates=False)
+@kernel(void(uint64, uint64, uint64, uint64, U32, I64, I64), allocates=False)
 def _settle(place, winner, base, root, tree, order, latest):  # type: ignore[no-untyped-def]
     """Writes at a leaf who stands there, `place` or nobody, and in the nodes above it who leaves first now."""
     at, n, start = place - base, uint64(tree[root + uint64(N_LEAVES)]), root + uint64(LEAVES)
@@ -77,7 +76,7 @@ def _is_first_of_four(place, base, root, tree):  # type: ignore[no-untyped-def]
     return n == uint64(1) or tree[root + uint64(LEAVES) + ((n + uint64(3)) & ~uint64(3)) + ((place - base) >> uint64(2))] == place
 
 
-@kernel(void(uint64, _U32, _I64, _I64), allocates=False)
+@kernel(void(uint64, U32, I64, I64), allocates=False)
 def _settle_all(root, tree, order, latest):  # type: ignore[no-untyped-def]
     """All nodes, by the leaves."""
     n, start = uint64(tree[root + uint64(N_LEAVES)]), root + uint64(LEAVES)
@@ -153,7 +152,7 @@ def _rank_anew(c, base, root, now, at_layer, rank_of, cache):  # type: ignore[no
     _settle_all(root, cache.link, cache.order, cache.latest)
 
 
-@kernel(void(int64, array(float64, 1), function(RANK_SIGNATURE), CACHE), allocates=False)
+@kernel(void(int64, F64, function(RANK_SIGNATURE), CACHE), allocates=False)
 def see_profile(now, counted, rank_of, cache):  # type: ignore[no-untyped-def]
     """What was counted beforehand is there before event `now`, and all residents are ranked by it. counted: (K,)."""
     for key in range(counted.shape[0]):

@@ -1,10 +1,10 @@
 """The uniform kernel: a resident expert drawn uniformly leaves; residents sit in one dense array per cache."""
 
-from tokentape.policies.kernels import array, int64, kernel, uint32, uint64
+from tokentape.policies.kernels import U64, int64, kernel, uint32, uint64
 from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 
 
-@kernel(uint64(array(uint64, 1)), allocates=False)
+@kernel(uint64(U64), allocates=False)
 def _draw(state):  # type: ignore[no-untyped-def]
     """Next 64-bit number of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); state (1,) u64."""
     state[0] += uint64(0x9E3779B97F4A7C15)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, boolean, float64, function, int8, int64, kernel, void
+from tokentape.policies.kernels import F64_2D, array, boolean, float64, function, int8, int64, kernel, void
 from tokentape.policies.order import ascending
 
 Bits = NDArray[np.int8]
@@ -25,7 +25,7 @@ N_WIDTHS = MOST - FEWEST + 1
 # split(losses, budget, bits)
 #   losses  (n, 4) f64  loss of each expert at 1, 2, 3 and 4 bits, by falling importance
 #   budget  i64         bits beyond 1 per expert, 0..3n          bits (n,) i8  out: 1 to 4 each
-RULE_SIGNATURE = void(array(float64, 2), int64, array(int8, 1))
+RULE_SIGNATURE = void(F64_2D, int64, array(int8, 1))
 
 
 def budget_bits(n: int, mean_bits: float) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, int64, kernel, uint64, void
+from tokentape.policies.kernels import F64_2D, I64, float64, int64, kernel, uint64, void
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
@@ -23,7 +23,7 @@ def drawn(seed, salt, position, now):  # type: ignore[no-untyped-def]
     return float64(z >> uint64(11)) * 2.0**-53
 
 
-@kernel(void(int64, array(int64, 1), array(float64, 2)))
+@kernel(void(int64, I64, F64_2D))
 def _draw_prompt(seed, salts, ranks):  # type: ignore[no-untyped-def]
     for g in range(ranks.shape[0]):
         for position in range(ranks.shape[1]):

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, boolean, float64, int32, int64, kernel, uint8, void
+from tokentape.policies.kernels import I32, I64, U8, boolean, float64, int64, kernel, void
 
 WORD_BYTES = 2  # KV and layer inputs are stored in 16 bits
 # tally (5,) i64: distinct tokens retained, popular ones, (token, head) pairs retained, those in KV form, tokens in x form
 DISTINCT, POPULAR, PAIRS, KV_PAIRS, X_TOKENS = range(5)
-_I32, _U8, _I64 = array(int32, 1), array(uint8, 1), array(int64, 1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def pays(widths: Widths, accounting: str) -> bool:
     return False
 
 
-@kernel(void(_I32, _U8, _I64, int64, int64, float64, boolean))
+@kernel(void(I32, U8, I64, int64, int64, float64, boolean))
 def enter(held, is_x, tally, position, n_heads, theta, stores_x):  # type: ignore[no-untyped-def]
     """All heads take the token at `position`, which makes it popular. held (n,): heads that retain each; is_x (n,): its form."""
     is_popular = n_heads > theta * n_heads
@@ -64,7 +63,7 @@ def enter(held, is_x, tally, position, n_heads, theta, stores_x):  # type: ignor
     tally[X_TOKENS] += is_x[position]
 
 
-@kernel(void(_I32, _U8, _I64, int64, int64, float64))
+@kernel(void(I32, U8, I64, int64, int64, float64))
 def leave(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
     """One head drops the token."""
     before = held[position]
@@ -79,7 +78,7 @@ def leave(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyp
         is_x[position] = 0
 
 
-@kernel(void(_I32, _U8, _I64, int64, int64, float64))
+@kernel(void(I32, U8, I64, int64, int64, float64))
 def judge(held, is_x, tally, position, n_heads, theta):  # type: ignore[no-untyped-def]
     """A token as it leaves the recent window: its layer input stays if it is popular, else come its keys and values."""
     if is_x[position] and not held[position] > theta * n_heads:

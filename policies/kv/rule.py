@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float32, float64, int32, int64, void
+from tokentape.policies.kernels import F32_2D, F64, I32, int64, void
 
 Floats = NDArray[np.float64]
 
@@ -23,8 +23,7 @@ Floats = NDArray[np.float64]
 #   total      (S,) f64  in and out: what is accumulated; 0 for the newest token
 #   rank       (S,) f64  out: the lowest leaves              memory     (S, m) f32  in and out: `memory` numbers per slot
 #   salt       i64       differs between layers and heads    params     (p,) f64  the policy's parameters
-_F64 = array(float64, 1)
-WEIGH_SIGNATURE = void(_F64, array(int32, 1), int64, _F64, _F64, array(float32, 2), int64, _F64)
+WEIGH_SIGNATURE = void(F64, I32, int64, F64, F64, F32_2D, int64, F64)
 UNLIMITED = 2**31 - 1
 
 

@@ -7,17 +7,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from tokentape.policies.kernels import array, float64, int64, kernel, uint8, void
+from tokentape.policies.kernels import F64, U8, array, int64, kernel, uint8, void
 from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats
 
-_U8, _F64 = (array(t, 1) for t in (uint8, float64))
 _I64_IN, _U8_IN = (array(t, 1, readonly=True) for t in (int64, uint8))  # the loop's own
 # where(layer, keys, counts, resident, near, params): an event's experts; what computes near is neither looked up nor admitted
 #   layer     i64       MoE layer                    keys    (u,) i64  experts, in order of last mention
 #   counts    (u,) i64  tokens of the event on each  resident (E,) u8  of the layer, in the fast tier
 #   near      (u,) u8   out, zeros before            params  (p,) f64  the policy's parameters
-WHERE_SIGNATURE = void(int64, _I64_IN, _I64_IN, _U8_IN, _U8, _F64)
+WHERE_SIGNATURE = void(int64, _I64_IN, _I64_IN, _U8_IN, U8, F64)
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float64, int64, kernel, total, uint8
+from tokentape.policies.kernels import F64, I64, U8, int64, kernel, total
 from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats, shares
 
-_F64, _I64, _U8 = (array(t, 1) for t in (float64, int64, uint8))
 # migrate(counts, average, resident, capacity, params) -> experts that crossed the link for this layer-step
 #   counts    (E,) i64  tokens of the batch on each expert in this layer-step
 #   average   (E,) f64  in and out: the layer's memory; `start_average` before the first step
 #   resident  (E,) u8   in and out: on the GPU while the step computes; at most `capacity`
 #   capacity  i64       experts per layer         params (p,) f64  the policy's parameters
-MIGRATE_SIGNATURE = int64(_I64, _F64, _U8, int64, _F64)
+MIGRATE_SIGNATURE = int64(I64, F64, U8, int64, F64)
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def migrated(migrate, counts, average, resident, capacity, params):  # type: ign
     return n_moved
 
 
-@kernel(int64(_I64, _U8))
+@kernel(int64(I64, U8))
 def _take_busiest(counts, resident):  # type: ignore[no-untyped-def]
     """Makes the expert with most tokens resident, of those that are not; returns its tokens, 0 where none has any."""
     best = -1

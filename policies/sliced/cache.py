@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tokentape.policies.kernels import array, boolean, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies.kernels import I64, U8, U32, boolean, int64, kernel, uint64, void
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.queue import push_back, unlink
 
 LSB_POLICIES = ("on_pressure", "after_use")
-_I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
 
 
 def _widths(pair: str) -> dict[str, int]:
@@ -53,14 +52,14 @@ class SlicedCache:
         return f"MAT{self.bits_high}{self.bits_low}"
 
 
-@kernel(void(uint64, uint64, _U32), allocates=False)
+@kernel(void(uint64, uint64, U32), allocates=False)
 def refresh(node, end, link):  # type: ignore[no-untyped-def]
     """Moves a member to the end."""
     unlink(node, link)
     push_back(node, end, link)
 
 
-@kernel(uint64(uint64, int64, _U32, _I64), allocates=False)
+@kernel(uint64(uint64, int64, U32, I64), allocates=False)
 def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     """The least recently used member that is not pinned, `end` if there is none."""
     node = uint64(link[2 * end + 1])
@@ -69,7 +68,7 @@ def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     return node
 
 
-@kernel(int64(int64, int64, int64, int64, uint64, int64, _U32, _U32, _U8, _U8, _I64), allocates=False)
+@kernel(int64(int64, int64, int64, int64, uint64, int64, U32, U32, U8, U8, I64), allocates=False)
 def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
     """Evicts until at most `allowed` bytes are used; returns the bytes used. Pinned slices must fit `allowed`."""
     while used > allowed:
@@ -86,7 +85,7 @@ def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link,
     return used
 
 
-@kernel(int64(int64, int64, uint64, boolean, int64, int64, _U8, _U8, _U32, _U32), allocates=False)
+@kernel(int64(int64, int64, uint64, boolean, int64, int64, U8, U8, U32, U32), allocates=False)
 def drop(used, key, end, whole, msb_bytes, lsb_bytes, msb_in, lsb_in, msb_link, lsb_link):  # type: ignore[no-untyped-def]
     """Removes a resident expert's LSB slice if it has one, and with `whole` its MSB slice too; returns the bytes used."""
     if lsb_in[key]:

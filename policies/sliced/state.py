@@ -4,7 +4,7 @@ sizes (13,) i64, fixed: what is cached and counted. limits (7,) f64, fixed: thre
 tokens (n, 3) i64 and credit (n,) f64, advanced: of every request. pulls (2,) f64, advanced: what a soft budget has learnt.
 """
 
-from tokentape.policies.kernels import array, float64, int64, tuple_of, uint8, uint32
+from tokentape.policies.kernels import F64, F64_2D, I64, I64_2D, U8, U32, tuple_of
 
 # sizes
 CAPACITY, MSB, LSB, HIGH, IS_SLICED, IS_HIGH, AFTER_USE, SKIPS_LSB, FREE_STEPS, BUDGET, WARMUP, REROUTES, NATURAL = range(13)
@@ -25,13 +25,11 @@ NO_BUDGET, HARD, SOFT = range(3)
 EMPTY, LAST, RANDOM, PREDICTIVE = range(4)
 BEFORE_FIRST = 2**31 - 1  # LAST_LAYER where no token is under way: any layer begins one
 
-_F64, _I64, _U8, _U32 = (array(t, 1) for t in (float64, int64, uint8, uint32))
-_I64_2D = array(int64, 2)
 # sizes, limits, clock, tokens, credit, pulls; params of the router and as they start; counted (3, K) of the prompts under way;
 # draws (g, K): keys in random order, one row per generation; the cache (cache.py): msb_link, lsb_link, msb_in, lsb_in, pin,
 # lsb_token; free to use: seen (2, E), work (2, E), natural and chosen (1, k), phase (1,) of a decode,
 # lowest (2, L): keys that leave first.
 SLICED = tuple_of(
-    _I64, _F64, _I64, _I64_2D, _F64, _F64, _F64, _F64, array(float64, 2), _I64_2D, _U32, _U32, _U8, _U8, _I64, _I64, _I64_2D,
-    _I64_2D, _I64_2D, _I64_2D, _U8, _I64_2D,
+    I64, F64, I64, I64_2D, F64, F64, F64, F64, F64_2D, I64_2D, U32, U32, U8, U8, I64, I64, I64_2D,
+    I64_2D, I64_2D, I64_2D, U8, I64_2D,
 )  # fmt: skip

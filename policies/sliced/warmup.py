@@ -11,12 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tokentape.policies.kernels import array, int64, kernel, uint8, uint32, void
+from tokentape.policies.kernels import I64, U8, U32, int64, kernel, void
 from tokentape.policies.order import ascending
 from tokentape.policies.sliced import state as at
 from tokentape.policies.sliced.event import drop_used_lsb
-
-_I64, _U8, _U32 = (array(t, 1) for t in (int64, uint8, uint32))
 
 
 class Warmup:
@@ -61,7 +59,7 @@ class PCW(Warmup):
             raise ValueError(f"pcw: lsb_share_frac {self.lsb_share_frac} must lie in 0..1")
 
 
-@kernel(_I64(_U32))
+@kernel(I64(U32))
 def in_order(link):  # type: ignore[no-untyped-def]
     """Members of a list of the cache, least recently used first."""
     end = link.shape[0] // 2 - 1
@@ -74,7 +72,7 @@ def in_order(link):  # type: ignore[no-untyped-def]
     return members[:n].copy()
 
 
-@kernel(void(_I64, _U32, _U8))
+@kernel(void(I64, U32, U8))
 def _hold(keys, link, is_in):  # type: ignore[no-untyped-def]
     """A list holds exactly these keys, least recently used first."""
     is_in[:] = 0
