@@ -77,15 +77,12 @@ class AttentionCapture(Hooked):
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
         stack.callback(self.take)
-        stack.callback(self._unregister)
+        for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+            stack.callback(functions._global_mapping.pop, self._name, None)
         stack.callback(self.model.set_attn_implementation, former)
         self.model.set_attn_implementation(self._name)
         if self.model.config._attn_implementation != self._name:
             raise ValueError(f"{type(self.model).__name__}: its attention cannot be replaced; leave attention out of --tables")
-
-    def _unregister(self) -> None:
-        ALL_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
-        ALL_MASK_ATTENTION_FUNCTIONS._global_mapping.pop(self._name, None)
 
     def _mask(self, *args: Any, **kwargs: Any) -> Any:
         return eager_mask(*args, **kwargs)

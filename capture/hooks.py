@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
 
-class Hooked(ABC):
+class Hooked:
     """Context manager of hooks, and of what else is put into a model; all of it leaves at the end, also where entering fails."""
 
     _stack: ExitStack
 
-    @abstractmethod
     def _enter(self, stack: ExitStack) -> None:
-        """Puts it in; `stack` gets what takes it out."""
+        """Puts in what is to be in the model, nothing where a class has none of its own; `stack` gets what takes it out."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:

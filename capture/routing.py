@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,17 +51,14 @@ class RoutingCapture(Hooked):
     def _enter(self, stack: ExitStack) -> None:
         stack.callback(self._seen.clear)
         for layer, block in self.blocks.items():
-            stack.enter_context(block.router.register_forward_hook(self._hook(layer, block), prepend=self.is_first))
+            stack.enter_context(block.router.register_forward_hook(partial(self._keep, layer, block), prepend=self.is_first))
 
-    def _hook(self, layer: int, block: MoeBlock) -> Any:
-        def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            choice = read_choice(block, output)
-            if layer not in self._checked:
-                _check_contract(block, layer, choice)
-                self._checked.add(layer)
-            self._seen.append(choice)
-
-        return keep
+    def _keep(self, layer: int, block: MoeBlock, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        choice = read_choice(block, output)
+        if layer not in self._checked:
+            _check_contract(block, layer, choice)
+            self._checked.add(layer)
+        self._seen.append(choice)
 
     def take(self, keep: torch.Tensor | None = None) -> RoutingStep:
         """The pass since the last call, copied to the host. keep: (n,) bool, the tokens that are not padding; None: all."""

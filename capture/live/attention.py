@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,14 +71,11 @@ class KV(AttentionCapture, Slot):
         super()._enter(stack)
         stack.callback(self._forget)
         for layer, module in self.recomputing.items():
-            stack.enter_context(module.register_forward_pre_hook(self._input_of(layer), with_kwargs=True))
+            stack.enter_context(module.register_forward_pre_hook(partial(self._keep, layer), with_kwargs=True))
 
-    def _input_of(self, layer: int) -> Any:
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self._active is not None:
-                self._active.layers[layer].inputs.add(args, kwargs)  # type: ignore[union-attr]
-
-        return keep
+    def _keep(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._active is not None:
+            self._active.layers[layer].inputs.add(args, kwargs)  # type: ignore[union-attr]
 
     def _forget(self) -> None:
         self.current = self._active = self._coming = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ class StackedExperts(Hooked):
         stack.callback(self.copy_of.clear)
         for layer, experts in self.experts.items():
             self._widen(stack, layer, experts)
-            stack.enter_context(experts.register_forward_pre_hook(self._hook(layer, experts), with_kwargs=True))
+            stack.enter_context(experts.register_forward_pre_hook(partial(self._send, layer), with_kwargs=True))
 
     @torch.no_grad()
     def _widen(self, stack: ExitStack, layer: int, experts: nn.Module) -> None:
@@ -83,18 +84,16 @@ class StackedExperts(Hooked):
                 made = self.stacked(layer, name) if weights.ndim == 3 else torch.cat([weights.detach()] * self.n_copies)
                 _replace(stack, experts, name, nn.Parameter(made, requires_grad=False))
 
-    def _hook(self, layer: int, experts: nn.Module) -> Any:
-        def send(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-            copy = self.copy_of.pop(layer, None)
-            if copy is None:
-                return args, kwargs
-            n_experts = n_experts_of(experts) // self.n_copies
-            if "top_k_index" in kwargs:
-                return args, {**kwargs, "top_k_index": kwargs["top_k_index"] + n_experts * copy.to(kwargs["top_k_index"])}
-            states, ids, *rest = args
-            return (states, ids + n_experts * copy.to(ids), *rest), kwargs
-
-        return send
+    def _send(self, layer: int, experts: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The experts' arguments, every selection's id that of its copy."""
+        copy = self.copy_of.pop(layer, None)
+        if copy is None:
+            return args, kwargs
+        n_experts = n_experts_of(experts) // self.n_copies
+        if "top_k_index" in kwargs:
+            return args, {**kwargs, "top_k_index": kwargs["top_k_index"] + n_experts * copy.to(kwargs["top_k_index"])}
+        states, ids, *rest = args
+        return (states, ids + n_experts * copy.to(ids), *rest), kwargs
 
 
 def on_inputs(experts: nn.Module, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,9 +87,6 @@ class Step:
 
 class Slot(Hooked):
     """A decision inside a model; what it is told does nothing unless it says so."""
-
-    def _enter(self, stack: ExitStack) -> None:
-        """Nothing of its own lies in the model."""
 
     @property
     def measured(self) -> dict[str, float]:
@@ -206,16 +203,13 @@ class Inside(Hooked):
             stack.enter_context(self.drafter)
         routed = [slot for slot in self.slots if isinstance(slot, RouterSlot)]
         for index, (layer, block) in enumerate(find_blocks(self.model).items() if routed else ()):
-            stack.enter_context(block.router.register_forward_hook(self._hook(index, layer, block, routed)))
+            stack.enter_context(block.router.register_forward_hook(partial(self._ask, routed, index, layer, block)))
 
-    def _hook(self, index: int, layer: int, block: MoeBlock, routed: list[RouterSlot]) -> Any:
-        def apply(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            choice = Choice(layer, block, output, self.coming)
-            for slot in routed:
-                slot.route(index, choice)
-            return (choice.logits, choice.weights, choice.ids) if choice.is_changed else None
-
-        return apply
+    def _ask(self, routed: list[RouterSlot], index: int, layer: int, block: MoeBlock, module: Any, args: Any, output: Any) -> Any:
+        choice = Choice(layer, block, output, self.coming)
+        for slot in routed:
+            slot.route(index, choice)
+        return (choice.logits, choice.weights, choice.ids) if choice.is_changed else None
 
     @property
     def measured(self) -> dict[str, float]:

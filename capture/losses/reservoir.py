@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,23 +83,20 @@ class Reservoirs(Hooked):
 
     def _enter(self, stack: ExitStack) -> None:
         for layer, experts in self._modules.items():
-            stack.enter_context(experts.register_forward_pre_hook(self._hook(layer), with_kwargs=True))
+            stack.enter_context(experts.register_forward_pre_hook(partial(self._keep, layer), with_kwargs=True))
 
     def before(self, coming: Pass) -> None:
         """A pass of a prompt comes, whose padding does not count."""
         self._mask = coming.keep
 
-    def _hook(self, layer: int) -> Any:
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            states, ids = args[0], kwargs["top_k_index"] if "top_k_index" in kwargs else args[1]
-            if self._mask is not None:
-                real = self._mask.to(states.device)
-                states, ids = states[real], ids[real]
-            self._of[layer, POOL].add(states, ids)
-            for expert in ids.unique().tolist():
-                self._of[layer, expert].add(states[(ids == expert).any(dim=1)])
-
-        return keep
+    def _keep(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        states, ids = args[0], kwargs["top_k_index"] if "top_k_index" in kwargs else args[1]
+        if self._mask is not None:
+            real = self._mask.to(states.device)
+            states, ids = states[real], ids[real]
+        self._of[layer, POOL].add(states, ids)
+        for expert in ids.unique().tolist():
+            self._of[layer, expert].add(states[(ids == expert).any(dim=1)])
 
     def rows(self, layer: int, expert: int) -> Rows:
         """The expert's sample, a fifth of it held out. Raises ValueError for too little text, and where numbers overflow."""

@@ -32,15 +32,13 @@ Coming = Callable[[list[int], int], Pass]  # the pass of these nodes as inputs, 
 
 
 class Drafter(Hooked):
-    """pool, pools: of drafters that are confined to a pool of experts; runs_target: its passes are passes of the target."""
+    """pool, pools: of drafters that are confined to a pool of experts, a slot of the model that they draft for; runs_target: its
+    passes are passes of the target."""
 
     pool: Pool | None = None
     pools: Pools | None = None
     runs_target = False
     shape = Shape()  # of its drafts
-
-    def _enter(self, stack: ExitStack) -> None:
-        """Its pool is a slot of the model that it drafts for (capture/live/slots.py)."""
 
     def begin(self, number: int, prompt: np.ndarray | None) -> None:
         """A new group of requests comes, `number` the first of them; prompt: (L, E) selections in their prompts, for a pool."""

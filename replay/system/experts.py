@@ -161,7 +161,7 @@ class ExpertSlots:
         n_layers, n_experts = rec.ids.shape[1], rec.geometry.n_experts
         policy, place = system.residency, self.place
         cache = None if policy is None or policy.kind == "future" else self.cache_of(policy)
-        of_cache = cache.kernels() if cache else (*KERNELS["queue"], LFU.rank)
+        of_cache: Arguments = cache.kernels() if cache else (*KERNELS["queue"], LFU.rank)
         state = cache.state if cache else zeros_of(CACHE)._replace(resident=np.ones(n_layers * n_experts, np.uint8))
         by_event = place if isinstance(place, EventPlacement) else NearIfRare()
         where, where_params = dispatcher_of(by_event.where, WHERE_SIGNATURE), numbers_of(by_event)
