@@ -66,8 +66,7 @@ def pieces(tensor: StoredTensor, is_input_first: bool, most_values: int) -> Iter
         handle.seek(tensor.begin)
         for first in range(0, n_rows, rows_per_read):
             n = min(rows_per_read, n_rows - first)
-            values = _floats(handle, tensor, n * n_inputs).reshape(n, n_inputs)
-            _refuse_not_finite(tensor, values, first * n_inputs)
+            values = _floats(handle, tensor, first * n_inputs, n * n_inputs).reshape(n, n_inputs)
             if not is_input_first:
                 yield values
                 continue
@@ -76,21 +75,21 @@ def pieces(tensor: StoredTensor, is_input_first: bool, most_values: int) -> Iter
                 yield np.ascontiguousarray(values[:, start : start + step].T)
 
 
-def _floats(handle: Any, tensor: StoredTensor, n: int) -> np.ndarray:
-    """The next n values, f32."""
+def _floats(handle: Any, tensor: StoredTensor, first: int, n: int) -> np.ndarray:
+    """The next n values, f32, of which the first is number `first` of the tensor."""
     kind = FLOATS[tensor.dtype]
     values = np.fromfile(handle, kind, n)
     if values.size < n:
         raise ValueError(f"{tensor.path}: ends inside {tensor.name}; fetch the file again")
-    return (values.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else values.astype(np.float32, copy=False)
-
-
-def _refuse_not_finite(tensor: StoredTensor, values: np.ndarray, first: int) -> None:
+    values = (
+        (values.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else values.astype(np.float32, copy=False)
+    )
     finite = np.isfinite(values)
     if not finite.all():
         flat = int(np.argmin(finite))
         at = [int(i) for i in np.unravel_index(first + flat, tensor.shape)]
         raise ValueError(f"{tensor.path}: {tensor.name} holds {values.flat[flat]} at {at}; weights must be finite")
+    return values
 
 
 def _files(model: str) -> list[Path]:

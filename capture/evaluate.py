@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -74,21 +74,17 @@ def items_of(dataset: str, n: int, seed: int = 0) -> list[Item]:
 # ---------------------------------------------------------------------------------------------------------- bits per byte
 
 
-def _windows(ids: list[int], start_id: int | None, size: int) -> Iterator[tuple[list[int], list[int]]]:
-    """(inputs, targets) that predict each token of a document once; the first from `start_id` where there is one."""
-    stream = ids if start_id is None or ids[:1] == [start_id] else [start_id, *ids]
-    for start in range(0, len(stream) - 1, size):
-        piece = stream[start : start + size + 1]
-        yield piece[:-1], piece[1:]
-
-
 @torch.inference_mode()
 def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, progress: Report) -> dict[str, Any]:
     tokenizer, model = loaded.tokenizer, loaded.model
     size = min(loaded.source.context or MAX_WINDOW, MAX_WINDOW)
     start_id = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     of_document = (prompt_ids(document, tokenizer, loaded.source.model_id) for document in documents)
-    windows = [w for ids in of_document for w in _windows(ids, start_id, size)]
+    windows: list[tuple[list[int], list[int]]] = []  # inputs and targets, which predict each token of a document once
+    for ids in of_document:
+        stream = ids if start_id is None or ids[:1] == [start_id] else [start_id, *ids]
+        pieces = (stream[start : start + size + 1] for start in range(0, len(stream) - 1, size))
+        windows += [(piece[:-1], piece[1:]) for piece in pieces]
     if not windows:
         raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
     windows.sort(key=lambda w: -len(w[0]))

@@ -30,7 +30,10 @@ def geometry(model: PreTrainedModel) -> Geometry:
     Raises ValueError naming the layer that is not recorded as the config or the layer's own experts have it.
     """
     said, blocks = stated(model), find_blocks(model)
-    _check_layers(type(model).__name__, said, blocks)
+    for layer in sorted(set(said.moe_layers) ^ set(blocks)):
+        differs = f"has no experts, but {blocks[layer].name} holds some" if layer in blocks else "has experts, but none is found"
+        how = "how this model is built is not known: nothing is recorded"
+        raise ValueError(f"{type(model).__name__}: by its config layer {layer} {differs}; {how}")
     if not blocks:
         return said
     n_experts, top_k = _probe(model, blocks)
@@ -52,15 +55,6 @@ def stated(model: PreTrainedModel) -> Geometry:
     """As the config alone has it. Raises ValueError naming a field."""
     config = model.config.to_dict()
     return from_config(config | {"architectures": config.get("architectures") or [type(model).__name__]})
-
-
-def _check_layers(name: str, stated: Geometry, blocks: Mapping[int, MoeBlock]) -> None:
-    for layer in sorted(set(stated.moe_layers) ^ set(blocks)):
-        is_stated = layer in stated.moe_layers
-        differs = "has experts, but none is found" if is_stated else f"has no experts, but {blocks[layer].name} holds some"
-        raise ValueError(
-            f"{name}: by its config layer {layer} {differs}; how this model is built is not known: nothing is recorded"
-        )
 
 
 @torch.inference_mode()

@@ -91,7 +91,9 @@ def find(name: str) -> Source:
         if not (path / "config.json").is_file():
             raise ValueError(f"{name}: no config.json in this directory; give a model saved by save_pretrained")
         config = _one_line(name, lambda: AutoConfig.from_pretrained(path, trust_remote_code=False))
-        return Source(EMBEDDED if name == EMBEDDED else name, str(path), _directory_fingerprint(path), config)
+        files = [p for p in path.iterdir() if p.suffix in (*READ_SUFFIXES, ".safetensors") and p.is_file()]
+        files += (path / CHAT_TEMPLATES).glob("*.jinja")
+        return Source(EMBEDDED if name == EMBEDDED else name, str(path), _fingerprint(files, path), config)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         wanted = f"give {EMBEDDED!r}, a local directory, a .gguf file, or a hub id owner/name"
         raise ValueError(f"unknown model {name!r}{_nearest(name) or ';'} {wanted}")
@@ -219,31 +221,19 @@ def _nearest(name: str) -> str:
     return nearest(name, [EMBEDDED, *(p.parent.name for p in Path().glob("*/config.json"))])
 
 
-def _directory_fingerprint(folder: Path) -> str:
-    """SHA-256 over name, size and content of all files that from_pretrained may read; of large weights, samples."""
-    files = [p for p in folder.iterdir() if p.suffix in (*READ_SUFFIXES, ".safetensors") and p.is_file()]
-    return _fingerprint([*files, *(folder / CHAT_TEMPLATES).glob("*.jinja")], folder)
-
-
 def _fingerprint(files: list[Path], folder: Path) -> str:
+    """SHA-256 over name, size and content of files that from_pretrained may read; of weights of 64 MiB or more, 64 KiB every 4
+    MiB from the head, and the tail: 1/64 of any checkpoint."""
     digest = hashlib.sha256()
     for path in sorted(files):
-        digest.update(f"{path.relative_to(folder).as_posix()}:{path.stat().st_size}\n".encode())
-        for piece in _pieces(path):
-            digest.update(piece)
+        size = path.stat().st_size
+        digest.update(f"{path.relative_to(folder).as_posix()}:{size}\n".encode())
+        is_sampled = path.suffix in (".safetensors", ".gguf") and size >= WHOLE_BYTES
+        with path.open("rb") as handle:
+            for start in (*range(0, size, STRIDE_BYTES), size - SAMPLE_BYTES) if is_sampled else (0,):
+                handle.seek(start)
+                digest.update(handle.read(SAMPLE_BYTES if is_sampled else -1))
     return digest.hexdigest()
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    """The whole file; of weights of 64 MiB or more, 64 KiB every 4 MiB from the head, and the tail: 1/64 of any checkpoint."""
-    size = path.stat().st_size
-    with path.open("rb") as handle:
-        if path.suffix not in (".safetensors", ".gguf") or size < WHOLE_BYTES:
-            yield handle.read()
-            return
-        for start in (*range(0, size, STRIDE_BYTES), size - SAMPLE_BYTES):
-            handle.seek(start)
-            yield handle.read(SAMPLE_BYTES)
 
 
 def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -310,12 +310,18 @@ def _table_bytes(settings: CaptureSettings, geometry: Geometry, n_requests: int)
 def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
     """Prompts as token ids. A prompt with a question, or in a chat template, keeps its end, a document its beginning.
 
-    Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens. For table losses a
-    document is all its pieces of the prompt's length. Raises ValueError for a prompt without tokens, or with one that the model
-    does not have.
+    Teacher-forced, a question is followed by the data set's own solution, a document by its own next tokens. For table losses
+    prompts are pieces of their length: the first of every item, then the second ones, and so on. Raises ValueError for a prompt
+    without tokens, or with one that the model does not have.
     """
     if "losses" in planned.settings.tables:
-        found = _calibration(planned, tokenizer)
+        size, pieces = planned.settings.max_prompt_tokens, list[list[tuple[int, ...]]]()
+        for item in planned.items:
+            whole = replace(item, prompt=item.prompt + (item.solution or ""))
+            ids = datasets.prompt_ids(whole, tokenizer, planned.settings.model, planned.settings.chat_template)
+            pieces.append([tuple(ids[start : start + size]) for start in range(0, len(ids), size)])
+        taken = [piece for row in zip_longest(*pieces) for piece in row if piece]
+        found = [Request(i, ids, 0) for i, ids in enumerate(taken[: planned.settings.max_requests])]
     else:
         found = [_request(i, item, planned.settings, tokenizer) for i, item in enumerate(planned.items)]
     largest = max((max(*request.prompt_ids, *(request.forced or ()), 0) for request in found), default=0)
@@ -323,18 +329,6 @@ def requests(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]
         n_rows, remedy = planned.geometry.vocab, "give the model's own tokenizer"
         raise ValueError(f"{planned.settings.model}: its tokenizer gives token {largest}, the model has {n_rows}; {remedy}")
     return found
-
-
-def _calibration(planned: Plan, tokenizer: PreTrainedTokenizerBase) -> list[Request]:
-    """At most max_requests prompts: the first piece of every item, then the second ones, and so on."""
-    size = planned.settings.max_prompt_tokens
-    pieces: list[list[tuple[int, ...]]] = []
-    for item in planned.items:
-        whole = replace(item, prompt=item.prompt + (item.solution or ""))
-        ids = datasets.prompt_ids(whole, tokenizer, planned.settings.model, planned.settings.chat_template)
-        pieces.append([tuple(ids[start : start + size]) for start in range(0, len(ids), size)])
-    taken = [piece for row in zip_longest(*pieces) for piece in row if piece]
-    return [Request(i, ids, 0) for i, ids in enumerate(taken[: planned.settings.max_requests])]
 
 
 def _request(number: int, item: Item, settings: CaptureSettings, tokenizer: PreTrainedTokenizerBase) -> Request:

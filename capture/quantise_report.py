@@ -6,8 +6,10 @@ Errors are of weights, not of answers: those take a live model. Reads by capture
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,20 +49,8 @@ class Row:
     total_vs_bf16_frac: float
 
 
-@dataclass
-class _Sums:
-    """What a row is made of, added up piece by piece."""
-
-    n_weights: int = 0
-    n_groups: int = 0
-    squares: float = 0.0  # of w
-    approximate_squares: float = 0.0  # of w'
-    products: float = 0.0  # w w'
-    squared_errors: float = 0.0
-
-    def add(self, other: _Sums) -> None:
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+# What a row is made of, added up piece by piece; squares: of w, near_squares: of w', products: w w'.
+SUMMED = ("n_weights", "n_groups", "squares", "near_squares", "products", "squared_errors")
 
 
 def report(
@@ -85,14 +75,14 @@ def report(
     tensors = _matching(everything, only, model)
     turned = _input_first(everything)
     move, most_values = _mover(device)
-    totals: dict[str, dict[tuple[MAT, str], _Sums]] = {}
+    totals: dict[str, dict[tuple[MAT, str], Counter[str]]] = {}
     done, total = 0, sum(tensor.n_values for tensor in tensors)
     for tensor in tensors:
         groups = ("all",) if by == "all" else (_layer(tensor.name), "all")
         for piece in pieces(tensor, tensor.name in turned, most_values):
             for key, part in _measure(move(piece), pairs, chosen, group):
                 for name in groups:
-                    totals.setdefault(name, {}).setdefault(key, _Sums()).add(part)
+                    totals.setdefault(name, {}).setdefault(key, Counter()).update(part)
             done += piece.size
             if show:
                 show(done, total, tensor.name)
@@ -102,7 +92,7 @@ def report(
 
 def _measure(
     w: Array, pairs: Sequence[MAT], schemes: Mapping[str, Scheme], group: int
-) -> Iterator[tuple[tuple[MAT, str], _Sums]]:
+) -> Iterator[tuple[tuple[MAT, str], dict[str, float]]]:
     """((pair, scheme), sums) of one piece w (rows, inputs); every width is quantised once."""
     xp = namespace(w)
     n_rows, n_inputs = w.shape
@@ -117,22 +107,24 @@ def _measure(
             near = scheme.values(made[key], pair.dropped).reshape(-1)
             error = near - flat
             sums = (float(xp.vdot(*two)) for two in ((near, near), (near, flat), (error, error)))
-            yield (pair, name), _Sums(n_rows * n_inputs, n_rows * -(-n_inputs // group), squares, *sums)
+            found = (n_rows * n_inputs, n_rows * -(-n_inputs // group), squares, *sums)
+            yield (pair, name), dict(zip(SUMMED, found, strict=True))
 
 
-def _row(name: str, pair: MAT, scheme: str, sums: _Sums) -> Row:
-    msb, lsb = stored_bytes(sums.n_weights, sums.n_groups, pair, SCHEMES[scheme])
-    norm = (sums.squares * sums.approximate_squares) ** 0.5
+def _row(name: str, pair: MAT, scheme: str, sums: Mapping[str, Any]) -> Row:
+    n_weights, n_groups, squares, near_squares, products, squared_errors = (sums[of] for of in SUMMED)
+    msb, lsb = stored_bytes(n_weights, n_groups, pair, SCHEMES[scheme])
+    norm = (squares * near_squares) ** 0.5
     return Row(
         tensors=name,
         pair=str(pair),
         scheme=scheme,
-        n_weights=sums.n_weights,
-        relative_mse=sums.squared_errors / sums.squares if sums.squares else 0.0,  # zeros are quantised without error
-        cosine=sums.products / norm if norm else 0.0,
+        n_weights=n_weights,
+        relative_mse=squared_errors / squares if squares else 0.0,  # zeros are quantised without error
+        cosine=products / norm if norm else 0.0,
         msb_bytes=msb,
         lsb_bytes=lsb,
-        total_vs_bf16_frac=(msb + lsb) / (BF16_BYTES * sums.n_weights),
+        total_vs_bf16_frac=(msb + lsb) / (BF16_BYTES * n_weights),
     )
 
 

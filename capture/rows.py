@@ -29,7 +29,11 @@ def request_table(
     """Table `requests`. prompts: token ids of each prompt, where they are known; blocks: of the prompt's prefix. Without arrivals
     they came one after another."""
     n = np.size(n_prompt)
-    hashes = [None] * n if prompts is None else [None if of is None else _sha256(of) for of in prompts]
+    hashes = (
+        [None] * n
+        if prompts is None
+        else [None if of is None else hashlib.sha256(np.asarray(of, "<i4").tobytes()).hexdigest() for of in prompts]
+    )
     columns: dict[str, pa.Array] = {
         "request_id": numbers(np.arange(n) if ids is None else ids, np.uint32),
         "dataset": words([dataset] * n),
@@ -45,10 +49,6 @@ def request_rows(requests: Sequence[Request], outcomes: Sequence[Outcome], datas
     """Table `requests` of what a model has run."""
     prompts, outputs = [r.prompt_ids for r in requests], [len(o.output_ids) for o in outcomes]
     return request_table([*map(len, prompts)], outputs, dataset, ids=[r.request_id for r in requests], prompts=prompts)
-
-
-def _sha256(ids: ArrayLike) -> str:
-    return hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest()
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, pl
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.rows import rows_of
 from tokentape.capture.shard import ShardRecorder
-from tokentape.capture.speculation.drafters import Drafter, drafter_of
+from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.tape import RoundRecorder
 from tokentape.policies.compact import compacted
 from tokentape.warehouse.geometry import Geometry
@@ -85,7 +85,13 @@ def capture(
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
     writer.remove_stale()
     writer.remove_incomplete(settings.tables)
-    _refuse_without_room(estimate(settings, store, planned), store)
+    found = estimate(settings, store, planned)
+    if not found.fits:
+        raise OSError(
+            f"the tape may take {_size(found.total_bytes)} ({_size(found.largest[1])} in {found.largest[0]}) and {store.uri} has "
+            f"{_size(found.free_bytes or 0)} free; lower --max-requests or --max-new-tokens, leave out --tables scores or "
+            "attention, or give --store on another disk"
+        )
     loaded = loaded or models.load(planned.source, settings.device, settings.dtype, settings.device_map, settings.quantization)
     try:
         return _recorded(planned, loaded, writer, progress)
@@ -129,7 +135,9 @@ def _record_requests(
         windows: list[int] = []
         wants_routing = bool({"routing", "scores"} & set(settings.tables))
         if settings.speculation is not None:
-            inside = Inside(loaded.model, drafter=_drafter(planned, loaded))
+            on = (settings.device, settings.dtype, settings.device_map)
+            small = None if planned.small is None else models.load(planned.small, *on)
+            inside = Inside(loaded.model, drafter=drafter_of(loaded, settings.speculation, small, settings.seed))
             if wants_routing and inside.slots:
                 natural = attached.enter_context(RoutingCapture(loaded.model, with_scores=False, is_first=True))
             attached.enter_context(inside)
@@ -192,24 +200,6 @@ def _compact(tables: Mapping[str, pa.Table], rule: str | None, params: Mapping[s
         scores = rows_of(compacted(exact, rows["layer"].to_numpy(), rule, params, top_k))
         made[name] = rows.drop_columns("scores").append_column("scores", scores)
     return made
-
-
-def _drafter(planned: Plan, loaded: models.Loaded) -> Drafter:
-    settings = planned.settings
-    assert settings.speculation is not None
-    on = (settings.device, settings.dtype, settings.device_map)
-    small = None if planned.small is None else models.load(planned.small, *on)
-    return drafter_of(loaded, settings.speculation, small, settings.seed)
-
-
-def _refuse_without_room(found: Estimate, store: Store) -> None:
-    if not found.fits:
-        assert found.free_bytes is not None
-        raise OSError(
-            f"the tape may take {_size(found.total_bytes)} ({_size(found.largest[1])} in {found.largest[0]}) and {store.uri} has "
-            f"{_size(found.free_bytes)} free; lower --max-requests or --max-new-tokens, leave out --tables scores or attention, "
-            "or give --store on another disk"
-        )
 
 
 def _size(n_bytes: int) -> str:

@@ -64,7 +64,9 @@ def record(
             for n, answer in enumerate(answers, n_done + 1):
                 line = json.dumps(answer).encode() + b"\n"
                 if not any(told.search(line) for told in TOLD):
-                    raise ValueError(f"{base}: response {n} has no routed experts; start the server with {_flags(engine)}")
+                    also = " or --per-request-spec-decode-metrics detailed" if engine == "vllm" else ""
+                    flags = f"--enable-return-routed-experts{also}"
+                    raise ValueError(f"{base}: response {n} has no routed experts; start the server with {flags}")
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
@@ -82,10 +84,6 @@ def _model(url: str, stopped: Event) -> str:
         return str(told["data"][0]["id"])
     except (LookupError, TypeError) as error:
         raise ValueError(f"{url}: names no model; give the address of an OpenAI-compatible server") from error
-
-
-def _flags(engine: str) -> str:
-    return "--enable-return-routed-experts" + (" or --per-request-spec-decode-metrics detailed" if engine == "vllm" else "")
 
 
 def _whole_lines(path: Path) -> int:

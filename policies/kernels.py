@@ -240,7 +240,13 @@ def numbers_of(policy: Any) -> Any:
 def digest(kernel: Kernel) -> str:
     """Of what the machine code of a kernel follows from, but for the versions of numba and Python and the processor."""
     reached: dict[int, Kernel] = {}
-    parts = [part for each in _reached(kernel, reached) for part in _parts(each)]
+    parts = list[Any]()
+    for each in _reached(kernel, reached):
+        parts.append((each.__qualname__, each._signature, sorted(each._options.items())))
+        for code in _codes(each._written.__code__):
+            constants = [part for part in code.co_consts if not isinstance(part, CodeType)]
+            parts.append((code.co_code, code.co_varnames, code.co_names, constants))
+        parts += ((name, _constant(value)) for name, value in _names(each).items())
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
@@ -254,14 +260,6 @@ def _reached(kernel: Kernel, reached: dict[int, Kernel]) -> Iterator[Kernel]:
                 yield from _reached(value, reached)
 
 
-def _parts(kernel: Kernel) -> Iterator[Any]:
-    yield kernel.__qualname__, kernel._signature, sorted(kernel._options.items())
-    for code in _codes(kernel._written.__code__):
-        yield code.co_code, code.co_varnames, code.co_names, [part for part in code.co_consts if not isinstance(part, CodeType)]
-    for name, value in _names(kernel).items():
-        yield name, _constant(value)
-
-
 def _constant(value: Any) -> Any:
     """A value that numba compiles in; of what it knows itself, such as functions of numpy, the name."""
     if isinstance(value, np.ndarray):
@@ -269,13 +267,8 @@ def _constant(value: Any) -> Any:
     if isinstance(value, (bool, int, float, complex, str, bytes, tuple, np.generic, Type)) or value is None:
         return value
     if isinstance(value, type):
-        return value.__qualname__, _fields(value)
+        return value.__qualname__, getattr(value, "_fields", ())  # of a NamedTuple, in the order in which a kernel finds them
     return getattr(value, "__qualname__", type(value).__qualname__)
-
-
-def _fields(kind: type) -> tuple[str, ...]:
-    """Of a NamedTuple, in the order in which a kernel finds them."""
-    return getattr(kind, "_fields", ())
 
 
 def _names(kernel: Kernel) -> dict[str, Any]:

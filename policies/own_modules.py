@@ -35,9 +35,13 @@ class Own(NamedTuple):
         return self.file or ", ".join(self.folders or ())
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Path, mine: dict[str, Own] | None = None) -> str:
     """Hash of the file and of all its own modules, wherever they lie. Raises ValueError if one is missing or no Python."""
-    return _sha256(path, own_modules(path))
+    digest = hashlib.sha256(path.read_bytes())
+    for name, own in sorted((own_modules(path) if mine is None else mine).items()):
+        source = Path(own.file).read_bytes() if own.file else b""
+        digest.update(f"\0{name}\0{len(source)}\0".encode() + source)
+    return digest.hexdigest()
 
 
 def own_modules(path: Path) -> dict[str, Own]:
@@ -72,7 +76,7 @@ def load(path: Path) -> ModuleType:
         raise ValueError(f"{path}: no such file; give a policy as path/to/file.py:ClassName")
     with _LOCK:
         mine = own_modules(path)
-        name = f"tokentape_own_{path.stem}_{_sha256(path, mine)[:16]}"
+        name = f"tokentape_own_{path.stem}_{sha256(path, mine)[:16]}"
         if name in sys.modules:
             return sys.modules[name]
         _FINDER.take(mine, path)
@@ -149,14 +153,6 @@ def _own(name: str, found: dict[str, Own], beside: str) -> Own | None:
     own = Own(spec.origin, None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations))
     lies = Path(own.file or own.folders[0]).resolve()  # type: ignore[index]  # one of the two is there
     return None if _INSTALLED & set(lies.parts) else own
-
-
-def _sha256(path: Path, mine: dict[str, Own]) -> str:
-    digest = hashlib.sha256(path.read_bytes())
-    for name, own in sorted(mine.items()):
-        source = Path(own.file).read_bytes() if own.file else b""
-        digest.update(f"\0{name}\0{len(source)}\0".encode() + source)
-    return digest.hexdigest()
 
 
 def _imported(file: str, package: str) -> Iterator[str]:

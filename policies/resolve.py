@@ -75,7 +75,9 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
                 return made
     if not any(kind in _IN_ORDER or scalar_of(kind) for kind in kinds):
         return value  # a type of the policy's own
-    raise ValueError(f"{where}={_short(value)} is not {' or '.join(map(_word, kinds))}")
+    given = f"array of {value.shape}" if isinstance(value, np.ndarray) else value
+    named = ("an array, which its caller gives" if scalar_of(kind) else f"of type {kind.__name__}" for kind in kinds)
+    raise ValueError(f"{where}={given} is not {' or '.join(map(_WORDS.get, kinds, named))}")
 
 
 _hints = lru_cache(maxsize=256)(get_type_hints)
@@ -130,12 +132,3 @@ def _params_of(policy: Any, prefix: str = "") -> dict[str, Any]:
 
 def _name_in(names: Mapping[str, type], part: Any) -> str:
     return next(name for name, kind in names.items() if type(part) is kind)
-
-
-def _short(value: Any) -> str:
-    return f"array of {value.shape}" if isinstance(value, np.ndarray) else str(value)
-
-
-def _word(kind: Any) -> str:
-    other = "an array, which its caller gives" if scalar_of(kind) else f"of type {kind.__name__}"
-    return _WORDS.get(kind, other)

@@ -43,21 +43,17 @@ def topk_from_scores(
     leave the choice open; here the lower id wins, an engine may differ.
     Raises ValueError for an unknown rule, NaN scores or a layer without bias.
     """
-    wide, k = _checked(scores, rule, params), int(params["top_k"])
-    ids = np.argsort(-ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
-    weights = weights_of(wide, ids, rule, params, layer).astype(np.float32)
-    ids, weights = by_weight(ids, weights)
-    return ids.astype(np.uint16), weights
-
-
-def _checked(scores: np.ndarray, rule: str, params: Mapping[str, Any]) -> np.ndarray:
     if rule not in RULES:
         raise ValueError(f"score rule {rule!r}: scores cannot be turned into a top-k; known rules: {', '.join(RULES)}")
     if np.isnan(scores).any():
         raise ValueError(f"scores hold NaN (first in row {int(np.isnan(scores).any(axis=-1).argmax())}); record them again")
     if not 0 < int(params["top_k"]) <= scores.shape[-1]:
         raise ValueError(f"top_k {params['top_k']} must lie in 1..{scores.shape[-1]} (experts per layer)")
-    return scores.astype(np.float64)
+    wide, k = scores.astype(np.float64), int(params["top_k"])
+    ids = np.argsort(-ranking(wide, rule, params, layer), axis=-1, kind="stable")[:, :k]
+    weights = weights_of(wide, ids, rule, params, layer).astype(np.float32)
+    ids, weights = by_weight(ids, weights)
+    return ids.astype(np.uint16), weights
 
 
 def ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:

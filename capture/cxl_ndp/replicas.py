@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of
 from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
-from tokentape.capture.losses.run import Calibrated, calibrated
+from tokentape.capture.losses.run import calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
 from tokentape.policies.replicas import WIDTHS
@@ -40,7 +38,12 @@ class ReplicaExperts(StackedExperts):
 
     @torch.inference_mode()
     def _fill(self, loaded: Loaded, tape: Tape) -> None:
-        of_tape = _calibration(loaded, tape) if self.method == "gptq" else None
+        of_tape = None  # every expert, with the rows that the tape's losses were calibrated on
+        if self.method == "gptq":
+            recorded = tape.manifest.settings
+            settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
+            prompts = requests(plan(settings), loaded.tokenizer)
+            of_tape = calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size)
         places = [(layer, index) for layer, module in self.experts.items() for index in range(n_experts_of(module))]
         for layer, index in places:
             module, x = self.experts[layer], next(of_tape).x if of_tape else None
@@ -52,11 +55,3 @@ class ReplicaExperts(StackedExperts):
 
     def stacked(self, layer: int, name: str) -> torch.Tensor:
         return self._stacks[layer, name]
-
-
-def _calibration(loaded: Loaded, tape: Tape) -> Iterator[Calibrated]:
-    """Every expert, with the rows that the tape's losses were calibrated on."""
-    recorded = tape.manifest.settings
-    settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
-    prompts = requests(plan(settings), loaded.tokenizer)
-    return calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size)

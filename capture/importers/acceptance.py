@@ -56,7 +56,11 @@ def import_acceptance(path: str | Path, store: Store, max_bytes: int = DEFAULT_M
     model = words(body.get("model") or "unknown", f"{where}: model")
     settings = {"importer": "acceptance", "model": model}
     source = Source(path, (raw, json.dumps(settings, sort_keys=True).encode()), model, NO_MODEL, None, settings)
-    return write_tape(store, source, _tables({name: np.concatenate(parts) for name, parts in columns.items()}, lengths), flags)
+    made = {name: np.concatenate(parts) for name, parts in columns.items()}
+    none = {name: pa.nulls(n_rounds) for name in ("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id")}
+    rounds = {**made, **none, "n_verified": made["n_drafted"], "is_clipped": pa.array(np.zeros(n_rounds, bool))}
+    requests = request_table(lengths["n_prompt_tokens"], lengths["n_output_tokens"])
+    return write_tape(store, source, {"requests": requests, "rounds": pa.table(rounds)}, flags)
 
 
 def _stats(body: dict[str, Any]) -> dict[str, Any] | None:
@@ -98,11 +102,3 @@ def _list(stats: dict[str, Any], name: str, where: str) -> np.ndarray:
         raise BadImport(f"{where}: {name} is missing; {AS_SENT}")
     most = U32 if name == "acceptance_histogram" else _MOST_DRAFTED
     return np.array([whole(value, f"{where}: {name}", most) for value in values], np.int64)
-
-
-def _tables(columns: dict[str, np.ndarray], lengths: dict[str, list[int]]) -> dict[str, pa.Table]:
-    n_rounds, requests = len(columns["round"]), request_table(lengths["n_prompt_tokens"], lengths["n_output_tokens"])
-    none = {name: pa.nulls(n_rounds) for name in ("layer", "pool", "hotness", "next_pool", "entered", "bonus_token_id")}
-    is_clipped = pa.array(np.zeros(n_rounds, bool))
-    rounds = {**columns, **none, "n_verified": columns["n_drafted"], "is_clipped": is_clipped}
-    return {"requests": requests, "rounds": pa.table(rounds)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, U32, BadImport, json_file, read, reason, shown, words
 from tokentape.warehouse.geometry import Geometry
@@ -25,7 +24,10 @@ def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
     shipped = config.get("config") if isinstance(config, dict) else None
     config = shipped or config
     try:
-        _check(text_config(config))
+        for field, value in text_config(config).items():  # geometry is made of lists as long as they say
+            number = value if type(value) in (int, float) else 0
+            if not math.isfinite(number) or abs(number) > _MOST.get(field, U32):
+                raise ValueError(f"{field} is {shown(value)}, more than any model has")
         geometry = from_config(config)
     except (ValueError, AttributeError, TypeError, LookupError, ArithmeticError) as error:
         raise BadImport(f"{path}: {reason(error)}; {_WANTED}") from error
@@ -33,11 +35,3 @@ def moe_config(path: Path) -> tuple[bytes, str, Geometry]:
         raise BadImport(f"{path}: a model without routed experts; give the config.json of the model that was served")
     name = path.stem if shipped else config.get("_name_or_path") or geometry.architecture
     return raw, words(name, f"{path}: _name_or_path"), geometry
-
-
-def _check(config: dict[str, Any]) -> None:
-    """Raises ValueError naming the first number that no model has: geometry is made of lists as long as they say."""
-    for field, value in config.items():
-        number = value if type(value) in (int, float) else 0
-        if not math.isfinite(number) or abs(number) > _MOST.get(field, U32):
-            raise ValueError(f"{field} is {shown(value)}, more than any model has")

@@ -91,7 +91,11 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
 
     arrival, n_prompt, n_output = (rows[name] for name in form.columns)
     counts = {"n_prompt_tokens": whole_column(n_prompt, where), "n_output_tokens": whole_column(n_output, where)}
-    return pl.DataFrame({"arrival_s": _seconds(arrival, files[0], where) * form.unit_s, **counts})
+    if arrival.str.contains(_MOMENT).any():
+        came = _since_first(arrival, files[0], where)
+    else:
+        came = span(finite_column(arrival, where, "a number of seconds or a date and time"), str(files[0]))
+    return pl.DataFrame({"arrival_s": came * form.unit_s, **counts})
 
 
 def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
@@ -126,16 +130,9 @@ def _blocks(line: dict[str, Any], n_prompt: int, form: Form, where: str) -> list
     return [whole(block, f"{where}: a hash id") for block in blocks]
 
 
-def _seconds(column: pl.Series, path: Path, where: Row) -> pl.Series:
-    """Seconds from the first arrival on, from numbers or from dates with times. Raises BadImport naming the row."""
-    wanted = "a number of seconds or a date and time"
-    if column.str.contains(_MOMENT).any():
-        return _since_first(column, path, where)
-    return span(finite_column(column, where, wanted), str(path))
-
-
 def _since_first(column: pl.Series, path: Path, where: Row) -> pl.Series:
-    """The same of dates with times; all with a time zone or all without: one that is left out could be any."""
+    """Seconds from the first arrival on, of dates with times; all with a time zone or all without: one that is left out could be
+    any. Raises BadImport naming the row."""
     names = dict(zip("1234", ("date", "time", "decimals", "zone"), strict=True))
     parts = column.str.extract_groups(_MOMENT).struct.unnest().rename(names)
     local = (parts["date"] + " " + parts["time"]).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)

@@ -86,8 +86,10 @@ class KVLayer(CacheLayerMixin):
         if self.takes_back:
             n_held = self.n_tentative
             self.tentative = np.concatenate([self.tentative, self.coming[-n:]])
-            for name, x in given.items():
-                self._append(name, x, n_held)
+            for name, x in given.items():  # behind the slots, after the n_held that are there
+                written = self.storage.write(x, (self.index, name), is_prompt=False)
+                held = self._behind.get(name) if n_held else None
+                self._behind[name] = list(written) if held is None else [torch.cat(p, 2) for p in zip(held, written, strict=True)]
             return self._read(key_states.device, len(self.tentative))
         if n != 1:
             raise ValueError(f"{ONE_BY_ONE} (a pass of {n} came)")
@@ -311,12 +313,6 @@ class KVLayer(CacheLayerMixin):
         room = plane.new_zeros((*plane.shape[:2], n, plane.shape[-1]))
         room[:, :, : plane.shape[2]] = plane
         return room
-
-    def _append(self, name: str, x: torch.Tensor, n_held: int) -> None:
-        """Puts tokens behind the slots, after the n_held that are there."""
-        written = self.storage.write(x, (self.index, name), is_prompt=False)
-        held = self._behind.get(name) if n_held else None
-        self._behind[name] = list(written) if held is None else [torch.cat(p, 2) for p in zip(held, written, strict=True)]
 
     def _insert(self, name: str, written: Planes, slots: np.ndarray) -> None:
         planes = self.planes[name]

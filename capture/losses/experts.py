@@ -68,16 +68,12 @@ def replicas(expert: Expert, x: torch.Tensor | None, method: str, group: int = G
     """
     if method not in METHODS:
         raise ValueError(f"unknown quantiser {method!r}; known: {', '.join(METHODS)}")
-    if method == "gptq":
-        assert x is not None
-        yield from _by_gptq(expert, x, group)
+    if method == "rtn":
+        for bits in WIDTHS:
+            up, down = (levels(w, bits, group).nearest(w) for w in (expert.up, expert.down))
+            yield bits, replace(expert, up=up, down=down)
         return
-    for bits in WIDTHS:
-        up, down = (levels(w, bits, group).nearest(w) for w in (expert.up, expert.down))
-        yield bits, replace(expert, up=up, down=down)
-
-
-def _by_gptq(expert: Expert, x: torch.Tensor, group: int) -> Iterator[tuple[int, Expert]]:
+    assert x is not None
     before_up, meant = Gptq(x), expert.inner(x)
     for bits in WIDTHS:
         rounded_up = replace(expert, up=before_up(expert.up, levels(expert.up, bits, group)))

@@ -73,7 +73,8 @@ def synthesize(
         raise ValueError(
             f"{model} is dense: it has no experts to route to; give a mixture-of-experts model (`tokentape models list`)"
         )
-    per_request = _values(geometry, settings)
+    width = geometry.n_experts if settings.scores else geometry.top_k
+    per_request = settings.length.n_inputs * len(geometry.moe_layers) * width  # numbers in a request's widest column
     if per_request > MOST_VALUES:
         raise ValueError(
             f"a request of {settings.length.n_inputs:,} tokens holds {per_request:,} numbers, {MOST_VALUES:,} are the most; "
@@ -90,11 +91,6 @@ def synthesize(
         writer.discard()
         raise
     return writer.trace_id
-
-
-def _values(geometry: Geometry, settings: SynthesisSettings) -> int:
-    """Numbers in a request's widest column."""
-    return settings.length.n_inputs * len(geometry.moe_layers) * (geometry.n_experts if settings.scores else geometry.top_k)
 
 
 def _trace_id(model: str, geometry: Geometry, settings: SynthesisSettings, drawn: Profile) -> str:

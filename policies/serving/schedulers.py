@@ -19,7 +19,6 @@ class Static:
         at_least_one(self, "max_prompts")
 
     def rule(self, n_layers: int) -> BatchRule:
-        """As Scheduler."""
         return BatchRule(UNLIMITED, False, may_split=False, waits_for_idle=True, max_prompts=self.max_prompts)
 
 
@@ -34,7 +33,6 @@ class Continuous:
         at_least_one(self, "cap_tokens")
 
     def rule(self, n_layers: int) -> BatchRule:
-        """As Scheduler."""
         return BatchRule(self.cap_tokens, False, may_split=False)
 
 
@@ -51,7 +49,6 @@ class Chunked:
         at_least_one(self, "chunk_tokens")
 
     def rule(self, n_layers: int) -> BatchRule:
-        """As Scheduler."""
         return BatchRule(self.chunk_tokens, True, may_split=True)
 
 
