@@ -108,7 +108,6 @@ def capture(
 
 
 def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress: Callable[[Progress], None] | None) -> str:
-    """Writes the planned tape and returns its trace id."""
     settings, todo = planned.settings, requests(planned, loaded.tokenizer)
     with models.suitable_threads(loaded.model):
         geometry = measure.geometry(loaded.model)

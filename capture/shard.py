@@ -126,7 +126,6 @@ class ShardRecorder:
         return self.n_last if coming.kind == "prefill" else 0
 
     def record(self, done: Pass) -> None:
-        """One forward pass that has just run."""
         if self.routing is not None:
             self._steps.append(self.routing.take(done.keep))
         if self.natural is not None:

@@ -49,7 +49,6 @@ class Type:
 
     @property
     def of_numba(self) -> Any:
-        """As numba has it."""
         from numba import types
 
         of = [part.of_numba if isinstance(part, Type) else part for part in self.of]
@@ -93,7 +92,6 @@ OF_TABLE = void(F64_2D)  # what policies/machine_code.py makes
 
 
 def tuple_of(*of: Type) -> Type:
-    """A tuple of these types, in this order."""
     return Type("Tuple", of)
 
 

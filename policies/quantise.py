@@ -38,7 +38,6 @@ class Quantised:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the weights."""
         return tuple(self.codes.shape)
 
     @property

@@ -125,7 +125,6 @@ def name_of(kind: str, policy: Any) -> str:
 
 
 def is_path(name: str) -> bool:
-    """True for `file.py:Class`."""
     return ".py:" in name
 
 
@@ -165,7 +164,6 @@ def blamed(kind: str, name: str | None) -> Iterator[None]:
 
 
 def _own_file(kind: str, name: str) -> Path | None:
-    """The file of a policy that is not shipped."""
     if is_path(name):
         return Path(name.rpartition(":")[0])
     point = None if name in shipped(kind) else installed().get(name)

@@ -80,7 +80,6 @@ class System:
         return own
 
     def without(self, slot: str) -> System:
-        """The same with that slot off."""
         return replace(
             self,
             policies={of: policy for of, policy in self.policies.items() if of != slot},
@@ -174,7 +173,6 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the systems that ship."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 

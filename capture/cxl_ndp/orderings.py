@@ -48,7 +48,6 @@ class Lab:
         return CXLNDPRun(policy, *made_of, **asdict(self.bench.cut))
 
     def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
-        """A row of table `quality`."""
         return evaluate_inside(self.bench.loaded, DATASET, replace(self._run(method, policy), plain=self.plain), self.seed)
 
     def perplexity(self, method: str, rule: str, bits: float, loss_weight: str = "none") -> float:

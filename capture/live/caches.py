@@ -366,12 +366,10 @@ class KVCache(Cache):
             layer.coming = np.fromiter(positions, np.int64)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """See KVLayer.crop."""
         for layer in self.layers:
             layer.crop(tokens_to_remove)
 
     def commit(self, offsets: list[int]) -> None:
-        """See KVLayer.commit."""
         for layer in self.layers:
             layer.commit(offsets)
 

@@ -129,7 +129,6 @@ class Sliced(Rerouting):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What was counted, as columns of table `quality`."""
         n = max(1, self.totals["tokens"])
         of_token = {f"{name}_per_token": self.totals[name] / n for name in ("flash_bytes", "dram_bytes")}
         return {"miss_frac": self.miss_frac} | of_token | seen_by_replay(self.totals)
@@ -267,7 +266,6 @@ class Placed(RouterSlot):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What was counted, as columns of table `quality`."""
         t = self.totals
         return {"hot_frac": t["hot"] / max(1, t["selected"]), "table_loss": t["table_loss"] / max(1, t["cold"])}
 

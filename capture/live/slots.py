@@ -213,7 +213,6 @@ class Inside(Hooked):
 
     @property
     def measured(self) -> dict[str, float]:
-        """What the slots counted, as columns of table `quality`."""
         return {name: value for slot in self.slots for name, value in slot.measured.items()}
 
     def new_cache(self, pads: list[int], takes_back: bool) -> Any:
@@ -222,7 +221,6 @@ class Inside(Hooked):
         return next((cache for cache in made if cache is not None), None)
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """A new group of requests comes."""
         for slot in self.slots:
             slot.begin(requests)
 

@@ -36,7 +36,6 @@ class Context:
     rho: float
 
     def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
-        """As RouterLogits."""
         tokens = stream(seed, _TOKENS, request, layer)
         base = np.log(tokens.dirichlet(np.full(n_experts, self.concentration))).astype(np.float32)
         shift = tokens.standard_normal(n_experts, np.float32)

@@ -38,7 +38,6 @@ def calibration() -> tuple[Sequence[int], Length]:
 
 
 def default_generator() -> Generator:
-    """The generator of a model without a fit."""
     return Generator(**{name: number["value"] for name, number in _SHIPPED["generator"].items()})
 
 

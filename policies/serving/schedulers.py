@@ -91,7 +91,6 @@ class Disaggregated:
         at_least_one(self, "chunk_tokens", "kv_bytes_per_s")
 
     def prefill_rule(self, n_layers: int) -> BatchRule:
-        """The rule of the engine that processes prompts."""
         return Chunked(self.chunk_tokens).rule(n_layers)
 
     def decode_rule(self, n_layers: int) -> BatchRule:

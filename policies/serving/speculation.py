@@ -58,7 +58,6 @@ class Speculation:
         return cls(n_nodes, tuple(float((lengths >= n).mean()) for n in range(1, n_nodes + 1)), draft_s)
 
     def chances(self) -> NDArray[np.float64]:
-        """(d,) the survival, as `accepted` takes it."""
         return np.array(self.survival, np.float64)
 
 

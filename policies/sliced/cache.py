@@ -48,13 +48,11 @@ class SlicedCache:
 
     @property
     def name(self) -> str:
-        """MAT84 and its like."""
         return f"MAT{self.bits_high}{self.bits_low}"
 
 
 @kernel(void(uint64, uint64, U32), allocates=False)
 def refresh(node, end, link):  # type: ignore[no-untyped-def]
-    """Moves a member to the end."""
     unlink(node, link)
     push_back(node, end, link)
 

@@ -103,7 +103,6 @@ class State:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all resident slices."""
         return int(self._clock[at.USED])
 
     @property
