@@ -10,8 +10,6 @@ drops the matrix before the next layer runs. Its mask function is registered wit
 and attention silently stops being causal. On exit the former implementation is back.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ block without a router, or a layer with two of them, is refused by name. So a Mo
 what its experts are then given is checked by capture/measure.py on a pass.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

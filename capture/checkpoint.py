@@ -5,8 +5,6 @@ little-endian; a JSON header of {name: {dtype, shape, data_offsets}}; the data. 
 memory: the process never holds more of a checkpoint than the piece it works on.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

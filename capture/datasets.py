@@ -5,8 +5,6 @@ and, where present, what follows it from `solution`, `continuation`, `completion
 number. A list of `messages` is a chat: the prompt is all up to its last answer, which follows it. Knows no tokenizer.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping

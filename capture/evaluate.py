@@ -6,8 +6,6 @@ answer (math, recall, records with `####` or `answer`) are answered greedily: af
 counts, else the text up to the first line end. `2,125` is `2125`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ gpu_experts_masks   bool (layers, experts), True on the GPU: a row is KTMoEWrapp
                     (kvcache-ai/ktransformers, kt-kernel/python/experts_base.py, generate_gpu_experts_masks)
 """
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

@@ -5,8 +5,6 @@ tests/capture/every_family.py recomputes each from a recorded pass. A family tha
 rule `unknown`: its scores are raw logits and its weights what the model applied.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Open loop, the scores are those the unmodified model had: a rerouted token does 
 Both run the same kernels (policies/sliced) on the same windows, each with a cache of its own.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

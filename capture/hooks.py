@@ -1,7 +1,5 @@
 """What stays in a model as long as a context lasts."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self

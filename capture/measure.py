@@ -5,8 +5,6 @@ model's MoE layers are not those of the config, or a router says something else 
 tape must not lack a layer. A tape's `recorded` expert size is what an expert occupies as loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any

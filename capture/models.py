@@ -4,8 +4,6 @@ transformers does the loading, quantised checkpoints and device maps included; o
 Every failure becomes one line that says what to do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

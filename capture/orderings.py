@@ -5,8 +5,6 @@ Low precision throughout (whole windows in one pass), or a policy in the loop (c
 a smaller reference model and are not moved: where the shipped one misses a margin, the table says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -5,8 +5,6 @@ and the dtype that `auto` came to, and the versions of torch, transformers and t
 changed file, another device or another version gets a new one, and a resumed tape is never a mix of two.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -3,8 +3,6 @@
 Errors are of weights, not of answers: those take a live model. Reads by capture/checkpoint.py, schemes of policies/matryoshka.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

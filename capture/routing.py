@@ -8,8 +8,6 @@ A hook only keeps references to tensors the router has just made; `take` joins t
 model computes what it would have computed. A policy's hook registered earlier is seen through: what is recorded was applied.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial

@@ -8,8 +8,6 @@ A response is a line of a file, written once it and all before it are there, so 
 line. A key is taken from OPENAI_API_KEY, and is kept nowhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ Source: L. A. Belady, IBM Systems Journal 5(2), 1966. Optimal for experts of equ
 no longer a bound in bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -8,8 +8,6 @@ threshold, a share, a bonus) are those of the shipped setting, and at others the
 each other. Columns stay f32: the bytes that rounding clears pack to next to nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any

@@ -4,8 +4,6 @@ Source: K. Shah, A. Mitra, D. Matani, An O(1) algorithm for implementing the LFU
 under LFU's rank, lookup by lookup (tests); the residents go in and come out as that kernel's.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.policies.kernels import I32, I64, U8, U32, int64, kernel, tuple_of, uint32, uint64, void

@@ -4,8 +4,6 @@ Lookups are counted by the largest gate weight among the tokens of the event, ad
 was resident; the sum may halve with time, as the counts of LRFU (D. Lee et al., IEEE Transactions on Computers 50(12), 2001).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

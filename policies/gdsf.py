@@ -4,8 +4,6 @@ Source: L. Cherkasova, Improving WWW proxies performance with greedy-dual-size-f
 rank is clock + lookups since it entered x cost / size, the clock the rank of what left last.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.policies.kernels import kernel

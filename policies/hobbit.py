@@ -6,8 +6,6 @@ How lately and how often it was used, how often at high precision, all over the 
 precision is told by the gate alone: exact for two experts per token, of more it leaves some out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ count only falls, so the event in which it crosses `lower` is known at the first
 all are pinned, the pin that ends first leaves. A rule of our own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ function or a constant that it takes from another file has changed. Here the nam
 kernel's code, of that of every kernel it calls, and of the constants that they read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

@@ -6,8 +6,6 @@ layer's next turn, as layers take turns in one order and one just passed comes l
 atomically, or passes are not told apart.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

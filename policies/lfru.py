@@ -6,8 +6,6 @@ ties leave in order of entry, ours by least recent use. Not the two partitions t
 call so.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

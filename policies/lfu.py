@@ -4,8 +4,6 @@ In cache: the count starts at one when an expert enters (libCacheSim's LFU). Lif
 (BigMoeOnEdge's `lfu`). Neither counts repeats within one event.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.policies.kernels import kernel

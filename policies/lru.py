@@ -1,7 +1,5 @@
 """Least recently used, and its sibling first in, first out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ CXL GPU-NDP's method is placement prefill_guided with rule prefix_split; the oth
 (capture/cxl_ndp); docs/losses.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What to say when a person types a name that does not exist: for all rooms that may import this one. It imports nothing."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

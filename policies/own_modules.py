@@ -5,8 +5,6 @@ packages and tokentape. What is loaded is what was hashed: sources are compiled 
 Only imports that are written as such are seen: not importlib.import_module, not data files that a policy reads.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

@@ -13,8 +13,6 @@ ranked and future: `bypass`: a missed expert that would leave at once is streame
 The same objects run over a recorded tape and inside a live model.
 """
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 

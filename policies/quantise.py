@@ -5,8 +5,6 @@ are cut into slices, and what a cut costs, is in policies/matryoshka.py. Formula
 specification; round half to even throughout).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

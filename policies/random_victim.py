@@ -1,7 +1,5 @@
 """Random replacement: the baseline that any policy with an idea should beat."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ A kind is one of the decisions that a system consists of. Only the kind that is 
 policy is imported, that is, run: it is the user's own code. So is an entry point of group `tokentape.policies`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

@@ -5,8 +5,6 @@ FP16. Round to nearest takes `nearest` as it is; GPTQ (capture/losses/gptq.py) r
 on numpy arrays and torch tensors alike. Formulas: docs/losses.md (CXL-NDP, section 4.4 of its specification).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Expert-cache policies. CACHES maps the name a person types to the class; add a policy with one file and one line."""
 
-from __future__ import annotations
-
 from tokentape.policies.belady import Belady, BypassBelady
 from tokentape.policies.gate_weighted import GateWeighted
 from tokentape.policies.gdsf import GDSF

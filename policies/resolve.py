@@ -4,8 +4,6 @@ Parameters are the fields of the dataclass. Where a policy is composed, a part i
 `part.field` (`router=cache_prior`, `router.strength=0.2`), and a part of one kind lends its fields (`lsb_policy`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import types
 from collections.abc import Callable, Mapping

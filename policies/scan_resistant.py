@@ -8,8 +8,6 @@ start: until something has left, the main queue takes what the small one has no 
 N. Megiddo, D. S. Modha, ARC: a self-tuning, low overhead replacement cache, FAST 2003, figure 4; sizes in bytes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -15,8 +15,6 @@ layer and expert; bias per layer and expert, added to what is ranked (bias_on: t
 many of a group's values count (topk_method, group_best); token_layers, whose experts follow from the token id alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Static pinning by frequency: the experts used most in a profile stay, everything else is streamed through."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

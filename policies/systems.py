@@ -1,7 +1,5 @@
 """Compositions of several decisions that are typed as one policy. The dict maps the name a person types to the class."""
 
-from __future__ import annotations
-
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.sliced import SliceMoE
 

@@ -4,8 +4,6 @@ Expected by the specification of CXL-NDP (section 7), not measured by the paper 
 Half of the experts are hot, as for the paper's Mixtral-8x7B; the others run on replicas made by GPTQ or by rounding to nearest.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import cache
 from typing import Any

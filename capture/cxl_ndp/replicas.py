@@ -1,7 +1,5 @@
 """Every expert at full precision and at 1 to 4 bits inside a live model, held once and shared by all sequences."""
 
-from __future__ import annotations
-
 import torch
 
 from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of

@@ -1,7 +1,5 @@
 """Training batches: library text, math and recall, each batch a pure function of (seed, step, recall level)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shipped model's papers: a card for people, the training log as CSV, and a manifest of hashes."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """What decides the embedded model's weights: the recipe, the model's shape and the tokenizer."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -6,8 +6,6 @@ everywhere. Train and held-out never overlap: files and topics are split by a ha
 (template, numbers), passages by a hash of the key. Knows nothing of tokenizers or models.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sysconfig

@@ -8,8 +8,6 @@ does not say in which order its steps ran: its rounds stand by falling accepted 
 a stream (`data`) are read too.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

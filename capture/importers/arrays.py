@@ -4,8 +4,6 @@
 and unpacks every zip method Python knows. Here sizes are compared first, and only what `numpy.savez` writes is read.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -10,8 +10,6 @@ by weight. residency is 1 where the expert was resident (0 on all prefill rows);
 repeat: it follows from the others and is not kept. Top-k is the header's n_expert_used, never the model card's: runs override it.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

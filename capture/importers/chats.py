@@ -9,8 +9,6 @@ Read as `datasets` or a file has them, by the name of the list of turns:
 A prompt is written by the model's chat template; blocks of its tokens that begin alike have one id, so that prefix caches replay.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterator, Mapping
 from datetime import UTC, datetime

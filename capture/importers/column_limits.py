@@ -3,8 +3,6 @@
 Apart from it because responses of a server are imported without Polars, which takes a sixth of a second to load.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

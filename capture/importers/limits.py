@@ -4,8 +4,6 @@ of the columns of a table: column_limits.py.
 Everything here raises BadImport with one line that names the file and the place, so that an importer only states what it wants.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

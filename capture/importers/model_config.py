@@ -1,7 +1,5 @@
 """The model's config.json, or a shipped model's file, beside a trace that does not say what the model is."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -7,8 +7,6 @@ Rows come in any order; arrivals are counted from the earliest. Several files ar
 token cannot be served: they are left out and counted in the manifest's flags. A name that ends in .gz is unpacked.
 """
 
-from __future__ import annotations
-
 import bisect
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """Columns of a table of routing, found by their names and checked cell by cell; see routing_table.py."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -15,8 +15,6 @@ layer, then a pass per decoded token. `executed`: rows are as the engine ran the
 presets.toml has the layouts of published formats, each with the place that defines it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

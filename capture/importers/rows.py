@@ -4,8 +4,6 @@ An importer parses its format into `RoutedRows` in the order the engine executed
 adds the other tables and writes one tape. Nothing reaches the store before every check has passed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Hashable, Iterable

@@ -12,8 +12,6 @@ ended one position before, else it begins one; where several might go on, the fl
 cache held, or came before the recording, is missing_prefill. How requests were batched is not kept: they stand one after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A table from bytes: CSV with every cell as text, JSON lines, Parquet, or a JSON list of forward passes (steps). What a cell
 means is decided where it is used."""
 
-from __future__ import annotations
-
 import io
 import re
 from itertools import chain

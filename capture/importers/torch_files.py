@@ -1,7 +1,5 @@
 """Torch files of plain tensors and values, without pickle: torch's own reader of nothing else (weights_only)."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from typing import Any

@@ -11,8 +11,6 @@ has none. Some versions return one row more; it is dropped and flagged. Several 
 how the engine batched them is not recorded, so they stand one after another, each with its prefill as one pass.
 """
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

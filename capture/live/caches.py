@@ -10,8 +10,6 @@ Where tokens can be taken back, those of a pass stand behind the slots until the
 and evict one by one, by the attention that the pass paid, and the others are gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ own forward then computes them all. The model needs n times its experts' memory 
 it was.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -4,8 +4,6 @@ Open loop: the attention that the unmodified model pays, scaled to what the poli
 that has lost the rest. Policies that never look at attention agree at every step; what others differ by grows with depth.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

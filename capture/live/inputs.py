@@ -4,8 +4,6 @@ The attention module itself runs again on the stored rows, with a cache that tak
 norms and rotation at the original positions are the family's own. Rows that enter as they did at first give the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

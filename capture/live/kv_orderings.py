@@ -5,8 +5,6 @@ of its own. Margins are those of a smaller reference model and are not moved: wh
 table says so.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import cache, partial

@@ -5,8 +5,6 @@ last token of a request is never an input. Requests go on in lockstep, padded on
 through the model alone. The output of drafting is the target's own: token for token when greedy, in distribution when sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """How the next token is chosen: greedy, drawn, or told; and how well tokens were foretold."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ with high scores (HST) and of the others (LST) may lose bits at different rates;
 reads from the one of the group it is in.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

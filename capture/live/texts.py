@@ -4,8 +4,6 @@ A cache whose tokens can be taken back keeps every position, sliding windows inc
 run under the model's own causal mask, trees under one that shows each node its ancestors.
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ Every family of transformers 5.21+ holds a layer's experts as stacks with gate a
 function; GPT-OSS stores inputs first and has biases, which stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -7,8 +7,6 @@ Behind another rounded matrix the inputs are no longer those that the weights we
 rounding: the idea of asymmetric calibration (GPTAQ, Li et al., 2025, arXiv:2504.02692), here in one step for the whole matrix.
 """
 
-from __future__ import annotations
-
 import torch
 
 from tokentape.policies.replicas import Levels

@@ -8,8 +8,6 @@ A reservoir is a uniform sample of at most ROWS of the vectors routed to the exp
 expert that saw fewer than LEAST is topped up with other tokens of its layer. CXL-NDP, section 4.4 of its specification.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass

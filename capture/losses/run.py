@@ -5,8 +5,6 @@ expert at a time is copied, quantised and compared. A layer is a shard of the ta
 next layer; what a layer's reservoirs hold does not depend on which others were watched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -4,8 +4,6 @@ A drafter is a context manager around the target model; `draft` grows a tree lev
 methods and one line in `drafter_of`.
 """
 
-from __future__ import annotations
-
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

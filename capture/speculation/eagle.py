@@ -6,8 +6,6 @@ Past the last token that is decided it goes on from its own output, as EAGLE doe
 so (arXiv 2503.01840, section 3.2). Input table and output head are the target's. It is the head of one model and refuses others.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What decides a draft: the drafter, the shape of its tree, the experts and bits it may use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.policies.matryoshka import MAT, named

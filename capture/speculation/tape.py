@@ -5,8 +5,6 @@ input: they read as an ordinary tape. `node_routing`, `node_scores` and the `nod
 verify passes, also rejected ones, by round and node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The anchor is measured as its source does it: a cache per layer that holds half 
 looked up together, tokens one by one, misses counted over decoded tokens after the prompt has filled the caches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

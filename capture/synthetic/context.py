@@ -9,8 +9,6 @@ The k largest of logits with Gumbel noise are k draws without replacement. Sourc
 A sequence is the same whatever is drawn beside it, and a longer decode begins as the shorter one does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 The draws are those of the tape that the same generator, seed and lengths give, with weights by softmax over the chosen logits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

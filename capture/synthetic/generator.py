@@ -9,8 +9,6 @@ Every (seed, request, layer) has a random stream of its own, read token by token
 beside it, and a longer one begins as the shorter one does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

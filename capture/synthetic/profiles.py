@@ -1,7 +1,5 @@
 """What is drawn for which model: generator parameters with their sources, fits, score rules. The numbers are in profiles.toml."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Mapping, Sequence

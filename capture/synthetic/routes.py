@@ -1,7 +1,5 @@
 """One generated request as the tape's rows: logits, the experts that the model's score rule takes from them, their weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

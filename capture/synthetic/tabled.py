@@ -5,8 +5,6 @@
 A request takes the next domain in turn. Nothing tells two requests of a domain apart: the prompt foretells popularity alone.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

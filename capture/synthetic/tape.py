@@ -4,8 +4,6 @@ Requests run back to back, one at a time: the prompt is one pass, every further 
 its manifest is written last, and what a failed or stopped run wrote is removed, by the run itself or by the next of its kind.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ precision expert offloading system for fast MoE inference, arXiv 2411.01433, equ
 The gates above an expert's own, as a share of the token's, say how unimportant it is to the token: its first expert's are 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -6,8 +6,6 @@ section on mixed precision; specification 4.2). Within one, experts are ranked b
 lower index. Importance sums to 1 in every layer, so a budget across layers ranks shares of their layers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

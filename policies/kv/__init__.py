@@ -1,7 +1,5 @@
 """KV eviction policies, one idea per file. The dict maps the name a person types to the class."""
 
-from __future__ import annotations
-
 from tokentape.policies.kv.importance import AEP, AERP, H2O
 from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.random_eviction import RandomEviction

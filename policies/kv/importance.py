@@ -5,8 +5,6 @@
 a column sum: the printed Eq. 3 of Kelle sums a row, which is always 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quest: every token stays, a query reads the pages whose keys could score most (Tang et al. 2024, arXiv:2406.10774)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Random eviction: a token drawn anew at every step leaves; what scores are worth is what beats it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

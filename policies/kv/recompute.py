@@ -5,8 +5,6 @@ is judged after the prompt, a decoded one when it leaves the recent window (assu
 input, C values, in place of keys and values; the form stays until the last head drops the token.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ score of every retained token by the attention of one query; the lowest `rank` o
 the oldest (of a prompt the latest). Sink and recent tokens count inside the budget.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ A head has `budget` + 1 slots: the newest token takes a free one, attention runs
 and one token leaves. A token's slot never changes, so keys and values can lie in place.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """SnapKV-style observation window: what the last queries attended to stays (Li et al. 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ QuaRot (Ashkboos et al. 2024) is the baseline that stores all tokens in fewer bi
 head's channels over all of them, so that few levels suffice; reading rotates back. It runs on numpy arrays and torch tensors.
 """
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Caches that look at no attention: the full one, where nothing leaves, and StreamingLLM (Xiao et al. 2024)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.policies.kernels import kernel

@@ -1,7 +1,5 @@
 """Ranks by one query's attention: TOVA, by the newest query's (Oren et al. 2024), and the oracle, by those to come."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 Nothing migrates while tokens are generated. Baselines and the bound see what the method does not: `Seen` holds it all.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Placements that decide event by event which of a layer's experts compute where they lie, beside any cache."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 

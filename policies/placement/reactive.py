@@ -4,8 +4,6 @@ The paper gives no policy of its baselines: `Balance` is MoNDE's own, the others
 one fixed signature, so that a compiled timeline takes any of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 

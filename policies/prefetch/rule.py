@@ -3,8 +3,6 @@
 Two that need no more than that: the bound of all that foretell, and what was used most so far.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -2,8 +2,6 @@
 one, and what a stretch of text like the one being written took there.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

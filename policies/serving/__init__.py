@@ -3,8 +3,6 @@
 Disaggregated is no scheduler of one engine but two engines in series: see replay/serving/run.py.
 """
 
-from __future__ import annotations
-
 from tokentape.policies.serving.rule import BatchRule, Scheduler
 from tokentape.policies.serving.schedulers import Chunked, Continuous, Disaggregated, Layered, Static
 from tokentape.policies.serving.speculation import Speculation

@@ -5,8 +5,6 @@ code    a table of steps chosen by N_max, as the authors ran it
 fixed   N = N_max, whatever T
 """
 
-from __future__ import annotations
-
 from tokentape.policies.kernels import kernel
 from tokentape.policies.serving.rule import UNLIMITED
 

@@ -4,8 +4,6 @@ All schedulers give every decoding request one token per iteration. They differ 
 none is in flight, and in how many groups of layers it walks through, one group per iteration.
 """
 
-from __future__ import annotations
-
 from dataclasses import astuple, dataclass
 from typing import Protocol, runtime_checkable
 

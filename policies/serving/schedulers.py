@@ -1,7 +1,5 @@
 """The schedulers: what each lets into a batch of prompt tokens (rule.py)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tokentape.policies.serving.groups import RULES, steps

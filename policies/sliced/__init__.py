@@ -3,8 +3,6 @@
 A class and one line in a dict add a part. The dicts map the name a person types to the class.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 

@@ -4,8 +4,6 @@ Source: the idea of BuddyMoE (arXiv 2511.10054); its prefetcher and its per-toke
 from recorded gates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -5,8 +5,6 @@ recently used LSB slice leaves, and where none may leave, the least recently use
 Slices that the layer in flight uses (`pin` carries the current event) are exempt. An LSB slice is never kept without its MSB.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 Source: arXiv 2412.00099; the formula as independent re-implementations write it (SliceMoE spec 4.4, an assumption).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

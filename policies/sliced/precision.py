@@ -8,8 +8,6 @@ Budgets: the paper names no controller, both are assumptions (SliceMoE section 4
 Flash bytes / (accesses x high-bit expert bytes). A budget acts after the free steps of a generation.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

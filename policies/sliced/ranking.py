@@ -4,8 +4,6 @@ A router chooses the experts of an event's tokens from what the model's own rout
 function has one fixed signature, so that the loop's machine code is kept on disk and serves every router, also a user's own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ share of the gate mass (Cumsum).
 Source: arXiv 2412.00099, as SliceMoE section 4.4 names them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 Outputs of two experts are taken as unrelated and of one size, the error of a low-bit expert as noise of its own: squares add.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

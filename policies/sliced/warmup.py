@@ -4,8 +4,6 @@ It sees what prefill left and says what decode finds; it never adds a slice that
 random fill.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

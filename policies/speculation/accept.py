@@ -16,8 +16,6 @@ Rounds that a stop token or the length limit cut short are left out. Metrics of 
 accepted if any of its nodes is, so they are never put in one column with a chain's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

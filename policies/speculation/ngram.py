@@ -3,8 +3,6 @@
 Source: prompt lookup decoding, as transformers' `prompt_lookup_num_tokens` and vLLM's ngram method do it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 MAX_NGRAM = 3

@@ -6,8 +6,6 @@ A pool stays as it is through a draft phase. `wanted` is asked before verificati
 follows from the experts that verification read (exchange). Every layer has the same number of slots.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 

@@ -4,8 +4,6 @@ Greedy trees keep the `width` likeliest nodes of a depth and verify the likelies
 sampled tree has a shape that is fixed before anything is drawn: a shape that depended on the draws would bias the output.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
