@@ -4,8 +4,6 @@ A shard is a fixed group of requests, run in fixed batches: so a capture that wa
 for byte, as one that was not. Attaching and decoding live in routing.py, attention.py and live/loop.py; this file wires them.
 """
 
-from __future__ import annotations
-
 import logging
 import platform
 import time
@@ -50,6 +48,36 @@ class Progress:
     tokens_per_s: float = 0.0
     eta_s: float | None = None  # None until a token has run
     what: str = "requests"
+
+
+class _Meter:
+    """Counts what has run and tells `progress` at most twice a second and at the end of each batch."""
+
+    def __init__(self, todo: list[Request], progress: Callable[[Progress], None] | None) -> None:
+        self.progress, self.total = progress, len(todo)
+        self.left_tokens = sum(_most_tokens(r) for r in todo)
+        self.done = self.tokens = 0
+        self.started = self.reported = time.monotonic()
+
+    def skip(self, group: list[Request]) -> None:
+        self.done += len(group)
+        self.left_tokens -= sum(_most_tokens(r) for r in group)
+
+    def passed(self, n_tokens: int) -> None:
+        self.tokens += n_tokens
+        self._tell(time.monotonic() - self.reported > REPORT_EVERY_S)
+
+    def finished(self, batch: list[Request]) -> None:
+        self.done += len(batch)
+        self._tell(True)
+
+    def _tell(self, is_due: bool) -> None:
+        if self.progress is None or not is_due:
+            return
+        self.reported = time.monotonic()
+        rate = self.tokens / max(1e-9, self.reported - self.started)
+        eta = max(0, self.left_tokens - self.tokens) / rate if self.tokens else None
+        self.progress(Progress(self.done, self.total, self.tokens, rate, eta))
 
 
 @contextmanager
@@ -239,36 +267,6 @@ def _attention_notes(settings: CaptureSettings, attention: AttentionCapture | No
         **({"head_sums": "prefill"} if settings.query_heads else {}),
         **({"page_tokens": settings.key_pages} if settings.key_pages else {}),
     }
-
-
-class _Meter:
-    """Counts what has run and tells `progress` at most twice a second and at the end of each batch."""
-
-    def __init__(self, todo: list[Request], progress: Callable[[Progress], None] | None) -> None:
-        self.progress, self.total = progress, len(todo)
-        self.left_tokens = sum(_most_tokens(r) for r in todo)
-        self.done = self.tokens = 0
-        self.started = self.reported = time.monotonic()
-
-    def skip(self, group: list[Request]) -> None:
-        self.done += len(group)
-        self.left_tokens -= sum(_most_tokens(r) for r in group)
-
-    def passed(self, n_tokens: int) -> None:
-        self.tokens += n_tokens
-        self._tell(time.monotonic() - self.reported > REPORT_EVERY_S)
-
-    def finished(self, batch: list[Request]) -> None:
-        self.done += len(batch)
-        self._tell(True)
-
-    def _tell(self, is_due: bool) -> None:
-        if self.progress is None or not is_due:
-            return
-        self.reported = time.monotonic()
-        rate = self.tokens / max(1e-9, self.reported - self.started)
-        eta = max(0, self.left_tokens - self.tokens) / rate if self.tokens else None
-        self.progress(Progress(self.done, self.total, self.tokens, rate, eta))
 
 
 def _most_tokens(request: Request) -> int:

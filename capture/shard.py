@@ -4,11 +4,9 @@ Routing and scores are ordered by pass, layer, then token as the pass held them;
 tokens by request and position. Per pass only tensors and short lists are kept: Arrow lists are made from flat arrays and offsets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +31,7 @@ class AttentionKeep:
     size: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> AttentionKeep:
+    def parse(cls, text: str) -> Self:
         """From `full`, `top:64` or `block:32`."""
         kind, _, size = text.partition(":")
         if kind == "full" and not size:

@@ -4,11 +4,9 @@ One object serves both loops: a replay advances it over a whole tape in one call
 and counts; it moves no bytes and knows no time. An expert is a key 0..K-1; keys of one cache are contiguous.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,7 +161,7 @@ class ExpertCache:
     @classmethod
     def of_layers(
         cls, policy: Any, layer_bytes: Sequence[int], n_experts: int, room_bytes: int, *, per_layer: bool, **how: Any
-    ) -> ExpertCache:
+    ) -> Self:
         """Of a model with n_experts in every MoE layer, each of layer_bytes there: one cache of room_bytes for all layers, or per
         layer an equal share of them. how: as of any cache."""
         sizes, n_caches = np.repeat(np.array(layer_bytes, np.int64), n_experts), len(layer_bytes) if per_layer else 1

@@ -5,11 +5,10 @@ no second copy. The other schemes are what it is compared with: independent copi
 All work on numpy arrays and torch tensors, as policies/quantise.py does. Formulas and sources: docs/quantise.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from tokentape.policies.quantise import GROUP, MAX_BITS, Array, Quantised, Symmetry, cast, dequantise, namespace, quantise, scaled
 
@@ -26,7 +25,7 @@ class MAT:
             raise ValueError(f"a pair of widths needs 1 <= low <= high <= {MAX_BITS}, got high {self.high} and low {self.low}")
 
     @classmethod
-    def parse(cls, name: str) -> MAT:
+    def parse(cls, name: str) -> Self:
         """`MAT84` -> MAT(8, 4). Raises ValueError for anything else than MAT and two digits that make a pair."""
         match = re.fullmatch(r"MAT(\d)(\d)", name.strip(), flags=re.IGNORECASE)
         if match is None:

@@ -1,14 +1,12 @@
 """A system: nine decisions, each a policy or none. What does not compose is refused before it runs. See docs/systems.md."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokentape.policies import registry
 from tokentape.policies.names import unknown
@@ -79,7 +77,7 @@ class System:
             own.enter_context(registry.blamed(slot, told(slot, policy)[0]))
         return own
 
-    def without(self, slot: str) -> System:
+    def without(self, slot: str) -> Self:
         return replace(
             self,
             policies={of: policy for of, policy in self.policies.items() if of != slot},

@@ -5,8 +5,6 @@ a function of the step. So a run that is paused (`minutes`), stopped with Ctrl-C
 the same bits as one that was not, on the same machine and versions.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import json
@@ -27,6 +25,19 @@ from tokentape.capture.embedded.recipe import Recipe, model_config, train_tokeni
 
 LEVEL_UP_ACCURACY = 0.8
 LOG_EVERY_STEPS = 100
+
+
+@dataclasses.dataclass
+class State:
+    """What a checkpoint holds beside the tensors."""
+
+    step: int = 0
+    is_whole: bool = True
+    level: int = 0
+    recall_accuracy: float = 0.0
+    wall_s: float = 0.0
+    sums: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 4)  # losses since the last row of the log
+    log: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 def train(
@@ -153,19 +164,6 @@ def keep_freed_memory() -> None:
         return  # not glibc: training is slower, nothing else changes
     for parameter, value in ((-3, 1 << 30), (-1, 1 << 30), (-2, 1 << 28)):  # MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD
         libc.mallopt(parameter, value)
-
-
-@dataclasses.dataclass
-class State:
-    """What a checkpoint holds beside the tensors."""
-
-    step: int = 0
-    is_whole: bool = True
-    level: int = 0
-    recall_accuracy: float = 0.0
-    wall_s: float = 0.0
-    sums: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 4)  # losses since the last row of the log
-    log: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
 
 def save_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: State, recipe: Recipe) -> None:

@@ -4,11 +4,9 @@ A seed has text and draws of its own. Prompts are the beginnings of held-out win
 the least and the largest of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -36,7 +34,7 @@ class Setting:
     batch: int = 1
 
     @classmethod
-    def of(cls, series: str, temperature: float = 0.0, batch: int = 1, **draft: Any) -> Setting:
+    def of(cls, series: str, temperature: float = 0.0, batch: int = 1, **draft: Any) -> Self:
         """draft: fields of DraftSettings."""
         return cls(series, DraftSettings(**draft), temperature, batch)
 

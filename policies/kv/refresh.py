@@ -4,8 +4,6 @@ Four groups: tokens with a score of at least the median of their layer and head 
 7..0 (LSB) of a stored word. The retention curve is data with an assumption: the paper draws it without numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
@@ -130,7 +128,7 @@ class RetentionCurve:
         failure_at_45us: float = FAILURE_AT_45_US,
         mean_failure: float = MEAN_FAILURE,
         intervals_us: Sequence[float] = Intervals().all_us,
-    ) -> RetentionCurve:
+    ) -> Self:
         """The curve through both anchors. Raises ValueError where none goes through them."""
 
         def lost(sigma: float) -> float:
@@ -171,5 +169,5 @@ class BitRates(_ByGroup):
                 raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
 
     @classmethod
-    def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> BitRates:
+    def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> Self:
         return cls(*(curve.failure_frac(t) for t in intervals.all_us))

@@ -6,10 +6,8 @@ placement; specification 4.1): so many experts in every layer, or as many in all
 P counts the prompt's tokens that selected the expert, W sums the gate weights of those selections.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +55,7 @@ class Capacity:
             raise ValueError(f"capacity {self.experts} must be 0 experts per layer or more")
 
     @classmethod
-    def of_bytes(cls, layer_bytes: int, expert_bytes: int, n_experts: int, across_layers: bool = False) -> Capacity:
+    def of_bytes(cls, layer_bytes: int, expert_bytes: int, n_experts: int, across_layers: bool = False) -> Self:
         """Whole experts in so many bytes per layer, all of a layer at most."""
         if expert_bytes <= 0:
             raise ValueError(f"expert_bytes {expert_bytes} must be above 0")

@@ -4,10 +4,9 @@ A round emits the token that plain decoding would and the accepted drafts before
 accepted is drawn from given chances: conditional ones per position, or accepted lengths that were recorded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +38,7 @@ class Speculation:
             raise ValueError(f"draft_s is {self.draft_s}; it is finite, at least 0, and 0 where nothing is drafted")
 
     @classmethod
-    def conditional(cls, n_nodes: int, acceptance: float | Sequence[float], draft_s: float = 0.0) -> Speculation:
+    def conditional(cls, n_nodes: int, acceptance: float | Sequence[float], draft_s: float = 0.0) -> Self:
         """acceptance: chance that a draft is accepted once those before it are; one for all nodes of a chain, or by position."""
         chances = [acceptance] * n_nodes if isinstance(acceptance, int | float) else list(acceptance)
         if not all(0.0 <= chance <= 1.0 for chance in chances):
@@ -47,7 +46,7 @@ class Speculation:
         return cls(n_nodes, tuple(np.cumprod(chances).tolist()), draft_s)
 
     @classmethod
-    def recorded(cls, n_nodes: int, n_accepted: ArrayLike, draft_s: float = 0.0) -> Speculation:
+    def recorded(cls, n_nodes: int, n_accepted: ArrayLike, draft_s: float = 0.0) -> Self:
         """n_accepted: (rounds,) drafts accepted in each round of a recording; a longer run counts as n_nodes.
 
         Raises ValueError where there are none.
