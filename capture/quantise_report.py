@@ -76,7 +76,8 @@ def report(
     totals: dict[str, dict[tuple[MAT, str], Counter[str]]] = {}
     done, total = 0, sum(tensor.n_values for tensor in tensors)
     for tensor in tensors:
-        groups = ("all",) if by == "all" else (_layer(tensor.name), "all")
+        numbered = re.search(r"(?:layers|blocks|h)\.(\d+)\.", tensor.name)
+        groups = ("all",) if by == "all" else (f"layer {numbered[1]}" if numbered else "other", "all")
         for piece in pieces(tensor, tensor.name in turned, most_values):
             for key, part in _measure(move(piece), pairs, chosen, group):
                 for name in groups:
@@ -182,12 +183,6 @@ def _input_first(tensors: list[StoredTensor]) -> set[str]:
         if down != name and down in shapes and shape[2] == 2 * shapes[down][1] and shape[1] == shapes[down][2]:
             turned |= {name, down}
     return turned
-
-
-def _layer(name: str) -> str:
-    """`layer N` of a tensor's name; `other` where it has no number."""
-    found = re.search(r"(?:layers|blocks|h)\.(\d+)\.", name)
-    return f"layer {found[1]}" if found else "other"
 
 
 def _mover(device: str | None) -> tuple[Callable[[np.ndarray], Array], int]:

@@ -120,7 +120,9 @@ class _Finder(MetaPathFinder):
     def take(self, mine: dict[str, Own], path: Path) -> None:
         """Makes the modules of `path` those to be found; what was loaded of them is dropped, so that it is run again."""
         for name, own in mine.items():
-            other = self.modules.get(name) or _loaded(name)
+            spec = getattr(sys.modules.get(name), "__spec__", None)  # of a module that was imported by someone else
+            loaded = Own(spec.origin, tuple(spec.submodule_search_locations or ()) or None) if spec else None
+            other = self.modules.get(name) or loaded
             if other and str(other) != str(own):
                 raise ValueError(f"{path}: imports its module {name}, but {name} is {other} already; rename one of the two")
         if self not in sys.meta_path:
@@ -132,12 +134,6 @@ class _Finder(MetaPathFinder):
 
 
 _FINDER = _Finder()
-
-
-def _loaded(name: str) -> Own | None:
-    """A module that was imported by someone else."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return Own(spec.origin, tuple(spec.submodule_search_locations or ()) or None) if spec else None
 
 
 def _own(name: str, found: dict[str, Own], beside: str) -> Own | None:

@@ -1,14 +1,14 @@
 """The shipped model's papers: a card for people, the training log as CSV, and a manifest of hashes."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import platform
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from tokentape.capture.embedded import texts
 from tokentape.capture.embedded.recipe import Recipe
@@ -64,11 +64,7 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
     quality = evaluate(str(folder), list(texts.SHIPPED))
     held_out = {"code": texts.code_files(held_out=True), "docs": texts.doc_topics(held_out=True)}
     n_bytes = {name: sum(len(item.prompt.encode()) for item in items) for name, items in held_out.items()}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(log[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(log)
-    (folder / LOG).write_text(text.getvalue())
+    pl.DataFrame(log).write_csv(folder / LOG)
     by_name = {row["dataset"]: row for row in quality}
     together = sum(by_name[name]["bits_per_byte"] * n for name, n in n_bytes.items()) / sum(n_bytes.values())
     versions = {"python": platform.python_version(), **{p: metadata.version(p) for p in ("torch", "transformers", "tokenizers")}}

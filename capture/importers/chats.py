@@ -48,7 +48,11 @@ def import_chats(
             if not output:
                 left_out += 1
                 continue
-            prompt = _prompt(tokenizer, turns, f"{name} record {number}")
+            said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
+            if tokenizer.chat_template:
+                prompt = datasets.chat_ids(tokenizer, said, f"{name} record {number}")
+            else:
+                prompt = list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
             kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")
             came = answer.get("timestamp", record.get("timestamp"))
             parts = (tuple(prompt[start : start + BLOCK_TOKENS]) for start in range(0, len(prompt), BLOCK_TOKENS))
@@ -85,13 +89,6 @@ def _answers(record: Turn, where: str) -> Iterator[tuple[list[Turn], Turn]]:
         if said["role"] == "assistant" and turns:
             yield list(turns), said
         turns.append(said)
-
-
-def _prompt(tokenizer: Any, turns: list[Turn], where: str) -> list[int]:
-    said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
-    if not tokenizer.chat_template:
-        return list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
-    return datasets.chat_ids(tokenizer, said, where)
 
 
 def _seconds(came: Any, where: str) -> float | None:

@@ -104,10 +104,6 @@ class _Live:
     ids: list[int] = field(default_factory=list)
     n_decoded: int = 0
 
-    @property
-    def following(self) -> int:
-        return self.first + len(self.ids)
-
 
 def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request], dict[str, int]]:
     """The requests of a recorder's file, and what was inferred of it. Raises BadImport."""
@@ -141,7 +137,7 @@ def _of_dump(raw: bytes, path: Path, geometry: Geometry) -> tuple[list[Request],
                 continue
             if not is_real[begin:end].all() or (positions[begin:end] != np.arange(start, start + end - begin)).any():
                 raise BadImport(f"{where}: tokens of a request do not follow each other, or lack experts; {AGAIN}")
-            fits = [one for one in live if one.following == start > 0 and one not in goes_on]
+            fits = [one for one in live if one.first + len(one.ids) == start > 0 and one not in goes_on]
             waiting = [one for one in fits if mode == _DECODE or not one.n_decoded]  # what decodes gets no more of its prompt
             counted["requests_inferred"] += len(waiting) > 1
             one = waiting[0] if waiting else _Live(start)

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from tokentape.policies import kernels
-from tokentape.policies.future import next_lookups
+from tokentape.policies import future, kernels, lfu
 from tokentape.policies.kernels import (
     KEPT,
     Kernel,
@@ -28,7 +27,6 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
-from tokentape.policies.lfu import LFU
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLER = """
@@ -166,7 +164,7 @@ def test_a_kernel_takes_kernels_and_functions_of_numba() -> None:
 
 
 def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
-    for kept in (LFU.rank, next_lookups):
+    for kept in (lfu.LFU.rank, future.next_lookups):
         assert pickle.loads(pickle.dumps(kept)) is kept
 
 
