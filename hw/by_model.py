@@ -6,8 +6,6 @@ call) and, with experts, moe.csv (tokens, activated_experts, time_us). Between p
 between the last two. `embedding` and `final_layernorm` are a step's, `layernorm` comes twice in a layer, all others once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from tokentape.hw.work import Floats
+
 _OF_STEP = ("embedding", "final_layernorm")
 _AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 # What the pack begins with: where each table starts in it, and alpha: of what attention would take more if every decode's context

@@ -4,8 +4,6 @@ One file holds one setup (device, framework, version, dtype). Of every operator 
 fitted on all rows, and `without_held_out`, fitted without the rows that hw/fits/split.toml holds out, to be tried on those.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -25,11 +23,11 @@ from tokentape.hw.operators import fit as fitter
 from tokentape.hw.operators.operator import release
 from tokentape.hw.sourced import BadSpec, build
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 
 POOLED = "any GPU"  # the device of constants that were fitted to several together
 EVERY = "all"  # their version, where there is more than one
 MOST_ERROR = 0.5  # mean, on the rows of the fit, above which constants say nothing
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

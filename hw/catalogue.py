@@ -1,7 +1,5 @@
 """Machines as people read them: rows for the terminal and for pages."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

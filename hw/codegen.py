@@ -4,8 +4,6 @@ Rows are linear in a step's numbers (its features), so a lane is a few sums of p
 from which rows there are; numbers of machine, model and profile are a table beside it, so that a fit needs no new code.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
+from tokentape.hw.work import Floats
 
 HALVINGS = 60  # of a bisection: more than a double has bits
 STEEPEST = 16.0  # exponent of a power law: all tokens agree on the first experts, and nothing overflows

@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tokentape.hw.sourced import BadSpec, Sourced, build, parsed, unknown
-
-Floats = NDArray[np.float64]
+from tokentape.hw.work import Floats
 
 TIMINGS = Path(__file__).parent / "timings"
 ADDRESS_MAPS = ("bank-group", "row")

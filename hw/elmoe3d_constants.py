@@ -4,8 +4,6 @@ Two levels: L0 ties the popularity's exponent to the hit law (s = 1 - beta), L1 
 speculation costs: `calibrate`, the rows whose role says so, and `all-open`, every published row, which is no prediction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from tokentape.hw.fit_files import FitFiles

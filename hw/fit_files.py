@@ -3,8 +3,6 @@
 A system's constants are a dataclass; numbers, texts, dataclasses in it and dicts of them are its tables, all below [constants].
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

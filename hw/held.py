@@ -1,7 +1,5 @@
 """Whether what lies in a machine's tiers fits them: the one check of every engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from tokentape.hw.spec import HardwareSpec

@@ -1,7 +1,5 @@
 """Operator constants of several GPUs together, for one that nobody measured: every device counts with the same number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -15,8 +15,6 @@ arbitrate: whatever runs together is never shorter than what it asks of any one 
 and values are moved. step_low, step_high: the overlap of the favourable and of the worst end, where it is not the same.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What one row of work costs on a machine: seconds and joules per byte, per operation and per count, by the roles it names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A row asks for so many operations and bytes at least (`least` of its operator). 
 call before, as measurements repeat a call: of the bytes, only those beyond it have to pass the memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby

@@ -4,8 +4,6 @@ An absent role is not an error: it changes the decision that needs it (replay/ro
 without a KV cache tier KV lies with the weights).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any

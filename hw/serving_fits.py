@@ -1,8 +1,6 @@
 """Fits of the paper's server: numbers of cost profile layered_prefill and of its workloads, in hw/fits/serving-*.toml with what
 they were fitted on (replay/serving/fit.py). They are correlated: 10 % more or less between two fits is normal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.hw import profile

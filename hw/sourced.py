@@ -4,8 +4,6 @@ A number is `{value, source}` with an optional range `low`, `high`, or a bare va
 source is a URL, a DOI, a paper with its table or section, or the visible word "assumed".
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import sys

@@ -5,8 +5,6 @@ A frame of comparisons has a row per measurement: `check` (gpu_operator or dram)
 predicted, and, of at most MAX_POINTS of an operator and split, evenly spaced, its shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

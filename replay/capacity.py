@@ -1,7 +1,5 @@
 """How large the expert cache is: bytes, experts or a share of all experts, as a person writes it."""
 
-from __future__ import annotations
-
 import re
 
 from tokentape.warehouse.geometry import Geometry

@@ -1,7 +1,5 @@
 """How many different experts a batch of tokens touches, as recorded on a tape, and the closed forms fitted to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ least that large. Distances come from counting the live marks behind a key's las
 when full, so memory follows the number of experts and not the length of the tape. Serial and atomic lookups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

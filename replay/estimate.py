@@ -4,8 +4,6 @@ On a GPU with fitted constants, times are those of the operator models (hw/opera
 its bytes and its operations at the machine's reached rates, and what starting its kernel takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

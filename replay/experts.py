@@ -4,8 +4,6 @@ Every (pass, layer) looks up the experts its tokens need; a miss fetches the exp
 routing is taken as it is. Each forward pass is one step on the simulated clock: passes run one after the other.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator

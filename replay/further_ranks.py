@@ -5,8 +5,6 @@ its last choice and until its next, is counted on the tape itself: its last rank
 wanted. A token has part of its chances from the token before, so many that what is drawn repeats as often as they do.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """A priced step as named operations on the machine's resources, and when each resource is busy: rows of table `operations`."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 

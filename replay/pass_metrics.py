@@ -1,7 +1,5 @@
 """What the priced passes of a tape add up to: seconds and joules of decoding and prefill, a timeline, and requests."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The work of a tape's passes: what their tokens compute and attend to, and the experts that are read and fetched for them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """What every engine of this room returns: parameters, metrics with units and bands, and per-pass and per-request series."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What of a model fits where on a machine: weights, experts, keys and values, drafts and activations, tier by tier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -8,8 +8,6 @@ comes out are proxies (overlap with the original top-k, captured router mass). A
 precision cannot be replayed: it needs the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

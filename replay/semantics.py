@@ -3,8 +3,6 @@
 They are stored with every result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CHOICES: dict[str, tuple[str, ...]] = {

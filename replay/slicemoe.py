@@ -1,7 +1,5 @@
 """SliceMoE: a decode token in closed form by the paper's profile, and the miss rates that published gains imply (section 5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The one generator that every engine prices its steps with. Kernels between the p
 the router's choice, sampling) are rows of kind elementwise: each launches, and passes over its activations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Agreement with an engine's own records: does a replay under the engine's semantics find the residency it measured?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

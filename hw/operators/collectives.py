@@ -14,8 +14,6 @@ Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002. Not covered: several n
 reductions, NCCL's choice of protocols.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -24,8 +24,6 @@ splitting ends.
 Not covered: cascades, more than one query per sequence.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

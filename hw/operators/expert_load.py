@@ -13,8 +13,6 @@ versions of the generator order the experts once and give the leftovers to the l
 empty: one rank gets them. Newer ones deal them out rank by rank.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ sample; Nelder-Mead on the mean absolute percentage error itself, on a larger sa
 as logarithms, so that they stay positive and seconds and fractions need no scaling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -21,8 +21,6 @@ hopper/flash_prepare_scheduler.cu (num_splits_dynamic); github.com/flashinfer-ai
 (FA2DetermineCtaTileQ). TensorRT-LLM's column is assumed: its kernels are closed.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -27,8 +27,6 @@ and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables 
 sustained load, batched products.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

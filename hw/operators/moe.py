@@ -31,8 +31,6 @@ heights, 64 and 2.5 are chosen once for all devices with their tables in view. N
 experts, collectives between ranks, and widths that are no multiple of 16, whose down product Triton loads value by value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

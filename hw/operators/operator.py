@@ -4,8 +4,6 @@ Formulas are written in functions that numpy has for arrays and policies/machine
 GPU alone, else by np.where.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce

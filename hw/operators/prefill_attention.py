@@ -26,8 +26,6 @@ Every tile of a slice of a prompt walks the keys of the `before` tokens that are
 Not covered: prompts of unequal length in a batch.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

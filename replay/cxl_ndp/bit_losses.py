@@ -3,21 +3,19 @@
 It is the selector's own yardstick: no model runs. What the bits do to a model is measured closed loop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats
 from tokentape.policies.bits import BIT_RULES, BitRule, assign, chosen_losses
 from tokentape.policies.placement import shares
 from tokentape.replay.cxl_ndp.decode import Placed
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, placed_by, widths
 
-Floats = NDArray[np.float64]
 Row = dict[str, Any]
 UNIFORM = "uniform"
 

@@ -1,7 +1,5 @@
 """A tape's decode on one system: experts placed, the kernel run, its counts priced; time, traffic and hits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ alike prompts and their answers are was set before, in the routing that is repla
 claims and replays are passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

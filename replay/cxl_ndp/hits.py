@@ -8,8 +8,6 @@ is alike: of two vectors whose uneven parts have nothing in common the cosine is
 or popularity: the prompts of all other sequences, each against this decode, show the latter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats
 from tokentape.policies.placement import FIXED, PLACEMENTS, Capacity, FixedPlacement, ReactivePlacement, importance
 from tokentape.policies.placement.fixed import ShuffledPrompts
 from tokentape.policies.placement.reactive import EMA, Never
@@ -102,9 +101,6 @@ def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_
                 shares = np.array([row["gpu_hit_frac"] for row in of_layer])
                 band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
                 yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(tapes)} | band
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

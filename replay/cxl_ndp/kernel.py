@@ -3,8 +3,6 @@
 Nothing is sampled or averaged, and nothing is timed. Sequences of a batch decode in lockstep; one that has ended drops out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

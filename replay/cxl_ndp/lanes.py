@@ -1,7 +1,5 @@
 """One layer-step on the clock: what GPU, NDP and link are busy with. The last segment ends when the step does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Some experts are streamed to the GPU, as many as make the prompts shortest, and 
 all, beside computing. Every expert is taken to have n k / E of the batch's n tokens. Replicas do not serve prefill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

@@ -4,8 +4,6 @@ P counts a prompt's tokens that selected an expert, W sums the gate weights of t
 is the t-th decoded token of its sequence: a batch of sequences is replayed in lockstep by t.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """One setting of the comparison: how a batch's experts are placed and quantised, and the systems that then decode it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

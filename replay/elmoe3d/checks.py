@@ -1,7 +1,5 @@
 """What the rows of Table 3 do not say of a fit: its refits without some of them, what links carry, errors of low bits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec

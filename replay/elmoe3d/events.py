@@ -8,8 +8,6 @@ Elastic-SD holds a pool: hotness of the drafts' own routing says what is wanted,
 (policies/speculation/pools.py). All others hold an LRU of whole experts per layer, read and filled by every pass in turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any

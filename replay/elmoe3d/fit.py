@@ -6,8 +6,6 @@ What a round costs (K, a, c, w) is fitted on Phi_SD, relative errors squared, at
 are passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial

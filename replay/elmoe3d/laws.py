@@ -11,8 +11,6 @@ tuned to the table. che: an LRU under independent references.
 Acceptance: linear fits the paper's table best; chain is what a chain of drafts gives where each token is accepted independently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ The paper's own settings always leave room for static weights, KV and the input 
 what does not fit is read from EXT in every step; the input table goes first, since no step reads it (ours).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Points of ELMoE-3D's space: rows of a frame, a model on a machine under a scheme, at a batch and a context; and as arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache

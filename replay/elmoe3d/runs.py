@@ -5,8 +5,6 @@ What the paper (section 7) does not give is an argument or a number of the machi
 the bandwidth of near-memory compute, what it holds. Every pass and draft of a baseline takes the faster of what is possible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

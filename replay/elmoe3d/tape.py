@@ -3,8 +3,6 @@
 Exact where a request's routing does not depend on its batch: of requests decoded side by side only the company is new.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

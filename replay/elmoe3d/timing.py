@@ -5,8 +5,6 @@ The reference is the same engine with everything in EXT. Nothing overlaps a draf
 energies of HB and EXT alone: operations, links and static power have ranges, and low and high take all of them together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

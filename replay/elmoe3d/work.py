@@ -1,7 +1,5 @@
 """The work of ELMoE-3D's passes as rows: static weights, keys and values, experts, drafts, each where its decisions have them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

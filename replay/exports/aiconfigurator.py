@@ -4,8 +4,6 @@ Keys are fields of its Task: ai-dynamo/aiconfigurator 0.12, aiconfigurator/cli/e
 tokens; prefix: tokens of the prompt that a prefix cache of any size would hold; nextn, nextn_accepted: drafted, accepted a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

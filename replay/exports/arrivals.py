@@ -6,8 +6,6 @@ mooncake        timestamp (ms), input_length, output_length, hash_ids, one per 5
                 FAST25-release/traces; also aiperf and Dynamo): of shorter blocks the last one's; without any all different
 """
 
-from __future__ import annotations
-
 import json
 from itertools import count
 

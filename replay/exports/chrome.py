@@ -4,8 +4,6 @@ Trace Event Format: complete events (ph X) in microseconds, a thread per resourc
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

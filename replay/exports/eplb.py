@@ -10,8 +10,6 @@ into the rank that has least and a slot left (deepseek-ai/EPLB, eplb.py: replica
     vllm           offline maps of vLLM forks: format vllm_offline_eplb_physical_to_logical, version 1, of MoE layers
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 from pathlib import Path
@@ -20,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Ints
 from tokentape.replay.exports.loads import entries
 from tokentape.replay.trace import Trace
 from tokentape.warehouse.geometry import Geometry
 
 FORMS = ("sglang", "vllm-ascend", "vllm")
-Ints = NDArray[np.int64]
 
 
 def physical_map(counts: Ints, n_ranks: int, n_redundant: int) -> Ints:

@@ -7,8 +7,6 @@ src/llama-model-loader.cpp, tensor_buft_overrides; common/arg.cpp: <tensor name 
 tools/moe-trace/moe-trace.cpp, line 7).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """How often a tape chose every expert, and which are the hottest: what residency and load balance are decided by."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

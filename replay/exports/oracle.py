@@ -4,8 +4,6 @@ Records of 24 bytes, little-endian, packed: u32 time, u64 object, u32 bytes, i64
 i64 where there is none (1a1a11a/libCacheSim, libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -2,8 +2,6 @@
 itself both stand side by side in `kelle_checks`; nothing is tuned to make them agree. study.toml says what of it is told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -7,8 +7,6 @@ must not lose bits refreshes within the rated retention time, the others at thei
 first ones run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

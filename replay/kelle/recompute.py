@@ -4,8 +4,6 @@ The paper gives 1.1 us to load a KV vector of LLaMA2-7B and 3.2 us to recompute 
 Mode `paper` keeps the paper's ratio of the two on top of the load that the bytes take, mode `physical` counts multiply-adds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

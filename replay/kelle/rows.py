@@ -1,8 +1,6 @@
 """What Kelle's numbers are computed with, what may be changed of it, and rows of the study's views: points in both modes, whole
 requests, and of one chip and one layer its parts, roofline, lifetimes and retention curves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What heads have in common of what they keep, counted on a tape: tokens that recomputing systems hold once for all heads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.hw.fit_files import Fit

@@ -8,8 +8,6 @@ A popular token is held once for all heads, in the smaller of two forms: its lay
 where KV heads are few, K and V themselves. Other tokens are held by every head that keeps them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

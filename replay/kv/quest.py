@@ -1,7 +1,5 @@
 """Quest over a tape: what share of recorded attention lies on the pages that each decoded query would read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict

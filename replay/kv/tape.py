@@ -1,7 +1,5 @@
 """A tape's attention rows as an engine reads them: in pieces, grouped into events, checked for what a replay may rest on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

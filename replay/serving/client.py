@@ -5,8 +5,6 @@ timed from there: the connection and the tokeniser, one process that takes promp
 is `client_arrivals` of workload.py; how many tokens a model's tokenizer makes of its text stands in the model's file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

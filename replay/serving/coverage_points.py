@@ -3,8 +3,6 @@
 Rows of view coverage_points, without the study.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ queued_ts, first_token_ts, last_token_ts in seconds). Experiments are a folder w
 constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field
@@ -18,10 +16,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw.operators.operator import release
+from tokentape.hw.work import Floats
 from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
 from tokentape.replay.serving.workload import Requests
 
-Floats = NDArray[np.float64]
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 _STAMPS = ("queued_ts", "first_token_ts", "last_token_ts")

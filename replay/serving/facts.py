@@ -1,7 +1,5 @@
 """The published numbers that the serving constants are fitted on (Layered Prefill: chunked runs, microbenchmarks), and ours."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ and values: that is the profile's, as measured. Runs are medians over seeds, the
 follow by least squares. Pure: the claims are passed in.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

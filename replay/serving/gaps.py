@@ -5,8 +5,6 @@ A gap is the duration of an iteration, had by every decode in it. Pooled gaps ar
 maximum over a range, read from a stack of falling durations.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

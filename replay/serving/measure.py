@@ -1,13 +1,11 @@
 """A serving engine under one load over several seeds: metrics with bands, and shares of requests within service levels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats
 from tokentape.policies.serving import AnyScheduler, Disaggregated, Scheduler
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.client import Client
@@ -19,7 +17,6 @@ from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.experts import held
 from tokentape.replay.system.recorded import Recorded
 
-Floats = NDArray[np.float64]
 # Compared with another load, seed by seed.
 COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_per_token", "expert_bytes")
 CHANGE = "_change_frac"

@@ -5,8 +5,6 @@ over as many tokens as an iteration may carry. Not counted: the driver's context
 which five real servers on H100s have 1 to 3 % fewer blocks than come out here (docs/serving.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

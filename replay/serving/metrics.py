@@ -6,8 +6,6 @@ evenly, and the longest wait of a request is for a whole round. E2E runs from ar
 seeds a metric is the median with its 5 to 95 % band: near saturation a single run is off by tens of percent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats
 from tokentape.replay.result import Metric
 from tokentape.replay.serving.run import ServingRun
 
-Floats = NDArray[np.float64]
 PERCENTILES = (50, 90, 95, 99)
 
 

@@ -6,8 +6,6 @@ A layer ends with its fullest rank. Which rank holds which expert is a placement
 expert: nothing of this applies.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats
 from tokentape.policies.kernels import array, float64, int64, kernel
 from tokentape.policies.names import unknown
 from tokentape.replay.coverage import N_DRAWS, by_layer
@@ -23,7 +22,6 @@ from tokentape.replay.exports import eplb
 from tokentape.replay.trace import Trace
 from tokentape.warehouse.geometry import Geometry
 
-Floats = NDArray[np.float64]
 PLACEMENTS = ("linear", "round_robin")
 N_SIZES = 13  # 1, 2, 4, ... tokens; beyond the last, and beyond what a tape has, the last known stands
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.hw.work import Floats, Ints
 from tokentape.policies.kernels import zeros_of
 from tokentape.policies.serving import BatchRule, Disaggregated, Scheduler, Speculation
 from tokentape.replay.serving import kernel as k
@@ -28,9 +29,6 @@ from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token
 if TYPE_CHECKING:
     from tokentape.replay.system.experts import ExpertSlots
     from tokentape.replay.system.kv import KVSlots
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 Kernels take that table, whose third row from the last has the pack from column `first` on.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tokentape.hw.by_model import ALPHA, OF_ATTENTION, OF_EXPERTS, OF_LAYER, OF_ONCE, OF_SEQUENCE, ByModel

@@ -4,8 +4,6 @@ Times that begin at a client have that of client.py before the engine, as it was
 what neither it nor a kernel table holds: two constants of the host, on rows that are named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -1,19 +1,16 @@
 """A stretch of one run: its iterations, what requests did meanwhile, and when one of them got its tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tokentape.hw.work import Ints
 from tokentape.policies.serving import Scheduler
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import ServingRun
 
 Rows = list[dict[str, Any]]
-Ints = NDArray[np.int64]
 NEXT = 10  # requests from the stretch's start on; of them the one of the longest prompt is followed
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from tokentape.hw.work import Floats, Ints
+
 RUN_S = 600.0  # of arrivals, as Layered Prefill runs
 PREFIX_TOKENS = 512  # of a prefix block, where a tape does not say
 LONGEST = 2**24  # tokens; longer than any model's context: a column taken for another

@@ -5,8 +5,6 @@ missing are admitted as the cache's policy says, no member of the event leaves f
 What is admitted crosses the link beside the layers up to its own, an equal part beside each. A cache per layer is asked twice.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where a run's time and energy go: by object, the decision that it follows from, and the resource that it keeps busiest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tokentape.hw.profile import ENDS

@@ -4,8 +4,6 @@ A decode whose position began a recorded round has that round's nodes verified, 
 accepted; elsewhere (after a restart, or beyond the rounds) it decodes plainly. Drafts are passes of their own, level by level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Ints
 from tokentape.policies.kernels import OF_TABLE, array, float64, function, int16, int64, kernel, tuple_of, void
 from tokentape.policies.resolve import told
 from tokentape.replay.serving import iteration as it
@@ -22,7 +21,6 @@ from tokentape.warehouse.formats import bytes_per_value
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import static_bytes
 
-Ints = NDArray[np.int64]
 TABLES = ("rounds", "node_routing")
 _FORMATS = {4: "int4", 8: "int8-g32"}  # of weights but experts, by the drafter's bits at most
 

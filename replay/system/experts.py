@@ -1,7 +1,5 @@
 """The experts' slots of a system as the loop's kernel takes them: residency, placement and widths on one tape and machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.hw.work import Floats, Ints
 from tokentape.policies.bits import UNIFORM, ByGate
 from tokentape.policies.bits.rule import N_WIDTHS, checked
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
@@ -39,8 +38,6 @@ from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.sliced import SERVED, SLICED, serve_none
 from tokentape.warehouse.formats import bytes_per_value
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Arguments = tuple[Any, ...]
 
 

@@ -6,8 +6,6 @@ read_bytes, cache_hit_pct, mgmt_ms; cache and rates in a last line `# summary`).
 the folder's own, else warehouse/claims/offload_logs.csv; geometry is a shipped model or a config.json beside that list.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

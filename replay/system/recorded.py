@@ -1,7 +1,5 @@
 """A tape's requests as dense rows, which a loop can take in any order and batch: the experts of every (token, MoE layer)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from tokentape.hw.work import Ints
 from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
@@ -17,7 +16,6 @@ from tokentape.replay.system.drafts import Rounds, rounds_of
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
 
-Ints = NDArray[np.int64]
 IDS = np.int16
 MOST_IMPUTED = 0.05
 

@@ -1,7 +1,5 @@
 """SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

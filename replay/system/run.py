@@ -3,8 +3,6 @@
 Recorded requests under any arrivals, order and batch. The clock decides what the scheduler sees, so each end is a run of its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

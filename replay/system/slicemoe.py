@@ -5,8 +5,6 @@ so. A prompt runs layer by layer, then the warm-up's state, then token by token.
 the step: cost profile `slicemoe`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
