@@ -88,6 +88,7 @@ def estimated(
     cost = made.cost
     energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
+    cost.profile.refuse_no_time(seconds)
     power_w = float(cost.joules.value[0]) / seconds
     outside = (*found.doubts, *made.outside, *power_findings(machine, power_w))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))

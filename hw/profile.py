@@ -110,6 +110,11 @@ class Profile:
         stored = np.asarray(rows.bytes, np.float64)
         return stored + rows.activation_bytes if self.activations else stored
 
+    def refuse_no_time(self, seconds: float) -> None:
+        """Raises ValueError where work takes no time at all, so that no rate and no power follows from it."""
+        if seconds <= 0.0:
+            raise ValueError(f"cost profile {self.name}: what runs here takes no time by it; give its step a lane of such work")
+
     def step_of(self, end: str, lanes: tuple[str, ...]) -> ast.expr:
         """The step of work with rows in these lanes alone."""
         if (end, lanes) not in self._steps:

@@ -46,6 +46,7 @@ def priced(
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
     if machine is not None and cost is not None:
+        profiles.load(profile).refuse_no_time(float(cost.seconds.value.sum()))
         metrics = metrics | cost_metrics(trace, cost)
         geometry, static = trace.geometry, trace.geometry.non_expert_bytes(weight_format)
         others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
@@ -88,10 +89,8 @@ def cost_metrics(trace: Trace, cost: PassCosts) -> dict[str, Metric]:
         "total_energy_j": over(everything, np.sum, "J", cost.joules),
     }
     metrics |= {f"energy_{part}_j": over(everything, np.sum, "J", band) for part, band in cost.joules_of.items()}
-    if n_decoded:
-        step = over(decode, np.sum, "s", cost.seconds)
-        assert step.low is not None
-        assert step.high is not None
+    step = over(decode, np.sum, "s", cost.seconds)
+    if n_decoded and step.low and step.high:  # decodes may take no time by a profile of one's own
         metrics["decode_tokens_per_s"] = Metric(n_decoded / step.value, "1/s", n_decoded / step.high, n_decoded / step.low)
     return metrics
 

@@ -68,6 +68,7 @@ def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accountin
     machine = asked[0][1].machine
     made = stacked([step_rows(list(of), held, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
     cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
+    profile.refuse_no_time(float(cost.seconds.value.min()))
     by_step = {
         "seconds": cost.seconds.value,
         "weight_bytes": made.total(weight_bytes(made)),

@@ -180,6 +180,7 @@ def run_rule(
         *(times, histogram, sums, totals, counts, recorded, recorded_n, scratch),
         *of_slots,
     )
+    cost.profile.refuse_no_time(float(totals[k.BUSY_S]))
     n_gaps = int(histogram.sum())
     mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
     variance = max(sums[GAP_SQUARES] / n_gaps - mean_s**2, 0.0) if n_gaps else float("nan")

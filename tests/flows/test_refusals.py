@@ -26,6 +26,7 @@ TEXTS = {
     "no-source.toml": 'base = "h100"\nname = "no-source"\nmax_w = 500\n',
     "too-fast.toml": 'base = "h100"\nname = "too-fast"\n[tiers.hbm]\npeak_bytes_per_s = { value = 9e12, source = "assumed" }\n',
     "round.toml": 'base = "about.toml"\n', "about.toml": 'base = "round.toml"\n', "not.toml": "[[[", "my-gpu.toml": MY_GPU,
+    "fetch.toml": 'name = "fetch"\nstep = "a"\n[lane.a]\nkind = "fetch"\n',
 }  # fmt: skip
 CONFIGS = {
     "tiny.json": {},
