@@ -11,7 +11,7 @@ from tokentape.flows import machines, steps
 from tokentape.flows.grid import load_hardware, load_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import power_findings
+from tokentape.hw.clock import not_counted, power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.names import unknown
@@ -90,7 +90,7 @@ def estimated(
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
     cost.profile.refuse_no_time(seconds)
     power_w = float(cost.joules.value[0]) / seconds
-    outside = (*found.doubts, *made.outside, *power_findings(machine, power_w))
+    outside = (*found.doubts, *made.outside, *power_findings(machine, power_w), *not_counted(cost.uncounted))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
 
 

@@ -434,6 +434,12 @@ def _join(how: str | tuple[str, float], memory: Floats, compute: Floats) -> Floa
     return np.asarray((memory ** how[1] + compute ** how[1]) ** (1.0 / how[1]))  # type: ignore[operator]
 
 
+def not_counted(uncounted: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Sentences on rows that no lane takes (StepCost.uncounted)."""
+    told = uncounted.items()
+    return [f"not counted by the profile: {kind} ({n:.3g} B, {ops:.3g} operations)" for kind, (n, ops) in told if n or ops]
+
+
 def power_findings(spec: HardwareSpec, power_w: float) -> list[str]:
     """Sentences on a mean power that the machine cannot draw: above `max_w` or below `idle_w`, at the far end of their ranges."""
     findings = []

@@ -47,6 +47,7 @@ class Generated:
     operators: Mapping[str, Callable[..., Floats]]
     coefficients: Floats = field(repr=False)
     ledger: tuple[tuple[Hashable, str, str], ...] = ()
+    uncounted: tuple[str, ...] = ()  # kinds of rows that no lane takes
 
 
 def around(n_features: int) -> Floats:
@@ -124,7 +125,11 @@ class Writer:
             operators=self.operators,
             coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
             ledger=ledger,
+            uncounted=tuple(dict.fromkeys(rows.kind for rows in self.work.rows if self._is_left_out(rows))),
         )
+
+    def _is_left_out(self, rows: Rows) -> bool:
+        return self.profile.lane_of(rows) is None and bool(np.any(self.profile.moved(rows)) or np.any(rows.ops))
 
     def _ledger(self, seconds: Parts) -> Iterator[tuple[Hashable, str, str]]:
         yield from ((part, "seconds", text) for part, text in seconds.items())

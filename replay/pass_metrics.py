@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import Band, power_findings
+from tokentape.hw.clock import Band, not_counted, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.passes import PassCosts, format_of, passes_over_weights
@@ -150,11 +150,7 @@ def _outside(
     kv = int(np.diff(trace.member_offsets).max(initial=1)) * each
     found = overfull(machine, {**held_bytes, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
-    found += [
-        f"not counted by the profile: {kind} ({n_bytes:.3g} B, {ops:.3g} operations)"
-        for kind, (n_bytes, ops) in cost.uncounted.items()
-        if n_bytes or ops
-    ]
+    found += not_counted(cost.uncounted)
     found += without_cache(machine)
     if not geometry.is_counted:
         why = geometry.uncounted or "the tape records no widths and heads"

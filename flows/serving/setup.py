@@ -146,6 +146,8 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     fetched = Rows(kind="fetch", tier="expert_home", target="expert_cache")
     if held_frac < 1.0 and machine.roles.expert_home not in machine.roles.reads and costs.lane_of(fetched) is None:
         outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
+    if cost.uncounted and not is_paper:
+        outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     limits = Limits(point.max_seqs, kv_blocks)

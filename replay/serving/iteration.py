@@ -199,7 +199,8 @@ class IterationCosts:
     layers_before (L + 1, C): layers of each kind below a layer; moe_of (C,): the one MoE layer of a kind, -1 where it stands for
     several. cov_prefill, cov_decode: shares touched, a column per kind. held_frac: of the experts, in the fast tier.
     background_w: drawn all the time. speculation: what decodes draft; cov_decode then is that of so many requests with all their
-    nodes. ledger: objects, and what of each the table's last row sums up over a run, from entry N_COST on.
+    nodes. ledger: objects, and what of each the table's last row sums up over a run, from entry N_COST on. uncounted: kinds of
+    rows that the profile has no lane for.
     """
 
     geometry: Geometry
@@ -219,6 +220,7 @@ class IterationCosts:
     speculation: Speculation | None = None
     events: bool = False
     ledger: tuple[tuple[str, str], ...] = ()
+    uncounted: tuple[str, ...] = ()
 
     @cached_property
     def iteration(self) -> Callable[[Floats], None]:
@@ -355,6 +357,7 @@ def iteration_costs(
         speculation,
         events,
         tuple((part[1] if isinstance(part, tuple) else "", what) for part, what, _ in generated.ledger),
+        generated.uncounted,
     )
 
 

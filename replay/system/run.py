@@ -344,7 +344,8 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     if system.place is not None and not roles.near_compute:
         way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
-    found += filter(None, [made.slots.costs.outside, recorded.gaps])
+    left_out = f"not counted by the profile: {', '.join(made.slots.costs.uncounted)}" * bool(made.slots.costs.uncounted)
+    found += filter(None, [left_out, made.slots.costs.outside, recorded.gaps])
     if recorded.batch > 1:
         found.append(f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where routing does not see the batch")
     repeats = len(requests) - np.unique(requests.tape_request).size

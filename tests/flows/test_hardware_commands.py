@@ -197,6 +197,8 @@ def test_a_closed_form_by_its_parameter_needs_no_tape(tokentape: Cli) -> None:
     assert seconds_of(done) < seconds_of(uniform)  # unequal experts: fewer of them
     assert "experts touched" not in tokentape.ok("step", "gpu", "llama-2-7b").out
     assert "layer" in tokentape.ok("step", "gpu", "llama-2-7b", "--profile", "layered_prefill").out  # marks move no bytes
+    told = tokentape.ok("step", "gpu", "llama-2-7b", "--profile", "kelle").err
+    assert re.findall(r"not counted by the profile: (\w+)", told) == ["kv_write"]
 
 
 def test_a_model_whose_counts_nobody_checked_is_said_to_be_one(tokentape: Cli, folder: Path) -> None:

@@ -156,6 +156,8 @@ def test_refresh_draws_what_is_held_at_the_policys_interval(policy, profile) -> 
     assert np.array_equal(seconds, without.serving.iterations["seconds"])
     lacks = run(tape, tape.requests(), system(refresh=refresh), load("h100"))
     assert "no memory to refresh" in lacks.settings["outside_envelope"]
+    told = run(tape, tape.requests(), system(), machine, how).settings["outside_envelope"]
+    assert ("not counted by the profile: kv_write" in told) == (profile != "physical")
 
 
 @pytest.mark.parametrize("cache", ["lru", "lfu", "sieve", "s3-fifo", "random"])
