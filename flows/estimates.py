@@ -18,6 +18,7 @@ from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
+from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.models import load as load_model
 from tokentape.warehouse.tape import Store
@@ -69,21 +70,25 @@ def estimated(
     empty: the roofline. Raises ValueError on names, and where tape and model differ."""
     found, machine = load_model(model), load_hardware(hardware)
     geometry = found.geometry
-    told = "fitted operators"
+    told, costs = "fitted operators", profiles.load(profile)
     if fits:  # one's own, told apart
         constants = sorted((key, str(fit.setup), sorted(fit.constants.items())) for key, fit in fits.items())
         told += f" {hashlib.sha256(repr(constants).encode()).hexdigest()[:8]}"
-    elif fits is None:
-        fits = fits_of(machine, weight_format)
+    is_timed = any(lane.operators for lane in costs.lanes)
+    if fits and not is_timed:
+        raise ValueError(f"--fits has no effect with --profile {costs.name}, which takes no fitted operators; leave one out")
+    if fits is None:
+        fits = fits_of(machine, weight_format) if is_timed else {}
     active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format, profile)
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
     carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
     carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
-    costing = f"{profiles.load(profile).name}, {told if fits else 'roofline'}"
+    costing = f"{costs.name}, {told if fits else 'roofline'}"
     title = f"{found.name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     title += f", {how} coverage" if how else ""
-    parts = (found.name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "")
+    version = hash_of([geometry.model_dump(mode="json"), machine.sha256, costs.sha256])[:8]  # of what names stand for
+    parts = (found.name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "", version)
     step_id = "/".join(filter(None, parts))
     cost = made.cost
     energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}

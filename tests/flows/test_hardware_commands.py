@@ -222,6 +222,13 @@ def test_steps_by_other_constants_are_recorded_apart(tokentape: Cli, folder: Pat
         tokentape.ok("step", "gpu", "llama-3-8b", "--fits", name, "--record")
     steps = tokentape.sql("select sum(seconds) as s from operations where step_id like 'llama-3-8b/%' group by step_id")
     assert len({step["s"] for step in steps}) == 2
+    for watts in (1, 2):
+        (folder / f"{watts}.toml").write_text(f'base = "h100"\nname = "own"\nsource = "assumed"\nstatic_w = {watts}\n')
+        tokentape.ok("step", "gpu", "llama-3-8b", "--hardware", f"{watts}.toml", "--record")
+    assert len(tokentape.sql("select distinct step_id from operations where hardware = 'own'")) == 2
+    refused = tokentape.refused("step", "gpu", "llama-3-8b", "--fits", "mine", "--profile", "kelle").err
+    assert "--fits has no effect with --profile kelle" in refused
+    assert "roofline: " in tokentape.ok("step", "gpu", "llama-3-8b", "--profile", "kelle").out
     refused = tokentape.refused("step", "gpu", "llama-3-8b", "--hardware", "mac-unified", "--fits", "mine").err
     assert "mine: mac-unified takes none of these constants" in refused
 
