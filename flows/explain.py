@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tokentape.flows.grid import resolve_run
 from tokentape.flows.system_runs import VIEW, Asked, asks_scores, key_of, run_asked, setting_of, tape_of
-from tokentape.policies.resolve import resolve, told
+from tokentape.policies.resolve import told
 from tokentape.policies.slots import SLOTS, System
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.system.breakdown import Share, breakdown
@@ -51,35 +51,32 @@ def _worth(store: Store, asked: Asked, system: System, slot: str, result: Replay
     decides = system.told()[slot]
     try:
         other, instead = without(store, asked, system, slot)
-        _, off = run_asked(store, asked, other)
+        _, off = run_asked(store, other)
     except ValueError as error:
         return Worth(slot, decides, "", reason=str(error))
     return Worth(slot, decides, instead, _more(off, result, "total_s"), _more(off, result, "total_energy_j"))
 
 
-def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[System, str]:
-    """The system with a slot off, and what then is in its place: of a schedule whole prompts beside decodes (of that, one batch
+def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Asked, str]:
+    """The run with a slot off, and what then is in its place: of a schedule whole prompts beside decodes (of that, one batch
     after the other), of a cache the room of one layer's event, of a hot set or slices an LRU of their room, else nothing."""
-    name, policies = f"{system.name} without {slot}", dict(system.policies)
-    options = {of: dict(given) for of, given in system.options.items()}
+    kept = {key: of for key, of in asked.changes.items() if key.split(".")[0] != slot or key == "schedule.max_seqs"}
+    named = replace(asked, name=f"{system.name} without {slot}")
     if slot == "schedule":
-        instead = "static" if told(slot, policies[slot])[0] == "orca" else "orca"
-        policies[slot] = resolve(slot, instead)
-    elif slot == "residency":
+        instead = "static" if told(slot, system.schedule)[0] == "orca" else "orca"
+        return replace(named, changes=kept | {slot: instead}), instead
+    if slot == "residency":
         geometry = tape_of(store, asked.trace_id, asked.model).geometry
         room = geometry.top_k * max(geometry.expert_bytes(setting_of(store, asked, system).expert_format))
-        options[slot] = {"budget": f"{room}B", "scope": "global"}  # which keys and values do not share: they would not fit
+        alone = {"residency.scope": "global", "residency.share_kv": "false"}  # keys and values would not fit
         instead = f"room for one layer's {geometry.top_k} experts"
-    elif system.room and not system.without(slot).room:
-        budget = system.option(system.room, "budget")
-        options |= {slot: {}, "residency": {"budget": budget}}
-        del policies[slot]
-        policies["residency"] = resolve("residency", "lru")
-        policies.pop("precision", None)  # gives widths to what a placement leaves away
-        instead = "lru in the same room"
-    else:
-        return replace(system.without(slot), name=name), "nothing"
-    return replace(system, name=name, policies=policies, options=options), instead
+        return replace(named, changes={**asked.changes, **alone}, budget=f"{room}B"), instead
+    off = kept | {slot: "none"}
+    if system.room and not system.without(slot).room:
+        off = {key: of for key, of in off.items() if not key.startswith("precision")}  # widths of what a placement leaves away
+        off |= {"residency": "lru"} | ({"precision": "none"} if "precision" in system.policies else {})
+        return replace(named, changes=off, budget=system.option(system.room, "budget") or None), "lru in the same room"
+    return replace(named, changes=off), "nothing"
 
 
 def _more(off: ReplayResult, on: ReplayResult, name: str) -> Metric:

@@ -169,12 +169,10 @@ class Asked:
         return replace(system, name=self.name or system.name, options=options)
 
 
-def run_asked(store: Store, asked: Asked, system: System | None = None) -> tuple[str, ReplayResult]:
-    """A run's id and result; from the store, without its series, where it is there, else computed and written to it.
-
-    system: in place of the one that is named. Raises ValueError on what cannot be had; nothing is written then.
-    """
-    chosen, machine = system or asked.made(), asked.hardware
+def run_asked(store: Store, asked: Asked) -> tuple[str, ReplayResult]:
+    """A run's id and result; from the store, without its series, where it is there, else computed and written to it. Raises
+    ValueError on what cannot be had; nothing is written then."""
+    chosen, machine = asked.made(), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, asks_scores(chosen))
     setting = setting_of(store, asked, chosen)
     key, code = key_of(store, asked, chosen), _sources(chosen, machine)

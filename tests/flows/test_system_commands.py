@@ -12,6 +12,7 @@ from tiny_tape import N_OUTPUT, N_REQUESTS, STUDY
 from bench.compare import MACHINES, SYSTEMS
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows.grid import record_machine
+from tokentape.flows.system_runs import Asked
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
 
@@ -180,6 +181,9 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
     of = {row["slot"]: row for row in worths}
     assert of.keys() == {"schedule", *slots}
     assert all(row["time"] for row in worths)
+    ran = stored(store, "system_runs", batches(store, "system_runs"))
+    for run_id, asked, name in ran.filter(pl.col("system").str.contains(" without ")).select("run_id", "asked", "system").rows():
+        assert (Asked.from_json(asked).key(store), Asked.from_json(asked).name) == (run_id, name)  # so that it is explained, too
     if system == "near_compute":
         assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
