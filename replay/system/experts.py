@@ -21,7 +21,7 @@ from tokentape.policies.placement import (
     ReactivePlacement,
 )
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from tokentape.policies.placement.missed import NearIfRare
+from tokentape.policies.placement.missed import FirstLayersNear, NearIfFaster, NearIfRare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.sliced.ranking import Stock, compiled
@@ -288,6 +288,18 @@ class ExpertSlots:
             raise ValueError(
                 f"system {name}: place.across_layers counts experts, and this tape's differ in size by layer; leave it out"
             )
+        if residency is None and system.sliced is None and isinstance(place, NearIfRare | NearIfFaster):
+            raise ValueError(
+                f"system {name}: {type(place).__name__} decides where missing experts compute, and without a cache "
+                "none is missing; add residency = { policy = 'lru' }, or leave place out"
+            )
+        if residency is None and isinstance(place, FirstLayersNear) and place.layers is not None:
+            kept_bytes = sum(self.sizes[place.layers :]) * self.recorded.geometry.n_experts
+            if kept_bytes > self.budget_bytes:
+                raise ValueError(
+                    f"system {name}: place.layers {place.layers} leaves {kept_bytes} B of experts to the fast tier, and "
+                    f"place.budget has room for {self.budget_bytes} B; raise either, or leave place.layers out"
+                )
         if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
             raise ValueError(
                 f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "

@@ -336,7 +336,11 @@ def test_what_a_placement_cannot_go_by_is_refused() -> None:
         ("shuffled_prompts", {"schedule": {"max_seqs": "3"}}, "shuffled_prompts goes by the prompts of the batch before"),
         ("ema", {"place": {"across_layers": "true"}}, "EMA decides layer by layer"),
         ("near_if_rare", {"place": {"across_layers": "true"}}, "NearIfRare decides layer by layer"),
+        ("near_if_rare", {"place": {"budget": "9 experts"}}, "NearIfRare decides where missing experts .* add residency"),
+        ("near_beside_link", {}, "NearBesideLink decides where missing experts .* add residency"),
+        ("first_layers_near", {"place": {"budget": "15 experts"}}, r"place.layers 1 leaves \d+ B .* place.budget has room for"),
     ):
-        system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name]()}, options)
+        given = {"layers": 1} if name == "first_layers_near" else {}  # of three, which leaves 16 experts
+        system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name](**given)}, options)
         with pytest.raises(ValueError, match=said):
             simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
