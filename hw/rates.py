@@ -115,7 +115,7 @@ def _link(machine: HardwareSpec, rows: Rows) -> tuple[str, Link] | None:
 
 
 def _ops_per_s(machine: HardwareSpec, engine: Engine, given: str, lane: Lane, end: str) -> float:
-    dtype = given or machine.dtype
+    dtype = given if given in engine.ops_per_s else machine.dtype
     peak = at(engine.ops_per_s.get(dtype) or next(iter(engine.ops_per_s.values())), OPPOSITE[end])
     if lane.macs_only:
         peak = engine.mac_ops_per_s(dtype, OPPOSITE[end]) or peak

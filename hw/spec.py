@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tokentape.hw import dram
-from tokentape.hw.roles import Roles, roles_of
+from tokentape.hw.roles import ENGINE_ROLES, TIER_ROLES, Roles, roles_of
 from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed, unknown
 
 SPECS = Path(__file__).parent / "specs"
@@ -371,8 +371,12 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     for key, table, known in tables:
         if unknown_keys := sorted(table.keys() - set(known)):
             raise BadSpec(f"{where}: {key}: unknown key {unknown_keys[0]!r}; known: {', '.join(known)}")
+    _check_roles(spec, where)
     _check_links(spec, where)
     for name, engine in spec.engines.items():
+        if spec.dtype not in engine.ops_per_s and len(engine.ops_per_s) > 1:
+            known = ", ".join(engine.ops_per_s)
+            raise BadSpec(f"{where}: engines.{name}.ops_per_s has {known} and not the machine's dtype, {spec.dtype}; add it")
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)
             if bound is not None and rate.value > bound * ROUNDING:
@@ -383,6 +387,17 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     for group, members in (("tiers", spec.tiers), ("links", spec.links)):
         for name, member in members.items():
             _check_pins(member, f"{where}: {group}.{name}")
+
+
+def _check_roles(spec: HardwareSpec, where: str) -> None:
+    """Raises BadSpec on an engine or tier at the top of a file that [roles], which stay as a base's are, leave without a role."""
+    roles = {role: name for role in (*ENGINE_ROLES, *TIER_ROLES) if (name := spec.roles.of(role))}
+    for key in ("engine", "fast", "backing"):
+        if (name := getattr(spec, key)) and name not in roles.values():
+            listed = ", ".join(f"{role} {at}" for role, at in roles.items())
+            raise BadSpec(f"{where}: {key} = {name!r} has no role ({listed}); say in [roles] which of them it takes over")
+    if spec.roles.expert_cache == spec.roles.expert_home:
+        raise BadSpec(f"{where}: roles.expert_home and expert_cache are both {spec.roles.expert_home}: nothing would be fetched")
 
 
 def _check_links(spec: HardwareSpec, where: str) -> None:

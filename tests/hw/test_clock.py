@@ -156,6 +156,9 @@ def test_an_engine_takes_the_machines_number_format_where_it_has_it():
     assert seconds("a", rows, machine=NDP) == pytest.approx(one)
     assert seconds("a", rows, {"a": {"kind": "expert", "dtype": "int3"}}, machine=NDP) == pytest.approx(one)  # its only one
     wide, narrow = ({"a": {"kind": "expert", "dtype": dtype}} for dtype in ("bf16", "fp8"))
+    several = replace(near, ops_per_s={"int8": NDP.engines["sm"].ops_per_s["int8"], **near.ops_per_s})
+    of_several = replace(NDP, engines={**NDP.engines, "ndp": several})
+    assert seconds("a", rows, {"a": {"kind": "expert", "dtype": "fp8"}}, machine=of_several) == pytest.approx(one)
     main = [Rows(kind="expert", engine="main", ops=1e12)]
     assert seconds("a", main, wide, machine=NDP) == pytest.approx(2 * seconds("a", main, narrow, machine=NDP), rel=1e-3)
 
