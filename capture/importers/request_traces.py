@@ -78,8 +78,8 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
     if twice := next((name for name in form.columns if form.columns.count(name) > 1), ""):
         raise BadImport(f"{files[0]}: column {twice} cannot be two of arrival, prompt and output; name another")
     for frame, path in zip(frames, files, strict=True):
-        for name in form.columns:
-            need(frame, name, path)
+        for name, option in zip(form.columns, ("--arrival", "--prompt", "--output"), strict=True):
+            need(frame, name, path, "" if form.source else option)
     rows = pl.concat([frame.select(form.columns) for frame in frames])
     ends = [sum(map(len, frames[: i + 1])) for i in range(len(frames))]
 
