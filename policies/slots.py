@@ -109,9 +109,9 @@ def slots_of(slot: str, policy: Any) -> tuple[str, ...]:
 
 
 def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
-    """A system by the name of a shipped one, or the path of a TOML file with a table [system]. given, in any order, in place of
-    what the file says: residency -> policy, which takes the slot as it is (OPTIONS), and residency.budget -> value. Raises
-    ValueError with the nearest name, or what is wrong in which slot."""
+    """A system by the name of a shipped one, or the path of a TOML file with a table [system]; one's own policies lie beside it,
+    else where their paths say. given, in any order, in place of what the file says: residency -> policy, which takes the slot as
+    it is (OPTIONS), and residency.budget -> value. Raises ValueError with the nearest name, or what is wrong in which slot."""
     path = FOLDER / f"{name}.toml"
     if name.endswith(".toml") or "/" in name:
         path = Path(name)
@@ -126,6 +126,10 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     if set(data) != {"system"} or not isinstance(data["system"], dict):
         raise ValueError(f"{path}: a system is one table [system] with a line per slot ({', '.join(SLOTS)})")
     table = {slot: _as_table(path, slot, value) for slot, value in data["system"].items()}
+    for slot, told_as in table.items():
+        name, _, class_name = str(told_as.get("policy")).rpartition(":")
+        if name.endswith(".py") and (beside := path.parent / name).is_file():
+            table[slot] = {**told_as, "policy": f"{beside}:{class_name}"}
     for key, value in sorted((given or {}).items(), key=lambda of: "." in of[0]):
         slot, dot, parameter = key.partition(".")
         if slot not in SLOTS:

@@ -99,6 +99,8 @@ def test_what_a_decision_of_ones_own_raises_is_one_line(tmp_path) -> None:
         "@dataclass(frozen=True)\nclass Mine(EventPlacement):\n    def on(self, host):\n        return {}['absent']\n"
     )
     system = system_of("near_compute", {"place": f"{path}:Mine"})
+    (tmp_path / "mine.toml").write_text("[system]\nplace = { policy = 'mine.py:Mine' }\n")
+    assert system_of(str(tmp_path / "mine.toml")).place == system.place, "a policy lies beside the file of its system"
     with pytest.raises(ValueError, match=r"mine.py:Mine, line 8: the policy raised KeyError: 'absent'"), system.blamed():
         system.place.on(None)
     with pytest.raises(KeyError), system_of("near_compute").blamed():  # a bug of ours stays one
