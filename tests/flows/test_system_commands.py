@@ -192,6 +192,8 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
 def test_a_run_that_cannot_be_made_again_is_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape("explain", "nope")
     assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
+    run = tokentape.ok("replay", tape, "--system", "lru_offload").err.split("result ")[1].split()[0]
+    assert f"result '{run}' is of system_runs, not of replays" in tokentape("timeline", run).err
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")
