@@ -1,27 +1,30 @@
-"""Caches that look at no attention: the full one, where nothing leaves, and StreamingLLM (Xiao et al. 2024)."""
+"""Caches that evict by no attention: the full one, where nothing leaves, and StreamingLLM (Xiao et al. 2024)."""
 
 from dataclasses import dataclass
 
-from tokentape.policies.kernels import kernel
-from tokentape.policies.kv.rule import WEIGH_SIGNATURE, KVPolicy
+import numpy as np
+from numpy.typing import NDArray
+
+from tokentape.policies.kernels import kernel, uint64
+from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
 @dataclass(frozen=True)
 class Full(KVPolicy):
-    """Keeps every token; the baseline of all others."""
+    """Keeps every token; the baseline of all others. Scores, as H2O's, tell only whose words lose which bits."""
 
     budget: int | None = None
     sink: int = 0
-
-    @staticmethod
-    @kernel(WEIGH_SIGNATURE)
-    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
-        pass
+    weigh = AEP.weigh
 
     def __post_init__(self) -> None:
         if self.budget is not None:
             raise ValueError(f"budget {self.budget}: full keeps every token; leave budget out, or use another policy")
         super().__post_init__()
+
+    def params(self) -> Floats:
+        return AEP().params()
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,12 @@ class Streaming(KVPolicy):
     """
 
     sink: int = 4
-    weigh = Full.weigh
+
+    @staticmethod
+    @kernel(WEIGH_SIGNATURE)
+    def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]
+        for s in range(uint64(mass.shape[0])):
+            rank[s] = positions[s]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,3 +51,6 @@ class Streaming(KVPolicy):
     def limits(self) -> tuple[int, int, int]:
         budget, sink, _ = super().limits
         return budget, sink, 0 if self.budget is None else budget - sink
+
+    def prompt_scores(self, mass: Floats, salts: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        return mass, np.tile(np.arange(mass.shape[1], dtype=np.float64), (len(mass), 1))

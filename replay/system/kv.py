@@ -21,7 +21,7 @@ from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
 from tokentape.policies.kv.storage import STORAGES, QuaRot
-from tokentape.policies.kv.streaming import Full
+from tokentape.policies.kv.streaming import Full, Streaming
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving import BatchRule
 from tokentape.policies.slots import OPTIONS, System
@@ -302,7 +302,7 @@ def track_of(recorded: Recorded, system: System) -> Floats | None:
         for layer in (layer for layer in geometry.attending if layer >= policy.dense_layers):
             n_read, n_scored = policy.reads(seen[decoded].astype(np.int64), int(windows[layer]))
             track[decoded, layer, :2] = (n_read + n_scored)[:, None]
-    elif policy.weigh is Full.weigh:
+    elif policy.weigh is Streaming.weigh:
         for layer in geometry.attending:
             track[decoded, layer, :2] = np.minimum(whole[decoded, layer], policy.limits[0] + 1.0)[:, None]
     elif recorded.attention is None:

@@ -219,6 +219,12 @@ def test_bits_are_lost_of_what_is_stored(tiny, resample):
         assert not torch.allclose(one, other, atol=1e-3)
 
 
+def test_groups_of_the_whole_cache_go_by_the_attention_of_all_queries(tiny):
+    rates, batch = BitRates(hst_msb=0.02), requests((6,), 20, forced=True)
+    of = [generate(tiny["Llama"], batch, KV(tiny["Llama"], policy, Leaking(rates)))[1] for policy in (FULL, AEP(None))]
+    assert torch.equal(*of)
+
+
 def test_scales_of_stored_inputs_are_of_the_request_alone(tiny):
     """Padding of a batch sets none."""
     batch, scales = requests((12, 7), 2, forced=True), []

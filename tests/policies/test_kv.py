@@ -118,6 +118,12 @@ def test_scores_of_ones_own_need_no_decorator():
         run(Short(6), prompt, rows)
 
 
+def test_streaming_keeps_the_latest_where_a_window_has_dropped_its_sink():
+    prompt = np.array([[9.0, 8.0, 7.0, 6.0, 5.0, 9.0, 4.0, 3.0, 2.0, 1.0]])
+    states, _ = run(Streaming(4, sink=1), prompt, np.ones((6, 1, 16)), window=8)
+    assert [kept for (kept,) in states] == [list(range(n - 4, n)) for n in range(10, 17)]
+
+
 def test_full_keeps_all_and_grows():
     prompt, rows = attention(np.random.default_rng(0), 2, 5, 40)
     states, slots = run(KV_POLICIES["full"](), prompt, rows)
