@@ -75,14 +75,14 @@ class Leaking(Plain):
         by_bit = memory.rates_by_bit(self.rates)
         self.needs_groups = not np.array_equal(*by_bit)
         self.by_bit = by_bit if self.needs_groups else by_bit[:1]  # one plane: all tokens lose the same
-        self.rng = np.random.default_rng(self.seed)
+        self.rng, self.dtype = np.random.default_rng(self.seed), torch.float32  # what the model computes in
         self.scales: dict[tuple[int, str], Any] = {}
 
     def begin(self) -> None:
         self.scales = {}
 
     def write(self, x: torch.Tensor, place: tuple[int, str], is_prompt: bool) -> Planes:
-        values = x.detach().float().cpu().numpy()
+        values, self.dtype = x.detach().float().cpu().numpy(), x.dtype
         if is_prompt:
             largest = HEADROOM * np.abs(values).max(axis=2, keepdims=True)
             self.scales[place] = np.maximum(largest / memory.LARGEST, 1e-30).astype(np.float32)
@@ -106,8 +106,7 @@ class Leaking(Plain):
     def _floats(self, words: np.ndarray, place: tuple[int, str], like: torch.Tensor) -> torch.Tensor:
         is_half = self.word == "fp16"
         values = memory.from_half(words) if is_half else memory.from_fixed(words, self.scales[place], self.is_twos)
-        made = torch.from_numpy(values).to(like.device)
-        return made.to(like.dtype) if like.is_floating_point() else made
+        return torch.from_numpy(values).to(like.device, self.dtype)
 
 
 def storage_of(name: str, rates: BitRates = NONE, resample: bool = False, bits: int = 4, seed: int = 0) -> Plain:

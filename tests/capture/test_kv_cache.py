@@ -219,6 +219,13 @@ def test_bits_are_lost_of_what_is_stored(tiny, resample):
         assert not torch.allclose(one, other, atol=1e-3)
 
 
+def test_words_are_read_in_the_precision_of_the_model(tiny):
+    model, batch = copy.deepcopy(tiny["Qwen3Moe"]).bfloat16(), requests((12, 7), 9, forced=True)
+    for policy in (AEP(8, sink=1), AERP(8, sink=1)):
+        once, anew = (generate(model, batch, KV(model, policy, Leaking(resample=at_read)))[1] for at_read in (False, True))
+        assert torch.equal(once, anew)
+
+
 def test_groups_of_the_whole_cache_go_by_the_attention_of_all_queries(tiny):
     rates, batch = BitRates(hst_msb=0.02), requests((6,), 20, forced=True)
     of = [generate(tiny["Llama"], batch, KV(tiny["Llama"], policy, Leaking(rates)))[1] for policy in (FULL, AEP(None))]
