@@ -97,6 +97,14 @@ class KV(AttentionCapture, Slot):
         return self.current
 
     def begin(self, requests: Sequence[Request]) -> None:
+        """Raises ValueError for a request that is longer than a chunk, where a model attends in chunks (Llama 4)."""
+        config = self.model.config.get_text_config()
+        longest = max((len(r.prompt_ids) + r.budget - 1 for r in requests), default=0)
+        if "chunked_attention" in (getattr(config, "layer_types", None) or ()) and longest > config.attention_chunk_size:
+            raise ValueError(
+                f"{type(self.model).__name__} attends in chunks of {config.attention_chunk_size} tokens, of which a KV policy "
+                f"follows the first: a request of {longest} is too long; give shorter prompts"
+            )
         self._forget()
         self.trail = []
 
@@ -138,7 +146,7 @@ class KV(AttentionCapture, Slot):
             mask = self._slot_mask(layer, query)
         output, weights = eager(module, query, key, value, mask, **kwargs)
         if self.policy.needs_raw:
-            weights = _logits(query, key, mask, kwargs.get("scaling"))
+            weights = _logits(query, key, mask, kwargs.get("scaling"), kwargs.get("softcap"))
         if is_prompt:
             self._prompt(layer, weights)
         elif layer.takes_back:
@@ -201,9 +209,10 @@ class KV(AttentionCapture, Slot):
             layer.end_prompt(layer.mass)
 
 
-def _logits(query: torch.Tensor, key: torch.Tensor, mask: Any, scaling: float | None) -> torch.Tensor:
+def _logits(query: torch.Tensor, key: torch.Tensor, mask: Any, scaling: float | None, cap: float | None) -> torch.Tensor:
     """(batch, heads, queries, keys) f32: q.k as the softmax gets it, 0 where masked."""
     groups = query.shape[1] // key.shape[1]
     raw = torch.matmul(query, key.repeat_interleave(groups, dim=1).transpose(2, 3)).float()
     raw = raw * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    raw = raw if cap is None else cap * torch.tanh(raw / cap)
     return raw if mask is None else raw.masked_fill(mask < torch.finfo(mask.dtype).min / 2, 0.0)

@@ -5,9 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tiny_families import CONFIGS, VOCAB, build, generate
+import transformers
+from tiny_families import BASE, CONFIGS, VOCAB, build, generate, randomised
 
-from tokentape.capture.live.attention import KV
+from tokentape.capture.live.attention import KV, _logits
 from tokentape.capture.live.loop import Request, Round, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.storage import Leaking, Plain
@@ -230,6 +231,22 @@ def test_groups_of_the_whole_cache_go_by_the_attention_of_all_queries(tiny):
     rates, batch = BitRates(hst_msb=0.02), requests((6,), 20, forced=True)
     of = [generate(tiny["Llama"], batch, KV(tiny["Llama"], policy, Leaking(rates)))[1] for policy in (FULL, AEP(None))]
     assert torch.equal(*of)
+
+
+def test_raw_scores_are_capped_where_the_softmax_gets_them_so():
+    query, key = torch.full((1, 2, 3, 4), 9.0), torch.full((1, 1, 5, 4), 9.0)
+    assert (_logits(query, key, None, 1.0, 5.0) == 5.0).all()
+    assert (_logits(query, key, None, 1.0, None) == 324.0).all()
+
+
+def test_attention_in_chunks_is_followed_within_the_first_alone():
+    config = transformers.Llama4TextConfig(**BASE, head_dim=8, num_local_experts=4, attention_chunk_size=8)
+    model = randomised(transformers.AutoModelForCausalLM.from_config(config))
+    model.set_attn_implementation("eager")
+    whole = requests((5,), 4)
+    assert generate(model, whole, KV(model, FULL))[0] == generate(model, whole)[0]
+    with pytest.raises(ValueError, match="follows the first: a request of 9 is too long"):
+        generate(model, requests((5,), 5), KV(model, FULL))
 
 
 def test_scales_of_stored_inputs_are_of_the_request_alone(tiny):
