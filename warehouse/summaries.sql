@@ -54,11 +54,12 @@ distinct_experts as (
 select trace_id, 'coverage_frac', phase, layer, null, n_tokens, sum(n)::double / (count(*) * n_experts), count(*)
 from tape, distinct_experts group by trace_id, layer, phase, n_tokens, n_experts order by layer, phase, n_tokens;
 
--- Parts of the context by the last query of each request that has a row of its own; shares in billionths.
+-- Parts of the context by the last query of each request that has a row of its own, if it is whole: of one that lists its largest
+-- masses alone nobody knows how many make a tenth. Shares in billionths.
 insert into profiles
 with last_rows as (
     from tape_attention where reduction = 'row'
-    qualify row_number() over (partition by request_id, layer, kv_head order by position desc) = 1
+    qualify row_number() over (partition by request_id, layer, kv_head order by position desc) = 1 and rest = 0
 ),
 cells as (
     select request_id, layer, kv_head, position, unnest(mass)::double as mass, list_sum(mass::double[]) + rest as whole,

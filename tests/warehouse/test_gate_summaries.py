@@ -126,6 +126,7 @@ def test_attention_of_the_last_query_is_parted_by_what_it_looks_at(store: Store)
             heavy = int(np.ceil(0.1 * rest.size))
             parts = {"first": mass[:1], "sinks": mass[1:4], "recent": mass[max(4, position - 31) :]}
             wanted.update({name: of.sum() / 4 for name, of in (parts | {"heavy": rest[:heavy], "others": rest[heavy:]}).items()})
+    rows.append(rows[-1] | {"request_id": 2, "rest": 0.2})  # of its largest masses alone
     passes = stored(store, routed()).open(TRACE).read("passes").to_arrow()
     tables = {"passes": passes, "attention": pa.Table.from_pylist(rows, schema=schema("attention"))}
     write_tape(store, "attentive", tables=tables, geometry=GEOMETRY.model_copy(update=OWN))
