@@ -1,6 +1,6 @@
 """Router logits from published counts per expert: tokens are drawn independently, by how often each expert was used.
 
-    logits[t,l,e] = log counts[domain, l, e] + Gumbel
+    logits[t,l,e] = log max(counts[domain, l, e], 1e-30 of the layer's largest) + Gumbel
 
 A request takes the next domain in turn. Nothing tells two requests of a domain apart: the prompt foretells popularity alone.
 """
@@ -22,7 +22,8 @@ from tokentape.capture.synthetic.context import gumbel
 from tokentape.capture.synthetic.generator import stream
 from tokentape.warehouse.geometry import Geometry
 
-FORMULA = "log counts[domain,l,e] + Gumbel; requests take the domains in turn"
+FORMULA = "log max(counts[domain,l,e], 1e-30 of the largest) + Gumbel; requests take the domains in turn"
+LEAST = 1e-30  # of a layer's largest count: never drawn, and no infinity among a tape's scores
 _TABLED = 4  # first word of a random stream's key
 _WRONG = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, OSError, zlib.error)
 
@@ -37,9 +38,8 @@ class Tabled:
     def logits(self, seed: int, request: int, layer: int, n_prompt: int, n_decoded: int, n_experts: int) -> NDArray[np.float32]:
         """As RouterLogits. An expert that was never used is never drawn."""
         rows = self.counts[request % len(self.counts)]
-        row = rows[self.layers.index(layer) * len(rows) // len(self.layers)]
-        with np.errstate(divide="ignore"):
-            popularity: NDArray[np.float32] = np.log(np.array(row)).astype(np.float32)
+        row = np.array(rows[self.layers.index(layer) * len(rows) // len(self.layers)])
+        popularity: NDArray[np.float32] = np.log(np.maximum(row, LEAST * row.max())).astype(np.float32)
         return gumbel(stream(seed, _TABLED, request, layer), n_prompt + n_decoded, n_experts) + popularity
 
 

@@ -171,6 +171,7 @@ def test_table_routing_draws_by_the_counts_of_a_requests_domain(tmp_path):
             assert found[request, place] == pytest.approx(row / row.sum(), abs=0.012)
             assert not found[request, place][row == 0].any()  # never used, never drawn
     assert np.array_equal(made.logits(0, 2, 0, 5, 0, 12), made.logits(0, 2, 0, 5, 3, 12)[:5])
+    assert np.isfinite(made.logits(0, 1, 0, 5, 0, 12)).all(), "scores of what is never used are numbers"
 
 
 def test_loads_of_a_load_balancer_are_one_domain(tmp_path):
