@@ -99,7 +99,8 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
         nats += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum").item()
         n_tokens += sum(len(t) for _, t in batch)
         progress(min(start + per_batch, len(windows)), len(windows), name)
-    n_bytes = sum(len(d.prompt.encode()) for d in documents)
+    said = (text for d in documents for text in ([turn["content"] for turn in d.turns] or [d.prompt]))
+    n_bytes = sum(len(text.encode()) for text in said)
     return {
         "perplexity": math.exp(nats / n_tokens),
         "bits_per_byte": nats / math.log(2) / n_bytes,
