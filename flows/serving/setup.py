@@ -306,7 +306,7 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
     if point.workload in LENGTHS:
         if point.arrival == "trace":
             raise ValueError(f"{point.workload} has no arrivals of its own; choose --arrival poisson or gamma")
-        if point.rate_per_s is None and point.n_requests is None:
+        if point.rate_per_s is None and (point.n_requests is None or point.arrival != "at_once"):
             raise ValueError(f"{point.workload}: --rate is missing, or --arrival at_once with a number of requests")
         scale = length_scale if point.workload == "arxiv" else 1.0
         rate = 1.0 if point.arrival == "at_once" or point.rate_per_s is None else point.rate_per_s

@@ -140,6 +140,7 @@ def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
 def test_one_prompt_needs_nothing_else(tokentape: Cli):
     done = tokentape.ok("serving", "simulate", "--workload", "prompt-8192")
     assert "ttft_mean_s" in done.out
+    assert "arxiv: --rate is missing" in tokentape.refused("serving", "simulate", *FEW).err, "it was 1 per second, untold"
 
 
 def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
