@@ -111,20 +111,21 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     rows = []
     for model, others, own in without_model(able) if cross_validate else [("", able, able)]:
         host = fit_host(others, run)
-        on = f"means of {', '.join(FITTED_ON)} of {', '.join(dict.fromkeys(served.source for served in others))}"
+        used = [name for name in FITTED_ON if any((name, "mean") in served.measured for served in others)]
+        on = f"means of {', '.join(used)} of {', '.join(dict.fromkeys(served.source for served in others))}"
         told = f"front end {1e3 * host.server_s:.2f} ms, host {1e6 * host.step_s:.0f} us per iteration, fitted on {on}"
         note(f"without {model}: {told}" if model else told)
         rows += [row for served in own for row in compare(served, run(served, host.step_s), host, on)]
     errors = {name: [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (name, "mean")] for name in FITTED_ON}
     if not cross_validate:
-        used = [error for of in errors.values() for error in of]
+        off = [error for of in errors.values() for error in of]
         of_rows = (f"{of.source}/{of.stage}/{name}/mean" for of in able for name in FITTED_ON if (name, "mean") in of.measured)
-        HOST.save(Fit(host, tuple(of_rows), sum(used) / len(used), hardware), out)
+        HOST.save(Fit(host, tuple(of_rows), sum(off) / len(off), hardware), out)
         note(f"{out}: written")
     if as_json:
         print_json(rows)
         return
-    for name, of in errors.items():
+    for name, of in ((name, of) for name, of in errors.items() if of):
         say(f"{name}, mean of {len(of)} stages: {percent(sum(of) / len(of))} off")
 
 

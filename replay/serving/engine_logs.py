@@ -7,6 +7,7 @@ constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from numpy.typing import NDArray
 from tokentape.hw.operators.operator import release
 from tokentape.hw.work import Floats
 from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
-from tokentape.replay.serving.workload import Requests
+from tokentape.replay.serving.workload import LONGEST, Requests
 
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
+_COLUMNS = ("id", "stage", "metric", "measured_ms")
+_LENGTHS = ("input_toks", "output_toks")
 _STAMPS = ("queued_ts", "first_token_ts", "last_token_ts")
 # Words of a checkpoint's name or of its quantisation, and the format that they mean.
 _WEIGHTS = (
@@ -34,6 +37,7 @@ _WEIGHTS = (
     ("fp8", "fp8"),
 )
 _OTHER_WEIGHTS = re.compile(r"int8|w8a(?:8|16)|(?<!mx)fp4|nf4")
+_KV_FORMATS = dict.fromkeys(("auto", "bfloat16", "float16"), "bf16") | dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8")
 _SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "half")
 _NOT_MODELLED = {
     "pipeline_parallel_size": 1,
@@ -48,6 +52,8 @@ _NOT_MODELLED = {
     "max_num_partial_prefills": 1,
     "kv_transfer_config": None,
     "cpu_offload_gb": 0,
+    "kv_cache_memory_bytes": None,
+    "compilation_config": None,
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default
@@ -91,6 +97,12 @@ class Served:
     measured: dict[tuple[str, str], float] = field(repr=False)
     first_s: Floats | None = field(default=None, repr=False)
     last_s: Floats | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for (metric, which), value in self.measured.items():
+            if not 0.0 < value < float("inf"):
+                told = f"{self.source}, stage {self.stage}: measured {metric} {which} is {value:g}"
+                raise ValueError(f"{told}; what is compared must be above 0 and finite")
 
 
 def read(folder: Path, seed: int = 0) -> list[Served]:
@@ -145,13 +157,12 @@ def _rows(path: Path) -> pl.DataFrame:
 def _of_log(folder: Path) -> Served:
     engine, path = engine_of(folder / "meta.json"), folder / "requests.jsonl"
     try:
-        rows = _rows(path).sort("queued_ts")
-        prompt, output = (rows[name].cast(pl.Int64).to_numpy() for name in ("input_toks", "output_toks"))
-        queued, first, last = (rows[name].cast(pl.Float64).to_numpy() for name in _STAMPS)
+        rows = _rows(path).sort(pl.col("queued_ts").cast(pl.Float64))
+        prompt, output, queued, first, last = (rows[name].cast(pl.Float64).to_numpy() for name in (*_LENGTHS, *_STAMPS))
         requests = Requests(queued - queued[0], prompt, output, origin=folder.name)
     except (OSError, pl.exceptions.PolarsError) as error:
         told = str(error).splitlines()[0]
-        raise ValueError(f"{path}: {told}; a row is input_toks, output_toks, {', '.join(_STAMPS)}") from None
+        raise ValueError(f"{path}: {told}; a row is {', '.join((*_LENGTHS, *_STAMPS))}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     bad = ~((queued <= first) & (first <= last))
@@ -163,7 +174,7 @@ def _of_log(folder: Path) -> Served:
         engine=engine,
         is_of_client=False,
         requests=requests,
-        measured=latencies(queued, first, last, output),
+        measured=latencies(queued, first, last, requests.n_output_tokens),
         first_s=first - queued[0],
         last_s=last - queued[0],
     )
@@ -185,9 +196,13 @@ def engine_of(path: Path) -> Engine:
     def told_or(name: str, default: Any) -> Any:
         return _field({name: default, **kwargs}, name, path, type(default))
 
-    model, max_seqs = meta.get("model") or _field(kwargs, "model", path, str), _field(kwargs, "max_num_seqs", path, int)
+    model = _field(meta if meta.get("model") else kwargs, "model", path, str)
+    max_seqs, kv_dtype = _field(kwargs, "max_num_seqs", path, int), told_or("kv_cache_dtype", "auto")
+    if kv_dtype not in _KV_FORMATS:
+        raise ValueError(f"{path}: kv_cache_dtype {kv_dtype} is not modelled; {', '.join(_KV_FORMATS)} are")
     # Told to each replica; what vLLM says that it has is the sum of them.
-    n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or meta.get("num_gpu_blocks")
+    of_all = meta.get("num_gpu_blocks") and _field(meta, "num_gpu_blocks", path, int)
+    n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or of_all
     return Engine(
         model=model,
         max_seqs=max_seqs,
@@ -200,8 +215,8 @@ def engine_of(path: Path) -> Engine:
         expert_placement=told_or("expert_placement_strategy", "linear"),
         schedules_ahead=told_or("async_scheduling", version >= _ASYNC_FROM),
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
-        kv_format="fp8" if "fp8" in str(kwargs.get("kv_cache_dtype", "auto")) else "bf16",
-        graph_tokens=0 if kwargs.get("enforce_eager") else min(GRAPH_TOKENS, 2 * max_seqs),
+        kv_format=_KV_FORMATS[kv_dtype],
+        graph_tokens=0 if told_or("enforce_eager", False) else min(GRAPH_TOKENS, 2 * max_seqs),
     )
 
 
@@ -218,32 +233,40 @@ def _weights(quantization: str, dtype: str, model: str, path: Path) -> str:
 
 
 def _of_experiments(folder: Path, seed: int) -> list[Served]:
-    path = folder / "measured_ms.csv"
+    path, settings = folder / "measured_ms.csv", folder / "experiments.json"
+    measured: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     try:
-        rows = pl.read_csv(path, schema_overrides={"id": pl.String})
-        measured = {(i, stage, metric): value / 1e3 for i, stage, metric, value in rows.iter_rows()}
-    except (OSError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are id, stage, metric, measured_ms") from None
-    return [
-        served
-        for experiment in _json(folder / "experiments.json")
-        for served in _stages(experiment, measured, folder / "experiments.json", seed)
-    ]
+        for i, stage, told, value in pl.read_csv(path, schema_overrides={"id": pl.String}).select(_COLUMNS).iter_rows():
+            metric, _, which = told.rpartition("_")
+            of_stage = measured.setdefault((i, stage), {})
+            if metric not in ("e2e", "ttft", "itl") or which not in STATISTICS or (f"{metric}_s", which) in of_stage:
+                raise ValueError(f"{told} of {i}, stage {stage}: twice, or none of {', '.join(STATISTICS)} of e2e, ttft and itl")
+            of_stage[f"{metric}_s", which] = value / 1e3
+    except (OSError, pl.exceptions.PolarsError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are {', '.join(_COLUMNS)}") from None
+    experiments = _json(settings)
+    of_all = experiments if isinstance(experiments, list) else [experiments]
+    found = [served for experiment in of_all for served in _stages(experiment, measured, settings, seed)]
+    if unknown := measured.keys() - {(of.source, of.stage) for of in found}:
+        raise ValueError(f"{path}: {settings.name} has no experiment and stage {' '.join(map(str, next(iter(unknown))))}")
+    if not measured:
+        raise ValueError(f"{path}: it holds no rows; give what was measured, or a request log")
+    return found
 
 
-def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, seed: int) -> list[Served]:
+def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]], path: Path, seed: int) -> list[Served]:
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path, dict)
+    of_one: dict[str, Any] = {"tensor_parallel": 1, "data_parallel": 1, "expert_parallel": False}
+    experiment = of_one | {name: of for name, of in experiment.items() if of is not None}
     max_seqs, precision = _field(experiment, "max_num_seqs", path, int), str(experiment.get("precision", "")).lower()
     engine = Engine(
         model=_field(experiment, "model", path, str),
         max_seqs=max_seqs,
         budget_tokens=_field(experiment, "max_num_batched_tokens", path, int),
-        kv_blocks=experiment.get("kv_blocks_of_16_tokens"),
-        tensor_parallel=experiment.get("tensor_parallel", 1),
-        data_parallel=experiment.get("data_parallel", 1),
-        expert_parallel=experiment.get("expert_parallel", False),
+        kv_blocks=experiment.get("kv_blocks_of_16_tokens") and _field(experiment, "kv_blocks_of_16_tokens", path, int),
+        **{name: _field(experiment, name, path, type(default)) for name, default in of_one.items()},
         weight_format=_weights(precision, "auto", "", path),
         graph_tokens=min(GRAPH_TOKENS, 2 * max_seqs),
     )
@@ -252,37 +275,27 @@ def _stages(experiment: dict[str, Any], measured: dict[Any, float], path: Path, 
     name, n_prompts, length = str(experiment.get("id", "")), n_shared * n_users, n_system + n_question
     found = []
     for stage, of in enumerate(_field(load, "stages", path, list)):
-        n = round(of["duration_s"] * of["requests_per_s"])
+        duration_s, rate = (_field(of, key, path, float) for key in ("duration_s", "requests_per_s"))
+        if not (min(duration_s, rate, n_shared, n_users, n_output, length) > 0 and 0.5 < duration_s * rate < LONGEST):
+            asked = f"{duration_s:g} s at {rate:g} requests/s of {n_prompts} prompts, {length} and {n_output} tokens"
+            raise ValueError(f"{path}: experiment {name}, stage {stage}: {asked} are no requests")
+        n = round(duration_s * rate)
         gaps = np.random.default_rng((seed, stage)).exponential(size=n)
         cached = np.full(n, (length - 1) // 16 * 16)
         if stage == 0:
             cached[:n_prompts] = 0
         requests = Requests(
-            np.cumsum(gaps) * of["duration_s"] / gaps.sum(), np.full(n, length), np.full(n, n_output), cached, f"{name}, {stage}"
+            np.cumsum(gaps) * duration_s / gaps.sum(), np.full(n, length), np.full(n, n_output), cached, f"{name}, {stage}"
         )
-        told = {
-            (f"{metric}_s", which): measured[name, stage, f"{metric}_{which}"]
-            for metric in ("e2e", "ttft", "itl")
-            for which in STATISTICS
-            if (name, stage, f"{metric}_{which}") in measured
-        }
+        told = dict(measured.get((name, stage), {}))
         if n_output > 1 and {("e2e_s", "mean"), ("ttft_s", "mean")} <= told.keys():
             told["tpot_s", "mean"] = (told["e2e_s", "mean"] - told["ttft_s", "mean"]) / (n_output - 1)
-        found.append(
-            Served(
-                source=name,
-                stage=stage,
-                engine=engine,
-                is_of_client=True,
-                requests=requests,
-                measured=told,
-            )
-        )
+        found.append(Served(source=name, stage=stage, engine=engine, is_of_client=True, requests=requests, measured=told))
     return found
 
 
-def _field(table: dict[str, Any], name: str, path: Path, kind: type) -> Any:
-    value = table.get(name)
+def _field(table: Any, name: str, path: Path, kind: type) -> Any:
+    value = table.get(name) if isinstance(table, dict) else None
     if value is None:
         raise ValueError(f"{path}: field {name} is missing")
     if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):

@@ -133,15 +133,17 @@ def means(served: Served, run: ServingRun, host: Host) -> dict[str, float]:
 def fit_host(stages: Sequence[Served], run: Callable[[Served, float], ServingRun], metrics: Sequence[str] = FITTED_ON) -> Host:
     """The constants, none below 0, with the least squared relative errors of the stages' means of these metrics; run: of a stage
     with so many seconds per iteration. Of times to first token alone the front end is fitted; a log whose times begin in the
-    engine has none."""
+    engine has none. Raises ValueError where no stage has such a mean."""
     rows, rest = [], []
     for served in stages:
         without = means(served, run(served, 0.0), Host())
         slower = means(served, run(served, STEP_S), Host()) if len(metrics) > 1 else without
-        for name in (name for name in metrics if name in without):
+        for name in (name for name in metrics if name in without and (name, "mean") in served.measured):
             told = served.measured[name, "mean"]
             rows.append((float(served.is_of_client and name != "tpot_s") / told, (slower[name] - without[name]) / STEP_S / told))
             rest.append(1.0 - without[name] / told)
+    if not rows:
+        raise ValueError(f"{', '.join(metrics)}: no stage has a measured mean to fit to")
     columns, wanted = np.array(rows), np.array(rest)
     best, least = np.zeros(2), float((wanted**2).sum())
     for n in (1, 2):

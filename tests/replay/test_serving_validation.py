@@ -98,6 +98,12 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
         (META, ({**ROW, "first_token_ts": 9.0},), r"requests.jsonl: request 0: its first token"),
         (META, ({**ROW, "output_toks": 0},), r"requests.jsonl: request 0: n_output_tokens is 0"),
         (META, ({"input_toks": 3},), r"requests.jsonl: .*a row is input_toks"),
+        ([], (ROW,), r"meta.json: field engine_kwargs is missing"),
+        ({**META, "num_gpu_blocks": "3000"}, (ROW,), r"meta.json: field num_gpu_blocks is '3000', no int"),
+        (told(kv_cache_dtype="nvfp4"), (ROW,), r"meta.json: kv_cache_dtype nvfp4 is not modelled; auto, .*"),
+        (told(enforce_eager="no"), (ROW,), r"meta.json: field enforce_eager is 'no', no bool"),
+        (META, ({**ROW, "input_toks": 30.5},), r"requests.jsonl: request 0: n_prompt_tokens is 30.5"),
+        (META, ({**ROW, "first_token_ts": 10.0},), r"stage 0: measured ttft_s mean is 0; .* must be above 0"),
     ],
 )
 def test_bad_logs_are_named(tmp_path, meta, rows, words):
@@ -112,6 +118,44 @@ def test_a_log_that_was_cut_off_is_named(tmp_path, text, words):
     (write_log(tmp_path) / "requests.jsonl").write_text(text[:-20])
     with pytest.raises(ValueError, match=f"requests.jsonl: {words}"):
         read(tmp_path)
+
+
+LOAD = {"output_tokens": 3, "system_prompts": 1, "users_per_system_prompt": 2, "system_prompt_tokens": 9, "question_tokens": 8}
+EXPERIMENT = {"id": "1", "model": "meta-llama/Llama-3.1-8B", **SETTINGS}
+STAGE = {"duration_s": 2, "requests_per_s": 3.0}
+
+
+def write_experiments(folder: Path, rows: str, columns="id,stage,metric,measured_ms", stage=STAGE, **told) -> Path:
+    experiments = [EXPERIMENT | {"workload": {**LOAD, "stages": [stage]}} | told]
+    (folder / "experiments.json").write_text(json.dumps(experiments))
+    (folder / "measured_ms.csv").write_text(f"{columns}\n{rows}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("rows", "told", "words"),
+    [
+        ("", {}, "it holds no rows"),
+        ("1,0,tfft_mean,5", {}, "tfft_mean of 1, stage 0: .* none of mean, p50, p90, p99"),
+        ("1,0,ttft_mean,5\n1,0,ttft_mean,6", {}, "ttft_mean of 1, stage 0: twice"),
+        ("1,1,ttft_mean,5", {}, "no experiment and stage 1 1"),
+        ("1,0,ttft_mean,0", {}, "measured ttft_s mean is 0"),
+        ("1,0,ttft_mean,5", {"expert_parallel": "no"}, "field expert_parallel is 'no', no bool"),
+        ("1,0,ttft_mean,5", {"kv_blocks_of_16_tokens": "80"}, "field kv_blocks_of_16_tokens is '80', no int"),
+        ("1,0,ttft_mean,5", {"stage": {"duration_s": 2}}, "field requests_per_s is missing"),
+        ("1,0,ttft_mean,5", {"stage": {"duration_s": -2, "requests_per_s": -3}}, "stage 0: -2 s at -3 requests/s"),
+    ],
+)
+def test_bad_experiments_are_named(tmp_path, rows, told, words):
+    with pytest.raises(ValueError, match=words):
+        read(write_experiments(tmp_path, rows, **told))
+
+
+def test_columns_of_what_was_measured_go_by_their_names_and_what_is_there_is_fitted_to(tmp_path):
+    stages = read(write_experiments(tmp_path, "ttft_mean,1,5,0", "metric,id,measured_ms,stage"))
+    assert stages[0].measured == {("ttft_s", "mean"): 0.005}
+    host = fit_host(stages, lambda of, _: SimpleNamespace(first_token_s=of.requests.arrival_s + 0.002, finish_s=np.ones(6)))
+    assert host.front_end_s == pytest.approx(0.003)
 
 
 def test_latencies_of_one_token_have_no_time_per_output_token():
