@@ -168,19 +168,14 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
     is_prompt = workload.startswith(ONE_PROMPT)
     own = workload not in LENGTHS and not is_prompt
     chosen = of.arrival or ("at_once" if is_prompt else "gamma" if of.cv != 1.0 else "trace" if own else "poisson")
-    if of.cv != 1.0 and chosen != "gamma":
-        raise ValueError(f"--cv {of.cv:g} goes with --arrival gamma, not with {chosen}")
     is_one_run = is_prompt or (own and chosen in ("trace", "at_once"))
     said = f"--workload {workload}" if is_prompt else f"--arrival {chosen}"
     as_recorded = f"{workload} is served as it is; --arrival poisson with --rate draws from it"
     without = {  # option: whether it was given and would be ignored, and why
-        "--arrival": (is_prompt and chosen != "at_once", "one prompt comes alone"),
-        "--rate": (chosen == "at_once" and rate is not None, "all requests come at once"),
         "--requests": (is_one_run and of.requests is not None, "it is one prompt" if is_prompt else as_recorded),
         "--seeds": (is_one_run and of.seeds is not None, "nothing is drawn" if is_prompt else as_recorded),
         "--client": (is_prompt and of.client, "one prompt is timed in the engine"),
         "--verify-nodes": (is_prompt and of.verify_nodes > 0, "it asks for one token, and nothing decodes"),
-        "--prefix-cache": (of.prefix_cache and (not own or workload.endswith(".csv")), "only a tape names prefix blocks"),
     }
     for flag, (is_ignored, why) in without.items():
         if is_ignored:

@@ -297,7 +297,21 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
     """The requests of a seed. tokens_of_text: of arXiv's, which a client sends as text. Raises ValueError naming what is wrong
     with them."""
     refuse_unknown("arrival", point.arrival, ARRIVALS)
-    if point.workload.startswith(ONE_PROMPT):
+    if point.cv != 1.0 and point.arrival != "gamma":
+        raise ValueError(f"--cv {point.cv:g} goes with --arrival gamma, not with {point.arrival}")
+    is_prompt, is_at_once = point.workload.startswith(ONE_PROMPT), point.arrival == "at_once"
+    is_tape = not (is_prompt or point.workload in LENGTHS or point.workload.endswith(".csv"))
+    without = {  # what would be ignored, and why
+        "--arrival": (is_prompt and not is_at_once, "one prompt comes alone"),
+        "--rate": (is_at_once and point.rate_per_s is not None, "all requests come at once"),
+        "--prefix-cache": (point.prefix_cache and not is_tape, "only a tape names prefix blocks"),
+        f"windows {point.windows}": (point.windows != 1 and point.arrival != "trace", "only a trace has them"),
+    }
+    for told, (is_ignored, why) in without.items():
+        if is_ignored:
+            said = f"--workload {point.workload}" if is_prompt else f"--arrival {point.arrival}"
+            raise ValueError(f"{told} has no effect with {said}: {why}")
+    if is_prompt:
         if not (length := point.workload.removeprefix(ONE_PROMPT)).isdigit():
             wanted = f"give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192"
             raise ValueError(f"workload {point.workload!r}: {wanted}")

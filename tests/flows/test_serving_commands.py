@@ -91,6 +91,20 @@ def test_a_trace_has_no_more_windows_than_requests(tokentape: Cli, n):
         workload_of(Store("tape"), point, 1.0, 1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cv": 3.0}, "--cv 3 goes with --arrival gamma, not with poisson"),
+        ({"prefix_cache": True}, "only a tape names prefix blocks"),
+        ({"windows": 2}, "windows 2 has no effect with --arrival poisson"),
+        ({"arrival": "at_once"}, "--rate has no effect with --arrival at_once"),
+    ],
+)
+def test_a_field_of_a_studys_point_that_would_be_ignored_is_refused(fields, words):
+    with pytest.raises(ValueError, match=words):
+        workload_of(Store("tape"), Point(**{"scheduler": "chunked", "arrival": "poisson", "rate_per_s": 1.0} | fields), 1.0, 0)
+
+
 def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
     refused = tokentape.refused("serving", "simulate", "--scheduler", "disaggregated", "--rate", "1", "--out", "a/b.csv", *FEW)
     assert "disaggregated is two engines in series" in refused.err
