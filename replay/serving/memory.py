@@ -108,13 +108,14 @@ def footprint(
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
     weights += n_replicas * sum(geometry.expert_bytes(expert_format)) if n_replicas else 0
     if machine.data_parallel > 1:
-        routed = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts if geometry.moe_layers else 0
+        routed = sum(geometry.expert_bytes(expert_format)) * (geometry.n_experts + n_replicas) if geometry.moe_layers else 0
         weights += (machine.data_parallel - 1) * (weights - routed)
     roles, movable = machine.roles, 0
     if roles.expert_home != roles.weights_home and geometry.moe_layers:
         experts = len(geometry.moe_layers) * geometry.n_experts * geometry.expert_bytes(expert_format)[0]
         movable, weights = (experts, weights) if roles.expert_cache == roles.weights_home else (0, weights - experts)
-    activations = activation_bytes(geometry, n_devices, rule, max_seqs, n_nodes)
+    of_replica = activation_bytes(geometry, machine.tensor_parallel, rule, -(-max_seqs // machine.data_parallel), n_nodes)
+    activations = machine.data_parallel * of_replica
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
     all_layers = Footprint(model, machine.name, memory, weights, activations, 0, of_all, movable)
     if not 0 < of_windowed < of_all:

@@ -1,6 +1,7 @@
 """What fits a machine's memory beside a model: KV blocks against those of real servers, by hand, and refusals with the sizes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def test_kv_heads_are_copied_where_devices_outnumber_them() -> None:
     g = models.load("qwen3-235b-a22b").geometry
     eight, two = (footprint("q", g, machine(name), "bf16", rule(g), 256) for name in ("h100x8", "h100x2"))
     assert eight.block_bytes == 2 * two.block_bytes  # four KV heads
+
+
+def test_replicas_hold_copies_of_all_but_experts_and_what_their_own_requests_take() -> None:
+    g, two = models.load("qwen3-30b-a3b").geometry, replace(machine("h100x2"), data_parallel=2, expert_parallel=True)
+    alone, pair, spare = (
+        footprint("q", g, of, "bf16", rule(g), n_seqs, n_replicas=n)
+        for of, n_seqs, n in ((machine("h100"), 128, 0), (two, 256, 0), (two, 256, 8))
+    )
+    expert_bytes = sum(g.expert_bytes("bf16"))
+    assert pair.weights_bytes == 2 * alone.weights_bytes - 128 * expert_bytes
+    assert spare.weights_bytes - pair.weights_bytes == 8 * expert_bytes
+    assert pair.activation_bytes == 2 * alone.activation_bytes
 
 
 def test_layers_with_a_window_take_a_window() -> None:
