@@ -29,7 +29,7 @@ def errors(data: str, rows: Iterable[Row], n_of: int) -> list[dict[str, Any]]:
     found = []
     for metric in dict.fromkeys(row.metric for row in means):
         of = [row for row in means if row.metric == metric]
-        unseen = [abs(row.rel_err) for row in of if not row.fitted_on.endswith(f" {row.source}")]
+        unseen = [abs(row.rel_err) for row in of if not row.is_fitted]
         if not unseen:
             continue
         shares = {f"{name}_frac": float(np.quantile(unseen, q)) for name, q in (("median", 0.5), ("p95", 0.95))}
@@ -57,8 +57,9 @@ def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int
     told: list[tuple[Row | Moment, dict[str, Any]]] = [
         (row, {"split": _split(row), "regime": row.statistic, "shape": f"{row.source}, stage {row.stage}"}) for row in rows
     ]
+    splits = {row.source: _split(row) for row in rows}
     for moment in moments:
-        told += [(moment, {"split": _split(rows[0]), "regime": MOMENT, "shape": moment.source, "start_s": moment.start_s})]
+        told += [(moment, {"split": splits[moment.source], "regime": MOMENT, "shape": moment.source, "start_s": moment.start_s})]
     points = [
         of | where | {"framework": OURS, "version": machine, "operator": one.metric, "unit": UNITS.get(one.metric, "s")}
         | {name: getattr(one, name) for name in ("measured", "predicted")}
@@ -71,7 +72,7 @@ def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int
 def _split(row: Row) -> str:
     if row.fitted_on == NOTHING:
         return "closed_form"
-    return "fitted" if row.fitted_on.endswith(f" {row.source}") else "held_out"
+    return "fitted" if row.is_fitted else "held_out"
 
 
 def data_of(path: Path) -> str:
@@ -105,8 +106,7 @@ def streamed(
                 raise ValueError(f"{tapes / wanted[0].tape}: no such route trace; give its folder with --tapes")
             tape = tape_of(store, import_bigmoe(tapes / wanted[0].tape, store), wanted[0].geometry)
             as_fast, manage = offload.fitted(tape, wanted[0], machine)
-            told = f"compute_s and manage_s of {wanted[0].source}"
             for run in (run for run in runs if run.model == model):
                 show(runs.index(run), len(runs), run.source)
-                rows += offload.compare(tape, run, as_fast, manage, told)
+                rows += offload.compare(tape, run, as_fast, manage, wanted[0].source)
     return rows

@@ -57,18 +57,20 @@ def serving(
     stages, run = [served for path in paths for served in read(path, seed)], runs_on(hardware, model, fits)
     able = that_run(stages, run, "validate")
     note(*dict.fromkeys(filter(None, (run(served, 0.0).cost.outside for served in able))))
-    constants, fitted_on = Host(), NOTHING
+    constants, fitted_on, fitted = Host(), NOTHING, set[str]()
     if host is not None:
         fit = HOST.load(str(host))
         constants, fitted_on = fit.constants, ", ".join(fit.fitted_on)
+        fitted = {row.rsplit("/", 3)[0] for row in fit.fitted_on}
     if fit_front_end is not None:
         of_engine = [served for served in able if served.source == fit_front_end]
         if not of_engine:
             ran = ", ".join(dict.fromkeys(served.source for served in able))
             raise ValueError(f"--fit-front-end {fit_front_end}: no such engine ran; those that did: {ran}")
         constants, fitted_on = fit_host(of_engine, run, ("ttft_s",)), f"ttft_s mean of {fit_front_end}"
+        fitted = {fit_front_end}
         note(f"front end: {1e3 * constants.server_s:.2f} ms, fitted on {fitted_on}")
-    rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on)]
+    rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on, fitted)]
     if record:
         moments = [moment for served in able for moment in over_time(served, run(served, constants.step_s))]
         _record(store, paths[0], hardware, rows, len(stages), moments)
@@ -137,6 +139,6 @@ def offload(
     _print_rows("setting", rows)
     rates = [row for row in rows if row.metric == "tokens_per_s"]
     for on in dict.fromkeys(row.fitted_on for row in rates):
-        others = [abs(row.rel_err) for row in rates if row.fitted_on == on and not on.endswith(f" {row.source}")]
+        others = [abs(row.rel_err) for row in rates if row.fitted_on == on and not row.is_fitted]
         if others:
             say(f"tokens_per_s of {len(others)} settings, by {on}: {percent(sum(others) / len(others))} off")

@@ -4,7 +4,7 @@ Times that begin at a client have that of client.py before the engine, as it was
 what neither it nor a kernel table holds: two constants of the host, on rows that are named.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -56,7 +56,8 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one stage. rel_err: predicted over measured, less 1; fitted_on: the rows that constants were fitted on."""
+    """One metric of one stage. rel_err: predicted over measured, less 1; fitted_on: the rows that constants were fitted on;
+    is_fitted: those of its own source are among them."""
 
     source: str
     stage: int
@@ -66,6 +67,7 @@ class Row:
     predicted: float
     rel_err: float
     fitted_on: str = NOTHING
+    is_fitted: bool = False
 
 
 def on_engine(
@@ -156,8 +158,11 @@ def fit_host(stages: Sequence[Served], run: Callable[[Served, float], ServingRun
     return Host(*best.tolist())
 
 
-def compare(served: Served, run: ServingRun, host: Host | None = None, fitted_on: str = NOTHING) -> Iterator[Row]:
-    """A row per metric and statistic that was measured. host: fitted on these rows, its time per iteration in the run already."""
+def compare(
+    served: Served, run: ServingRun, host: Host | None = None, fitted_on: str = NOTHING, fitted: Collection[str] = ()
+) -> Iterator[Row]:
+    """A row per metric and statistic that was measured. host: fitted on these rows, its time per iteration in the run already;
+    fitted: their sources."""
     arrival = served.requests.arrival_s
     predicted = latencies(arrival, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
     gaps = (run.gap_mean_s, *np.asarray(run.gap_percentiles_s((50, 90, 99))).tolist())
@@ -168,7 +173,8 @@ def compare(served: Served, run: ServingRun, host: Host | None = None, fitted_on
         for which in STATISTICS:
             if (metric, which) in served.measured:
                 told, found = served.measured[metric, which], predicted[metric, which]
-                yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0, fitted_on)
+                is_fitted = served.source in fitted
+                yield Row(served.source, served.stage, metric, which, told, found, found / told - 1.0, fitted_on, is_fitted)
 
 
 def over_time(served: Served, run: ServingRun) -> Iterator[Moment]:

@@ -224,10 +224,12 @@ def predicted(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: floa
 
 
 def compare(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: float, fitted_on: str) -> Iterator[Row]:
-    """A row per metric that was measured."""
+    """A row per metric that was measured. fitted_on: the log whose compute time and time to make room are taken."""
     found = predicted(tape, run, machine, manage)
     for metric in METRICS:
         if metric in run.measured:
             told = run.measured[metric]
-            on = NOTHING if metric in OF_TAPE else fitted_on
-            yield Row(run.source, 0, metric, "mean", told, found[metric], found[metric] / told - 1.0, on)
+            is_free = metric in OF_TAPE
+            on = NOTHING if is_free else f"compute_s and manage_s of {fitted_on}"
+            is_fitted = not is_free and run.source == fitted_on
+            yield Row(run.source, 0, metric, "mean", told, found[metric], found[metric] / told - 1.0, on, is_fitted)

@@ -43,7 +43,7 @@ def test_hits_and_bytes_of_the_runs_own_tape_are_the_engines(rows):
             assert abs(row.rel_err) < 0.005
         if row.metric == "io_s_per_token":
             assert abs(row.rel_err) < 0.12
-        assert (row.fitted_on == NOTHING) == (row.metric in offload.OF_TAPE)
+        assert (row.fitted_on == NOTHING) == (row.metric in offload.OF_TAPE) == (not row.is_fitted)
 
 
 def test_speeds_of_all_other_settings_follow_from_one_compute_time(rows):
@@ -117,11 +117,12 @@ def test_json_rows_are_those_of_serving(tokentape: Cli, tmp_path, monkeypatch):
     made = offload.Row("log", 0, "hit_frac", "mean", 0.5, 0.6, 0.2)
     monkeypatch.setattr("tokentape.flows.validation.streamed", lambda *given: [made])
     (row,) = json.loads(tokentape.ok("validate", "offload", str(tmp_path), "--json").out)
-    assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on"]
+    assert list(row) == ["source", "stage", "metric", "statistic", "measured", "predicted", "rel_err", "fitted_on", "is_fitted"]
 
 
 def test_rows_are_recorded_for_the_page_beside_other_simulators(tmp_path):
-    free, fitted = (offload.Row("a", 0, "ttft_s", "mean", 1.0, 1.2, 0.2, on) for on in (NOTHING, "ttft_s mean of a"))
+    of = (NOTHING, False), ("a/0/ttft_s/mean, c/0/ttft_s/mean", True)
+    free, fitted = (offload.Row("a", 0, "ttft_s", "mean", 1.0, 1.2, 0.2, *on) for on in of)
     held = offload.Row("b", 1, "ttft_s", "mean", 2.0, 1.8, -0.1, "ttft_s mean of a")
     store = Store(str(tmp_path))
     validation.record(store, "vllm_experiments", "h100", [free, fitted, held], 12)

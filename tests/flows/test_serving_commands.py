@@ -275,8 +275,10 @@ def test_a_log_is_validated_fitted_to_simulated_and_imported(tokentape: Cli, tmp
         found[options[0]] = {(row["metric"], row["statistic"]): row["rel_err"] for row in told}
         on_rows = f"means of ttft_s, tpot_s, e2e_s of {tmp_path.name}"
         assert {row["fitted_on"] for row in told} == {"nothing" if options[0] == "validate" else on_rows}
+        assert {row["is_fitted"] for row in told} == {options[0] == "calibrate"}
     assert abs(found["calibrate"]["tpot_s", "mean"]) < abs(found["validate"]["tpot_s", "mean"])
     again = json.loads(tokentape("validate", "serving", str(tmp_path), *on, "--host", "host.toml").out)
+    assert all(row["is_fitted"] for row in again)
     assert {(row["metric"], row["statistic"]): row["rel_err"] for row in again} == pytest.approx(found["calibrate"], abs=1e-5)
     log = tokentape("import", "requests", str(tmp_path / "requests.jsonl")).out.strip()
     simulate = ("serving", "simulate", "--engine", str(tmp_path / "meta.json"), "--hardware", "h100", "--workload", log)
