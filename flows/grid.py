@@ -489,9 +489,7 @@ def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
 @lru_cache(maxsize=1)
 def begin(plan: str) -> None:
     """Forgets what was read for another run of a study: files may have changed since."""
-    from tokentape.flows import system_runs
-
-    for read in (_trace, _long_trace, _stream, _manifest, _hardware, _fits, _decided_once, record_machine, *system_runs.READ):
+    for read in READ:
         read.cache_clear()
     _shared_at.clear()
 
@@ -599,6 +597,9 @@ def record_machine(uri: str, name_or_path: str) -> None:
 @lru_cache(maxsize=64)
 def _manifest(uri: str, trace_id: str) -> Manifest:
     return Store(uri).open(trace_id).manifest
+
+
+READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _hardware, _fits, _decided_once, record_machine]  # kept of files
 
 
 def format_of(store: Store, trace_id: str, expert_format: str) -> str:

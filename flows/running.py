@@ -3,11 +3,13 @@
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from tokentape.flows.console import note
+from tokentape.flows.grid import begin
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems import SYSTEMS
 from tokentape.flows.workers import each, pool_of
@@ -20,7 +22,8 @@ Result = TypeVar("Result")
 @dataclass
 class Running:
     """study: of its system's `Settings`. show: told how many jobs of how many are done; say: what to know of the results;
-    in_model: what takes a live model is measured too; pools: makes the pool of a runner and its workers."""
+    in_model: what takes a live model is measured too; pools: makes the pool of a runner and its workers; plan: of this run, of
+    whose files a worker keeps nothing that it read for another."""
 
     study: Any
     store: Store
@@ -32,6 +35,7 @@ class Running:
     in_model: bool = True
     n_done: int = 0
     total: int = 0
+    plan: str = field(default_factory=lambda: uuid4().hex)
 
     def expect(self, *jobs: Sized) -> None:
         """All that `each` will be given."""
@@ -40,7 +44,8 @@ class Running:
 
     def each(self, work: Callable[[Store, Any, Job], Result], jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
         """Jobs and what `work` made of store, study and job, as they finish."""
-        for job, made in each(self.pools(self.runner, self.workers), partial(_at, work, self.store.absolute, self.study), jobs):
+        at = partial(_at, self.plan, work, self.store.absolute, self.study)
+        for job, made in each(self.pools(self.runner, self.workers), at, jobs):
             self.did(job)
             yield job, made
 
@@ -56,7 +61,8 @@ class Running:
             self.say(line)
 
 
-def _at(work: Callable[[Store, Any, Job], Result], uri: str, study: Any, job: Job) -> Result:
+def _at(plan: str, work: Callable[[Store, Any, Job], Result], uri: str, study: Any, job: Job) -> Result:
+    begin(plan)
     return work(Store(uri), study, job)
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.flows import sources
-from tokentape.flows.grid import format_of, load_hardware, load_trace, manifest_of, record_machine
+from tokentape.flows.grid import READ, format_of, load_hardware, load_trace, manifest_of, record_machine
 from tokentape.flows.tapes import attention_tape, scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
@@ -271,7 +271,7 @@ def _losses(uri: str, trace_id: str) -> NDArray[np.float64]:
     return stand_in_losses(len(tape.geometry.moe_layers), tape.geometry.n_experts)
 
 
-READ = (_recorded, _losses)  # what a process keeps of tapes
+READ.extend((_recorded, _losses))
 
 
 # ------------------------------------------------------------------------------------------------ side by side

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel
 
-from tokentape.flows.grid import load_hardware, load_trace
+from tokentape.flows.grid import READ, load_hardware, load_trace
 from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw import by_model, calibrate, serving_fits
@@ -360,6 +360,9 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
         raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
     cached = cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens, settings)
     return dataclasses.replace(read, n_cached_tokens=cached)
+
+
+READ.extend((_curves, _own))
 
 
 def _from_csv(path: Path) -> Requests:

@@ -12,6 +12,7 @@ from tiny_tape import write_tiny
 
 from tokentape.flows.commands import serving as commands_serving
 from tokentape.flows.commands import serving_fit as commands_serving_fit
+from tokentape.flows.running import Running
 from tokentape.flows.serving.setup import Point, workload_of
 from tokentape.hw import serving_fits
 from tokentape.replay.serving import fit as serving_fit
@@ -103,6 +104,15 @@ def test_a_trace_has_no_more_windows_than_requests(tokentape: Cli, n):
 def test_a_field_of_a_studys_point_that_would_be_ignored_is_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         workload_of(Store("tape"), Point(**{"scheduler": "chunked", "arrival": "poisson", "rate_per_s": 1.0} | fields), 1.0, 0)
+
+
+def test_a_file_that_changed_between_two_runs_of_a_study_is_read_again(tmp_path: Path):
+    point = Point(scheduler="chunked", workload=str(tmp_path / "r.csv"), arrival="trace")
+    for n in (100, 700):
+        Path(point.workload).write_text(f"{HEADER}0,{n},20\n")
+        at = Running(None, Store(str(tmp_path)), runner="threads", workers=1)
+        ((_, found),) = at.each(lambda store, _, of: workload_of(store, of, 1.0, 0), [point])
+        assert found.n_prompt_tokens.tolist() == [n]
 
 
 def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
