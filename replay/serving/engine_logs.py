@@ -7,7 +7,7 @@ constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,7 @@ from tokentape.replay.serving.workload import LONGEST, Requests
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 _COLUMNS = ("id", "stage", "metric", "measured_ms")
-_LENGTHS = ("input_toks", "output_toks")
-_STAMPS = ("queued_ts", "first_token_ts", "last_token_ts")
+_OF_REQUEST = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
 # Words of a checkpoint's name or of its quantisation, and the format that they mean.
 _WEIGHTS = (
     ("mxfp4", "mxfp4"),
@@ -139,31 +138,20 @@ def _json(path: Path) -> Any:
         raise ValueError(f"{path}: cannot be read as JSON ({error})") from None
 
 
-def _rows(path: Path) -> pl.DataFrame:
+def _of_log(folder: Path) -> Served:
+    engine, path, rows = engine_of(folder / "meta.json"), folder / "requests.jsonl", []
     try:
-        return pl.read_ndjson(path)
-    except pl.exceptions.PolarsError:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        for n, line in enumerate(lines, 1):
+        for n, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             try:
-                json.loads(line)
+                row = json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {n} is not JSON ({error}); was it cut off?") from None
-        if not lines:
-            raise ValueError("it holds no requests") from None
-        raise
-
-
-def _of_log(folder: Path) -> Served:
-    engine, path = engine_of(folder / "meta.json"), folder / "requests.jsonl"
-    try:
-        rows = _rows(path).sort(pl.col("queued_ts").cast(pl.Float64))
-        prompt, output, queued, first, last = (rows[name].cast(pl.Float64).to_numpy() for name in (*_LENGTHS, *_STAMPS))
+            rows.append([_field(row, name, f"line {n}", float) for name in _OF_REQUEST])
+        if not rows:
+            raise ValueError("it holds no requests")
+        prompt, output, queued, first, last = np.array(sorted(rows, key=lambda row: row[_OF_REQUEST.index("queued_ts")]), float).T
         requests = Requests(queued - queued[0], prompt, output, origin=folder.name)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        told = str(error).splitlines()[0]
-        raise ValueError(f"{path}: {told}; a row is {', '.join((*_LENGTHS, *_STAMPS))}") from None
-    except ValueError as error:
+    except (OSError, OverflowError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     bad = ~((queued <= first) & (first <= last))
     if bad.any():
@@ -254,7 +242,7 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
     return found
 
 
-def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]], path: Path, seed: int) -> list[Served]:
+def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]], path: Path, seed: int) -> Iterator[Served]:
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path, dict)
@@ -273,7 +261,6 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
     sizes = ("output_tokens", "system_prompts", "users_per_system_prompt", "system_prompt_tokens", "question_tokens")
     n_output, n_shared, n_users, n_system, n_question = (_field(load, name, path, int) for name in sizes)
     name, n_prompts, length = str(experiment.get("id", "")), n_shared * n_users, n_system + n_question
-    found = []
     for stage, of in enumerate(_field(load, "stages", path, list)):
         duration_s, rate = (_field(of, key, path, float) for key in ("duration_s", "requests_per_s"))
         if not (min(duration_s, rate, n_shared, n_users, n_output, length) > 0 and 0.5 < duration_s * rate < LONGEST):
@@ -290,11 +277,10 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
         told = dict(measured.get((name, stage), {}))
         if n_output > 1 and {("e2e_s", "mean"), ("ttft_s", "mean")} <= told.keys():
             told["tpot_s", "mean"] = (told["e2e_s", "mean"] - told["ttft_s", "mean"]) / (n_output - 1)
-        found.append(Served(source=name, stage=stage, engine=engine, is_of_client=True, requests=requests, measured=told))
-    return found
+        yield Served(source=name, stage=stage, engine=engine, is_of_client=True, requests=requests, measured=told)
 
 
-def _field(table: Any, name: str, path: Path, kind: type) -> Any:
+def _field(table: Any, name: str, path: Path | str, kind: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if value is None:
         raise ValueError(f"{path}: field {name} is missing")

@@ -124,12 +124,8 @@ def scheduler_of(engine: Engine) -> Chunked:
     return Chunked(engine.budget_tokens)
 
 
-def means(served: Served, run: ServingRun, host: Host) -> dict[str, float]:
-    """Mean of each metric of FITTED_ON, in seconds."""
-    requests = served.requests
-    found = latencies(requests.arrival_s, run.first_token_s, run.finish_s, requests.n_output_tokens)
-    front_s = host.server_s if served.is_of_client else 0.0
-    return {name: found[name, "mean"] + front_s * (name != "tpot_s") for name in FITTED_ON if (name, "mean") in found}
+def _times(served: Served, run: ServingRun) -> dict[tuple[str, str], float]:
+    return latencies(served.requests.arrival_s, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
 
 
 def fit_host(stages: Sequence[Served], run: Callable[[Served, float], ServingRun], metrics: Sequence[str] = FITTED_ON) -> Host:
@@ -138,12 +134,12 @@ def fit_host(stages: Sequence[Served], run: Callable[[Served, float], ServingRun
     engine has none. Raises ValueError where no stage has such a mean."""
     rows, rest = [], []
     for served in stages:
-        without = means(served, run(served, 0.0), Host())
-        slower = means(served, run(served, STEP_S), Host()) if len(metrics) > 1 else without
-        for name in (name for name in metrics if name in without and (name, "mean") in served.measured):
-            told = served.measured[name, "mean"]
-            rows.append((float(served.is_of_client and name != "tpot_s") / told, (slower[name] - without[name]) / STEP_S / told))
-            rest.append(1.0 - without[name] / told)
+        without = _times(served, run(served, 0.0))
+        slower = _times(served, run(served, STEP_S)) if len(metrics) > 1 else without
+        for of in ((name, "mean") for name in metrics if (name, "mean") in served.measured):
+            told = served.measured[of]
+            rows.append((float(served.is_of_client and of[0] != "tpot_s") / told, (slower[of] - without[of]) / STEP_S / told))
+            rest.append(1.0 - without[of] / told)
     if not rows:
         raise ValueError(f"{', '.join(metrics)}: no stage has a measured mean to fit to")
     columns, wanted = np.array(rows), np.array(rest)
@@ -163,11 +159,9 @@ def compare(
 ) -> Iterator[Row]:
     """A row per metric and statistic that was measured. host: fitted on these rows, its time per iteration in the run already;
     fitted: their sources."""
-    arrival = served.requests.arrival_s
-    predicted = latencies(arrival, run.first_token_s, run.finish_s, served.requests.n_output_tokens)
     gaps = (run.gap_mean_s, *np.asarray(run.gap_percentiles_s((50, 90, 99))).tolist())
     front_s = host.server_s if host and served.is_of_client else 0.0
-    predicted = {key: value + front_s * (key[0] in ("ttft_s", "e2e_s")) for key, value in predicted.items()}
+    predicted = {key: value + front_s * (key[0] in ("ttft_s", "e2e_s")) for key, value in _times(served, run).items()}
     predicted |= {("itl_s", which): value for which, value in zip(STATISTICS, gaps, strict=True)}
     for metric in METRICS:
         for which in STATISTICS:
