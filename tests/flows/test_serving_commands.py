@@ -115,13 +115,6 @@ def test_a_file_that_changed_between_two_runs_of_a_study_is_read_again(tmp_path:
         assert found.n_prompt_tokens.tolist() == [n]
 
 
-def test_times_of_two_engines_are_refused_before_anything_is_written(tokentape: Cli):
-    refused = tokentape.refused("serving", "simulate", "--scheduler", "disaggregated", "--rate", "1", "--out", "a/b.csv", *FEW)
-    assert "disaggregated is two engines in series" in refused.err
-    assert not read_rows(Store("tape"), "serving_points")
-    assert not Path("a").exists()
-
-
 def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
     mine = "from dataclasses import dataclass\nfrom tokentape.policies.serving import Chunked\n\n@dataclass(frozen=True)\n"
     told = []
@@ -164,7 +157,6 @@ def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
 def test_one_prompt_needs_nothing_else(tokentape: Cli):
     done = tokentape.ok("serving", "simulate", "--workload", "prompt-8192")
     assert "ttft_mean_s" in done.out
-    assert "arxiv: --rate is missing" in tokentape.refused("serving", "simulate", *FEW).err, "it was 1 per second, untold"
 
 
 def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):

@@ -11,7 +11,7 @@ from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, 
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
-from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving import iteration as entries
@@ -383,25 +383,14 @@ def test_layered_loses_on_a_dense_model() -> None:
 # ------------------------------------------------------------------------------------------------ bad input
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([[1, 5, 5], [0.5, 5, 5]], "request 1: arrival_s is 0.5"),
-        ([[-1, 5, 5]], "request 0: arrival_s is -1.0"),
-        ([[0, 0, 5]], "request 0: n_prompt_tokens is 0"),
-        ([[0, 5, 5], [0, 5, 0]], "request 1: n_output_tokens is 0"),
-        ([[float("nan"), 5, 5]], "arrival_s is nan"),
-    ],
-)
-def test_bad_requests_are_refused_in_one_line(rows: list[list[float]], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        requests_of(rows)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_other_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
-    empty = np.zeros(0, np.int64)
+def test_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
+    empty, drafting = np.zeros(0, np.int64), costs_of("qwen3-30b-a3b", speculation=Speculation(4, ()))
     cases = [
+        (lambda: requests_of([[1, 5, 5], [0.5, 5, 5]]), "request 1: arrival_s is 0.5"),
+        (lambda: requests_of([[-1, 5, 5]]), "request 0: arrival_s is -1.0"),
+        (lambda: requests_of([[0, 0, 5]]), "request 0: n_prompt_tokens is 0"),
+        (lambda: requests_of([[0, 5, 5], [0, 5, 0]]), "request 1: n_output_tokens is 0"),
+        (lambda: requests_of([[float("nan"), 5, 5]]), "arrival_s is nan"),
         (lambda: Requests(np.zeros(0), empty, empty), "no requests"),
         (lambda: Requests(np.zeros(2), np.ones(1, np.int64), np.ones(2, np.int64)), "n_prompt_tokens has 1 entries"),
         (lambda: dataclasses.replace(one(5), n_cached_tokens=np.array([5])), "n_cached_tokens is 5"),
@@ -414,6 +403,17 @@ def test_other_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         (lambda: synthetic("arxiv", -1.0, 0), "rate -1.0"),
         (lambda: synthetic("arxiv", 1.0, 0, cv=0.0), "cv 0 must"),
         (lambda: synthetic("wiki", 1.0, 0), "data set 'wiki' is unknown"),
+        (lambda: Speculation(-1, ()), "n_nodes is -1"),
+        (lambda: Speculation(1, (0.5, 0.4)), "at least as many as the 2 positions"),
+        (lambda: Speculation(2, (0.4, 0.5)), "do not rise"),
+        (lambda: Speculation(1, (1.5,)), r"lie in \[0, 1\]"),
+        (lambda: Speculation(1, (float("nan"),)), r"lie in \[0, 1\]"),
+        (lambda: Speculation(1, (0.5,), -1.0), "draft_s is -1.0"),
+        (lambda: Speculation(0, (), 0.1), "0 where nothing is drafted"),
+        (lambda: Speculation.conditional(2, 1.2), "acceptance 1.2 is no chance"),
+        (lambda: Speculation.conditional(1, [0.5, 0.5]), "n_nodes is 1"),
+        (lambda: Speculation.recorded(2, []), "no rounds were recorded"),
+        (lambda: serve(one(30, 3), Chunked(), drafting, Limits(kv_blocks=2)), "need 3 KV blocks"),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message) as caught:
