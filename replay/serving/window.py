@@ -11,11 +11,12 @@ from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import ServingRun
 
 Rows = list[dict[str, Any]]
-NEXT = 10  # requests from the stretch's start on; of them the one of the longest prompt is followed
+NEXT = 10  # requests from the stretch's start on; of those that keep their KV the one of the longest prompt is followed
 
 
 def window(run: ServingRun, scheduler: Scheduler, start_s: float, seconds: float) -> tuple[Rows, Rows, Rows]:
-    """Iterations, spans of requests, tokens of one request, each without the run's id. run: with its iterations recorded."""
+    """Iterations, spans of requests, tokens of one request, each without the run's id. run: with its iterations recorded. Raises
+    ValueError where there is no such request."""
     end, made = start_s + seconds, run.iterations
     groups, n_of = _groups(run, scheduler)
     first = int(np.searchsorted(made["start_s"] + made["seconds"], start_s, "right"))
@@ -32,7 +33,11 @@ def window(run: ServingRun, scheduler: Scheduler, start_s: float, seconds: float
         for i in range(first, int(np.searchsorted(made["start_s"], end)))
     ]
     n_before = int(np.searchsorted(run.requests.arrival_s, start_s))
-    chosen = n_before + int(np.argmax(run.requests.n_prompt_tokens[n_before : n_before + NEXT]))
+    whole = n_before + np.flatnonzero(run.n_restarts[n_before : n_before + NEXT] == 0)
+    if not whole.size:
+        last_s = run.requests.arrival_s[-1]
+        raise ValueError(f"window from {start_s:g} s on: no request comes then that keeps its KV; the last comes at {last_s:g} s")
+    chosen = int(whole[np.argmax(run.requests.n_prompt_tokens[whole])])
     times = token_times(run, chosen) - run.requests.arrival_s[chosen]
     tokens = [{"request_id": chosen, "place": i, "time_s": time} for i, time in enumerate(times.tolist())]
     return iterations, _spans(run, start_s, end, iterations), tokens

@@ -167,13 +167,6 @@ def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     for words in ("decode coverage, mean error of the forms against tape tiny-0001", "paper_table", "uniform"):
         assert words in done.out
     assert "coverage was recorded on 3 MoE layers of 8 experts" in done.err
-    refused = tokentape.refused("serving", "simulate", "--workload", "tiny", "--coverage", "recorded")
-    assert "the tape has 3 MoE layers, 8 experts" in refused.err
-    ignored = tokentape.refused("serving", "simulate", "--workload", "tiny", "--requests", "500", "--seeds", "4")
-    assert (
-        "--requests has no effect with --arrival trace: tiny is served as it is; --arrival poisson with --rate draws"
-        in ignored.err
-    )
 
 
 def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
@@ -240,8 +233,6 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
     assert len(groups) == 6  # three runs, prompts, shares, decode steps
     assert total == pytest.approx(sum(groups), abs=0.5)
     assert not list(tmp_path.glob("*.toml"))
-    both = tokentape("calibrate", "serving", "--cross-validate", "--check", "h100x2")
-    assert (both.code, "give one of them" in both.err) == (2, True)
 
 
 def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):

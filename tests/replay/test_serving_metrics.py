@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from serving_models import NOTED, TABLE_1, both, costs, tiny
+from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, tiny
 
 from tokentape.hw import profile, serving_fits
 from tokentape.hw.calibrate import gpu_of
@@ -26,7 +26,8 @@ from tokentape.replay.serving.metrics import (
     saturation_rate_per_s,
     token_times,
 )
-from tokentape.replay.serving.run import ServingRun, serve
+from tokentape.replay.serving.run import Limits, ServingRun, serve
+from tokentape.replay.serving.window import window
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -177,6 +178,15 @@ def test_no_rate_meets_an_impossible_level() -> None:
 def test_token_times_need_recorded_iterations(qwen: IterationCosts) -> None:
     with pytest.raises(ValueError, match="recorded no iterations"):
         token_times(serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
+
+
+def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
+    rows = requests_of([[0, 40, 30], [1, 30, 20], [2, 50, 20], [3, 20, 10]])
+    run = serve(rows, Chunked(32), clockwork(), Limits(8, 8), record=True)
+    assert run.n_restarts.tolist() == [0, 0, 1, 0]
+    assert {row["request_id"] for row in window(run, Chunked(32), 2.0, 9.0)[2]} == {3}
+    with pytest.raises(ValueError, match=r"window from 9 s on: no request comes .* the last comes at 3 s"):
+        window(run, Chunked(32), 9.0, 9.0)
 
 
 def test_only_claims_for_calibration_are_fitted_on() -> None:
