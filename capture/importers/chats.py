@@ -45,14 +45,14 @@ def import_chats(
     for number, record in enumerate(islice(datasets.records(name, split, subset), n)):
         for turns, answer in _answers(record, f"{name} record {number}"):
             output = tokenizer.encode(answer["content"], add_special_tokens=False)
-            if not output:
-                left_out += 1
-                continue
             said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
             if tokenizer.chat_template:
                 prompt = datasets.chat_ids(tokenizer, said, f"{name} record {number}")
             else:
                 prompt = list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
+            if not output or not prompt:
+                left_out += 1
+                continue
             kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")
             came = answer.get("timestamp", record.get("timestamp"))
             parts = (tuple(prompt[start : start + BLOCK_TOKENS]) for start in range(0, len(prompt), BLOCK_TOKENS))

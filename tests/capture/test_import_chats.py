@@ -55,6 +55,8 @@ def test_an_answer_is_a_request_behind_all_turns_before_it(store: Store, tmp_pat
     plain = Words()
     plain.chat_template = None
     assert imported(store, name, 1, plain)[0]["n_prompt_tokens"] == [3, 6]
+    rows, manifest = imported(store, written(tmp_path, {"messages": chat("", "a", "b", "c")}), 1, plain)
+    assert (rows["n_prompt_tokens"], manifest["flags"]["empty_requests"]["left_out"]) == ([2], 1)
 
 
 def test_prompts_that_begin_alike_share_the_ids_of_their_blocks(
