@@ -21,12 +21,17 @@ Run = Callable[[Served, float], ServingRun]
 def costs_of(
     engine: Engine, hardware: str, model: str | None, fits: Path | None, end: str = "value", step_s: float = 0.0
 ) -> tuple[IterationCosts, Limits]:
-    """Of an engine with its own model, or with the model given, on the machine, or on N of it where the engine has N devices and
-    such a machine ships. Raises ValueError for what does not exist or does not fit."""
-    several = f"{hardware}x{engine.n_devices}"
-    machine = load_hardware(several if engine.n_devices > 1 and several in spec.shipped() else hardware)
+    """Of an engine with its own model, or with the model given, on `machine_of` it. Raises ValueError for what does not exist or
+    does not fit."""
+    machine = load_hardware(machine_of(engine, hardware))
     of = models.load(model or models.like(engine.model))
     return on_engine(engine, of.geometry, machine, of.formats(engine.weight_format), fits, end, step_s)
+
+
+def machine_of(engine: Engine, hardware: str) -> str:
+    """The machine, or N of it where the engine has N devices and such a machine ships."""
+    several = f"{hardware}x{engine.n_devices}"
+    return several if engine.n_devices > 1 and several in spec.shipped() else hardware
 
 
 def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:

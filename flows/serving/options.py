@@ -128,10 +128,11 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
-def _of_engine(ctx: typer.Context, path: Path, model: str) -> dict[str, Any]:
+def _of_engine(ctx: typer.Context, path: Path, model: str, hardware: str) -> dict[str, Any]:
     """Fields of the point that an engine's meta.json says. Raises ValueError for an option that it decides."""
     from dataclasses import asdict
 
+    from tokentape.flows.serving.held import machine_of
     from tokentape.replay.serving.engine_logs import engine_of
     from tokentape.warehouse import models
 
@@ -142,6 +143,7 @@ def _of_engine(ctx: typer.Context, path: Path, model: str) -> dict[str, Any]:
     engine = engine_of(path)
     return {
         "engine": asdict(engine),
+        "hardware": machine_of(engine, hardware),
         "model": model if _is_given(ctx, "model") else models.like(engine.model),
         "scheduler": "chunked",
         "params": {"chunk_tokens": engine.budget_tokens},
@@ -196,7 +198,7 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
         "fits": None if of.fits is None else str(of.fits),
     }
     made = Point(**given | {"engine": None})
-    return made if of.engine is None else made.model_copy(update=_of_engine(ctx, of.engine, of.model))
+    return made if of.engine is None else made.model_copy(update=_of_engine(ctx, of.engine, of.model, of.hardware))
 
 
 def _blocks(text: str | None) -> int | Literal["unbounded"] | None:

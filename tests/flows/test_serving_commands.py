@@ -279,5 +279,7 @@ def test_a_log_is_validated_fitted_to_simulated_and_imported(tokentape: Cli, tmp
     times = pl.read_csv("times.csv")
     assert times["n_prompt_tokens"].to_list() == [100] * 3
     assert (times["first_token_s"] - times["arrival_s"]).mean() == pytest.approx(0.02 * (1 + found["validate"]["ttft_s", "mean"]))
+    (tmp_path / "meta.json").write_text(json.dumps(meta | {"engine_kwargs": settings | {"tensor_parallel_size": 2}}))
+    assert " on h100x2, llama-3.1-8b" in tokentape.ok(*simulate).out, "two of the GPU serve, not one"
     for option, value in (("--max-seqs", "3"), ("--acceptance", "0.8"), ("--draft-ms", "1"), ("--fit", "nonsense")):
         assert f"{option} has no effect with --engine" in tokentape(*simulate, option, value).err
