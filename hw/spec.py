@@ -375,8 +375,8 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     _check_links(spec, where)
     for name, engine in spec.engines.items():
         if spec.dtype not in engine.ops_per_s and len(engine.ops_per_s) > 1:
-            known = ", ".join(engine.ops_per_s)
-            raise BadSpec(f"{where}: engines.{name}.ops_per_s has {known} and not the machine's dtype, {spec.dtype}; add it")
+            has = ", ".join(engine.ops_per_s)
+            raise BadSpec(f"{where}: engines.{name}.ops_per_s has {has} and not the machine's dtype, {spec.dtype}; add it")
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)
             if bound is not None and rate.value > bound * ROUNDING:
