@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from transformers import AutoTokenizer
 
 from tokentape.capture import datasets, models
@@ -73,9 +74,7 @@ def test_parquet_and_text_files(tmp_path):
 
 def test_bad_data_sets_name_the_remedy(tmp_path):
     def refused(name, message, **options):
-        with pytest.raises(ValueError, match=message) as caught:
-            datasets.items(str(name), 5, **options)
-        assert "\n" not in str(caught.value)
+        refuses(message, datasets.items, str(name), 5, **options)
 
     good = tmp_path / "prompts.jsonl"
     jsonl(good, {"prompt": "x"})
@@ -95,14 +94,11 @@ def test_bad_data_sets_name_the_remedy(tmp_path):
     refused(tmp_path / "e.txt", "is empty")
     (tmp_path / "f.parquet").write_text("not parquet")
     refused(tmp_path / "f.parquet", "not a readable Parquet file")
-    with pytest.raises(ValueError, match="give 1 or more"):
-        datasets.items("math", 0)
+    refuses("give 1 or more", datasets.items, "math", 0)
 
 
 def test_an_unreachable_hub_is_one_line():
-    with pytest.raises(OSError, match="Hugging Face hub") as caught:
-        datasets.items("nobody/nothing", 1)
-    assert "\n" not in str(caught.value)
+    refuses("Hugging Face hub", datasets.items, "nobody/nothing", 1, error=OSError)
 
 
 def test_chats_are_turns_and_the_answer_that_follows_them(tmp_path):
@@ -118,8 +114,7 @@ def test_chats_are_turns_and_the_answer_that_follows_them(tmp_path):
     ]
     wrong, listed = "role and a content of text", {"role": "user", "content": [1]}
     for messages, words in (([], wrong), (3, wrong), ([user, "x"], wrong), ([listed], wrong), ([first], "an answer only")):
-        with pytest.raises(ValueError, match=f"record 0: .*{words}"):
-            datasets.items(jsonl(tmp_path / "b.jsonl", {"messages": messages}), 1)
+        refuses(f"record 0: .*{words}", datasets.items, jsonl(tmp_path / "b.jsonl", {"messages": messages}), 1)
 
 
 def test_a_chat_is_the_models_template_of_all_its_turns(model_folder, tmp_path, store):
@@ -129,8 +124,7 @@ def test_a_chat_is_the_models_template_of_all_its_turns(model_folder, tmp_path, 
     settings = CaptureSettings(
         model_folder("Llama"), path, ("tokens",), max_prompt_tokens=64, max_new_tokens=4, teacher_forced=True
     )
-    with pytest.raises(ValueError, match=r"chat.jsonl:0 is a chat: give a chat model"):
-        capture(settings, store)
+    refuses(r"chat.jsonl:0 is a chat: give a chat model", capture, settings, store)
     shutil.copytree(settings.model, tmp_path / "chat")
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     header = "{% if add_generation_prompt %}[assistant]{% endif %}"

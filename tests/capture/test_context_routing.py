@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.capture.synthetic import profiles, tabled
 from tokentape.capture.synthetic.context import Context
@@ -191,8 +192,7 @@ def test_bad_tables_and_names_are_told(tmp_path):
 
     def refused(words, counts, source=None):
         source = source or write_counts(path, counts)
-        with pytest.raises(ValueError, match=words):
-            tabled.load(source, TINY)
+        refuses(words, tabled.load, source, TINY)
 
     refused("law, row 0: 2 counts", {"law": [[1, 2]]})
     refused("2 of them numbers above 0", {"law": [[1, 2] + [0] * 10]})
@@ -210,11 +210,9 @@ def test_bad_tables_and_names_are_told(tmp_path):
     refused("no counts", None, str(tmp_path / "broken.gz"))
     (tmp_path / "cut.pt").write_bytes(b"PK of nothing")
     refused("not a torch file of plain tensors", None, str(tmp_path / "cut.pt"))
-    with pytest.raises(OSError, match=r"none\.json"):
-        tabled.load(str(tmp_path / "none.json"), TINY)
+    refuses(r"none\.json", tabled.load, str(tmp_path / "none.json"), TINY, error=OSError)
     for wrong in (("drift", None), ("table", None), ("context", "x.json"), ("popular", "x.json")):
-        with pytest.raises(ValueError, match="routing"):
-            profiles.of_routing(wrong[0], "tiny", TINY, wrong[1], {})
+        refuses("routing", profiles.of_routing, wrong[0], "tiny", TINY, wrong[1], {})
 
 
 @pytest.mark.skipif(not STATISTICS.is_file(), reason="the public routing statistics are not on this machine")

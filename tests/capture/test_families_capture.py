@@ -6,6 +6,7 @@ import torch
 import transformers as hf
 from every_family import build as build_tiny
 from every_family import check_pass
+from refusing import refuses
 from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, disagreements, prompt
 from torch import nn
 from transformers import CONFIG_MAPPING
@@ -91,16 +92,14 @@ def test_a_multimodal_model_is_recorded_through_its_text_model():
 
 
 def test_a_model_that_generates_nothing_is_refused():
-    with pytest.raises(ValueError, match="'openai_privacy_filter' generates no text"):
-        auto_class(hf.OpenAIPrivacyFilterConfig())
+    refuses("'openai_privacy_filter' generates no text", auto_class, hf.OpenAIPrivacyFilterConfig())
 
 
 def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
     rule, params = score_rule(others["deepseek_v4"], 3)
     assert (rule, params["token_layers"]) == ("sqrtsoftplus_bias_groups", [0, 1, 2])
     assert measure.geometry(others["deepseek_v4"]).moe_layers == (0, 1, 2, 3)
-    with pytest.raises(ValueError, match="experts of layer 0 follow from the token id"):
-        topk_from_scores(np.zeros((1, 8)), rule, params, 0)
+    refuses("experts of layer 0 follow from the token id", topk_from_scores, np.zeros((1, 8)), rule, params, 0)
 
 
 def test_experts_without_weights_are_refused_by_layer():
@@ -137,8 +136,7 @@ def test_what_a_family_does_in_its_own_way_is_refused_in_one_line(name, asked, s
 
 @pytest.mark.parametrize("name", ["gemma4_text", "laguna", "llama4_text", "deepseek_v4"])
 def test_what_cannot_be_rerouted_says_so(others, name):
-    with pytest.raises(ValueError, match=r"of layer [01] can be recorded, but not rerouted"):
-        refuse_rerouting(others[name])
+    refuses(r"of layer [01] can be recorded, but not rerouted", refuse_rerouting, others[name])
 
 
 @pytest.mark.parametrize("name", ["Qwen3Moe", "DeepseekV3", "GptOss", "Mixtral"])
@@ -262,8 +260,7 @@ def test_an_unlisted_router_is_recorded_and_its_rule_called_unknown(function):
         assert routing.take().ids.shape == (1, 5, 2)
     rule, params = score_rule(model, 2)
     assert rule == UNKNOWN
-    with pytest.raises(ValueError, match="known rules: softmax"):
-        topk_from_scores(np.zeros((1, 4)), rule, params)
+    refuses("known rules: softmax", topk_from_scores, np.zeros((1, 4)), rule, params)
 
 
 @pytest.mark.parametrize(
@@ -287,38 +284,32 @@ def test_a_layer_that_chooses_twice_in_a_pass_is_refused():
     with RoutingCapture(model) as routing:
         model(torch.randn(5, 4))
         model(torch.randn(5, 4))
-        with pytest.raises(ValueError, match="2 router calls in a pass over 1 MoE layers"):
-            routing.take()
+        refuses("2 router calls in a pass over 1 MoE layers", routing.take)
 
 
 def test_a_dense_model_has_no_routing(models):
-    with pytest.raises(ValueError, match="dense model"):
-        RoutingCapture(models["Llama"])
+    refuses("dense model", RoutingCapture, models["Llama"])
 
 
 def test_experts_without_a_router_beside_them_are_refused_by_layer():
     model = StrangeModel(three)
     del model.layers[0]["gate"]
-    with pytest.raises(ValueError, match=r"layer 0: ModuleDict .* holds experts but no router beside them"):
-        find_blocks(model)
+    refuses(r"layer 0: ModuleDict .* holds experts but no router beside them", find_blocks, model)
 
 
 def test_two_choices_of_experts_in_a_layer_are_refused_by_layer():
     model = StrangeModel(three)
     model.layers[0] = nn.ModuleDict({"first": model.layers[0], "second": StrangeModel(three).layers[0]})
-    with pytest.raises(ValueError, match="layer 0 has two routers"):
-        find_blocks(model)
+    refuses("layer 0 has two routers", find_blocks, model)
 
 
 def test_a_model_whose_layers_are_not_those_of_its_config_is_refused_by_layer():
     model = build("Qwen3Moe")
     model.config.mlp_only_layers = [1]
-    with pytest.raises(ValueError, match=r"layer 1 has no experts, but model\.layers\.1\.mlp holds some"):
-        measure.geometry(model)
+    refuses(r"layer 1 has no experts, but model\.layers\.1\.mlp holds some", measure.geometry, model)
     model.config.mlp_only_layers = []
     model.model.layers[2].mlp = nn.Linear(32, 32)
-    with pytest.raises(ValueError, match="layer 2 has experts, but none is found"):
-        measure.geometry(model)
+    refuses("layer 2 has experts, but none is found", measure.geometry, model)
 
 
 @pytest.mark.parametrize("place", [1, 2])
@@ -330,14 +321,12 @@ def test_experts_that_get_something_else_than_the_router_says_are_refused_by_lay
         return (*args[:place], 7 - args[place] if place == 1 else 0.5 * args[place], *args[place + 1 :])
 
     find_blocks(model)[1].experts.register_forward_pre_hook(other)
-    with pytest.raises(ValueError, match="the experts of layer 1 are given other ids or weights"):
-        measure.geometry(model)
+    refuses("the experts of layer 1 are given other ids or weights", measure.geometry, model)
 
 
 def test_layer_names():
     assert layer_of("model.layers.12.mlp.gate") == 12
-    with pytest.raises(ValueError, match="names no layer number"):
-        layer_of("model.gate")
+    refuses("names no layer number", layer_of, "model.gate")
 
 
 def test_disagreements_forgive_ties_and_nothing_else():

@@ -11,6 +11,7 @@ from typing import Any
 import importer_cases
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.vllm import import_vllm
@@ -116,11 +117,9 @@ def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path:
 def test_files_that_are_no_npz(content: bytes, store: Store, tmp_path: Path) -> None:
     npz, config_path = save(tmp_path, arrays())
     npz.write_bytes(content)
-    with pytest.raises(BadImport, match=r"request\.npz"):
-        import_vllm(npz, config_path, store)
+    refuses(r"request\.npz", import_vllm, npz, config_path, store, error=BadImport)
     np.save(tmp_path / "bare.npy", np.zeros(3))
-    with pytest.raises(BadImport, match="one bare array"):
-        import_vllm(tmp_path / "bare.npy", config_path, store)
+    refuses("one bare array", import_vllm, tmp_path / "bare.npy", config_path, store, error=BadImport)
 
 
 # ----------------------------------------------------------------------------------------------------- one array, JSON, many

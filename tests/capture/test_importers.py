@@ -10,6 +10,7 @@ from pathlib import Path
 import importer_cases
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.checks import known_top_k
@@ -234,8 +235,7 @@ def test_bad_traces_leave_the_store_unchanged(name: str, store: Store, tmp_path:
 
 
 def test_a_missing_file_is_named(store: Store, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nothing\.csv"):
-        import_bigmoe(tmp_path / "nothing.csv", store)
+    refuses(r"nothing\.csv", import_bigmoe, tmp_path / "nothing.csv", store, error=FileNotFoundError)
 
 
 def test_a_failed_write_leaves_no_tape(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +243,7 @@ def test_a_failed_write_leaves_no_tape(store: Store, monkeypatch: pytest.MonkeyP
         raise OSError(28, "no space left")
 
     monkeypatch.setattr(store, "write_bytes", full)
-    with pytest.raises(OSError, match="no space left"):
-        import_bigmoe(TINY, store)
+    refuses("no space left", import_bigmoe, TINY, store, error=OSError)
     assert store.trace_ids() == store.unfinished_ids() == []
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from refusing import refuses
 from tiny_families import BASE, CONFIGS, VOCAB, build, generate, randomised
 
 from tokentape.capture.live.attention import KV, _logits
@@ -267,16 +268,13 @@ def test_scales_of_stored_inputs_are_of_the_request_alone(tiny):
 
 def test_what_cannot_run_is_refused(tiny):
     model = tiny["Llama"]
-    with pytest.raises(ValueError, match="over a tape only"):
-        KV(model, KV_POLICIES["oracle"](8))
+    refuses("over a tape only", KV, model, KV_POLICIES["oracle"](8))
     ids = torch.tensor([[5, 6, 7, 8]])
     with torch.no_grad(), KV(model, AEP(8, sink=1)) as slot:
         out = model(input_ids=ids, use_cache=True, **{CACHE: slot.new_cache([0])})
-        with pytest.raises(ValueError, match="one token at a time"):
-            model(input_ids=ids[:, :2], use_cache=True, **{CACHE: getattr(out, CACHE)})
+        refuses("one token at a time", model, input_ids=ids[:, :2], use_cache=True, **{CACHE: getattr(out, CACHE)})
         for what in (lambda c: c.layers[0].crop(-1), lambda c: c.reset(), lambda c: c.reorder_cache(torch.tensor([0]))):
-            with pytest.raises(ValueError, match="an evicting cache"):
-                what(getattr(out, CACHE))
+            refuses("an evicting cache", what, getattr(out, CACHE))
         assert not getattr(out, CACHE).is_croppable
     kept = model.config._attn_implementation
     assert not kept.startswith("tokentape")

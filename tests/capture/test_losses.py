@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from refusing import refuses
 from tiny_families import MOE_CONFIGS, build, prompt
 
 from tokentape.capture.live.copies import experts_of
@@ -198,13 +199,11 @@ def test_batches_do_not_decide_what_is_kept():
 
 def test_too_little_text_and_overflows_are_refused(tiny):
     reservoirs, _ = watched(tiny["Qwen3Moe"], n_prompts=2)
-    with pytest.raises(ValueError, match="calibration text has 43 tokens; an expert needs at least 64"):
-        reservoirs.rows(0, 0)
+    refuses("calibration text has 43 tokens; an expert needs at least 64", reservoirs.rows, 0, 0)
     reservoirs, _ = watched(tiny["Qwen3Moe"])
     with torch.inference_mode():
         reservoirs._of[1, 3].columns[0][0, 0] = float("inf")
-    with pytest.raises(ValueError, match="layer 1, expert 3: hidden vectors overflow"):
-        reservoirs.rows(1, 3)
+    refuses("layer 1, expert 3: hidden vectors overflow", reservoirs.rows, 1, 3)
 
 
 # ---------------------------------------------------------------------------------------------------------------- experts
@@ -257,8 +256,7 @@ def test_unknown_layouts_and_quantisers_are_refused(tiny):
     with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
         next(replicas(expert_of(module, 0), None, "awq"))
     module.has_gate = False
-    with pytest.raises(ValueError, match="Qwen3MoeExperts: its layout is not known"):
-        matrices_of(module)
+    refuses("Qwen3MoeExperts: its layout is not known", matrices_of, module)
 
 
 # ------------------------------------------------------------------------------------------------------------------- tape
@@ -322,8 +320,7 @@ def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_p
 
     with pytest.raises(KeyboardInterrupt):
         capture(settings, elsewhere, progress=stop)
-    with pytest.raises(ValueError, match="was stopped before it finished; continue with --resume"):
-        capture(settings, elsewhere)
+    refuses("was stopped before it finished; continue with --resume", capture, settings, elsewhere)
     told = []
     trace_id = capture(settings, elsewhere, resume=True, progress=told.append)
     assert {p.total for p in told if p.what == "experts"} == {16}  # two layers of three were left
@@ -340,8 +337,7 @@ def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_p
     ],
 )
 def test_settings_that_do_not_fit(settings, change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(settings, **change)
+    refuses(message, replace, settings, **change)
 
 
 def test_dense_models_have_no_losses(settings, store, model_folder):
@@ -353,5 +349,4 @@ def test_dense_models_have_no_losses(settings, store, model_folder):
 
 def test_a_table_that_does_not_fit_is_named(captured):
     store, trace_id, _ = captured
-    with pytest.raises(BadTape, match="holds no losses of awq; it has gptq, rtn"):
-        loss_table(store.open(trace_id), "awq")
+    refuses("holds no losses of awq; it has gptq, rtn", loss_table, store.open(trace_id), "awq", error=BadTape)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import FORMS, Form, import_requests
@@ -125,8 +126,7 @@ def test_requests_with_times_are_not_all_there_at_once(name: str, tmp_path: Path
 def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
     head = "Timestamp,Request tokens,Response tokens\n"
     paths = [written(tmp_path, "b.csv", head + "100,3,4\n"), written(tmp_path, "a.csv", head + "90,5,6\n101,7,x\n")]
-    with pytest.raises(BadImport, match=r"a\.csv: row 2: Response tokens is 'x'"):
-        import_requests(paths, store, "burstgpt")
+    refuses(r"a\.csv: row 2: Response tokens is 'x'", import_requests, paths, store, "burstgpt", error=BadImport)
     written(tmp_path, "a.csv", head + "90,5,6\n")
     table = store.open(import_requests(paths, store, "burstgpt")).read("requests")
     assert (table["arrival_s"].to_list(), table["n_prompt_tokens"].to_list()) == ([0, 10], [5, 3])
@@ -137,9 +137,7 @@ def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
     json.loads((Path(__file__).parent / "damaged_csv.json").read_text()),
 )
 def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: str, message: str) -> None:
-    with pytest.raises(BadImport, match=message) as caught:
-        import_requests(written(tmp_path, "bad.csv", text), store, "azure")
-    assert len(str(caught.value).splitlines()) == 1
+    refuses(message, import_requests, written(tmp_path, "bad.csv", text), store, "azure", error=BadImport)
     assert store.trace_ids() == store.unfinished_ids() == []
 
 
@@ -154,8 +152,7 @@ def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: 
 )
 def test_damaged_mooncake_is_refused_naming_the_line(tmp_path: Path, store: Store, line: str, message: str) -> None:
     good = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n'
-    with pytest.raises(BadImport, match=message):
-        import_requests(written(tmp_path, "bad.jsonl", good + line + "\n"), store, "mooncake")
+    refuses(message, import_requests, written(tmp_path, "bad.jsonl", good + line + "\n"), store, "mooncake", error=BadImport)
 
 
 @needs_published

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny_families
 import torch
+from refusing import refuses
 from scipy.stats import chisquare
 
 from tokentape.capture import models
@@ -212,9 +213,7 @@ def test_a_small_model_of_another_vocabulary_is_refused(embedded):
         get_vocab = dict.copy
 
     other = SimpleNamespace(model=tiny_families.build("Llama"), tokenizer=Words(a=0))
-    with pytest.raises(ValueError, match="another vocabulary") as error:
-        drafter_of(embedded, DraftSettings("model:other"), other)
-    assert "\n" not in str(error.value)
+    refuses("another vocabulary", drafter_of, embedded, DraftSettings("model:other"), other)
 
 
 def test_ngrams_of_text_without_repeats_gain_nothing_and_change_nothing():
@@ -259,9 +258,7 @@ def test_no_room_for_a_draft_is_marked_as_clipped(embedded):
     ],
 )
 def test_bad_settings_are_refused_in_one_line(values, words):
-    with pytest.raises(ValueError, match=words) as error:
-        DraftSettings(**values)
-    assert "\n" not in str(error.value)
+    refuses(words, DraftSettings, **values)
 
 
 def test_pools_hold_what_the_batch_shares(embedded):

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from refusing import refuses
 from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM
 
@@ -165,8 +166,7 @@ def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monk
     (folder / "manifest.json").unlink()
     for table in folder.iterdir():
         (table / "part-00001.parquet").unlink()
-    with pytest.raises(ValueError, match="--resume"):
-        capture(settings, store)
+    refuses("--resume", capture, settings, store)
     assert capture(settings, store, resume=True) == trace_id
     assert {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")} == whole
 
@@ -201,15 +201,13 @@ def test_ordinary_settings_and_names_know_nothing_of_drafts(settings):
     ],
 )
 def test_settings_that_do_not_go_together(settings, values, words):
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(settings, **values)
+    refuses(words, dataclasses.replace, settings, **values)
 
 
 def test_a_dense_model_has_no_elastic_draft(model_folder, prompts, store):
     lengths = {"max_prompt_tokens": 20, "max_new_tokens": 8}
     settings = CaptureSettings(model_folder("Llama"), prompts, ("tokens",), **lengths, speculation=DraftSettings())
-    with pytest.raises(ValueError, match="dense model"):
-        capture(settings, store)
+    refuses("dense model", capture, settings, store)
 
 
 def test_a_small_model_whose_context_is_too_short_is_refused(model_folder, prompts, tmp_path):
@@ -220,5 +218,4 @@ def test_a_small_model_whose_context_is_too_short_is_refused(model_folder, promp
     settings = CaptureSettings(
         model_folder("Llama"), prompts, ("tokens",), max_prompt_tokens=20, max_new_tokens=8, speculation=draft
     )
-    with pytest.raises(ValueError, match=r"exceed the context of .*small \(24\)"):
-        plan.plan(settings)
+    refuses(r"exceed the context of .*small \(24\)", plan.plan, settings)

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
+from refusing import refuses
 from typer.testing import CliRunner
 
 from tokentape.capture.synthetic import calibrate, profiles, tape
@@ -144,10 +145,8 @@ def test_only_claims_to_calibrate_on_are_fitted_to() -> None:
         assert abs(fit["achieved_lru_miss_frac"] - fit["anchor_lru_miss_frac"]) < 0.001
     predicted = next(row["claim_id"] for row in rows if row["role"] == "predict")
     for claim_id, why in ((predicted, "its role is 'predict'"), ("nowhere", "no claim 'nowhere'")):
-        with pytest.raises(ValueError, match=why):
-            calibrate.anchor(rows, claim_id)
-    with pytest.raises(ValueError, match="no value"):
-        calibrate.anchor([{"claim_id": "x", "role": "calibrate", "value": None}], "x")
+        refuses(why, calibrate.anchor, rows, claim_id)
+    refuses("no value", calibrate.anchor, [{"claim_id": "x", "role": "calibrate", "value": None}], "x")
 
 
 @pytest.mark.slow
@@ -201,8 +200,7 @@ def test_what_a_config_of_one_s_own_says_of_its_router_counts(tmp_path: Path) ->
     said = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827, "norm_topk_prob": False}
     assert {name: params(norm_topk_prob=False)[name] for name in said} == said
     for wrong, told in (({"n_group": 5}, "n_group=5, topk_group=1 of 12"), ({"n_group": "1"}, "n_group of the config is '1'")):
-        with pytest.raises(ValueError, match=told):
-            params(**wrong)
+        refuses(told, params, **wrong)
 
 
 @pytest.mark.parametrize("name", MOE)
@@ -342,8 +340,7 @@ def test_a_stopped_run_leaves_nothing_and_a_killed_one_is_refused_and_made_again
     trace_id = synthesize(QWEN, geometry, SHORT, store)
     rows = contents(store, trace_id)
     store.fs.rm(store.trace_path(trace_id, "manifest.json"))
-    with pytest.raises(BadTape, match="no manifest"):
-        store.open(trace_id)
+    refuses("no manifest", store.open, trace_id, error=BadTape)
     assert synthesize(QWEN, geometry, SHORT, store) == trace_id
     assert_same_rows(contents(store, trace_id), rows)
     assert synthesize(QWEN, geometry, SHORT, store, stop) == trace_id  # found, not drawn again
@@ -359,17 +356,13 @@ def test_a_stopped_run_leaves_nothing_and_a_killed_one_is_refused_and_made_again
     ],
 )
 def test_settings_out_of_range_are_refused(changes: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SynthesisSettings(**changes)
+    refuses(message, SynthesisSettings, **changes)
 
 
 def test_dense_models_and_endless_requests_are_refused_before_anything_is_written(store: Store) -> None:
-    with pytest.raises(ValueError, match="llama-3-8b is dense"):
-        synthesize("llama-3-8b", geometry_of("llama-3-8b"), SHORT, store)
-    with pytest.raises(ValueError, match="give --no-scores"):
-        synthesize(QWEN, geometry_of(QWEN), SynthesisSettings(prompt=10**6), store)
-    with pytest.raises(ValueError, match="2 or more"):
-        calibrate.lru_miss_frac(profiles.default_generator(), geometry_of(QWEN), [0], Length(5, 1))
+    refuses("llama-3-8b is dense", synthesize, "llama-3-8b", geometry_of("llama-3-8b"), SHORT, store)
+    refuses("give --no-scores", synthesize, QWEN, geometry_of(QWEN), SynthesisSettings(prompt=10**6), store)
+    refuses("2 or more", calibrate.lru_miss_frac, profiles.default_generator(), geometry_of(QWEN), [0], Length(5, 1))
     assert not store.fs.exists(store.path("traces"))
 
 

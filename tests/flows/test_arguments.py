@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer.main
 from command import Cli, codes_without, command_names
+from refusing import refuses
 
 from tokentape.flows import cli, console
 from tokentape.flows.console import progress_bar
@@ -118,10 +119,8 @@ def test_studies_are_listed_without_what_computes_and_without_extras(tmp_path: P
 def test_a_study_is_checked_by_name_and_by_what_it_takes() -> None:
     for name in IN_MODEL:
         check(name, None, in_model=False)
-    with pytest.raises(ValueError, match="did you mean 'kelle'"):
-        check("kele", None)
-    with pytest.raises(ValueError, match="makes its own tapes"):
-        check("kelle", None, traces=("a",))
+    refuses("did you mean 'kelle'", check, "kele", None)
+    refuses("makes its own tapes", check, "kelle", None, traces=("a",))
 
 
 def test_kernels_that_cannot_be_kept_are_one_line_with_the_remedy(capsys: pytest.CaptureFixture[str]) -> None:

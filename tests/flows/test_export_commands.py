@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from command import Cli
+from refusing import refuses
 from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TOP_K, write_tiny
 
 from bench.peer import peer_run
@@ -53,8 +54,7 @@ def test_oracle_general_by_hand() -> None:
         f"07000000 0400000000000000 0a000000 0200000000000000 07000000 0200000000000000 14000000 {never}"
         f"08000000 0400000000000000 0a000000 {never}"
     ).replace(" ", "")
-    with pytest.raises(ValueError, match="does not fit oracleGeneral's 32 bits"):
-        oracle_general(np.zeros(1, np.int32), 1 << 32)
+    refuses("does not fit oracleGeneral's 32 bits", oracle_general, np.zeros(1, np.int32), 1 << 32)
 
 
 def test_libcachesim_counts_the_same_misses(routing: pl.DataFrame, store: Store, tokentape: Cli, tmp_path: Path) -> None:
@@ -111,8 +111,7 @@ def test_physical_maps_by_hand() -> None:
     counts = np.array([[8, 4, 2, 2], [1, 1, 1, 9]])
     assert eplb.physical_map(counts, 2, 2).tolist() == [[0, 1, 3, 0, 0, 2], [2, 3, 3, 0, 1, 3]]
     assert eplb.physical_map(counts, 2, 0).tolist() == [[0, 3, 1, 2], [2, 3, 0, 1]]
-    with pytest.raises(ValueError, match="do not share out among 3 ranks evenly"):
-        eplb.physical_map(counts, 3, 1)
+    refuses("do not share out among 3 ranks evenly", eplb.physical_map, counts, 3, 1)
 
 
 def test_a_layer_without_rows_balances_nothing(routing: pl.DataFrame, store: Store) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import Cli
+from refusing import refuses
 from tiny_tape import write_tiny
 
 import tokentape as tt
@@ -42,10 +43,8 @@ def test_a_store_shows_its_tapes_and_opens_them(store: tt.Store, tmp_path: Path)
     assert repr(store.tape("tiny")).startswith("Tape tiny-0001: synthetic, tiny on tiny, 3 requests")
     assert repr(store).endswith("tapes: 1")
     assert "tiny-0001" in store._repr_html_()
-    with pytest.raises(BadTape, match="no tape 'other'"):
-        store.tape("other")
-    with pytest.raises(FileNotFoundError, match="no store at"):
-        tt.open(tmp_path / "typo")
+    refuses("no tape 'other'", store.tape, "other", error=BadTape)
+    refuses("no store at", tt.open, tmp_path / "typo", error=FileNotFoundError)
     assert not (tmp_path / "typo").exists()
 
 
@@ -90,8 +89,7 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
         ({"changes": {"residency.budget": "1 experts"}}, "event"),
         ({"system": "no_offload", "changes": half}, "residency"),
     ):
-        with pytest.raises(ValueError, match=said):
-            tt.run_system(tape, **{"system": "lru_offload", **of, **wrong})
+        refuses(said, tt.run_system, tape, **{"system": "lru_offload", **of, **wrong})
 
 
 def test_a_system_is_told_by_its_object_too(store: tt.Store) -> None:
@@ -99,8 +97,7 @@ def test_a_system_is_told_by_its_object_too(store: tt.Store) -> None:
     named = tt.run(tape, "slicemoe", params={"precision": "amat", "bits_high": 6, "bits_low": 3}, **SIZE)
     assert tt.run(tape, SliceMoE(cache=SlicedCache(6, 3), precision=Amat()), **SIZE).run_id == named.run_id
     buddy = SliceMoE(router=Buddy(np.zeros((3, 8, 8), np.float32)))
-    with pytest.raises(ValueError, match="may route to any expert"):
-        tt.run(tape, buddy, **SIZE)
+    refuses("may route to any expert", tt.run, tape, buddy, **SIZE)
 
 
 def test_what_does_not_fit_is_named(store: tt.Store) -> None:
@@ -120,10 +117,8 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
         ({"policy": Path}, "is no policy; give a name, my.py:MyCache, or an object of a class that stands in a file"),
         ({"policy": type("Mine", (LRU,), {"__module__": "__nowhere__"})()}, "is no policy"),
     ):
-        with pytest.raises(ValueError, match=said):
-            tt.run(tape, **{**SIZE, **wrong})
+        refuses(said, tt.run, tape, **{**SIZE, **wrong})
     for wrong in ((), ([tt.run(tape, "lru", **SIZE)],)):
-        with pytest.raises(ValueError, match="runs are compared"):
-            tt.compare(*wrong)
+        refuses("runs are compared", tt.compare, *wrong)
     with pytest.raises(KeyError, match="the metrics are"):
         tt.run(tape, "lru", **SIZE)["hits"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusing import refuses
 from tiny_tape import N_LAYERS, write_tiny
 
 from tokentape.flows import grid, study
@@ -182,8 +183,7 @@ def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Stu
     report = grid.run(small.model_copy(update={"capacities": ("50%", "1 B")}), store)
     assert report.n_run == 8
     assert len(report.impossible) == 8
-    with pytest.raises(ValueError, match="small"):
-        grid.run(small.model_copy(update={"capacities": ("1 B",)}), store)
+    refuses("small", grid.run, small.model_copy(update={"capacities": ("1 B",)}), store)
 
 
 def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
@@ -208,5 +208,4 @@ def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study
 def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) -> None:
     write_tiny(store, "dense-0001", tables=("requests", "tokens"))
     assert {cell.trace_id for cell in expanded(small, store)} == {"tiny-0001"}
-    with pytest.raises(ValueError, match="holds routing"):
-        expanded(small.model_copy(update={"traces": ("dense",)}), store)
+    refuses("holds routing", expanded, small.model_copy(update={"traces": ("dense",)}), store)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from command import Cli
 from readme_errors import AGAIN, stands
+from refusing import refuses
 from tiny_tape import write_tiny
 
 from bench.docs import errors as error_table
@@ -261,8 +262,7 @@ def test_knees_are_read_between_the_swept_rates(place):
 def test_a_pattern_without_a_claim_is_refused(place, answers):
     group = SMALL.grid[0].model_copy(update={"claims": ("table-99/*",)})
     job = jobs(SMALL.model_copy(update={"grid": (group,)}))[0]
-    with pytest.raises(ValueError, match=r"series one prompt: no claim is named layered_prefill/table-99"):
-        layered.answers(place, SMALL, {job: []})
+    refuses(r"series one prompt: no claim is named layered_prefill/table-99", layered.answers, place, SMALL, {job: []})
 
 
 def test_other_schedulers_names_and_fields_are_checked():
@@ -272,8 +272,7 @@ def test_other_schedulers_names_and_fields_are_checked():
 
 def test_a_folder_of_arrivals_that_is_not_there_is_named(store, tmp_path, monkeypatch):
     monkeypatch.setenv(ARRIVALS, str(tmp_path / "none"))
-    with pytest.raises(ValueError, match=r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals"):
-        layered.recorded(store, SMALL)
+    refuses(r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals", layered.recorded, store, SMALL)
     monkeypatch.delenv(ARRIVALS)
     found, missing = layered.recorded(store, SMALL)
     assert (found, len(missing)) == ([], len(SMALL.traces))

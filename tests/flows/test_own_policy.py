@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from command import Cli
+from refusing import refuses
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows.grid import load_trace
@@ -88,21 +89,17 @@ def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
     ],
 )
 def test_mistakes_are_one_line(mine: str, name: str, params: dict[str, Value], says: str) -> None:
-    with pytest.raises(ValueError, match=says) as caught:
-        resolve("residency", name.replace("MINE", mine), params)
-    assert "\n" not in str(caught.value)
+    refuses(says, resolve, "residency", name.replace("MINE", mine), params)
 
 
 def test_a_file_that_does_not_run_is_named(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_this_name\n")
-    with pytest.raises(ValueError, match=r"broken\.py: cannot be imported: ModuleNotFoundError"):
-        find("residency", f"{path}:Mine")
+    refuses(r"broken\.py: cannot be imported: ModuleNotFoundError", find, "residency", f"{path}:Mine")
 
 
 def test_params_need_an_equals_sign() -> None:
-    with pytest.raises(ValueError, match="NAME=VALUE"):
-        parse(["profile_frac"])
+    refuses("NAME=VALUE", parse, ["profile_frac"])
 
 
 HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
@@ -159,14 +156,12 @@ def test_modules_that_are_installed_ours_or_not_imported_are_no_part_of_a_policy
 def test_a_helper_of_one_name_in_two_folders_is_refused(tmp_path: Path) -> None:
     first, second = (with_helper(tmp_path / side, {"both.py": f"sign = {n}\n"}, "both") for side, n in (("a", -1), ("b", 1)))
     assert sign_of(first) == -1
-    with pytest.raises(ValueError, match=r"b/mine\.py: imports its module both, but both is .*a/both\.py already; rename one"):
-        sign_of(second)
+    refuses(r"b/mine\.py: imports its module both, but both is .*a/both\.py already; rename one", sign_of, second)
 
 
 def test_a_helper_that_is_no_python_is_named(tmp_path: Path) -> None:
     name = with_helper(tmp_path, {"odd.py": "sign = (\n"}, "odd")
-    with pytest.raises(ValueError, match=r"odd\.py: cannot be imported: SyntaxError"):
-        find("residency", name)
+    refuses(r"odd\.py: cannot be imported: SyntaxError", find, "residency", name)
 
 
 def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape: Cli, tmp_path: Path) -> None:
@@ -192,5 +187,4 @@ def test_what_a_policy_needs_is_read_from_the_tape_or_refused(tmp_path: Path) ->
     weights = store.open(trace_id).read("routing")["gate_weights"].explode().to_list()
     assert load_trace(store, trace_id, needs=("gate",)).told["gate"].tolist() == weights
     assert load_trace(store, trace_id).told == {}
-    with pytest.raises(ValueError, match="holds no scores, which the policy reads; record it with"):
-        load_trace(store, trace_id, needs=("score",))
+    refuses("holds no scores, which the policy reads; record it with", load_trace, store, trace_id, needs=("score",))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusing import refuses
 from tiny_tape import STUDY, write_tiny
 
 pytest.importorskip("prefect")
@@ -144,8 +145,7 @@ def test_a_kept_result_is_asked_for_by_its_key_and_only_where_the_store_holds_it
 
 def test_a_failing_study_leaves_its_reason_and_the_command_that_repeats_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(monkeypatch)
-    with pytest.raises(ValueError, match=r"nothing\.toml: no such study"):
-        pipeline.fn(studies=("nothing.toml",), store=store.uri)
+    refuses(r"nothing\.toml: no such study", pipeline.fn, studies=("nothing.toml",), store=store.uri)
     assert told.steps == {}
     assert "nothing.toml: no such study" in told.made["failure"]
     assert f"tokentape study nothing.toml --store {store.uri}\n" in told.made["failure"]
@@ -163,8 +163,7 @@ def test_what_arrives_is_steps_and_a_bad_file_a_failure_after_the_others(
     monkeypatch.setattr(flows, "emit_event", lambda *event, payload: events.append((*event, payload)))
     (study := tmp_path / "small.toml").write_text(STUDY + '[[policies]]\nname = "belady"\n')
     watched = Watched(source=str(incoming), studies=(str(study),), alerts=("lru:0.05",), every_s=0)
-    with pytest.raises(ValueError, match=r"a\.csv: no known format"):
-        watch_flow.fn(watched, store.uri, str(tmp_path / "site"))
+    refuses(r"a\.csv: no known format", watch_flow.fn, watched, store.uri, str(tmp_path / "site"))
     (tape,) = (one for one in store.trace_ids() if one != "tiny-0001")
     steps = list(told.steps)
     assert (steps[:2], steps[-2:]) == (["import a.csv", "import b.csv"], ["load the warehouse", "write the pages"])

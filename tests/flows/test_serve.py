@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusing import refuses
 from tiny_tape import STUDY
 
 pytest.importorskip("prefect")
@@ -192,10 +193,8 @@ def is_taken(port: int) -> bool:
 def test_crons_replace_the_defaults_by_deployment() -> None:
     crons = serve.parse_crons(["publish=*/5 * * * *"])
     assert crons == {**serve.CRONS, "publish": "*/5 * * * *"}
-    with pytest.raises(ValueError, match="did you mean 'publish'"):
-        serve.parse_crons(["publsh=* * * * *"])
-    with pytest.raises(ValueError, match="NAME=CRON"):
-        serve.parse_crons(["publish"])
+    refuses("did you mean 'publish'", serve.parse_crons, ["publsh=* * * * *"])
+    refuses("NAME=CRON", serve.parse_crons, ["publish"])
 
 
 def test_every_shipped_study_is_a_deployment_and_any_may_be_scheduled() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusing import refuses
 from tiny_tape import write_tiny
 
 from tokentape.flows.grid import load_trace
@@ -53,15 +54,12 @@ def test_placements_are_vllms_and_what_is_none_is_refused(tmp_path: Path) -> Non
     assert (linear, robin) == ([e // 32 for e in range(128)], [e % 4 for e in range(128)])
     path = tmp_path / "map.json"
     for name, n_ranks, says in (("nope", 4, "unknown expert placement"), ("linear", 7, "do not share out among 7 ranks")):
-        with pytest.raises(ValueError, match=says):
-            held_by(name, QWEN, n_ranks)
+        refuses(says, held_by, name, QWEN, n_ranks)
     for text in ("{}", "[1]", "nope"):
         path.write_text(text)
-        with pytest.raises(ValueError, match="no map of experts"):
-            held_by(str(path), QWEN, 2)
+        refuses("no map of experts", held_by, str(path), QWEN, 2)
     path.write_text(json.dumps({"physical_to_logical_map": [[0, 1]] * 48}))
-    with pytest.raises(ValueError, match="is it of this model"):
-        held_by(str(path), QWEN, 2)
+    refuses("is it of this model", held_by, str(path), QWEN, 2)
 
 
 @pytest.mark.parametrize("profile", ["physical", "layered_prefill"])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from refusing import refuses
 from tiny_tape import STUDY
 
 from tokentape.flows import study
@@ -43,8 +44,7 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
     ],
 )
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        study.load(write(tmp_path, text))
+    refuses(says, study.load, write(tmp_path, text))
 
 
 def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -54,15 +54,12 @@ def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
     text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
     assert len(study.load(write(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
-    with pytest.raises(ValueError, match="both go by DecayedLFU"):
-        study.load(write(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
+    refuses("both go by DecayedLFU", study.load, write(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
 
 
 def test_patterns_pick_traces() -> None:
     ids = ["embedded-math-1", "embedded-code-2", "qwen-3"]
     assert study.matching(("*",), ids) == ids
     assert study.matching(("*math*", "qwen"), ids) == ["embedded-math-1", "qwen-3"]
-    with pytest.raises(ValueError, match="there are embedded-math-1"):
-        study.matching(("gemma",), ids)
-    with pytest.raises(ValueError, match="store is empty"):
-        study.matching(("*",), [])
+    refuses("there are embedded-math-1", study.matching, ("gemma",), ids)
+    refuses("store is empty", study.matching, ("*",), [])

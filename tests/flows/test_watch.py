@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 import pytest
 from command import Cli
+from refusing import refuses
 from tiny_tape import STUDY
 
 from tokentape.flows import publish
@@ -218,8 +219,7 @@ def test_a_log_at_an_address_is_taken_as_it_grows(incoming: Path, tmp_path: Path
     ],
 )
 def test_what_cannot_be_watched_is_said_at_the_start(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Watch(Watched(**{"source": str(tmp_path)} | asked), str(tmp_path / "tape"), "site")
+    refuses(said, Watch, Watched(**{"source": str(tmp_path)} | asked), str(tmp_path / "tape"), "site")
 
 
 def test_ctrl_c_ends_a_watch_with_exit_code_0(incoming: Path, tokentape: Cli, monkeypatch: Any) -> None:
@@ -229,5 +229,4 @@ def test_ctrl_c_ends_a_watch_with_exit_code_0(incoming: Path, tokentape: Cli, mo
 
 
 def test_an_alert_that_is_not_taken_says_so() -> None:
-    with pytest.raises(OSError, match="alert not delivered"):
-        post("http://127.0.0.1:9/", {})
+    refuses("alert not delivered", post, "http://127.0.0.1:9/", {}, error=OSError)

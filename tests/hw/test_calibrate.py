@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+from refusing import refuses
 
 from bench.docs.operators import refreshed
 from tokentape.hw import calibrate, measured, reachable, validate
@@ -315,8 +316,7 @@ def test_a_row_far_slower_than_a_larger_one_is_named(tables):
 def test_a_table_of_another_machine_is_refused(tables):
     """Times of an H100 said to be an A100's: more than a few rows ask too much of it."""
     table = next(of for of in tables if (of.operator, of.setup.device) == ("gemm", H100))
-    with pytest.raises(ValueError, match=r"the table is not of a100"):
-        calibrate.calibrate(table, load("a100"))
+    refuses(r"the table is not of a100", calibrate.calibrate, table, load("a100"))
 
 
 # Of each operator a shape, and by hand its operations and bytes: two operations per multiply-add, two bytes per value.
@@ -428,8 +428,7 @@ def test_bad_files_of_constants_are_named(tmp_path):
         'machine = "a"\ndevice = "d"\nframework = "f"\nversion = "v"\ndtype = "b"\n[gemm]\nn_rows = 1',
     ):
         path.write_text(text)
-        with pytest.raises(BadSpec, match=r"mine\.toml"):
-            calibrate.load(path)
+        refuses(r"mine\.toml", calibrate.load, path, error=BadSpec)
     table, _ = made_up()
     calibrate.save([calibrate.calibrate(table, load("a100"))], path)
     good = path.read_text()
@@ -438,11 +437,8 @@ def test_bad_files_of_constants_are_named(tmp_path):
         good.replace("constants.launch_s = ", "constants.launch_s = -"),
     ):
         path.write_text(text)
-        with pytest.raises(BadSpec, match="calibrate again"):
-            calibrate.load(path)
-    with pytest.raises(BadSpec, match="measured_as"):
-        calibrate.machine_of("GPU of nobody")
+        refuses("calibrate again", calibrate.load, path, error=BadSpec)
+    refuses("measured_as", calibrate.machine_of, "GPU of nobody", error=BadSpec)
     for name in ("h200", "b200", "gh200", "rtx5090"):  # tables of GPUs that nobody had: all devices' constants predict them
         assert calibrate.machine_of(load(name).measured_as).name == name
-    with pytest.raises(BadSpec, match="n_units is missing"):
-        calibrate.gpu_of(load("phone-lpddr5x-ufs4"))
+    refuses("n_units is missing", calibrate.gpu_of, load("phone-lpddr5x-ufs4"), error=BadSpec)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.hw import profile
 from tokentape.hw.clock import background_w, clock
@@ -345,13 +346,10 @@ def test_profiles_by_name_and_by_path(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text('name = "own"\nstep = "a"\n[lane.a]\nkind = "expert"\n')
     assert profile.load(str(own)).name == "own"
-    with pytest.raises(BadSpec, match="did you mean slicemoe"):
-        profile.load("slicemo")
-    with pytest.raises(BadSpec, match="no such file"):
-        profile.load(str(tmp_path / "none.toml"))
+    refuses("did you mean slicemoe", profile.load, "slicemo", error=BadSpec)
+    refuses("no such file", profile.load, str(tmp_path / "none.toml"), error=BadSpec)
     own.write_text("name = ")
-    with pytest.raises(BadSpec, match="not TOML"):
-        profile.load(str(own))
+    refuses("not TOML", profile.load, str(own), error=BadSpec)
 
 
 def test_multiply_adds_and_fed_values_have_rates_of_their_own():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.hw.dram import (
     ACCESS_BYTES,
@@ -159,8 +160,7 @@ def test_density_lengthens_refresh(name):
     by_density = sorted((number.value, stream_frac(channel.at_density(key))) for key, number in channel.rfc_ns_by_density.items())
     assert [frac for _, frac in by_density] == sorted((frac for _, frac in by_density), reverse=True)
     assert channel.at_density(channel.density).nRFC.value == channel.nRFC.value
-    with pytest.raises(BadSpec, match=r"density '1Tb'; known: .*Gb"):
-        channel.at_density("1Tb")
+    refuses(r"density '1Tb'; known: .*Gb", channel.at_density, "1Tb", error=BadSpec)
 
 
 def test_faster_ddr5_is_not_faster_at_random():
@@ -216,18 +216,15 @@ def test_impossible_timings_are_refused_by_name(tmp_path, line, message):
 
 
 def test_typos_and_bad_arguments_are_named(tmp_path):
-    with pytest.raises(BadSpec, match="did you mean lpddr5-6400"):
-        timing("LPDR5-6400")
-    with pytest.raises(BadSpec, match="no such timing file"):
-        timing(str(tmp_path / "gone.toml"))
+    refuses("did you mean lpddr5-6400", timing, "LPDR5-6400", error=BadSpec)
+    refuses("no such timing file", timing, str(tmp_path / "gone.toml"), error=BadSpec)
     channel = CHANNELS["hbm2-2000"]
     for call in (
         lambda: access_frac(channel, 0),
         lambda: stream_frac(channel, "rows"),
         lambda: access_frac(channel, 64, queue_depth=0),
     ):
-        with pytest.raises(ValueError, match=r"block_bytes|address map|queue_depth"):
-            call()
+        refuses(r"block_bytes|address map|queue_depth", call)
 
 
 def test_the_page_shows_todays_numbers():

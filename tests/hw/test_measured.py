@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from refusing import refuses
 
 from tokentape.hw import measured
 
@@ -85,8 +86,7 @@ def test_kernels_may_be_of_any_type(tmp_path, kernels):
     sizes = {"op_name": ["all_reduce"] * 2, "allreduce_dtype": ["half"] * 2, "num_gpus": [2, 2], "message_size": [64, 64]}
     pl.DataFrame({**shared, **sizes, "kernel_source": kernels}).write_parquet(tmp_path / "a.parquet")
     if kernels is None:
-        with pytest.raises(ValueError, match="no rows of dtype"):
-            measured.read([tmp_path], "half")
+        refuses("no rows of dtype", measured.read, [tmp_path], "half")
     else:
         assert measured.read([tmp_path], "half")[0].seconds.tolist() == [1e-5]
 
@@ -104,19 +104,15 @@ def test_no_window_and_no_step_are_shapes(tmp_path):
 
 
 def test_unusable_files_are_named(tmp_path):
-    with pytest.raises(ValueError, match="no measured tables"):
-        measured.read([tmp_path])
+    refuses("no measured tables", measured.read, [tmp_path])
     path = written(tmp_path)
-    with pytest.raises(ValueError, match=r"no rows of dtype fp4 .* found bfloat16, fp8"):
-        measured.read([path], "fp4")
+    refuses(r"no rows of dtype fp4 .* found bfloat16, fp8", measured.read, [path], "fp4")
     frame = pl.read_parquet(path)
     for column in ("device", "m"):
         frame.drop(column).write_parquet(path)
-        with pytest.raises(ValueError, match=f"column {column} is missing"):
-            measured.read([path])
+        refuses(f"column {column} is missing", measured.read, [path])
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ValueError, match="not a readable Parquet file"):
-        measured.read([path])
+    refuses("not a readable Parquet file", measured.read, [path])
 
 
 def test_shapes_are_told_apart_whatever_the_order():

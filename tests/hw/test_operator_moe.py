@@ -5,6 +5,7 @@ import pytest
 from gpus import A100, H100, TOY
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.hw.operators import OPERATORS
 from tokentape.hw.operators.expert_load import expert_load
@@ -154,8 +155,7 @@ def test_recorded_experts_take_the_place_of_a_distribution():
     assert few < many
     balanced = moe.seconds(H100, CONSTANTS, layer(16, 2048, 768, 8, 128))[0]
     assert moe.seconds(H100, CONSTANTS, {**shapes, "active_experts": np.array([128])})[0] == pytest.approx(balanced)
-    with pytest.raises(ValueError, match="neither 'active_experts' nor 'distribution'"):
-        moe.seconds(H100, CONSTANTS, shapes)
+    refuses("neither 'active_experts' nor 'distribution'", moe.seconds, H100, CONSTANTS, shapes)
 
 
 @given(
@@ -229,8 +229,7 @@ def test_ranks_share_the_work(distribution):
 )
 def test_bad_shapes_are_named(change, words):
     shapes = {name: values for name, values in (layer(4, 128, 128, 1, 4) | change).items() if values is not None}
-    with pytest.raises(ValueError, match=words):
-        moe.seconds(A100, CONSTANTS, shapes)
+    refuses(words, moe.seconds, A100, CONSTANTS, shapes)
 
 
 def test_ranks_are_one_where_absent():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import WITH_MEMORY, gate_of, obvious_hits
+from refusing import refuses
 
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES, LRU, GateWeighted, Hysteresis, RandomVictim, Static
@@ -375,22 +376,16 @@ def test_caches_of_different_layers_do_not_touch():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="below one expert"):
-        run("lru", [[0]], [5], 4)
-    with pytest.raises(ValueError, match="profile_frac"):
-        Static(profile_frac=0.0)
-    with pytest.raises(ValueError, match="has no `promote`"):
-        run(Incomplete(), [[0]], [1], 1)
+    refuses("below one expert", run, "lru", [[0]], [5], 4)
+    refuses("profile_frac", Static, profile_frac=0.0)
+    refuses("has no `promote`", run, Incomplete(), [[0]], [1], 1)
     with pytest.raises(ValueError, match=r"Fifth\.which is 4; it must be SIEVE, SLRU, S3_FIFO or ARC"):
         run(type("Fifth", (Sieve,), {"which": 4})(), [[0]], [1], 1)
-    with pytest.raises(ValueError, match="seed -1"):
-        run("random", [[0]], [1], 1, seed=-1)
-    with pytest.raises(ValueError, match="2\\^64 - 1"):
-        run("random", [[0]], [1], 1, seed=2**64)
+    refuses("seed -1", run, "random", [[0]], [1], 1, seed=-1)
+    refuses("2\\^64 - 1", run, "random", [[0]], [1], 1, seed=2**64)
     cache = ExpertCache(CACHES["belady"](), np.ones(2, np.int64), np.zeros(2, np.int32), np.array([1], np.int64))
     cache.advance(np.array([0], np.int32))
-    with pytest.raises(ValueError, match="reads the future"):
-        cache.advance(np.array([0], np.int32))
+    refuses("reads the future", cache.advance, np.array([0], np.int32))
 
 
 class Incomplete:
@@ -417,13 +412,10 @@ class Untold(RankedLRU):
 
 
 def test_a_rank_of_the_wrong_form_or_without_what_it_reads_is_named():
-    with pytest.raises(ValueError, match=r"Positional.rank takes 5 arguments; write rank\(of\)"):
-        run(Positional(), [[0]], [1], 1)
-    with pytest.raises(ValueError, match=r"reads of.gate, .* needs = \('gate',\)"):
-        run(Untold(), [[0]], [1], 1)
+    refuses(r"Positional.rank takes 5 arguments; write rank\(of\)", run, Positional(), [[0]], [1], 1)
+    refuses(r"reads of.gate, .* needs = \('gate',\)", run, Untold(), [[0]], [1], 1)
     cache = run("gate-weighted", [[0]], [1], 1)[1]
-    with pytest.raises(ValueError, match="reads each lookup's gate; 0 of 1 are told"):
-        cache.advance(np.zeros(1, np.int32))
+    refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
 
 
 class NoMethod(RankedLRU):
@@ -465,14 +457,12 @@ def test_a_rank_that_does_not_compile_is_named_with_the_reason():
         (NoMethod(), "NoMethod.rank does not compile with numba: put @staticmethod above it"),
         (Misspelt(), "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'"),
     ):
-        with pytest.raises(ValueError, match=says):
-            run(policy, [[0]], [1], 1)
+        refuses(says, run, policy, [[0]], [1], 1)
 
 
 def test_ranks_that_are_no_numbers_are_refused():
     assert run(NoNumber(), [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
-    with pytest.raises(ValueError, match="policy NoNumber ranked experts NaN 2 times"):
-        run(NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
+    refuses("policy NoNumber ranked experts NaN 2 times", run, NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CACHES.items() if kind.kind != "future"])
@@ -483,10 +473,8 @@ def test_an_expert_larger_than_its_cache_is_streamed_where_lookups_come_one_by_o
 
 
 def test_parameters_are_a_row_of_numbers_and_nothing_beside_them_is_read():
-    with pytest.raises(ValueError, match=r"Table.params has shape \(2, 2\)"):
-        run(Table(), [[0]], [1], 1)
-    with pytest.raises(IndexError, match="out of bounds"):
-        run(Outside(), [[0]], [1], 1)
+    refuses(r"Table.params has shape \(2, 2\)", run, Table(), [[0]], [1], 1)
+    refuses("out of bounds", run, Outside(), [[0]], [1], 1, error=IndexError)
     assert run(EveryOther(), [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.codegen import timed
@@ -113,10 +114,8 @@ def test_code_is_kept_on_disk_and_believed_while_it_is_whole(tmp_path: Path, mon
     ],
 )
 def test_what_is_no_function_of_numbers_is_refused(formula, why: str) -> None:
-    with pytest.raises(TypeError, match=why):
-        machine_code("def cost(t):\n    t[0, 0] = formula(t[0, 0])\n", formula=formula)
+    refuses(why, machine_code, "def cost(t):\n    t[0, 0] = formula(t[0, 0])\n", formula=formula, error=TypeError)
 
 
 def test_an_integer_stays_one() -> None:
-    with pytest.raises(TypeError, match=r"n is an integer; write int"):
-        machine_code("def cost(t):\n    n = 1\n    n = t[0, 0]\n")
+    refuses(r"n is an integer; write int", machine_code, "def cost(t):\n    n = 1\n    n = t[0, 0]\n", error=TypeError)

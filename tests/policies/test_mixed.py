@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.policies.bits import budget_bits, table_loss
 from tokentape.policies.mixed import FIXED, RULES, MixedPrecision
@@ -84,13 +85,11 @@ def test_full_precision_has_no_replica():
     ],
 )
 def test_refusals(fields, message):
-    with pytest.raises(ValueError, match=message):
-        MixedPrecision(**{"hot": 1} | fields)
+    refuses(message, MixedPrecision, **{"hot": 1} | fields)
 
 
 def test_more_hot_experts_than_there_are_are_refused():
-    with pytest.raises(ValueError, match="7 hot experts of 6 per layer"):
-        MixedPrecision(7).widths(seen_of(1), losses_of(1))
+    refuses("7 hot experts of 6 per layer", MixedPrecision(7).widths, seen_of(1), losses_of(1))
 
 
 def test_only_the_own_prompt_and_chance_place_without_the_decode():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.policies.bits import BIT_RULES, assign
 from tokentape.policies.placement import PLACEMENTS, Capacity, Seen, hot_set, importance, start_average
@@ -34,8 +35,7 @@ def test_alpha_weighs_counts_against_gate_weights():
     assert importance(COUNTS, WEIGHTS, 1.0) == pytest.approx(COUNTS / 40)
     assert importance(COUNTS, WEIGHTS, 0.0) == pytest.approx(WEIGHTS / 20)
     for alpha in (-0.1, 1.1):
-        with pytest.raises(ValueError, match=r"alpha .* must lie in 0\.\.1"):
-            importance(COUNTS, WEIGHTS, alpha)
+        refuses(r"alpha .* must lie in 0\.\.1", importance, COUNTS, WEIGHTS, alpha)
 
 
 def test_sums_of_zero_tie_to_the_lowest_ids():
@@ -74,10 +74,8 @@ def test_capacity_in_experts_bytes_and_across_layers():
     assert Capacity.of_bytes(10_000, 300, 8) == Capacity(8)
     assert Capacity.of_bytes(299, 300, 8) == Capacity(0)
     for wrong in (Capacity(5), Capacity(5, across_layers=True)):
-        with pytest.raises(ValueError, match="5 hot experts of 4 per layer"):
-            wrong.hot(scores)
-    with pytest.raises(ValueError, match="must be 0 experts"):
-        Capacity(-1)
+        refuses("5 hot experts of 4 per layer", wrong.hot, scores)
+    refuses("must be 0 experts", Capacity, -1)
 
 
 def seen(seed=0, groups=6, n_layers=3, n_experts=8):
@@ -246,8 +244,7 @@ def test_what_a_machine_says_is_taken_unless_it_is_given():
     assert [near_of(FirstLayersNear().on(host), [1], [0], layer) for layer in (0, 6, 7)] == [[1], [1], [0]]
     assert near_of(FirstLayersNear(2).on(host), [1], [0], 2) == [0]
     for policy in (NearIfFaster(), Balance(), FirstLayersNear()):
-        with pytest.raises(ValueError, match="run it on one"):
-            policy.params()
+        refuses("run it on one", policy.params)
 
 
 def test_refused_parameters():
@@ -256,5 +253,4 @@ def test_refused_parameters():
         (lambda: Balance(float("nan")), "fetch_reads"),
         (lambda: NearIfFaster(-1.0), "fetch_reads"), (lambda: FirstLayersNear(-1), "layers"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=words):
-            make()
+        refuses(words, make)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.policies.scoring import by_weight, topk_from_scores
 
@@ -29,8 +30,7 @@ def test_a_bias_decides_who_is_chosen_but_not_the_weight():
     ids, weights = topk_from_scores(logits, "sigmoid_bias_groups", params, layer=3)
     assert ids.tolist() == [[2, 3]]  # the other group wins although its sigmoids are lower
     np.testing.assert_allclose(weights, 2 / (1 + np.exp([[0.0, 1.0]])), rtol=1e-6)
-    with pytest.raises(ValueError, match="no bias for layer 4"):
-        topk_from_scores(logits, "sigmoid_bias_groups", params, layer=4)
+    refuses("no bias for layer 4", topk_from_scores, logits, "sigmoid_bias_groups", params, layer=4)
 
 
 def test_sparsemixer_weights_need_not_sum_to_one():
@@ -48,8 +48,7 @@ def test_equal_weights_are_ordered_by_id():
 def test_bad_scores_are_refused():
     with pytest.raises(ValueError, match="first in row 1"):
         topk_from_scores(np.array([[0.0, 1.0], [np.nan, 1.0]]), "softmax", {"top_k": 1, "norm_topk_prob": True})
-    with pytest.raises(ValueError, match="top_k 3 must lie"):
-        topk_from_scores(scores(0, 1), "softmax", {"top_k": 3})
+    refuses("top_k 3 must lie", topk_from_scores, scores(0, 1), "softmax", {"top_k": 3})
 
 
 def test_a_bias_may_rank_probabilities_or_the_logits_themselves():
@@ -80,8 +79,7 @@ def test_softplus_weights_and_a_factor_per_expert():
     ids, weights = topk_from_scores(logits, "softmax", scaled, 4)
     assert ids.tolist() == [[1, 0]]  # chosen by probability, then times 10
     np.testing.assert_allclose(weights, [[10 / (1 + np.e), np.e / (1 + np.e)]], rtol=1e-6)
-    with pytest.raises(ValueError, match="no expert_scale for layer 5"):
-        topk_from_scores(logits, "softmax", scaled, 5)
+    refuses("no expert_scale for layer 5", topk_from_scores, logits, "softmax", scaled, 5)
 
 
 def test_layers_that_follow_the_token_id_have_no_ranking():

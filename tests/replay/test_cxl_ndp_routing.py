@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from cxl_ndp_tapes import GEOMETRY, make_routing, make_tables, read
+from refusing import refuses
 
 from tokentape.replay.cxl_ndp.routing import ENDED, in_batches, joined
 
@@ -74,25 +75,21 @@ def test_what_is_refused():
             read(
                 (passes, table.with_columns(gate_weights=pl.col("gate_weights").list.head(pl.col("expert_ids").list.len())), None)
             )
-    with pytest.raises(ValueError, match="unknown"):
-        read((passes, routing, scores), weight_source="logits")
+    refuses("unknown", read, (passes, routing, scores), weight_source="logits")
 
 
 def test_another_models_tape_is_refused_with_both_values():
     routing = make_routing()
     routing.refuse_other_model(6, 2, "Tiny")
-    with pytest.raises(ValueError, match="over 6 experts per layer, Mixtral has 8"):
-        routing.refuse_other_model(8, 2, "Mixtral")
-    with pytest.raises(ValueError, match="over 2 experts per token, OLMoE has 8"):
-        routing.refuse_other_model(6, 8, "OLMoE")
+    refuses("over 6 experts per layer, Mixtral has 8", routing.refuse_other_model, 8, 2, "Mixtral")
+    refuses("over 2 experts per token, OLMoE has 8", routing.refuse_other_model, 6, 8, "OLMoE")
 
 
 def test_batches_are_in_tape_order_and_whole():
     assert in_batches(7, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert in_batches(2, 1).tolist() == [[0], [1]]
     for wrong in ((2, 3), (2, 0)):
-        with pytest.raises(ValueError, match="batch"):
-            in_batches(*wrong)
+        refuses("batch", in_batches, *wrong)
 
 
 def test_tapes_of_one_model_join_and_others_do_not():
@@ -102,10 +99,8 @@ def test_tapes_of_one_model_join_and_others_do_not():
     assert np.array_equal(both.decode_counts(), np.concatenate([first.decode_counts(), second.decode_counts()]))
     assert np.array_equal(both.prefill_weights, np.concatenate([first.prefill_weights, second.prefill_weights]))
     assert both.request_ids.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"MoE layers \(1, 2\), test has \(1, 3\)"):
-        joined([first, replace(second, layers=(1, 2))])
-    with pytest.raises(ValueError, match="experts per layer"):
-        joined([first, replace(second, prefill_counts=second.prefill_counts[..., :5])])
+    refuses(r"MoE layers \(1, 2\), test has \(1, 3\)", joined, [first, replace(second, layers=(1, 2))])
+    refuses("experts per layer", joined, [first, replace(second, prefill_counts=second.prefill_counts[..., :5])])
 
 
 def test_groups_see_the_sums_of_their_members():

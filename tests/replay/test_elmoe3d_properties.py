@@ -8,6 +8,7 @@ import pytest
 from elmoe3d_paper import GLM, GPT, MODELS, QWEN, SETUP, TABLE, arrays, point
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 
 from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.elmoe3d_constants import ModelLaw, Speculation
@@ -129,10 +130,8 @@ def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
     assert TABLE.filter(~IS_OPEN)["published_ar"][0] is None
     alpha["value"] = None
-    with pytest.raises(ValueError, match="alpha is an input and has no value"):
-        cells(rows)
-    with pytest.raises(ValueError, match="no claim of alpha"):
-        cells([row for row in rows if row is not alpha])
+    refuses("alpha is an input and has no value", cells, rows)
+    refuses("no claim of alpha", cells, [row for row in rows if row is not alpha])
 
 
 def test_no_room_for_experts():
@@ -182,20 +181,15 @@ def test_impossible_points_are_refused(changed, message):
     setup = replace(SETUP, drafter=None)
     assert arrays(point(QWEN), setup=setup).batch.tolist() == [1.0]
     impossible = point(QWEN).with_columns(pl.lit(value).alias(name) for name, value in changed.items())
-    with pytest.raises(ValueError, match=message):
-        arrays(impossible, setup=setup)
+    refuses(message, arrays, impossible, setup=setup)
 
 
 @pytest.mark.parametrize("wrong", [{"beta": 0.0}, {"beta": 1.5}], ids=str)
 def test_impossible_laws_are_refused(wrong):
-    with pytest.raises(ValueError, match="it must be"):
-        ModelLaw(exponent=1.0, **wrong)
+    refuses("it must be", ModelLaw, exponent=1.0, **wrong)
 
 
 def test_impossible_constants_are_refused():
-    with pytest.raises(ValueError, match="verify_tokens is 0"):
-        Speculation(verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
-    with pytest.raises(ValueError, match="exponent must be between 0 and 16"):
-        run(point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
-    with pytest.raises(ValueError, match="no points"):
-        arrays(point(QWEN).head(0))
+    refuses("verify_tokens is 0", Speculation, verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
+    refuses("exponent must be between 0 and 16", run, point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
+    refuses("no points", arrays, point(QWEN).head(0))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusing import refuses
 from tapes import GEOMETRY, make_tables, make_trace
 
 from bench.peer import peer_miss_ratio
@@ -228,8 +229,7 @@ def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recen
 
 
 def test_hits_first_is_refused_where_it_cannot_be():
-    with pytest.raises(ValueError, match="serial lookups take list-order"):
-        Semantics("global", lookup="serial", recency="hits-first")
+    refuses("serial lookups take list-order", Semantics, "global", lookup="serial", recency="hits-first")
     with pytest.raises(ValueError, match="holds for recency list-order only; leave lru_curve out"):
         replay_all_capacities(make_trace(), Semantics("global", recency="hits-first"))
 
@@ -350,19 +350,15 @@ def test_capacities_as_people_write_them(text, expected):
     ],
 )
 def test_bad_capacities_are_named(text, message):
-    with pytest.raises(ValueError, match=message):
-        parse_capacity(text, GEOMETRY, "fp16")
+    refuses(message, parse_capacity, text, GEOMETRY, "fp16")
 
 
 def test_capacities_that_cannot_work_are_refused():
     trace = make_trace()
-    with pytest.raises(ValueError, match="below one expert"):
-        replay(trace, CACHES["lru"](), None, Semantics("global"), 10)
+    refuses("below one expert", replay, trace, CACHES["lru"](), None, Semantics("global"), 10)
     one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
-    with pytest.raises(ValueError, match="below top-k = 2"):
-        replay(trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
-    with pytest.raises(ValueError, match="unknown expert format 'int5'"):
-        replay(trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
+    refuses("below top-k = 2", replay, trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
+    refuses("unknown expert format 'int5'", replay, trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
 
 
 def test_static_sees_no_profile_before_its_window_has_passed():
@@ -423,5 +419,4 @@ def test_float_experts_on_an_integer_engine_are_marked():
 
 
 def test_the_curve_is_refused_where_overflow_is_kept():
-    with pytest.raises(ValueError, match="overflow evict only"):
-        replay_all_capacities(make_trace(), Semantics("global", overflow="keep"))
+    refuses("overflow evict only", replay_all_capacities, make_trace(), Semantics("global", overflow="keep"))

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from refusing import refuses
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
@@ -244,16 +245,11 @@ def test_other_readings_miss_table_7(accounting, found):
 
 
 def test_what_cannot_be_is_named():
-    with pytest.raises(ValueError, match="eval_point"):
-        Accounting(eval_point="last")
-    with pytest.raises(ValueError, match="batch is 0"):
-        Work(1, 1, 0)
-    with pytest.raises(BadSpec, match=r"kelle-edram: tiers.kv.bits is no number of this machine"):
-        OURS[KELLE].on({"tiers.kv.bits": 4.0})
-    with pytest.raises(ValueError, match="choose one of"):
-        STEPS.step("gpt-2", KELLE, PG19)
-    with pytest.raises(ValueError, match="the same percentages"):
-        Shares(pairs={"5": 0.5}, tokens={})
+    refuses("eval_point", Accounting, eval_point="last")
+    refuses("batch is 0", Work, 1, 1, 0)
+    refuses(r"kelle-edram: tiers.kv.bits is no number of this machine", OURS[KELLE].on, {"tiers.kv.bits": 4.0}, error=BadSpec)
+    refuses("choose one of", STEPS.step, "gpt-2", KELLE, PG19)
+    refuses("the same percentages", Shares, pairs={"5": 0.5}, tokens={})
 
 
 def test_the_systems_are_the_papers_five():

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from refusing import refuses
 from serving_models import NOTED, TABLE_1, RecordedOracle, costs, share
 from serving_oracle import serve_slowly
 from tapes import GEOMETRY, make_trace
@@ -102,8 +103,7 @@ def test_a_curve_goes_on_where_the_recording_ends() -> None:
 
 
 def test_a_tape_with_too_little_prefill_is_refused() -> None:
-    with pytest.raises(ValueError, match="routing of 2 prefill tokens at most; a curve needs 4"):
-        RecordedCurves.of(make_trace(n_prompt=3))
+    refuses("routing of 2 prefill tokens at most; a curve needs 4", RecordedCurves.of, make_trace(n_prompt=3))
 
 
 def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:
@@ -151,8 +151,7 @@ def test_a_tape_of_another_model_or_too_short_is_refused_and_gaps_are_said() -> 
         held(tape, requests, costs(QWEN, machine("h100x2"), NOTED, TABLE_1, events=True))
     cost = costs(GEOMETRY, machine("h100"), NOTED, TABLE_1, events=True)
     longer = dataclasses.replace(requests, n_output_tokens=np.array([20, 25, 20]))
-    with pytest.raises(ValueError, match="request 1: it processes 34 tokens, request 1 of tape test holds 30"):
-        held(tape, longer, cost)
+    refuses("request 1: it processes 34 tokens, request 1 of tape test holds 30", held, tape, longer, cost)
     assert tape.gaps == ""
     gap = dataclasses.replace(tape, not_run=27)
     assert gap.gaps == "10.0% of the tape's (token, layer)s have no routing"

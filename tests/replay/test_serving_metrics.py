@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusing import refuses
 from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, tiny
 
 from tokentape.hw import profile, serving_fits
@@ -135,8 +136,7 @@ def test_bands_over_runs(qwen: IterationCosts) -> None:
     for name in ("tbt_mean_s", "jain"):  # which that run does not have
         assert with_it[name] == found[name]
     assert "tbt_mean_s" not in over_runs([of_one_token])
-    with pytest.raises(ValueError, match="no seeds"):
-        over_runs([])
+    refuses("no seeds", over_runs, [])
 
 
 def test_capacity_lies_below_saturation_and_layered_takes_more(qwen: IterationCosts) -> None:
@@ -171,13 +171,11 @@ def test_no_rate_meets_an_impossible_level() -> None:
     level = ServiceLevel(1e-9, 1.0)
     best = capacity(lambda rate, seed: serve(synthetic("sharegpt", rate, seed, n=5), Chunked(), cost), level, (0,))
     assert best.rate_per_s == 0.0
-    with pytest.raises(ValueError, match="needs limits above 0"):
-        ServiceLevel(0.0, 1.0)
+    refuses("needs limits above 0", ServiceLevel, 0.0, 1.0)
 
 
 def test_token_times_need_recorded_iterations(qwen: IterationCosts) -> None:
-    with pytest.raises(ValueError, match="recorded no iterations"):
-        token_times(serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
+    refuses("recorded no iterations", token_times, serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
 
 
 def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
@@ -185,8 +183,7 @@ def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
     run = serve(rows, Chunked(32), clockwork(), Limits(8, 8), record=True)
     assert run.n_restarts.tolist() == [0, 0, 1, 0]
     assert {row["request_id"] for row in window(run, Chunked(32), 2.0, 9.0)[2]} == {3}
-    with pytest.raises(ValueError, match=r"window from 9 s on: no request comes .* the last comes at 3 s"):
-        window(run, Chunked(32), 9.0, 9.0)
+    refuses(r"window from 9 s on: no request comes .* the last comes at 3 s", window, run, Chunked(32), 9.0, 9.0)
 
 
 def test_only_claims_for_calibration_are_fitted_on() -> None:
@@ -196,11 +193,9 @@ def test_only_claims_for_calibration_are_fitted_on() -> None:
     assert len(wanted) == 7 + 15
     assert {roles[claim] for fact in wanted for claim in fact.claims} == {"calibrate"}
     changed = [row | {"role": "predict"} if "table-6/ttft_mean" in row["claim_id"] else row for row in rows]
-    with pytest.raises(ValueError, match=r"table-6/ttft_mean.*may not be fitted on"):
-        facts(changed)
+    refuses(r"table-6/ttft_mean.*may not be fitted on", facts, changed)
     assert len(facts(rows, "long-context")) == 7 + 15 + 2
-    with pytest.raises(ValueError, match="mode 'all' is unknown"):
-        facts(rows, "all")
+    refuses("mode 'all' is unknown", facts, rows, "all")
 
 
 def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> None:
@@ -213,10 +208,8 @@ def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> No
         "the profile ships with the numbers of this fit"
     )
     path.write_text(path.read_text().replace('"lane.moe"', '"lane.experts"'))
-    with pytest.raises(BadSpec, match=r"there is no lane\.experts\.bytes_frac"):
-        serving_fits.load(str(path)).constants.profile()
-    with pytest.raises(BadSpec, match=r"lane\.moe: bytes_frac is 0"):
-        NOTED.profile(bytes_frac=0.0)
+    refuses(r"there is no lane\.experts\.bytes_frac", serving_fits.load(str(path)).constants.profile, error=BadSpec)
+    refuses(r"lane\.moe: bytes_frac is 0", NOTED.profile, bytes_frac=0.0, error=BadSpec)
 
 
 def test_full_coverage_is_the_upper_bound(qwen: IterationCosts, run: ServingRun) -> None:

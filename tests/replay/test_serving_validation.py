@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from refusing import refuses
 
 from tokentape.flows.serving.held import runs_on
 from tokentape.hw.spec import load
@@ -108,17 +109,14 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
     ],
 )
 def test_bad_logs_are_named(tmp_path, meta, rows, words):
-    with pytest.raises(ValueError, match=words):
-        read(write_log(tmp_path, meta, rows))
-    with pytest.raises(ValueError, match="neither a request log"):
-        read(tmp_path / "nothing")
+    refuses(words, read, write_log(tmp_path, meta, rows))
+    refuses("neither a request log", read, tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "it holds no requests"), (2 * (json.dumps(ROW) + "\n"), "line 2 is not JSON")])
 def test_a_log_that_was_cut_off_is_named(tmp_path, text, words):
     (write_log(tmp_path) / "requests.jsonl").write_text(text[:-20])
-    with pytest.raises(ValueError, match=f"requests.jsonl: {words}"):
-        read(tmp_path)
+    refuses(f"requests.jsonl: {words}", read, tmp_path)
 
 
 LOAD = {"output_tokens": 3, "system_prompts": 1, "users_per_system_prompt": 2, "system_prompt_tokens": 9, "question_tokens": 8}
@@ -286,5 +284,4 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
 )
 def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
-    with pytest.raises(ValueError, match=rf"meta.json: {name} {value} is not modelled; only {only} is"):
-        engine_of(folder / "meta.json")
+    refuses(rf"meta.json: {name} {value} is not modelled; only {only} is", engine_of, folder / "meta.json")

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 from sliced_tape import GEOMETRY, sliced_tables, sliced_trace
 
 from tokentape.hw import profile
@@ -89,8 +90,7 @@ def test_the_warm_up_gains_are_impossible_for_qwen():
     assert qwen[0] > 1.0
     middle = implied_operating_point(QWEN, XPU, 2.31, 1.96, baseline_lsb_frac=0.1, ours_lsb_frac=0.1)
     assert round(middle[0], 2) == 1.14
-    with pytest.raises(ValueError, match="must differ"):
-        implied_operating_point(DEEPSEEK, XPU, 2.0, 2.0, baseline_lsb_frac=0.0, ours_lsb_frac=0.0)
+    refuses("must differ", implied_operating_point, DEEPSEEK, XPU, 2.0, 2.0, baseline_lsb_frac=0.0, ours_lsb_frac=0.0)
 
 
 @given(low=st.floats(0, 1), more=st.floats(0, 1), lsb=st.floats(0, 1))
@@ -240,20 +240,16 @@ def test_a_tape_of_choices_alone_drives_the_stock_router_and_nothing_else(tape):
         assert full.metrics["high_bit_miss_frac"] == alone.metrics["high_bit_miss_frac"]
         assert full.metrics["decode_energy_j_per_token"] == alone.metrics["decode_energy_j_per_token"]
     for system in (SliceMoE(CachePrior()), SliceMoE(ROUTERS["cumsum"]()), SliceMoE(budget=Hard(0.1))):
-        with pytest.raises(ValueError, match="chosen experts only"):
-            replay_sliced(trace, chosen, system, XPU, 60_000)
+        refuses("chosen experts only", replay_sliced, trace, chosen, system, XPU, 60_000)
 
 
 def test_batched_and_interleaved_tapes_and_unknown_fetching_are_refused(tape):
     trace, scores = tape
-    with pytest.raises(ValueError, match="fetching"):
-        replay_sliced(trace, scores, SliceMoE(), XPU, 60_000, fetching="fast")
+    refuses("fetching", replay_sliced, trace, scores, SliceMoE(), XPU, 60_000, fetching="fast")
     turns = dataclasses.replace(trace, members=np.arange(trace.members.size) % 2)
-    with pytest.raises(ValueError, match="take turns"):
-        replay_sliced(turns, scores, SliceMoE(), XPU, 60_000)
+    refuses("take turns", replay_sliced, turns, scores, SliceMoE(), XPU, 60_000)
     batched = dataclasses.replace(trace, pass_tokens=trace.pass_tokens + 1)
-    with pytest.raises(ValueError, match="one sequence"):
-        replay_sliced(batched, scores, SliceMoE(), XPU, 60_000)
+    refuses("one sequence", replay_sliced, batched, scores, SliceMoE(), XPU, 60_000)
 
 
 def decode_only():
@@ -296,13 +292,9 @@ def test_scores_follow_the_manifests_rule_and_the_routing_rows():
     assert np.allclose(groups.gates, 1 / (1 + np.exp(-raw)))
     limited = scores_from_table(trace, table, "softmax", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 1})
     assert np.isneginf(limited.values).sum(axis=1).tolist() == [12] * raw.shape[0]
-    with pytest.raises(ValueError, match="cannot be rerouted"):
-        scores_from_table(trace, table, "sparsemixer", {})
-    with pytest.raises(ValueError, match="one score per expert"):
-        scores_from_table(trace, table[:-1], "softmax", {})
-    with pytest.raises(ValueError, match="position differs"):
-        scores_from_table(trace, table.with_columns(pl.col("position") + 1), "softmax", {})
+    refuses("cannot be rerouted", scores_from_table, trace, table, "sparsemixer", {})
+    refuses("one score per expert", scores_from_table, trace, table[:-1], "softmax", {})
+    refuses("position differs", scores_from_table, trace, table.with_columns(pl.col("position") + 1), "softmax", {})
     broken = table["scores"].to_list()
     broken[5][3] = float("nan")
-    with pytest.raises(ValueError, match="score row 5 holds NaN"):
-        scores_from_table(trace, table.with_columns(pl.Series("scores", broken)), "softmax", {})
+    refuses("score row 5 holds NaN", scores_from_table, trace, table.with_columns(pl.Series("scores", broken)), "softmax", {})

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusing import refuses
 from tapes import GEOMETRY, make_tables, make_trace
 
 from tokentape.replay.semantics import CHOICES, Semantics
@@ -81,8 +82,7 @@ def in_row(row, **changed):
     ],
 )
 def test_bad_tapes_are_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        trace_from_tables("t", GEOMETRY, "synthetic", *change(*make_tables()))
+    refuses(message, trace_from_tables, "t", GEOMETRY, "synthetic", *change(*make_tables()))
     routing, passes = change(*make_tables())
     with pytest.raises(ValueError, match=message.replace("row 2 is there twice", "go back")):
         list(without_rows("t", GEOMETRY, "synthetic", passes, lambda: routing.iter_slices(3)).parts)
@@ -91,8 +91,7 @@ def test_bad_tapes_are_named(change, message):
 def test_semantics_must_be_stated():
     with pytest.raises(TypeError):
         Semantics()
-    with pytest.raises(ValueError, match="scope 'both' is unknown; choose global or per-layer"):
-        Semantics(scope="both")
+    refuses("scope 'both' is unknown; choose global or per-layer", Semantics, scope="both")
 
 
 def batch_of_two():

@@ -3,6 +3,7 @@
 import numpy as np
 import polars as pl
 import pytest
+from refusing import refuses
 from tapes import GEOMETRY
 
 from tokentape.hw import profile as profiles
@@ -176,13 +177,10 @@ def test_what_a_tape_did_not_draft_is_refused_in_one_line() -> None:
         (tape, POOLS["lru"](), "drafted with pool hotness, and what is accepted under lru cannot be replayed"),
     ]
     for of, draft, said in cases:
-        with pytest.raises(ValueError, match=said):
-            simulate(of, of.requests(), system(StaticBatches(1), draft), load("h100"))
+        refuses(said, simulate, of, of.requests(), system(StaticBatches(1), draft), load("h100"))
     routed = System("test", {"schedule": StaticBatches(1), "draft": AsRecorded(), "route": ROUTES["cache_prior"]()})
-    with pytest.raises(ValueError, match=r"a router changes them; leave route or draft out|no scores"):
-        simulate(tape, tape.requests(), routed, load("h100"))
+    refuses(r"a router changes them; leave route or draft out|no scores", simulate, tape, tape.requests(), routed, load("h100"))
     named = system(StaticBatches(1), POOLS["hotness"]())
     assert simulate(tape, tape.requests(), named, load("h100")).serving.n_accepted > 0
     nodes = tables["node_routing"].filter((pl.col("round") != 2) | (pl.col("phase") == "draft"))
-    with pytest.raises(ValueError, match="request 0, round 2: the tape has no routing of its verified nodes"):
-        opened(dict(tables, node_routing=nodes))
+    refuses("request 0, round 2: the tape has no routing of its verified nodes", opened, dict(tables, node_routing=nodes))

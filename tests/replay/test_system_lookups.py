@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from refusing import refuses
 from tapes import GEOMETRY, make_trace
 
 from tokentape.hw.spec import load, shipped
@@ -92,12 +93,10 @@ def test_a_policy_that_reads_what_the_tape_or_the_loop_lacks_is_refused_in_one_l
             "MostScored reads gate and score of lookups, and tape test holds no scores",
         ),
     ):
-        with pytest.raises(ValueError, match=words):
-            simulate(tape, tape.requests(), system(policy, "global", 50), MACHINE, SETTING)
+        refuses(words, simulate, tape, tape.requests(), system(policy, "global", 50), MACHINE, SETTING)
     routed = replace(one := system(GateWeighted(), "global", 50), policies=one.policies | {"route": CachePrior()})
     tape = recorded(trace, trace.told["gate"], scores=scores)
-    with pytest.raises(ValueError, match="leave route and draft out"):
-        simulate(tape, tape.requests(), routed, MACHINE, SETTING)
+    refuses("leave route and draft out", simulate, tape, tape.requests(), routed, MACHINE, SETTING)
 
 
 @pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32"])
@@ -161,5 +160,4 @@ def test_widths_by_gate_need_gates_and_a_cache_of_recorded_choices():
         (by_gate_system(rule), recorded(trace), "holds none"), (no_cache, tape, "add residency"),
         (by_gate_system(rule, route=CachePrior()), tape, "leave route"), (averaged, tape, "no mean width"),
     ):  # fmt: skip
-        with pytest.raises(ValueError, match=words):
-            simulate(at, at.requests(), of, MACHINE, SETTING)
+        refuses(words, simulate, at, at.requests(), of, MACHINE, SETTING)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusing import refuses
 from tapes import make_trace
 
 from tokentape.hw.coverage import errors
@@ -47,10 +48,8 @@ def test_uniform_routing_is_uniform_and_skewed_routing_is_not():
 
 def test_what_the_tape_cannot_tell_is_refused():
     trace = make_trace(n_decode=0)
-    with pytest.raises(ValueError, match="routes no token in decode"):
-        recorded(trace, "decode")
-    with pytest.raises(ValueError, match="not of 16"):
-        recorded(trace, "prefill").at(16)
+    refuses("routes no token in decode", recorded, trace, "decode")
+    refuses("not of 16", recorded(trace, "prefill").at, 16)
 
 
 def test_the_seed_decides():

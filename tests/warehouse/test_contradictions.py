@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from small_store import hand_made, summed_anew, write_tape
 
 from tokentape.warehouse.load import database_path, load
@@ -80,12 +81,10 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
     }
     write_tape(store, change=lambda tables: tables.update(more))
     tape = store.open("hand-made")
-    with pytest.raises(BadTape, match="scores row 4: its scores are not one for each of 4 experts"):
-        tape.read("scores")
+    refuses("scores row 4: its scores are not one for each of 4 experts", tape.read, "scores", error=BadTape)
     with pytest.raises(BadTape, match="attention row 0: its mass holds NaN"):
         list(tape.batches("attention", 10))
-    with pytest.raises(BadTape, match="losses row 0: its mse is not a finite number"):
-        tape.read("losses")
+    refuses("losses row 0: its mse is not a finite number", tape.read, "losses", error=BadTape)
 
 
 def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(store: Store) -> None:
@@ -155,5 +154,4 @@ def test_impossible_geometry_is_refused(small: Store, change: dict[str, object],
 def test_a_manifest_of_another_folder_is_refused(store: Store) -> None:
     write_tape(store)
     Path(store.trace_path("hand-made")).rename(store.trace_path("other"))
-    with pytest.raises(BadTape, match="says that it is tape hand-made, its folder says other; rename the folder back"):
-        store.open("other")
+    refuses("says that it is tape hand-made, its folder says other; rename the folder back", store.open, "other", error=BadTape)

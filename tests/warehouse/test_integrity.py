@@ -8,6 +8,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from small_store import write_tape
 
 from tokentape.warehouse import sums
@@ -67,8 +68,7 @@ def test_a_shard_that_changed_within_the_process_is_noticed_and_is_hashed_once(
     assert len(n_read) == len(set(n_read))
     path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
     flip(path, 30)
-    with pytest.raises(BadTape, match="changed since it was written"):
-        small.open("hand-made").read("routing")
+    refuses("changed since it was written", small.open("hand-made").read, "routing", error=BadTape)
 
 
 def test_the_footer_is_compared_at_every_open(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,13 +77,11 @@ def test_the_footer_is_compared_at_every_open(small: Store, monkeypatch: pytest.
     tape.read("routing")
     path = Path(small.trace_path("hand-made", "routing", "part-00000.parquet"))
     flip(path, -30 + path.stat().st_size)
-    with pytest.raises(BadTape, match="its footer changed since it was written"):
-        tape.read("routing")
+    refuses("its footer changed since it was written", tape.read, "routing", error=BadTape)
     flip(path, -30 + path.stat().st_size)
     column = pq.read_metadata(path).row_group(0).column(0)
     flip(path, column.data_page_offset + column.total_compressed_size - 1)  # within a page: its own checksum tells
-    with pytest.raises(BadTape, match="not a readable Parquet file"):
-        tape.read("routing")
+    refuses("not a readable Parquet file", tape.read, "routing", error=BadTape)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +92,11 @@ def test_an_edited_manifest_is_refused(small: Store, word: str, other: str) -> N
     text = path.read_text()
     assert word in text
     path.write_text(text.replace(word, other, 1))
-    with pytest.raises(BadTape, match=r"manifest\.json: changed since it was written; restore it from a copy"):
-        small.open("hand-made")
+    refuses(r"manifest\.json: changed since it was written; restore it from a copy", small.open, "hand-made", error=BadTape)
     fields = json.loads(text)
     del fields["seal"]
     path.write_text(json.dumps(fields))
-    with pytest.raises(BadTape, match="changed since it was written"):
-        small.open("hand-made")
+    refuses("changed since it was written", small.open, "hand-made", error=BadTape)
 
 
 def test_a_remote_store_is_compared_too(small: Store) -> None:
@@ -113,8 +109,7 @@ def test_a_remote_store_is_compared_too(small: Store) -> None:
         data = bytearray(memory.cat_file(path))
         data[40] ^= 1
         memory.pipe_file(path, bytes(data))
-        with pytest.raises(BadTape, match="changed since it was written"):
-            remote.open("hand-made").read("routing")
+        refuses("changed since it was written", remote.open("hand-made").read, "routing", error=BadTape)
     finally:
         memory.rm("/rot", recursive=True)
 
@@ -125,8 +120,7 @@ def test_a_flipped_bit_anywhere_in_a_result_is_refused(store: Store) -> None:
         whole = path.read_bytes()
         for at in range(0, len(whole), 23):
             flip(path, at, at % 8)
-            with pytest.raises(BadTable, match="changed since it was written"):
-                read_rows(store, "operations")
+            refuses("changed since it was written", read_rows, store, "operations", error=BadTable)
             path.write_bytes(whole)
     flip(runs, 40, 1)
     assert rows_of(store, "operations", "a") is None  # to be made again

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from small_store import result_tables, row, write_tape
 
 from tokentape.warehouse.at_rest import hash_of, metric_defs
@@ -153,8 +154,7 @@ def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
     load(small, database)
     before = database.read_bytes()
     Path(batch_path(small, "metrics", "replays-r0")).write_bytes(b"PAR1 cut")
-    with pytest.raises(BadTable, match=r"metrics/replays-r0\.parquet: changed since it was written"):
-        load(small, database)
+    refuses(r"metrics/replays-r0\.parquet: changed since it was written", load, small, database, error=BadTable)
     assert database.read_bytes() == before
     assert not list(database.parent.glob("*.part*"))
 
@@ -191,8 +191,7 @@ def test_foreign_and_older_results_are_named(small: Store) -> None:
     with pytest.raises(BadTable, match=r"r0\.parquet: not a metrics table of schema 2: column run_id is missing"):
         load(small, database_path(small))
     small.write_parquet(path, good.set_column(2, "value", good["value"].cast(pa.float32())))
-    with pytest.raises(BadTable, match=r"r0\.parquet: column value is float, schema 2 says double"):
-        load(small, database_path(small))
+    refuses(r"r0\.parquet: column value is float, schema 2 says double", load, small, database_path(small), error=BadTable)
 
 
 def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store) -> None:
@@ -228,8 +227,7 @@ def test_a_tape_without_manifest_is_left_out_and_refused(small: Store) -> None:
     report = load(small, database_path(small))
     assert report.unfinished_tapes == ("second",)
     assert "left out: 1 unfinished tapes (second)" in str(report)
-    with pytest.raises(BadTape, match=r"second has no manifest\.json"):
-        small.open("second")
+    refuses(r"second has no manifest\.json", small.open, "second", error=BadTape)
 
 
 def test_incomplete_results_and_results_without_a_tape_are_left_out(small: Store) -> None:
@@ -310,8 +308,7 @@ def test_replay_id_is_a_hash_of_its_parts() -> None:
     assert key == hash_of({"seed": 0, "trace": "t"})
     assert key != hash_of({"seed": 1, "trace": "t"})
     assert len(key) == 20
-    with pytest.raises(ValueError, match="plain numbers"):
-        hash_of({"trace": object()})
+    refuses("plain numbers", hash_of, {"trace": object()})
 
 
 def test_write_result_rejects_what_does_not_fit(store: Store) -> None:
@@ -323,8 +320,7 @@ def test_write_result_rejects_what_does_not_fit(store: Store) -> None:
         (tables | {"curves": result_tables("r1", "lru", 1, 0.1, 1.0, 1.0)["curves"]}, "rows of another run_id"),
         (tables | {"metrics": tables["metrics"].drop_columns("value")}, "column value is missing"),
     ]:
-        with pytest.raises(BadTable, match=message):
-            write_replays(store, wrong)
+        refuses(message, write_replays, store, wrong, error=BadTable)
     assert not Path(store.root).exists()
 
 
@@ -349,14 +345,11 @@ def test_quality(store: Store) -> None:
     database = load(store, database_path(store)).database
     rows = query(database, "select dataset, n_items, accuracy from quality order by dataset").rows()
     assert rows == [("math", 1000, 0.85), ("recall", 10, 0.9)]
-    with pytest.raises(BadTable, match="column surprise is not declared"):
-        write_rows(store, "quality", [QUALITY | {"surprise": 1}])
+    refuses("column surprise is not declared", write_rows, store, "quality", [QUALITY | {"surprise": 1}], error=BadTable)
     with pytest.raises(BadTable, match="column n_items has 1 nulls"):
         write_rows(store, "quality", [{k: v for k, v in QUALITY.items() if k != "n_items"}])
-    with pytest.raises(BadTable, match="table quality"):
-        write_rows(store, "quality", [QUALITY | {"accuracy": "high"}])
-    with pytest.raises(ValueError, match="no rows"):
-        write_rows(store, "quality", [])
+    refuses("table quality", write_rows, store, "quality", [QUALITY | {"accuracy": "high"}], error=BadTable)
+    refuses("no rows", write_rows, store, "quality", [])
 
 
 @pytest.mark.parametrize("newest", [0, 1, 2])

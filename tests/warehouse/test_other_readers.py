@@ -7,6 +7,7 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from small_store import IDS, TRACE, write_tape
 
 from tokentape.warehouse.load import database_path, load
@@ -58,13 +59,11 @@ def test_sql_sees_tapes_as_views_and_no_other_file(two: Store, tmp_path: Path) -
     load(two, database_path(two))
     asked = "select trace_id, expert_ids[1] as first, dataset from tape.routing join traces using (trace_id) where position = 1"
     assert query(database_path(two), asked, two).sort("trace_id").rows() == [(name, 1, "hand") for name in sorted(TWO)]
-    with pytest.raises(BadQuery, match="holds scores"):
-        query(database_path(two), "from tape.scores", two)
+    refuses("holds scores", query, database_path(two), "from tape.scores", two, error=BadQuery)
     file = two.trace_path("second", "routing", "part-00000.parquet")
     with pytest.raises(BadQuery, match="disabled by configuration"):
         query(database_path(two), f"from tape.passes, read_parquet('{file}')", two)
     Path(file).write_bytes(Path(file).read_bytes()[:-1])
-    with pytest.raises(BadTape, match="changed since it was written"):
-        query(database_path(two), "from tape.routing", two)
+    refuses("changed since it was written", query, database_path(two), "from tape.routing", two, error=BadTape)
     with pytest.raises(BadQuery, match="tokentape pull --from memory://far"):
         query(database_path(two), "from tape.routing", Store("memory://far"))

@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from refusing import refuses
 from small_store import result_tables
 
 from tokentape.warehouse import sql
@@ -195,9 +196,7 @@ def test_forms_of_a_question(statement: str, database: Path) -> None:
     ],
 )
 def test_what_cannot_be_printed_is_refused_in_one_line(expression: str, empty: Path) -> None:
-    with pytest.raises(BadQuery, match=r"^column d h(as|olds) .*; ask for d::varchar") as caught:
-        query(empty, f"select {expression} as d")
-    assert "\n" not in str(caught.value)
+    refuses(r"^column d h(as|olds) .*; ask for d::varchar", query, empty, f"select {expression} as d", error=BadQuery)
 
 
 def test_decimals_come_back_as_numbers_however_long(empty: Path) -> None:
@@ -231,18 +230,14 @@ def test_errors_are_one_line_with_what_there_is(database: Path, tmp_path: Path) 
         query(database, "select nope from traces")
     assert "\n" not in str(caught.value)
     assert "Candidate bindings" in str(caught.value)
-    with pytest.raises(BadQuery, match="syntax error"):
-        query(database, "selec 1")
+    refuses("syntax error", query, database, "selec 1", error=BadQuery)
     with pytest.raises(BadQuery, match=r'"run_id".*; .* call it by another name \(as\)$'):
         query(database, "select * from runs r join metrics m on r.run_id = m.run_id")
-    with pytest.raises(BadQuery, match="cast the column"):
-        query(database, "select interval 1 day as i")
-    with pytest.raises(FileNotFoundError, match="run `tokentape load` first"):
-        query(tmp_path / "none.duckdb", "select 1")
+    refuses("cast the column", query, database, "select interval 1 day as i", error=BadQuery)
+    refuses("run `tokentape load` first", query, tmp_path / "none.duckdb", "select 1", error=FileNotFoundError)
     junk = tmp_path / "junk.duckdb"
     junk.write_bytes(b"hello" * 1000)
-    with pytest.raises(BadWarehouse, match="not a valid DuckDB database file"):
-        query(junk, "select 1")
+    refuses("not a valid DuckDB database file", query, junk, "select 1", error=BadWarehouse)
 
 
 @pytest.fixture
@@ -262,8 +257,7 @@ def test_a_held_database_names_its_holder_and_load_swaps_anyway(
 ) -> None:
     database, holder = held
     monkeypatch.setattr(sql, "_WAIT_S", 0.2)
-    with pytest.raises(BadWarehouse, match=f"is held by process {holder}; close that program"):
-        query(database, "select 1")
+    refuses(f"is held by process {holder}; close that program", query, database, "select 1", error=BadWarehouse)
     load(small, database)  # a new file, renamed over
     assert len(query(database, "from traces")) == 1
 
@@ -307,30 +301,25 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     render(FRAME, "parquet", tmp_path / "out.parquet")
     assert pl.read_parquet(tmp_path / "out.parquet").equals(FRAME)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    with pytest.raises(ValueError, match="give --out FILE"):
-        render(FRAME, "parquet")
-    with pytest.raises(ValueError, match="unknown format 'xls'; known: table, csv, latex, json, parquet"):
-        render(FRAME, "xls")
+    refuses("give --out FILE", render, FRAME, "parquet")
+    refuses("unknown format 'xls'; known: table, csv, latex, json, parquet", render, FRAME, "xls")
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_a_file_that_cannot_be_written_is_named_and_the_old_one_stays(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere/x"):
-        render(FRAME, format, tmp_path / "nowhere" / "x")
+    refuses(r"nowhere/x", render, FRAME, format, tmp_path / "nowhere" / "x", error=FileNotFoundError)
     out = tmp_path / "x"
     out.write_text("old")
-    with pytest.raises(NotADirectoryError, match=r"x/y"):
-        render(FRAME, format, out / "y")
+    refuses(r"x/y", render, FRAME, format, out / "y", error=NotADirectoryError)
 
     def full(path: Path, content: bytes) -> None:
         path.open("wb").write(content[:5])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*/x'"):
-        render(FRAME, format, out)
+    refuses(r"No space left on device: '.*/x'", render, FRAME, format, out, error=OSError)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("x", "old")]
 
 

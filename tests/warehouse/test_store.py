@@ -18,6 +18,7 @@ import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
+from refusing import refuses
 
 from tokentape.warehouse import atomic_files
 from tokentape.warehouse.at_rest import filled
@@ -255,8 +256,7 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made() -> None:
 
 def test_loading_a_mistyped_store_makes_nothing(tmp_path: Path) -> None:
     typo = Store(str(tmp_path / "tpae"))
-    with pytest.raises(FileNotFoundError, match=r"no store there; give --store the folder .*tpae"):
-        load(typo, database_path(typo))
+    refuses(r"no store there; give --store the folder .*tpae", load, typo, database_path(typo), error=FileNotFoundError)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -279,14 +279,12 @@ def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypat
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"class": "no_such_driver.FileSystem", "err": "Install no_such_driver to access Nowhere"}
     monkeypatch.setitem(known_implementations, "nowhere", missing)
-    with pytest.raises(ValueError, match=r"^nowhere://bucket needs a Python package that is not installed: Install no_"):
-        Store("nowhere://bucket")
+    refuses(r"^nowhere://bucket needs a Python package that is not installed: Install no_", Store, "nowhere://bucket")
 
 
 def test_a_store_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("no folder")
-    with pytest.raises(ValueError, match="store: a file, where the store is a folder"):
-        Store(str(tmp_path / "store"))
+    refuses("store: a file, where the store is a folder", Store, str(tmp_path / "store"))
 
 
 def test_threads_of_arrow_hold_no_bytes_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

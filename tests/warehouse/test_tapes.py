@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from refusing import refuses
 from small_store import write_tape
 
 from tokentape.warehouse.tables import BadTable
@@ -22,18 +23,15 @@ def test_a_tape_is_found_by_its_name_or_the_one_start_of_it(small: Store) -> Non
         "cut": r"tape cut has no manifest\.json: it is unfinished",
         "none": r"no tape 'none' in .*store; there are hand-made, second, second-best$",
     }.items():
-        with pytest.raises(BadTape, match=said):
-            small.resolve(prefix)
-    with pytest.raises(BadTape, match=r"no tape 'none' in .*; there are hand-made"):
-        small.remove("none")
+        refuses(said, small.resolve, prefix, error=BadTape)
+    refuses(r"no tape 'none' in .*; there are hand-made", small.remove, "none", error=BadTape)
     small.remove("cut")
     assert (small.trace_ids(), small.unfinished_ids()) == (["hand-made", "second", "second-best"], [])
 
 
 def test_an_empty_store_says_what_to_run(store: Store) -> None:
     assert store.trace_ids() == store.unfinished_ids() == []
-    with pytest.raises(BadTape, match="the store is empty: run `tokentape capture` or `tokentape import`"):
-        store.resolve("any")
+    refuses("the store is empty: run `tokentape capture` or `tokentape import`", store.resolve, "any", error=BadTape)
 
 
 def test_a_store_is_the_same_from_everywhere(store: Store) -> None:
@@ -75,8 +73,7 @@ def test_a_result_file_that_is_no_parquet_is_named(store: Store) -> None:
     path = store.path("results", "metrics", "a.parquet")
     for data in (b"PAR1 cut", b"", b"PAR1" * 40):
         store.write_bytes(path, data)
-        with pytest.raises(BadTable, match=r"metrics/a\.parquet: changed since it was written"):
-            store.parquet(path)
+        refuses(r"metrics/a\.parquet: changed since it was written", store.parquet, path, error=BadTable)
 
 
 def test_the_size_of_a_tape_is_that_of_its_files_wherever_it_lies(small: Store) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from refusing import refuses
 from small_store import TRACE
 
 from tokentape.warehouse.tape import BadTape, Store
@@ -54,18 +55,15 @@ def test_another_tape_of_the_name_and_a_damaged_one_are_refused(small: Store, fa
     path = small.trace_path(TRACE, "routing", "part-00000.parquet")
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:-1] + b"?")
-    with pytest.raises(BadTape, match="changed since it was written"):
-        transfer(small, TRACE, far)
+    refuses("changed since it was written", transfer, small, TRACE, far, error=BadTape)
     assert far.trace_ids() == []
     Path(path).write_bytes(whole)
     assert transfer(small, TRACE, far)
     far.fs.pipe_file(far.trace_path(TRACE, "manifest.json"), b"{}")
-    with pytest.raises(BadTape, match="holds another tape"):
-        transfer(small, TRACE, far)
+    refuses("holds another tape", transfer, small, TRACE, far, error=BadTape)
 
 
 def test_a_store_that_keeps_other_bytes_is_found_out(small: Store, far: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokentape.warehouse.transfer.shutil.copyfileobj", lambda reader, writer, size: writer.write(b"PAR1PAR1"))
-    with pytest.raises(BadTape, match="transfer the tape again"):
-        transfer(small, TRACE, far)
+    refuses("transfer the tape again", transfer, small, TRACE, far, error=BadTape)
     assert far.trace_ids() == []
