@@ -1,13 +1,20 @@
-"""Studies: the shipped ones parse; a wrong file is one clear line."""
+"""Studies: the shipped ones parse; a wrong file is one clear line; a copy of a published one runs by its path beside it."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from command import Cli
 from refusing import refuses
 from tiny_tape import STUDY
 
 from tokentape.flows import study
-from tokentape.flows.systems import grids
+from tokentape.flows.systems import SYSTEMS, grids
+from tokentape.replay.cxl_ndp.system import decisions as ndp_decisions
+from tokentape.replay.kelle.systems import decisions as kelle_decisions
+from tokentape.warehouse.results import batches, read_rows, stored
+from tokentape.warehouse.tape import Store
 
 MY_CACHE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "my_cache.py"
 GOOD = STUDY.replace('ufs4"', 'ufs4", "machines/mine.toml"')
@@ -63,3 +70,80 @@ def test_patterns_pick_traces() -> None:
     assert study.matching(("*math*", "qwen"), ids) == ["embedded-math-1", "qwen-3"]
     refuses("there are embedded-math-1", study.matching, ("gemma",), ids)
     refuses("store is empty", study.matching, ("*",), [])
+
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM_FOLDERS = {name: ROOT / "flows" / "systems" / module.split(".")[-2] for name, module in SYSTEMS.items()}
+
+
+def machine(folder: Path, shipped: str) -> str:
+    """A machine of one's own beside the copy; its file."""
+    text = (ROOT / "hw" / "specs" / f"{shipped}.toml").read_text(encoding="utf-8")
+    (folder / "my-machine.toml").write_text(text.replace(f'name = "{shipped}"', 'name = "my-machine"', 1), encoding="utf-8")
+    return "my-machine.toml"
+
+
+def copied(folder: Path, system: str, *changes: tuple[str, str]) -> Path:
+    """The study's file, changed: pattern and what takes the place of its one match."""
+    text = (SYSTEM_FOLDERS[system] / "study.toml").read_text(encoding="utf-8")
+    for pattern, to in changes:
+        text, n = re.subn(pattern, lambda match, to=to: to, text, count=1, flags=re.S | re.M)
+        assert n == 1, pattern
+    path = folder / f"my-{system}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+COPIES = tomllib.loads((Path(__file__).parent / "study_copies.toml").read_text())
+
+
+@pytest.mark.parametrize("system", COPIES)
+def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tmp_path: Path) -> None:
+    machine(tmp_path, COPIES[system]["machine"])
+    path = copied(tmp_path, system, *COPIES[system]["changes"])
+    live = () if system == "layered_prefill" else ("--no-live",)
+    done = tokentape.ok("study", str(path), "--runner", "threads", "--workers", "1", *live)
+    assert f"study my-{system}: its runs are those of study 'my-{system}'" in done.err
+    store = Store()
+    runs = stored(store, "runs", batches(store))
+    assert runs.height
+    assert set(runs["study"]) == {f"my-{system}"}
+    assert set(runs["copy_of"]) == {system}
+    assert "my-machine" in set(runs["hardware"]) | set(re.findall(r"my-machine", " ".join(runs["facts"])))
+    assert read_rows(store, "answers") == []
+    slots = {"kelle": "refresh", "elmoe3d": "draft", "cxl_ndp": "place", "slicemoe": "residency", "layered_prefill": "schedule"}
+    assert runs[slots[system]].drop_nulls().len(), "what decides is a column"
+    assert tokentape("load").code == 0
+    view = runs["view_name"][0]
+    assert read_rows(store, view) == []  # views show what ships
+    assert len(read_rows(store, view, f"my-{system}")) > 0
+
+
+def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
+    kelle = (SYSTEM_FOLDERS["kelle"] / "study.toml").read_text(encoding="utf-8")
+    for text, message in (
+        ('system = "kele"\nquestion = "?"\n', "unknown system 'kele'"),
+        ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
+        ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
+        (kelle.replace('role = "predict"', 'role = "foretell"', 1), "Input should be 'calibrate', 'predict' or 'report'"),
+        (kelle.replace("edram = 0.33", "edram = -0.1"), "shares of area and power lie in 0 to 1"),
+        (kelle.replace("static_w = 1.956", "static_w = -2"), "static_w = -2.0 must be a number from 0 on"),
+        (kelle.replace("batch = 16\n", 'batch = "16"\n', 1), "batch is '16'; it must be a number of at least 1"),
+        (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
+        ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
+        (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
+    ):
+        (tmp_path / "mine.toml").write_text(text)
+        done = tokentape.refused("study", str(tmp_path / "mine.toml"))
+        assert message in done.err
+
+
+def test_runs_say_what_their_system_decides() -> None:
+    """By the systems' own flags and names, whatever a page calls them."""
+    assert kelle_decisions("Original+SRAM") == {"kv": "full"}
+    assert kelle_decisions("AEP+SRAM") == {"kv": "aep"}
+    assert kelle_decisions("Original+eDRAM") == {"kv": "full", "refresh": "uniform"}
+    assert kelle_decisions("Kelle+eDRAM") == {"kv": "aerp", "refresh": "2drp"}
+    assert ndp_decisions("OURS-3") == {"place": "prefill_guided", "precision": "prefix_split mean_bits=3"}
+    assert ndp_decisions("OURS-16") == {"place": "prefill_guided"}
+    assert [ndp_decisions(name).get("place") for name in ("MoNDE", "MoNDE never", "HOBBIT")] == ["balance", "never", None]

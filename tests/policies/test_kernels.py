@@ -1,4 +1,6 @@
-"""Kernels: nothing is compiled before it is called, and no machine code is used that another source would not give."""
+"""Kernels: nothing is compiled before it is called, no machine code is used that another source would not give, and the order
+that they share is stable; annotations of arrays in either form that numpy writes.
+"""
 
 import importlib.util
 import os
@@ -8,11 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numba import njit, types
+from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from tokentape.policies import future, kernels, lfu
 from tokentape.policies.kernels import (
@@ -27,6 +33,7 @@ from tokentape.policies.kernels import (
     uint64,
     void,
 )
+from tokentape.policies.order import RUN, ascending
 
 ROOT = Path(__file__).resolve().parents[2]
 CALLER = """
@@ -180,3 +187,25 @@ def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "uint64 choose\n"
+
+
+T = TypeVar("T", bound=np.generic)
+ALIAS = TypeAliasType("NDArray", np.ndarray[tuple[Any, ...], np.dtype[T]], type_params=(T,))
+
+
+@pytest.mark.parametrize("form", [NDArray, ALIAS])
+def test_the_scalar_of_an_array_whichever_form_it_is_written_in(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "NDArray", form)
+    assert kernels.scalar_of(form[np.float64]) is np.float64
+    assert [kernels.scalar_of(hint) for hint in (int, str | None, list[int], np.ndarray)] == [None] * 4
+
+
+@given(st.lists(st.sampled_from([-np.inf, -1.5, -0.0, 0.0, 2.0, np.inf]), max_size=5 * RUN))
+def test_ties_stay_as_they_stand(values: list[float]) -> None:
+    assert ascending(np.array(values, np.float64)).tolist() == np.argsort(np.array(values, np.float64), kind="stable").tolist()
+
+
+@pytest.mark.parametrize("n", [0, 1, RUN, RUN + 1, 2 * RUN, 7 * RUN + 3, 64 * RUN])
+def test_numbers_of_any_count_are_in_order(n: int) -> None:
+    values = np.random.default_rng(n).standard_normal(n)
+    assert ascending(values).tolist() == np.argsort(values, kind="stable").tolist()
