@@ -205,21 +205,18 @@ def test_a_fifth_gpu_is_predicted_by_one_of_its_generation(of_h200):
         assert of_h200[(*key, "taken")] <= bar, key
 
 
-def test_docs_say_how_far_off_the_fifth_gpu_is(of_h200):
+def test_a_gpus_generation_says_more_of_it_than_all_gpus_together_as_the_docs_tell(of_h200):
+    """In the mean over operators, but for INT4, which the H200 has a part in; most of attention to an FP8 cache, Hopper's own."""
+    blind = {key: error for key, error in of_h200.items() if key[1] != "int4_wo"}
+    taken, pooled = ({key[:2]: error for key, error in blind.items() if key[2] == name} for name in ("taken", "pooled"))
+    assert np.mean(list(taken.values())) < 0.93 * np.mean(list(pooled.values()))
+    assert taken["decode_attention", "bfloat16 with fp8 cache"] < 0.8 * pooled["decode_attention", "bfloat16 with fp8 cache"]
     words = {"gemm": "GEMM", "moe": "MoE", "decode_attention": "decode attention", "prefill_attention": "prefill attention"}
     told = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
     for operator, dtype in {key[:2] for key in of_h200 if key[1] != "int4_wo"}:
         name = f"{'FP8 ' * (dtype == 'fp8')}{words[operator]}{', FP8 cache' * dtype.endswith('cache')}"
         taken, pooled = (100 * of_h200[operator, dtype, which] for which in ("taken", "pooled"))
         assert f"| {name} | {taken:.1f} | {pooled:.1f} |" in told
-
-
-def test_a_gpus_generation_says_more_of_it_than_all_gpus_together(of_h200):
-    """In the mean over operators, but for INT4, which the H200 has a part in; most of attention to an FP8 cache, Hopper's own."""
-    blind = {key: error for key, error in of_h200.items() if key[1] != "int4_wo"}
-    taken, pooled = ({key[:2]: error for key, error in blind.items() if key[2] == name} for name in ("taken", "pooled"))
-    assert np.mean(list(taken.values())) < 0.93 * np.mean(list(pooled.values()))
-    assert taken["decode_attention", "bfloat16 with fp8 cache"] < 0.8 * pooled["decode_attention", "bfloat16 with fp8 cache"]
 
 
 def test_the_nearest_constants_count():
@@ -283,12 +280,9 @@ def test_shipped_constants_are_what_calibration_gives(tables, operator):
             assert again.without_held_out == pytest.approx(kept.without_held_out, rel=1e-6)
 
 
-def test_the_page_shows_these_errors(rows):
+def test_docs_and_readme_show_these_errors(rows, errors):
     page = (Path(__file__).resolve().parents[2] / "docs" / "calibration.md").read_text(encoding="utf-8")
     assert refreshed(page, rows) == page, "run `python -m bench.docs.operators docs/calibration.md FOLDERS`"
-
-
-def test_the_readme_shows_these_errors(errors):
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     for operator, name in (("gemm", "GEMM"), ("moe", "MoE"), *((o, o.replace("_", " ")) for o in list(OPERATORS)[2:4])):
         own, others = ([100 * errors[operator, split, of]["mape_frac"] for of in (A100, H100, L40S, RTX)] for split in SHOWN)
@@ -305,16 +299,13 @@ def test_no_published_row_is_beyond_its_device_and_some_are_only_because_the_cac
     assert in_cache > 1000
 
 
-def test_a_row_far_slower_than_a_larger_one_is_named(tables):
+def test_rows_that_cannot_be_and_rows_far_slower_than_larger_ones_are_named(tables):
     """H100, decode: 567.9 us beside 9.2 us of a longer context. Such rows are told and stay: a median fit hardly sees them."""
     table = next(of for of in tables if (of.operator, of.setup.device) == ("decode_attention", H100))
     slow = reachable.slow_rows(table)
     assert 0 < slow.size < 20
     assert table.seconds[slow].max() == pytest.approx(567.9e-6, rel=1e-3)
-
-
-def test_a_table_of_another_machine_is_refused(tables):
-    """Times of an H100 said to be an A100's: more than a few rows ask too much of it."""
+    # Times of an H100 said to be an A100's: more than a few rows ask too much of it.
     table = next(of for of in tables if (of.operator, of.setup.device) == ("gemm", H100))
     refuses(r"the table is not of a100", calibrate.calibrate, table, load("a100"))
 

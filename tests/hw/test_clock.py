@@ -57,12 +57,16 @@ def test_compositions_by_hand(step, expected):
     assert seconds(step, [read(1e6), fetch(1e5, count)]) == pytest.approx(expected)
 
 
-def test_activations_are_moved_unless_the_profile_leaves_them_out():
+def test_activations_and_what_no_lane_takes_are_told_of_and_cost_nothing():
     rows = read(1e6, activation_bytes=5e5)
     assert seconds("a", [rows]) == pytest.approx(1.5e6 * READ_S)
     assert seconds("a", [rows], activations=False) == pytest.approx(1e6 * READ_S)
     work, alone = Work(n_steps=1, n_blocks=1, rows=(rows,)), made("b", {"b": {"kind": "fetch"}})
     assert clock(work, PHONE, alone).uncounted == {"expert": (1.5e6, 0.0)}
+    rows = [read(1e6), read(7e6, 5.0, kind="kv_read")]
+    found = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), PHONE, made("a", {"a": {"kind": "expert"}}))
+    assert found.seconds.value[0] == pytest.approx(1e6 * READ_S)
+    assert found.uncounted == {"kv_read": (7e6, 5.0)}
 
 
 def test_blocks_overlap_one_by_one_or_as_a_whole():
@@ -76,9 +80,12 @@ def test_blocks_overlap_one_by_one_or_as_a_whole():
     assert seconds("lookahead(b, a)", rows, n_blocks=3) == pytest.approx(ahead)
 
 
-def test_a_block_that_stands_for_several_counts_as_often():
+def test_a_block_or_a_row_may_stand_for_several_or_for_a_part():
     rows = [read(np.array([[1e6, 5e6]]))]
     assert seconds("layers(a)", rows, n_blocks=2, block_times=np.array([[3.0, 1.0]])) == pytest.approx(8e6 * READ_S)
+    assert seconds("a", [read(1e6)], block_times=3.0) == pytest.approx(3e6 * READ_S)
+    assert seconds("layers(a)", [read(1e6)], block_times=np.array([[3.0]])) == pytest.approx(3e6 * READ_S)
+    assert seconds("a", [read(1e6, times=0.5)]) == pytest.approx(5e5 * READ_S)
 
 
 def test_a_pool_is_one_roofline_and_items_are_one_each():
@@ -197,12 +204,6 @@ def test_what_is_fetched_ahead_shares_its_tiers_too():
     assert seconds("lookahead(b, a)", rows, lanes, n_blocks=2, arbitrate=True) == pytest.approx(4e6 * FETCH_S)
 
 
-def test_one_block_and_one_row_may_stand_for_several_or_for_a_part():
-    assert seconds("a", [read(1e6)], block_times=3.0) == pytest.approx(3e6 * READ_S)
-    assert seconds("layers(a)", [read(1e6)], block_times=np.array([[3.0]])) == pytest.approx(3e6 * READ_S)
-    assert seconds("a", [read(1e6, times=0.5)]) == pytest.approx(5e5 * READ_S)
-
-
 def test_what_is_prepared_once_costs_as_if_it_came_with_the_rest():
     lanes = {"a": {"kind": ["expert", "shared"], "per": "item"}, "b": {"kind": "fetch"}, "c": {"kind": "head"}}
     profile_ = made("layers(a | b) + c", lanes, arbitrate=True)
@@ -230,13 +231,6 @@ def test_every_machine_has_a_band_and_is_busy_no_longer_than_a_step_in_turn(mach
     assert all(busy.value[0] <= found.seconds.value[0] * (1 + 1e-12) for busy in found.busy_s.values())
     for end in ENDS:
         assert getattr(found.joules, end)[0] == pytest.approx(sum(getattr(band, end)[0] for band in found.joules_of.values()))
-
-
-def test_what_no_lane_takes_is_told_of_and_costs_nothing():
-    rows = [read(1e6), read(7e6, 5.0, kind="kv_read")]
-    found = clock(Work(n_steps=1, n_blocks=1, rows=tuple(rows)), PHONE, made("a", {"a": {"kind": "expert"}}))
-    assert found.seconds.value[0] == pytest.approx(1e6 * READ_S)
-    assert found.uncounted == {"kv_read": (7e6, 5.0)}
 
 
 def test_streams_limit_the_bandwidth_and_narrow_weights_the_operations():

@@ -39,8 +39,15 @@ def curve(ids: np.ndarray, lengths: list[int]) -> np.ndarray:
     return np.array([np.mean([len(np.unique(ids[i : i + n])) for i in range(0, len(ids) - n + 1, n)]) for n in lengths])
 
 
-def test_forms_are_named_and_complete():
+def test_forms_are_named_and_fall_back_to_the_simpler_ones_at_special_values():
     assert {name: type(form) for name, form in SOME.items()} == FORMS
+    n = np.array([1, 5, 50])
+    uniform = Uniform().distinct(n, 60, 4)
+    for same in (PowerLaw(exponent=0.0), Reuse(reuse_prob=0.0), Heaps(growth=1.0)):
+        assert np.allclose(same.distinct(n, 60, 4), uniform)
+    assert np.allclose(Reuse(reuse_prob=1.0).distinct(n, 60, 4), 4.0)
+    assert np.all(PowerLaw(exponent=1.0).distinct(n[1:], 60, 4) < uniform[1:])
+    assert np.allclose(PowerLaw(exponent=1.0).distinct(n, 4, 4), 4.0)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -69,14 +76,11 @@ def test_every_form_starts_at_top_k_rises_concavely_and_stays_below_the_pigeonho
     assert form.distinct(7.5, n_experts, top_k) <= form.distinct(8, n_experts, top_k) + slack
 
 
-def test_uniform_by_monte_carlo():
+def test_uniform_and_power_law_by_monte_carlo():
     rng = np.random.default_rng(3)
     for n in (1, 4, 16):
         seen = [len(np.unique(drawn(rng, n, 64, 6))) for _ in range(400)]
         assert np.mean(seen) == pytest.approx(float(Uniform().distinct(n, 64, 6)), rel=0.02)
-
-
-def test_power_law_by_monte_carlo():
     form = PowerLaw(exponent=0.9)
     popularity = form.popularity(64, 6)
     assert popularity.sum() == pytest.approx(6.0, rel=1e-12)
@@ -95,16 +99,6 @@ def test_the_steepest_power_law_agrees_on_the_first_experts_without_overflow(top
     assert form.distinct(1000, 256, top_k) <= min(256, 1.6 * top_k + 1)
 
 
-def test_special_values_fall_back_to_the_simpler_forms():
-    n = np.array([1, 5, 50])
-    uniform = Uniform().distinct(n, 60, 4)
-    for same in (PowerLaw(exponent=0.0), Reuse(reuse_prob=0.0), Heaps(growth=1.0)):
-        assert np.allclose(same.distinct(n, 60, 4), uniform)
-    assert np.allclose(Reuse(reuse_prob=1.0).distinct(n, 60, 4), 4.0)
-    assert np.all(PowerLaw(exponent=1.0).distinct(n[1:], 60, 4) < uniform[1:])
-    assert np.allclose(PowerLaw(exponent=1.0).distinct(n, 4, 4), 4.0)
-
-
 def test_estimators_return_what_made_the_data():
     rng = np.random.default_rng(5)
     popularity = PowerLaw(exponent=0.8).popularity(64, 6)
@@ -120,7 +114,8 @@ def test_estimators_return_what_made_the_data():
     assert Heaps.from_curve(n, Heaps(growth=0.7).distinct(n, 64, 6), 64, 6).growth == pytest.approx(0.7)
 
 
-def test_uniform_overshoots_where_tokens_reuse_experts_and_the_estimated_form_does_not():
+def test_uniform_overshoots_what_routers_and_papers_do_and_estimated_forms_do_not():
+    """Where tokens reuse experts."""
     ids = sticky(np.random.default_rng(6), 4096, 64, 6, 0.5)
     lengths = [1, 2, 4, 8, 16, 32]
     recorded = curve(ids, lengths)
@@ -128,18 +123,12 @@ def test_uniform_overshoots_where_tokens_reuse_experts_and_the_estimated_form_do
     assert np.all(Uniform().distinct(lengths, 64, 6)[1:] > 1.1 * recorded[1:])
     wrong = errors(forms, lengths, recorded, 64, 6)
     assert wrong["reuse"] < 0.02 < 0.2 < wrong["uniform"] < wrong["pigeonhole"]
-
-
-def test_uniform_overshoots_where_experts_are_unequal_and_the_estimated_form_does_not():
     popularity = 1.0 / np.arange(1, 65)
     ids = drawn(np.random.default_rng(7), 4096, 64, 6, popularity / popularity.sum())
     lengths = [1, 2, 4, 8, 16, 32]
     fitted = PowerLaw.from_counts(np.bincount(ids.ravel(), minlength=64), len(ids))
     wrong = errors({"uniform": Uniform(), "power-law": fitted}, lengths, curve(ids, lengths), 64, 6)
     assert wrong["power-law"] < 0.05 < 0.15 < wrong["uniform"]
-
-
-def test_published_coverage_grows_like_a_power_and_not_independently():
     recorded = TABLE_1_FRAC * 128
     heaps = Heaps.from_curve(TABLE_1_TOKENS, recorded, 128, 8)
     assert float(Uniform().distinct(8, 128, 8)) / 128 == pytest.approx(0.40, abs=0.005)

@@ -163,15 +163,12 @@ def test_density_lengthens_refresh(name):
     refuses(r"density '1Tb'; known: .*Gb", channel.at_density, "1Tb", error=BadSpec)
 
 
-def test_faster_ddr5_is_not_faster_at_random():
+def test_faster_ddr5_is_not_faster_at_random_and_bytes_nobody_asked_for_are_lost():
     """Four activates per 20 ns whatever the clock."""
     slow, fast = (
         CHANNELS[name].peak_bytes_per_s.value * float(access_frac(CHANNELS[name], 64)) for name in ("ddr5-4800", "ddr5-6400")
     )
     assert fast <= 1.001 * slow
-
-
-def test_bytes_nobody_asked_for_are_lost():
     channel = CHANNELS["ddr5-4800"]
     assert access_frac(channel, 32) == pytest.approx(access_frac(channel, 64) / 2)
     assert access_frac(channel, [[64, 96], [4096, 1 << 20]]).shape == (2, 2)

@@ -61,15 +61,12 @@ def test_one_decode_by_hand():
     assert np.allclose(got, expected, rtol=1e-12)
 
 
-def test_flashattention_2_leaves_multi_head_decode_on_one_sm_per_head():
+def test_a_window_bounds_both_and_flashattention_2_leaves_one_sm_per_head():
     long = decode(1, 65536, np.array([8, 16]), 8)
     multi_head, grouped = decode_attention.seconds(A100, DECODE, long)
     assert multi_head > 5 * grouped
     multi_head, grouped = decode_attention.seconds(H100, DECODE, long)
     assert multi_head == pytest.approx(grouped, rel=0.01)
-
-
-def test_a_window_bounds_both():
     args = np.array([1024, 4096, 16384])
     windowed = decode_attention.seconds(H100, DECODE, decode(4, args, 32, 8, window_size=128))
     assert np.ptp(windowed) == 0

@@ -181,15 +181,12 @@ def test_a_cache_with_room_for_more_than_there_is_misses_each_expert_once(policy
     assert cache.advance(np.tile(np.arange(4, dtype=np.int32), 9)).tolist() == [0] * 4 + [1] * 32
 
 
-def test_recency_within_an_event_decides_whom_lru_evicts():
+def test_recency_within_an_event_decides_whom_lru_evicts_and_what_a_larger_one_holds():
     """Key 1 is found and key 0 loaded: in the list 1 stands behind 0; an engine that appends what it loads has 0 behind 1."""
     events = [[1], [0, 1], [2], [0]]
     assert run("lru", events, np.ones(3), 2)[0].tolist() == [0, 0, 1, 0, 0]
     assert run("lru", events, np.ones(3), 2, hits_first=True)[0].tolist() == [0, 0, 1, 0, 1]
-
-
-def test_where_hits_come_first_a_larger_lru_need_not_hold_what_a_smaller_one_holds():
-    """So there is no stack, and no curve of every capacity from one pass: replay/curve.py refuses it."""
+    # So there is no stack, and no curve of every capacity from one pass: replay/curve.py refuses it.
     events = [[0], [1], [2], [3], [0, 1, 2], [4], [5], [0]]  # key 0 is loaded behind 1 and 2, or found before them
     last = [[run("lru", events, np.ones(6), c, hits_first=first)[0][-1] for c in (3, 4)] for first in (False, True)]
     assert last == [[0, 0], [1, 0]]
@@ -309,7 +306,7 @@ def test_negative_a_loop_larger_than_the_cache_defeats_lru_and_fifo():
     assert hits["belady"] > hits["random"]
 
 
-def test_negative_frequency_loses_when_the_working_set_moves():
+def test_negative_frequency_and_probation_lose_where_use_moves_or_comes_again_late():
     """In-cache LFU keeps yesterday's experts: after a change of topic LRU wins."""
     first, second = [[k] for _ in range(60) for k in range(4)], [[k] for _ in range(60) for k in range(4, 9)]
     events = first + second
@@ -318,23 +315,12 @@ def test_negative_frequency_loses_when_the_working_set_moves():
     lfu, _ = run("lfu", events, np.ones(9), 5, serial=True)
     assert lru[late].sum() > 200
     assert lfu[late].sum() < 10
-
-
-def test_negative_probation_loses_where_the_second_use_comes_late():
-    """Every expert twice, half a cache apart: LRU still has it, a small queue or a quarter of the room no longer does."""
+    # Every expert twice, half a cache apart: LRU still has it, a small queue or a quarter of the room no longer does.
     events = [[key % 100] for i in range(3000) for key in (i, i - 6)]
     hits = {name: run(name, events, np.ones(100), 20, serial=True)[0].mean() for name in ("lru", "s3-fifo", "slru")}
     assert hits["lru"] > 0.49
     assert hits["slru"] < 0.75 * hits["lru"]
     assert hits["s3-fifo"] < 0.25 * hits["lru"]
-
-
-def test_negative_a_ghost_that_misleads_costs_arc_what_lru_keeps():
-    """Stretches of a set that fits follow a scan that repeats what has just left: frequent ones take the room of the recent."""
-    rng = np.random.default_rng(0)
-    tapes = [[[int(key)] for key in rng.integers(0, 14, 400) + 14 * (i % 3)] for i in range(12)]
-    events = [event for tape in tapes for event in tape]
-    assert run("lru", events, np.ones(42), 14, serial=True)[0].sum() > run("arc", events, np.ones(42), 14, serial=True)[0].sum()
 
 
 def test_negative_what_a_policy_remembers_misleads_it():
@@ -349,6 +335,12 @@ def test_negative_what_a_policy_remembers_misleads_it():
             run(name, events, np.ones(12), capacity, serial=True, n_layers=n_layers)[0][-20:].sum() for name in ("lru", policy)
         )
         assert ours < lru, policy
+    # Stretches of a set that fits follow a scan that repeats what has just left: frequent ones take the room of the
+    # recent.
+    rng = np.random.default_rng(0)
+    tapes = [[[int(key)] for key in rng.integers(0, 14, 400) + 14 * (i % 3)] for i in range(12)]
+    events = [event for tape in tapes for event in tape]
+    assert run("lru", events, np.ones(42), 14, serial=True)[0].sum() > run("arc", events, np.ones(42), 14, serial=True)[0].sum()
 
 
 def test_random_victims_follow_the_seed_and_nothing_else():

@@ -79,15 +79,12 @@ def test_rounds_of_a_pool_against_a_slow_version(policy):
     assert (n_entered > 0) == (policy in ("hotness", "lru"))
 
 
-def test_hotness_ties_go_to_the_lower_id_and_cold_members_leave_first():
+def test_pools_take_the_hottest_and_round_down_to_at_least_one():
     assert hottest(np.array([2, 5, 2, 5, 0]), 3).tolist() == [0, 1, 3]
     after, entered = exchange(
         np.array([0, 1, 2]), np.array([2, 3, 4]), np.array([3, 1, 9, 8, 8]), np.array([True, True, True, True, False])
     )
     assert (after.tolist(), entered.tolist()) == ([0, 2, 3], [3])  # 4 was not read; 1 is colder than 0
-
-
-def test_pool_sizes_round_down_to_at_least_one():
     assert [pool_size(16, f) for f in (0.01, 0.25, 0.49, 1.0)] == [1, 4, 7, 16]
     with pytest.raises(ValueError, match="above 0"):
         pool_size(16, 0.0)

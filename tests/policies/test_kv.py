@@ -124,14 +124,7 @@ def test_streaming_keeps_the_latest_where_a_window_has_dropped_its_sink():
     assert [kept for (kept,) in states] == [list(range(n - 4, n)) for n in range(10, 17)]
 
 
-def test_full_keeps_all_and_grows():
-    prompt, rows = attention(np.random.default_rng(0), 2, 5, 40)
-    states, slots = run(KV_POLICIES["full"](), prompt, rows)
-    assert states[-1] == [list(range(45))] * 2
-    assert slots.positions.shape[1] < 2 * 64
-
-
-def test_tova_drops_what_the_last_query_sees_least():
+def test_tova_drops_what_the_last_query_sees_least_and_full_nothing():
     prompt = np.array([[1.0, 0.1, 0.5]])
     rows = np.array([[[0.5, 0.3, 0.05, 0.15]], [[0.1, 0.4, 0.2, 0.3]]])
     rows = [np.pad(r, ((0, 0), (0, 2))) for r in rows]
@@ -139,9 +132,13 @@ def test_tova_drops_what_the_last_query_sees_least():
     assert states == [[[0, 2]]]  # the newest stays, then the most attended
     states, _ = run(TOVA(3), prompt, rows[:1])
     assert states[-1] == [[0, 1, 3]]
+    prompt, rows = attention(np.random.default_rng(0), 2, 5, 40)
+    states, slots = run(KV_POLICIES["full"](), prompt, rows)
+    assert states[-1] == [list(range(45))] * 2
+    assert slots.positions.shape[1] < 2 * 64
 
 
-def test_snapkv_forgets_what_its_window_no_longer_sees():
+def test_snapkv_forgets_what_its_window_no_longer_sees_and_pools_over_neighbours():
     """Token 0 has all attention until the window has moved on."""
     prompt = np.array([[9.0, 1.0, 1.0, 1.0]])
     rows = np.zeros((8, 1, 12))
@@ -151,16 +148,13 @@ def test_snapkv_forgets_what_its_window_no_longer_sees():
     assert 0 in states[2][0]
     assert 0 not in states[-1][0]
     assert 1 in states[-1][0]
-
-
-def test_snapkv_pools_over_neighbours_after_the_prompt():
     prompt = np.zeros((1, 12))
     prompt[0, 5] = 1.0
     states, _ = run(SnapKV(5, window=2, pool=3), prompt, [])
     assert states == [[[4, 5, 6, 10, 11]]]
 
 
-def test_random_draws_are_uniform_and_repeatable():
+def test_random_draws_are_uniform_repeatable_and_of_every_heads_own_salt():
     draws = np.array([drawn(3, 7, p, t) for p in range(100) for t in range(100)])
     assert 0 <= draws.min() < draws.max() < 1
     assert abs(draws.mean() - 0.5) < 4 / np.sqrt(12 * draws.size)
@@ -172,9 +166,6 @@ def test_random_draws_are_uniform_and_repeatable():
     other, _ = run(RandomEviction(6, sink=1, seed=6), prompt, rows)
     assert first == again != other
     assert any(state[0] != state[1] for state in first)  # heads draw for themselves
-
-
-def test_no_two_heads_of_a_model_share_a_salt():
     salts = np.concatenate([salts_of(layer, 128) for layer in range(64)])
     assert np.unique(salts).size == salts.size
 
@@ -226,7 +217,7 @@ def test_what_cannot_work_is_refused(make, words):
     refuses(words, make)
 
 
-def test_defaults_and_what_no_budget_means():
+def test_defaults_auto_recent_and_what_no_or_the_smallest_budget_means():
     made = {name: kind() for name, kind in KV_POLICIES.items()}
     assert {name for name, policy in made.items() if policy.is_per_head is not True} == {"tova"}  # as published
     assert TOVA(is_per_head=True).is_per_head is True
@@ -235,9 +226,6 @@ def test_defaults_and_what_no_budget_means():
     for name, kind in KV_POLICIES.items():
         policy = kind(None)
         assert policy.limits == (UNLIMITED, 0 if name == "full" else policy.sink, 0), name
-
-
-def test_auto_recent_and_the_smallest_budget():
     assert AEP(32, sink=10).limits == (32, 10, 16)
     assert AEP(16, sink=10).limits == (16, 10, 5)
     prompt, rows = attention(np.random.default_rng(3), 1, 4, 6)
@@ -287,16 +275,13 @@ def test_exactly_half_is_not_popular_and_the_form_is_sticky():
     assert (is_x[1], tally[X_TOKENS]) == (0, 0)
 
 
-def test_bytes_of_both_forms():
+def test_a_layer_input_pays_where_it_is_smaller_than_all_heads():
     """C = 4096, 32 heads: x 8192 B, keys and values of one head 512 B."""
     widths = Widths(2 * 4096, 2 * 2 * 128, 32)
     x_bytes, kv_bytes = widths.bytes_of(np.array([3, 2, 60, 20, 2]))
     assert (x_bytes, kv_bytes) == (16384, 20 * 512)
     assert widths.can_save
     assert pays(widths, "physical")
-
-
-def test_grouped_queries_switch_recomputation_off_with_a_warning():
     llama = Widths(2 * 3072, 2 * 2 * 128, 8)  # LLaMA3.2-3B: 6144 B against 4096 B
     with pytest.warns(UserWarning, match=r"recompute is off: a layer input \(6144 B\) .* all 8 KV heads \(4096 B\)"):
         assert not pays(llama, "physical")

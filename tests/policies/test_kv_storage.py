@@ -13,11 +13,15 @@ from tokentape.policies.quantise import dequantise, quantise
 SETS = {1053.66: Intervals(), 540.00: Intervals(180, 3600, 720, 5400), 2062.05: Intervals(720, 9000, 2880, 10800)}
 
 
-def test_the_average_interval_is_the_harmonic_mean():
+def test_the_average_interval_is_the_harmonic_mean_and_equal_rates_are_another():
     for mean, intervals in SETS.items():
         assert intervals.harmonic_mean_us == pytest.approx(mean, abs=5e-3)
     assert sum(Intervals().all_us) / 4 == 3600  # the arithmetic mean is another number
     assert Intervals.uniform(1050).harmonic_mean_us == pytest.approx(1050)
+    curve, ours = CURVE, Intervals()
+    by_rate_us = curve.interval_at(curve.mean_failure(ours.all_us))
+    assert curve.failure_frac(ours.harmonic_mean_us) == pytest.approx(4.0e-4, rel=0.02)
+    assert by_rate_us > 3 * ours.harmonic_mean_us
 
 
 @pytest.mark.parametrize(
@@ -51,13 +55,6 @@ def test_the_curve_is_monotone_clipped_and_inverted():
     refuses("hst_lsb", BitRates, hst_lsb=0.6)
 
 
-def test_equal_interval_and_equal_rate_differ():
-    curve, ours = CURVE, Intervals()
-    by_rate_us = curve.interval_at(curve.mean_failure(ours.all_us))
-    assert curve.failure_frac(ours.harmonic_mean_us) == pytest.approx(4.0e-4, rel=0.02)
-    assert by_rate_us > 3 * ours.harmonic_mean_us
-
-
 def test_flip_counts_lie_within_four_sigma_of_every_bit():
     rates = BitRates(hst_msb=1e-3, hst_lsb=5e-3, lst_msb=2e-2, lst_lsb=0.1)
     by_bit, n = rates_by_bit(rates), 200_000
@@ -86,7 +83,7 @@ def test_masks_twice_are_nothing_and_rate_zero_is_exact():
     assert np.abs(from_fixed(words, scale) - x).max() <= scale / 2 * 1.01
 
 
-def test_fixed_point_saturates_and_bit_15_is_the_sign():
+def test_fixed_point_saturates_and_halves_are_never_nan_or_infinite():
     scale = np.float32(1.0)
     for twos in (False, True):
         words = to_fixed(np.array([1e9, -1e9, 5.0, -7.0, 0.0]), scale, twos)
@@ -95,9 +92,6 @@ def test_fixed_point_saturates_and_bit_15_is_the_sign():
     five = np.array([5], np.int16)
     assert from_fixed(five ^ np.int16(-32768), scale).tolist() == [-5.0]
     assert from_fixed(five ^ np.int16(-32768), scale, twos=True).tolist() == [-32763.0]
-
-
-def test_halves_never_read_as_nan_or_infinity():
     assert from_half(to_half(np.array([1.5, -2.0, 1e9]))).tolist() == [1.5, -2.0, 65504.0]
     words = np.array([0x7C00, 0xFC00, 0x7E00], np.uint16).view(np.int16)
     assert from_half(words).tolist() == [65504.0, -65504.0, 0.0]

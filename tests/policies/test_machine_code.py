@@ -77,13 +77,14 @@ def test_a_formula_of_arrays_is_that_of_numbers(name: str, device: str) -> None:
     np.testing.assert_allclose(table[:, -1], wanted, rtol=1e-14)
 
 
-def test_a_source_is_compiled_once_for_what_its_names_are() -> None:
+def test_a_source_is_compiled_once_for_what_its_names_are_and_an_integer_stays_one() -> None:
     source = "def cost(t):\n    t[0, 0] *= SCALE\n"
     table = np.ones((1, 1))
     for scale in (3.0, 5.0):
         machine_code(source, SCALE=scale)(table)
     assert table.tolist() == [[15.0]]
     assert machine_code(source, SCALE=3.0) is machine_code(source, SCALE=3.0)
+    refuses(r"n is an integer; write int", machine_code, "def cost(t):\n    n = 1\n    n = t[0, 0]\n", error=TypeError)
 
 
 def test_code_is_kept_on_disk_and_believed_while_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,3 @@ def test_code_is_kept_on_disk_and_believed_while_it_is_whole(tmp_path: Path, mon
 )
 def test_what_is_no_function_of_numbers_is_refused(formula, why: str) -> None:
     refuses(why, machine_code, "def cost(t):\n    t[0, 0] = formula(t[0, 0])\n", formula=formula, error=TypeError)
-
-
-def test_an_integer_stays_one() -> None:
-    refuses(r"n is an integer; write int", machine_code, "def cost(t):\n    n = 1\n    n = t[0, 0]\n", error=TypeError)

@@ -52,12 +52,14 @@ def test_the_selector_loses_no_more_than_uniform_and_no_less_than_the_bound(seed
     assert found["optimum"] - 1e-9 <= found["prefix_split"] <= found["uniform"] + 1e-9
 
 
-def test_the_oracle_holds_what_decode_uses_most():
+def test_the_oracle_holds_what_decode_uses_most_and_only_prompt_and_chance_do_without_it():
     seen, losses = seen_of(3), losses_of(3)
     for placement in FIXED:
         hot = MixedPrecision(2, placement=placement).widths(seen, losses) == 0
         bound = MixedPrecision(2, placement="oracle").widths(seen, losses) == 0
         assert (seen.decode_counts * hot).sum() <= (seen.decode_counts * bound).sum()
+    without = {name for name in FIXED if MixedPrecision(2, placement=name).needs_decode is False}
+    assert without == {"prefill_guided", "random"}
 
 
 def test_losses_weighed_by_use_move_bits_to_what_the_prompt_used():
@@ -69,8 +71,9 @@ def test_losses_weighed_by_use_move_bits_to_what_the_prompt_used():
     assert MixedPrecision(0, loss_weight="prefill_share").widths(seen, losses).tolist() == [[[4, 2, 1, 1]]]
 
 
-def test_full_precision_has_no_replica():
+def test_full_precision_has_no_replica_and_no_more_experts_are_hot_than_there_are():
     assert not MixedPrecision(0, rule="full").widths(seen_of(1), losses_of(1)).any()
+    refuses("7 hot experts of 6 per layer", MixedPrecision(7).widths, seen_of(1), losses_of(1))
 
 
 @pytest.mark.parametrize(
@@ -86,12 +89,3 @@ def test_full_precision_has_no_replica():
 )
 def test_refusals(fields, message):
     refuses(message, MixedPrecision, **{"hot": 1} | fields)
-
-
-def test_more_hot_experts_than_there_are_are_refused():
-    refuses("7 hot experts of 6 per layer", MixedPrecision(7).widths, seen_of(1), losses_of(1))
-
-
-def test_only_the_own_prompt_and_chance_place_without_the_decode():
-    without = {name for name in FIXED if MixedPrecision(2, placement=name).needs_decode is False}
-    assert without == {"prefill_guided", "random"}

@@ -31,14 +31,11 @@ def test_a_layer_worked_by_hand():
     assert bits[0, 0].tolist() == [0, 2, 1, 0, 0, 4, 0, 1]
 
 
-def test_alpha_weighs_counts_against_gate_weights():
+def test_alpha_weighs_counts_against_gate_weights_and_ties_go_to_the_lowest_ids():
     assert importance(COUNTS, WEIGHTS, 1.0) == pytest.approx(COUNTS / 40)
     assert importance(COUNTS, WEIGHTS, 0.0) == pytest.approx(WEIGHTS / 20)
     for alpha in (-0.1, 1.1):
         refuses(r"alpha .* must lie in 0\.\.1", importance, COUNTS, WEIGHTS, alpha)
-
-
-def test_sums_of_zero_tie_to_the_lowest_ids():
     nothing = np.zeros(8)
     assert not importance(nothing, nothing).any()
     assert np.flatnonzero(hot_set(importance(nothing, nothing), 3)).tolist() == [0, 1, 2]

@@ -294,12 +294,9 @@ def test_weights_that_cannot_be_quantised_are_refused(w: np.ndarray, reason: str
         refuses(reason, quantise, w, 4, scheme=symmetry)
 
 
-def test_a_range_beyond_float32_is_refused_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_ranges_beyond_float32_and_the_position_of_a_nan_are_named(recwarn: pytest.WarningsRecorder) -> None:
     refuses("a group spans more than float32 holds", quantise, np.array([-3e38, 3e38], np.float32), 8)
     assert not recwarn.list
-
-
-def test_torch_names_the_position_of_a_nan_too() -> None:
     torch = pytest.importorskip("torch")
     w = torch.zeros(2, 3, 4)
     w[1, 2, 3] = float("nan")

@@ -28,9 +28,12 @@ def test_errors_on_gaussian_weights(bits):
     assert relative_error(w, bits) == pytest.approx(GOLDEN[bits], rel=0.015)
 
 
-def test_one_bit_tends_to_its_theory():
+def test_one_bit_tends_to_its_theory_and_equal_weights_stay():
     w = np.random.default_rng(1).standard_normal((256, 8192), dtype=np.float32)
     assert relative_error(w, 1, group=8192) == pytest.approx(1 - 2 / np.pi, abs=2e-3)
+    for w in (np.full((2, 6), 1.5, np.float32), np.zeros((2, 6), np.float32)):
+        for bits in WIDTHS:
+            np.testing.assert_allclose(levels(w, bits, 4).nearest(w), w, atol=1e-6)
 
 
 @given(w=matrices, bits=st.sampled_from(WIDTHS), group=st.integers(1, 7))
@@ -60,12 +63,6 @@ def test_columns_one_by_one_are_the_columns_together_and_torch_says_the_same(bit
         np.testing.assert_array_equal(of.nearest(w[:, j : j + 1], j), whole[:, j : j + 1])
     tensor = torch.from_numpy(w)
     np.testing.assert_array_equal(levels(tensor, bits, 8).nearest(tensor).numpy(), whole)
-
-
-def test_equal_weights_stay_and_zeros_too():
-    for w in (np.full((2, 6), 1.5, np.float32), np.zeros((2, 6), np.float32)):
-        for bits in WIDTHS:
-            np.testing.assert_allclose(levels(w, bits, 4).nearest(w), w, atol=1e-6)
 
 
 @pytest.mark.parametrize(

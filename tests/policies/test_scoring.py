@@ -27,31 +27,34 @@ def test_softmax_weights_are_shares_of_all_or_of_the_chosen():
     np.testing.assert_allclose(chosen, normed, rtol=1e-6)
 
 
-def test_a_bias_decides_who_is_chosen_but_not_the_weight():
+def test_groups_count_their_best_and_a_bias_decides_who_is_chosen_but_not_the_weight():
     logits = scores(2.0, 1.0, 0.0, -1.0)
     params = SIGMOID | {"bias": {"3": [0.0, 0.0, 5.0, 5.0]}}
     ids, weights = topk_from_scores(logits, "sigmoid_bias_groups", params, layer=3)
     assert ids.tolist() == [[2, 3]]  # the other group wins although its sigmoids are lower
     np.testing.assert_allclose(weights, 2 / (1 + np.exp([[0.0, 1.0]])), rtol=1e-6)
     refuses("no bias for layer 4", topk_from_scores, logits, "sigmoid_bias_groups", params, layer=4)
+    logits = scores(*np.log([5.0, 1.0, 4.0, 3.0]))
+    params = {"top_k": 1, "norm_topk_prob": True, "n_group": 2, "topk_group": 1}
+    assert topk_from_scores(logits, "softmax", params)[0].tolist() == [[0]]  # a group's best: 5 > 4
+    assert topk_from_scores(logits, "softmax", params | {"group_best": 2})[0].tolist() == [[2]]  # 7 > 6
 
 
-def test_sparsemixer_weights_need_not_sum_to_one():
+def test_sparsemixer_weights_need_not_sum_to_one_and_equal_ones_are_ordered_by_id():
     ids, weights = topk_from_scores(scores(1.0, 0.999, -3.0, 0.5), "sparsemixer", {"top_k": 2, "router_jitter_noise": 0.01})
     assert ids.tolist() == [[1, 0]]
     np.testing.assert_allclose(weights, [[1.0, 1 / (1 + np.exp(-0.001))]], rtol=1e-6)
-
-
-def test_equal_weights_are_ordered_by_id():
     ids, weights = by_weight(np.array([[7, 2, 5]]), np.array([[0.3, 0.3, 0.4]]))
     assert ids.tolist() == [[5, 2, 7]]
     assert weights.tolist() == [[0.4, 0.3, 0.3]]
 
 
-def test_bad_scores_are_refused():
+def test_bad_scores_and_layers_without_a_ranking_are_refused():
     with pytest.raises(ValueError, match="first in row 1"):
         topk_from_scores(np.array([[0.0, 1.0], [np.nan, 1.0]]), "softmax", {"top_k": 1, "norm_topk_prob": True})
     refuses("top_k 3 must lie", topk_from_scores, scores(0, 1), "softmax", {"top_k": 3})
+    with pytest.raises(ValueError, match="experts of layer 1 follow from the token id"):
+        topk_from_scores(scores(0, 1), "softmax", {"top_k": 1, "norm_topk_prob": True, "token_layers": [1]}, 1)
 
 
 def test_a_bias_may_rank_probabilities_or_the_logits_themselves():
@@ -66,13 +69,6 @@ def test_a_bias_may_rank_probabilities_or_the_logits_themselves():
     np.testing.assert_allclose(weights, [[1 / (1 + np.exp(-2.0))]], rtol=1e-6)
 
 
-def test_groups_of_probabilities_may_count_their_two_best():
-    logits = scores(*np.log([5.0, 1.0, 4.0, 3.0]))
-    params = {"top_k": 1, "norm_topk_prob": True, "n_group": 2, "topk_group": 1}
-    assert topk_from_scores(logits, "softmax", params)[0].tolist() == [[0]]  # a group's best: 5 > 4
-    assert topk_from_scores(logits, "softmax", params | {"group_best": 2})[0].tolist() == [[2]]  # 7 > 6
-
-
 def test_softplus_weights_and_a_factor_per_expert():
     logits = scores(1.0, 0.0, -1.0)
     ids, weights = topk_from_scores(logits, "sqrtsoftplus_bias_groups", {"top_k": 2, "norm_topk_prob": False})
@@ -83,11 +79,6 @@ def test_softplus_weights_and_a_factor_per_expert():
     assert ids.tolist() == [[1, 0]]  # chosen by probability, then times 10
     np.testing.assert_allclose(weights, [[10 / (1 + np.e), np.e / (1 + np.e)]], rtol=1e-6)
     refuses("no expert_scale for layer 5", topk_from_scores, logits, "softmax", scaled, 5)
-
-
-def test_layers_that_follow_the_token_id_have_no_ranking():
-    with pytest.raises(ValueError, match="experts of layer 1 follow from the token id"):
-        topk_from_scores(scores(0, 1), "softmax", {"top_k": 1, "norm_topk_prob": True, "token_layers": [1]}, 1)
 
 
 LAYERS = np.repeat([0, 3], 400)
@@ -119,14 +110,11 @@ def order(values):
         return np.sign(np.nan_to_num(values[:, :, None] - values[:, None, :], nan=0.0))
 
 
-def test_a_row_by_hand():
+def test_rows_by_hand():
     row = np.array([[3.3333333, 1.00001, 1.0, 0.7000001, 0.7, 0.25, 0.2000001, -5.5555555]], np.float32)
     found = compacted(row, np.zeros(1), "softmax", {"top_k": 2}, 2)
     # 0.25 is an f16; 0.2000001 stands alone and is rounded; two pairs would tie, and the ends are exact
     assert found.tolist() == [[*row[0, :6].tolist(), float(np.float16(0.2)), row[0, 7].item()]]
-
-
-def test_what_is_beyond_f16_stays():
     row = np.array([[70_000.0, 66_000.0, 2.0, 1.0, -70_000.0, 1e-9]], np.float32)
     assert compacted(row, np.zeros(1), "unknown", {}, 2)[0, [0, 1, 4]].tolist() == [70_000.0, 66_000.0, -70_000.0]
 

@@ -33,15 +33,12 @@ def test_step_table(n_max: int, expected: list[int]) -> None:
     assert groups_at("code", n_max) == expected
 
 
-def test_paper_and_fixed_rules() -> None:
+def test_paper_and_fixed_rules_give_no_more_groups_than_layers() -> None:
     assert groups_at("paper", 16) == [1, 2, 2, 3, 4, 5, 8, 9]
     assert groups_at("paper", 4) == [1, 2, 2, 3, 4, 4, 4, 4]
     numbers = Layered(n_lg_rule="paper").rule(48).step_numbers()
     assert [n_groups(numbers, tokens) for tokens in (1, 8192, 8193, 10**9)] == [1, 16, 16, 16]
     assert groups_at("fixed", 6) == [6] * 8
-
-
-def test_never_more_groups_than_layers() -> None:
     assert max(groups_at("code", 16, 4)) == 4
     assert max(groups_at("paper", 16, 4)) == 4
     refuses("n_max 5: more groups than the model's 4 layers", steps, "fixed", 5, 4)

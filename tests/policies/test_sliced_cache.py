@@ -143,11 +143,18 @@ def test_what_routers_ask_for_and_which_of_them_pulls():
     assert ROUTERS["max_rank"]() == ROUTERS["max_rank"](12)
 
 
-def test_equal_gates_choose_the_first_experts():
+def test_equal_gates_choose_the_first_experts_and_weights_come_from_the_unmodified_scores():
+    """Negative: a router that weighed by its boosted scores would call resident experts critical."""
     gates = np.full((5, 8), 1 / 8, np.float32)
     events = Controller(SliceMoE(), 1, 8, 3, 5, 4, 100).decode(np.zeros(5, np.int32), np.zeros((5, 8)), gates)
     assert np.all(events.ids == [0, 1, 2])
     assert not events.lsb_needed.any()  # a third each is below tau
+    # Negative: a router that weighed by its boosted scores would call resident experts critical.
+    values = np.log(np.array([[0.5, 0.3, 0.1, 0.06, 0.04]], np.float32)).repeat(2, 0)
+    values[1] = np.log(np.array([0.25, 0.24, 0.2, 0.16, 0.15], np.float32))
+    controller = Controller(SliceMoE(CachePrior(1.0, 0), precision=Critical(0.6)), 1, 5, 2, 5, 4, 100)
+    events = controller.decode(np.zeros(2, np.int32), values, np.exp(values))
+    assert events.lsb_needed.tolist() == [[1, 0], [0, 0]]  # 0.5 / 0.8; then 0.25 / 0.49, whatever the bonus
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
@@ -206,21 +213,20 @@ def test_the_extremes_of_tau_are_low_bit_and_all_critical():
     assert every.lsb_needed.all()
 
 
-def test_weights_that_decide_who_is_critical_come_from_the_unmodified_scores():
-    """Negative: a router that weighed by its boosted scores would call resident experts critical."""
-    values = np.log(np.array([[0.5, 0.3, 0.1, 0.06, 0.04]], np.float32)).repeat(2, 0)
-    values[1] = np.log(np.array([0.25, 0.24, 0.2, 0.16, 0.15], np.float32))
-    controller = Controller(SliceMoE(CachePrior(1.0, 0), precision=Critical(0.6)), 1, 5, 2, 5, 4, 100)
-    events = controller.decode(np.zeros(2, np.int32), values, np.exp(values))
-    assert events.lsb_needed.tolist() == [[1, 0], [0, 0]]  # 0.5 / 0.8; then 0.25 / 0.49, whatever the bonus
-
-
-def test_misses_never_rise_with_capacity_under_lru():
+def test_misses_fall_with_capacity_and_as_cache_prior_pulls_harder():
     layer, values, gates = made_up_scores(5, 200, 6, 24)
     system = SliceMoE(ROUTERS["lru"](), precision=HighBit(), free_steps=0)
     misses = [int(Controller(system, 6, 24, 4, 1, 0, c).decode(layer, values, gates).flash_bytes.sum()) for c in range(4, 145, 4)]
     assert misses == sorted(misses, reverse=True)
     assert misses[-1] == np.unique(np.c_[np.repeat(layer, 4), np.argsort(-values, 1, "stable")[:, :4].ravel()], axis=0).shape[0]
+    layer, values, gates = made_up_scores(7, 300, 8, 32)
+    missed = []
+    for strength in (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0):
+        controller = Controller(SliceMoE(CachePrior(strength), precision=HighBit()), 8, 32, 4, 1, 0, 128)
+        controller.decode(layer, values, gates)
+        missed.append(controller.miss_frac)
+    assert all(later <= earlier + 0.01 for earlier, later in itertools.pairwise(missed))
+    assert missed[-1] < 0.5 * missed[0]
 
 
 @pytest.mark.parametrize("capacity", [8, 24, 60, 100])
@@ -241,17 +247,6 @@ def test_lru_equals_the_expert_cache_and_belady_bounds_every_policy_that_does_no
     assert sliced(HighBit(), capacity) == misses("lru")
     for precision in PRECISIONS.values():
         assert sliced(precision(), capacity) >= misses("belady-bypass")
-
-
-def test_misses_fall_as_cache_prior_pulls_harder():
-    layer, values, gates = made_up_scores(7, 300, 8, 32)
-    missed = []
-    for strength in (0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0):
-        controller = Controller(SliceMoE(CachePrior(strength), precision=HighBit()), 8, 32, 4, 1, 0, 128)
-        controller.decode(layer, values, gates)
-        missed.append(controller.miss_frac)
-    assert all(later <= earlier + 0.01 for earlier, later in itertools.pairwise(missed))
-    assert missed[-1] < 0.5 * missed[0]
 
 
 def test_pinned_slices_stay_while_their_layer_is_in_flight():

@@ -52,7 +52,7 @@ def test_hard_mode_holds_its_target_wherever_misses_are_more(tape, router, preci
                 assert held.miss_frac <= target * 1.1
 
 
-def test_hard_mode_without_k_resident_experts_cannot_forbid_misses():
+def test_hard_targets_of_nothing_and_too_few_resident_experts(tape):
     """Three experts fit, six are needed: the mask is lifted where fewer than k are resident, and a target is not held."""
     layer, values, gates = made_up_scores(1, 60, 2, 16)
     system = SliceMoE(precision=HighBit(), budget=Hard(0.05), warmup=Empty(), free_steps=0)
@@ -60,9 +60,6 @@ def test_hard_mode_without_k_resident_experts_cannot_forbid_misses():
     events = controller.decode(layer, values, gates)
     assert controller.miss_frac > 0.5
     assert not events.degraded.any()
-
-
-def test_a_target_of_zero_stops_after_the_first_miss(tape):
     n_layers, _, k, _ = tape
     controller, events = serve(tape, SliceMoE(budget=Hard(0.0), precision=Critical()), 2.4e9)
     flash = events.flash_bytes[10 * n_layers :]
@@ -71,7 +68,7 @@ def test_a_target_of_zero_stops_after_the_first_miss(tape):
     assert controller.miss_frac <= k * HIGH / (flash.size * k * HIGH)
 
 
-def test_soft_mode_moves_towards_its_target_and_saturates_above_a_low_one(tape):
+def test_soft_mode_moves_towards_its_target_and_skipped_lsb_slices_save_their_bytes(tape):
     system = SliceMoE(CachePrior(0.0), precision=HighBit())
     free = serve(tape, system, 2.4e9)[0].miss_frac
     loose, _ = serve(tape, replace(system, budget=Soft(0.3)), 2.4e9)
@@ -79,9 +76,6 @@ def test_soft_mode_moves_towards_its_target_and_saturates_above_a_low_one(tape):
     tight, _ = serve(tape, replace(system, budget=Soft(0.01)), 2.4e9)
     assert tight.strength == 1.0
     assert tight.miss_frac > 0.02  # negative: strength has an end
-
-
-def test_skipping_lsb_slices_over_budget_saves_their_bytes(tape):
     system = SliceMoE(CachePrior(0.2), budget=Soft(0.05), precision=Critical())
     reading, _ = serve(tape, system, 2.4e9)
     skipping, events = serve(tape, replace(system, cache=SlicedCache(skip_lsb_when_over_budget=True)), 2.4e9)

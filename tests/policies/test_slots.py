@@ -57,12 +57,9 @@ def test_what_is_no_system_is_refused_in_one_line(table: dict, said: str) -> Non
     refuses(said, of_table, "x", table)
 
 
-def test_a_policy_in_a_slot_that_is_not_its_own_is_refused() -> None:
+def test_a_policy_takes_its_own_slot_and_settings_are_slot_and_value() -> None:
     refuses("NearIfRare decides place, not residency", System, "x", {"residency": PLACEMENTS["near_if_rare"]()})
     assert System("x", {"residency": LRU(), "place": PLACEMENTS["near_if_rare"]()}).residency == LRU()
-
-
-def test_settings_are_slot_and_value() -> None:
     assert parse_settings(["residency.budget=24GB", "place=near_if_rare"]) == {
         "residency.budget": "24GB",
         "place": "near_if_rare",

@@ -87,19 +87,16 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
     refuses("losses row 0: its mse is not a finite number", tape.read, "losses", error=BadTape)
 
 
-def test_rows_that_were_never_recorded_are_allowed_where_the_manifest_says_so(store: Store) -> None:
+def test_missing_rows_that_are_told_of_and_metadata_that_is_no_text_are_read(store: Store) -> None:
     write_tape(store, change=taken("routing", 0, 1, 3, 4), flags={"missing_rows": {"expected": 5, "found": 4}})
     assert len(store.open("hand-made").read("routing")) == 4
-
-
-def test_metadata_that_is_no_text_is_read_past(store: Store) -> None:
-    write_tape(store)
-    path = next(iter(store.open("hand-made").files("routing")))
+    write_tape(store, "second")
+    path = next(iter(store.open("second").files("routing")))
     rows = pq.ParquetFile(path).read()
     field = rows.schema.field("layer").with_metadata({b"unit": b"\xff"})
     pq.write_table(rows.set_column(rows.schema.get_field_index("layer"), field, rows["layer"]), path, write_page_checksum=True)
-    summed_anew(store)
-    assert len(store.open("hand-made").read("routing")) == 5
+    summed_anew(store, "second")
+    assert len(store.open("second").read("routing")) == 5
 
 
 def test_nothing_in_a_list_is_null_and_a_tape_whose_fields_do_not_say_so_is_read_alike(store: Store) -> None:

@@ -363,15 +363,12 @@ def test_slices_hold_every_bit_once(n_weights: int, bits_high: int, data: st.Dat
     assert n_weights * bits_high <= bits < n_weights * bits_high + 16
 
 
-def test_cache_bytes() -> None:
+def test_windows_cap_the_cache_and_cache_bytes() -> None:
     assert model_sizes.kv_bytes_per_token(QWEN3, "bf16") == 98_304
     assert model_sizes.kv_bytes_per_token(SHAPES["llama-2-7b"], "fp16") == 524_288
     assert model_sizes.kv_layer_bytes_per_token(SHAPES["mixtral-8x7b"], "fp16") == 4096
     elements = {"qwen3-30b-a3b": 48 * 1024, "glm-4.7-flash": 47 * 576, "deepseek-v2-lite": 27 * 576, "gpt-oss-20b": 24 * 1024}
     assert {name: model_sizes.kv_bytes_per_token(SHAPES[name], "int8") for name in elements} == elements
-
-
-def test_windows_cap_the_cache() -> None:
     assert WINDOWED.sliding_windows == (128, 0) * 12
     assert model_sizes.kv_bytes(WINDOWED, 100, "bf16") == 100 * 24 * 2048
     assert model_sizes.kv_bytes(WINDOWED, 1024, "bf16") == (12 * 128 + 12 * 1024) * 2048
@@ -401,17 +398,14 @@ def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple
 # ------------------------------------------------------------------------------------------------------- operations
 
 
-def test_decode_operations() -> None:
+def test_operations_of_a_decode_and_of_latent_attention() -> None:
     llama = SHAPES["llama-2-7b"]
     assert model_sizes.ops_per_token(llama, 1000) == 2 * 6_607_077_376 + 32 * 2 * 2 * 32 * 128 * 1000
     moe = 2 * (QWEN3.non_expert_params + 48 * 8 * QWEN3.expert_params)
     assert model_sizes.ops_per_token(QWEN3, 500) == moe + 48 * 4 * 32 * 128 * 500
     windowed = 4 * 64 * 64 * 12 * (128 + 1000)
     assert model_sizes.ops_per_token(WINDOWED, 1000) == model_sizes.ops_per_token(WINDOWED, 1) + windowed - 4 * 64 * 64 * 24
-
-
-def test_latent_attention_operations() -> None:
-    """MLA: a decode token meets the 576-wide latent, a prefill expanded keys (192) and values (128), 16 heads each."""
+    # MLA: a decode token meets the 576-wide latent, a prefill expanded keys (192) and values (128), 16 heads each.
     g = SHAPES["deepseek-v2-lite"]
     per_context = 27 * 2 * 16 * (512 + 64 + 512)
     assert model_sizes.ops_per_token(g, 101) - model_sizes.ops_per_token(g, 1) == 100 * per_context
@@ -441,9 +435,11 @@ def test_longer_contexts_never_cost_less(name: str, one: int, other: int) -> Non
 # ------------------------------------------------------------------------------------------------------- reading and refusing
 
 
-def test_mla_head_width_is_not_the_rope_part() -> None:
+def test_widths_that_a_config_gives_in_parts() -> None:
     config = json.loads((FOLDER / "deepseek-v2-lite.json").read_text(encoding="utf-8"))["config"]
     assert from_config(config | {"head_dim": 64}).head_dim == 192
+    config = MOE | {"model_type": "nemotron_h", "moe_intermediate_size": 6, "moe_latent_size": 4}
+    assert from_config(config).expert_params == 2 * 4 * 6  # an MLP of two matrices
 
 
 def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
@@ -509,10 +505,13 @@ def test_a_field_that_no_decoder_has_is_named(config: dict, message: str) -> Non
     refuses(message, from_config, config)
 
 
-def test_a_model_that_sees_is_read_by_its_text_part() -> None:
+def test_a_model_that_sees_or_hears_is_read_by_its_text_part_at_any_depth() -> None:
     assert from_config({"model_type": "llava", "text_config": LLAMA}) == from_config(LLAMA)
     assert from_config({**LLAMA, "text_config": None}) == from_config(LLAMA)
     assert from_config(MOE | {"model_type": "mixtral"}).expert_intermediate == 16
+    deep = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "thinker", "text_config": LLAMA}}
+    assert from_config(deep) == from_config(LLAMA)
+    assert from_config({"model_type": "ocr", "language_config": LLAMA}) == from_config(LLAMA)
 
 
 # What families call their experts, and which layers have them: model_type and fields -> layers, experts, top-k, width.
@@ -536,11 +535,6 @@ def test_experts_are_read_whatever_a_family_calls_them(
     assert details(model)
 
 
-def test_experts_in_a_narrower_space_are_smaller() -> None:
-    config = MOE | {"model_type": "nemotron_h", "moe_intermediate_size": 6, "moe_latent_size": 4}
-    assert from_config(config).expert_params == 2 * 4 * 6  # an MLP of two matrices
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -554,19 +548,10 @@ def test_experts_that_are_told_of_otherwise_are_never_read_as_dense(fields: dict
     refuses(message, from_config, LLAMA | {"num_hidden_layers": 2} | fields)
 
 
-def test_the_text_model_of_a_model_that_also_hears_is_found_at_any_depth() -> None:
-    deep = {"model_type": "qwen3_omni_moe", "thinker_config": {"model_type": "thinker", "text_config": LLAMA}}
-    assert from_config(deep) == from_config(LLAMA)
-    assert from_config({"model_type": "ocr", "language_config": LLAMA}) == from_config(LLAMA)
-
-
-def test_unknown_names_are_answered_with_the_nearest() -> None:
+def test_unknown_names_and_bad_requests_are_refused() -> None:
     refuses("give qwen3-30b-a3b, or the path", load, "qwen3-30b")
     refuses("give mixtral-8x7b, or the path", load, "mixtral-8-7b")
     refuses(r"give deepseek-v2-lite, deepseek-v3, ", load, "@")
-
-
-def test_bad_requests_are_refused() -> None:
     refuses("unknown number format 'int3'", model_sizes.kv_bytes_per_token, QWEN3, "int3")
     refuses("0 < bits_low < bits_high", slice_bytes, 100, 4, 4)
     refuses("count the token itself", model_sizes.ops_per_token, QWEN3, 0)

@@ -100,11 +100,14 @@ def test_summaries(small: Store) -> None:
     assert cosine == pytest.approx(6 / (4 * 12) ** 0.5)
 
 
-def test_trace_catalogue(small: Store) -> None:
+def test_the_catalogue_lists_the_tape_and_every_column_has_a_meaning(small: Store) -> None:
     row = query(load(small, database_path(small)).database, "from traces").to_dicts()[0]
     assert (row["trace_id"], row["n_requests"], row["n_tokens"], row["n_moe_layers"], row["top_k"]) == ("hand-made", 1, 5, 1, 2)
     assert row["tables"] == "requests,tokens,passes,routing"
     assert json.loads(row["flags"]) == {}
+    for name in WAREHOUSE_TABLES:
+        for column in schema(name).names:
+            assert TABLES[name].column(column).meaning
 
 
 def test_columns_are_typed_and_described(small: Store) -> None:
@@ -149,14 +152,16 @@ def test_a_reader_keeps_the_old_database(small: Store) -> None:
     assert sorted(p.name for p in database.parent.iterdir()) == sorted(["README.md", *WRITTEN, "traces", "warehouse.duckdb"])
 
 
-def test_a_failed_load_keeps_the_old_database(small: Store) -> None:
-    database = database_path(small)
+def test_damaged_results_keep_the_old_database_and_are_named(small: Store) -> None:
+    database, path = database_path(small), Path(batch_path(small, "metrics", "replays-r0"))
     load(small, database)
-    before = database.read_bytes()
-    Path(batch_path(small, "metrics", "replays-r0")).write_bytes(b"PAR1 cut")
-    refuses(r"metrics/replays-r0\.parquet: changed since it was written", load, small, database, error=BadTable)
-    assert database.read_bytes() == before
-    assert not list(database.parent.glob("*.part*"))
+    before, whole = database.read_bytes(), path.read_bytes()
+    for damaged in (b"PAR1 cut", whole[:60] + bytes([whole[60] ^ 1]) + whole[61:]):
+        path.write_bytes(damaged)
+        said = refuses(r"metrics/replays-r0\.parquet: changed since it was written; ", load, small, database, error=BadTable)
+        assert "`tokentape check --repair` drops it" in said
+        assert database.read_bytes() == before
+        assert not list(database.parent.glob("*.part*"))
 
 
 def test_a_killed_load_is_swept_by_the_next(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,16 +216,6 @@ def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store) -> N
     assert report.rows["popularity"] > 0
 
 
-def test_a_result_that_changed_is_named(small: Store) -> None:
-    path = Path(batch_path(small, "metrics", "replays-r0"))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
-    with pytest.raises(
-        BadTable, match=r"metrics/replays-r0\.parquet: changed since it was written; `tokentape check --repair` drops it"
-    ):
-        load(small, database_path(small))
-
-
 def test_a_tape_without_manifest_is_left_out_and_refused(small: Store) -> None:
     write_tape(small, "second")
     small.fs.rm(small.trace_path("second", "manifest.json"))
@@ -267,16 +262,6 @@ def test_rows_written_together_are_there_only_together(store: Store) -> None:
     assert report.rows["runs"] == 0
 
 
-def test_the_marking_table_is_written_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = list[str]()
-    monkeypatch.setattr(store, "write_parquet", lambda path, rows: written.append(path.rsplit("/", 2)[1]))
-    write_together(store, {"quality": [QUALITY], "orderings": [ORDERING]}, "quality", "this")
-    assert written == ["metrics", "runs"]
-    with pytest.raises(BadTable, match="column surprise is not declared"):
-        write_together(store, {"quality": [QUALITY], "orderings": [ORDERING | {"surprise": 1}]}, "quality", "this")
-    assert written == ["metrics", "runs"]
-
-
 def test_remote_store(small: Store, tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.put(small.root, "/bucket", recursive=True)
@@ -303,12 +288,17 @@ def test_files_of_an_older_version_that_lack_a_column_are_read_with_nulls(small:
     assert query(report.database, "select count(*) from steps where run_id = 'r1'").item() == 2
 
 
-def test_replay_id_is_a_hash_of_its_parts() -> None:
+def test_replay_ids_are_hashes_and_equal_results_equal_bytes(store: Store) -> None:
     key = hash_of({"trace": "t", "seed": 0})
     assert key == hash_of({"seed": 0, "trace": "t"})
     assert key != hash_of({"seed": 1, "trace": "t"})
     assert len(key) == 20
     refuses("plain numbers", hash_of, {"trace": object()})
+    tables = result_tables("r0", "lru", 1, 0.1, 1.0, 1.0)
+    write_replays(store, tables)
+    before = Path(batch_path(store, "steps", "replays-r0")).read_bytes()
+    write_replays(store, tables)
+    assert Path(batch_path(store, "steps", "replays-r0")).read_bytes() == before
 
 
 def test_write_result_rejects_what_does_not_fit(store: Store) -> None:
@@ -324,18 +314,17 @@ def test_write_result_rejects_what_does_not_fit(store: Store) -> None:
     assert not Path(store.root).exists()
 
 
-def test_equal_results_are_equal_bytes(store: Store) -> None:
-    tables = result_tables("r0", "lru", 1, 0.1, 1.0, 1.0)
-    write_replays(store, tables)
-    before = Path(batch_path(store, "steps", "replays-r0")).read_bytes()
-    write_replays(store, tables)
-    assert Path(batch_path(store, "steps", "replays-r0")).read_bytes() == before
-
-
-def test_rows_of_something_are_read_back_and_none_where_it_is_missing(store):
+def test_rows_of_something_are_read_back_and_their_marking_table_is_written_last(store, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(store, "quality", [QUALITY], of="this")
     assert rows_of(store, "quality", "this") == read_rows(store, "quality")
     assert rows_of(store, "quality", "that") is None
+    written = list[str]()
+    monkeypatch.setattr(store, "write_parquet", lambda path, rows: written.append(path.rsplit("/", 2)[1]))
+    write_together(store, {"quality": [QUALITY], "orderings": [ORDERING]}, "quality", "this")
+    assert written == ["metrics", "runs"]
+    with pytest.raises(BadTable, match="column surprise is not declared"):
+        write_together(store, {"quality": [QUALITY], "orderings": [ORDERING | {"surprise": 1}]}, "quality", "this")
+    assert written == ["metrics", "runs"]
 
 
 def test_quality(store: Store) -> None:
@@ -374,12 +363,6 @@ def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypa
     last = max(range(3), key=lambda i: paths[i].name)
     kept = query(load(store, database_path(store)).database, "select accuracy from quality").item()
     assert kept == (0.5, 0.6, 0.7)[last]
-
-
-def test_every_warehouse_column_has_a_meaning() -> None:
-    for name in WAREHOUSE_TABLES:
-        for column in schema(name).names:
-            assert TABLES[name].column(column).meaning
 
 
 def test_a_newer_result_under_the_same_conditions_replaces_the_older(small: Store) -> None:
