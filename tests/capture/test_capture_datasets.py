@@ -29,15 +29,6 @@ def test_shipped_data_sets(name):
     assert found == datasets.items(name, 3)
 
 
-def test_data_sets_joined_take_turns_until_the_last_has_ended(tmp_path):
-    path = jsonl(tmp_path / "a+b.jsonl", {"prompt": "x"}, {"prompt": "y"})  # a file of that name is one data set
-    (tmp_path / "t.txt").write_text("alone")
-    of = [i.prompt for i in datasets.items("math", 3)]
-    assert [i.prompt for i in datasets.items(path, 9)] == ["x", "y"]
-    assert [i.prompt for i in datasets.items(f"{tmp_path / 't.txt'}+math", 4)] == ["alone", *of]
-    assert [i.prompt for i in datasets.items("math + recall", 2)] == [of[0], datasets.items("recall", 1)[0].prompt]
-
-
 def test_records_give_prompt_continuation_and_answer(tmp_path):
     path = jsonl(
         tmp_path / "a.jsonl",
@@ -65,11 +56,17 @@ def test_records_give_prompt_continuation_and_answer(tmp_path):
     assert [i.prompt for i in datasets.items(path, 1, field="question")] == ["1+1?"]
 
 
-def test_parquet_and_text_files(tmp_path):
+def test_files_of_prompts_and_data_sets_joined(tmp_path):
     pq.write_table(pa.table({"text": ["a b", "c"], "n": [1, 2]}), tmp_path / "p.parquet")
     assert [i.prompt for i in datasets.items(str(tmp_path / "p.parquet"), 9)] == ["a b", "c"]
     (tmp_path / "t.txt").write_text("one\n\ntwo\n")
     assert [i.prompt for i in datasets.items(str(tmp_path / "t.txt"), 9)] == ["one\n\ntwo\n"]
+    path = jsonl(tmp_path / "a+b.jsonl", {"prompt": "x"}, {"prompt": "y"})  # a file of that name is one data set
+    (tmp_path / "t.txt").write_text("alone")
+    of = [i.prompt for i in datasets.items("math", 3)]
+    assert [i.prompt for i in datasets.items(path, 9)] == ["x", "y"]
+    assert [i.prompt for i in datasets.items(f"{tmp_path / 't.txt'}+math", 4)] == ["alone", *of]
+    assert [i.prompt for i in datasets.items("math + recall", 2)] == [of[0], datasets.items("recall", 1)[0].prompt]
 
 
 def test_bad_data_sets_name_the_remedy(tmp_path):

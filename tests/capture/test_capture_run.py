@@ -139,7 +139,7 @@ def test_a_sliding_window_names_the_positions_it_still_holds(model_folder, promp
         assert row["key_positions"] == list(range(row["position"] - 7, row["position"] + 1))
 
 
-def test_sampling_depends_on_seed_and_request_only(settings, store):
+def test_sampling_depends_on_seed_and_request_and_no_new_tokens_mean_prefill_only(settings, store):
     hot = dataclasses.replace(settings, temperature=1.0, top_p=0.9, top_k=50, tables=("tokens",))
     first = read(store, capture(hot, store))[1]["tokens"]
     fewer = read(store, capture(dataclasses.replace(hot, max_requests=2), store))[1]["tokens"]
@@ -147,6 +147,9 @@ def test_sampling_depends_on_seed_and_request_only(settings, store):
     ids = ["request_id", "position", "token_id"]
     assert first.filter(pl.col("request_id") < 2).select(ids).equals(fewer.select(ids))
     assert first["token_id"].to_list() != other["token_id"].to_list()
+    _, tables = read(store, capture(dataclasses.replace(settings, max_new_tokens=0), store))
+    assert set(tables["passes"]["kind"]) == {"prefill"}
+    assert tables["requests"]["n_output_tokens"].sum() == 0
 
 
 def test_teacher_forcing_follows_the_data_set(model_folder, tmp_path, store):
@@ -164,12 +167,6 @@ def test_teacher_forcing_follows_the_data_set(model_folder, tmp_path, store):
     forced = dataclasses.replace(base, dataset=str(document), max_prompt_tokens=10, max_new_tokens=5)
     _, tables = read(store, capture(forced, store))
     assert tokenizer.decode(tables["tokens"]["token_id"].to_list(), skip_special_tokens=True) == "abcdefghijklm"
-
-
-def test_no_new_tokens_means_prefill_only(settings, store):
-    _, tables = read(store, capture(dataclasses.replace(settings, max_new_tokens=0), store))
-    assert set(tables["passes"]["kind"]) == {"prefill"}
-    assert tables["requests"]["n_output_tokens"].sum() == 0
 
 
 def test_a_dense_model_gives_attention(model_folder, prompts, store):
@@ -251,20 +248,17 @@ def test_a_killed_and_resumed_capture_equals_an_uninterrupted_one(settings, tmp_
                     assert a.read() == b.read()
 
 
-def test_a_finished_capture_returns_at_once_and_other_settings_get_another_name(settings, store, monkeypatch):
-    trace_id = capture(settings, store)
-    assert trace_id.startswith("qwen3moe-prompts-")
-    assert plan.plan(dataclasses.replace(settings, max_new_tokens=5)).trace_id != trace_id
-    monkeypatch.setattr(models, "load", None)
-    assert capture(settings, store) == trace_id
-
-
-def test_progress_counts_to_the_end(settings, store):
+def test_a_finished_capture_returns_at_once_and_its_progress_counted_to_the_end(settings, store, monkeypatch):
     seen = []
     capture(settings, store, progress=seen.append)
     assert (seen[-1].done, seen[-1].total) == (5, 5)
     assert seen[-1].tokens_done == store.open(store.trace_ids()[0]).manifest.rows["tokens"]
     assert all(p.tokens_per_s > 0 and p.eta_s is not None for p in seen)
+    trace_id = capture(settings, store)
+    assert trace_id.startswith("qwen3moe-prompts-")
+    assert plan.plan(dataclasses.replace(settings, max_new_tokens=5)).trace_id != trace_id
+    monkeypatch.setattr(models, "load", None)
+    assert capture(settings, store) == trace_id
 
 
 # ------------------------------------------------------------------------------------------------------------- bad input

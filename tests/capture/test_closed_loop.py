@@ -344,15 +344,13 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, recall,
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-def test_families_that_cannot_be_rerouted_are_refused_in_one_line(tiny, monkeypatch):
+def test_what_cannot_be_rerouted_is_refused_in_one_line(tiny, monkeypatch):
     model = tiny["Qwen3Moe"]
     monkeypatch.delitem(FAMILIES, "Qwen3Moe")
     refuses("its score rule is not known", Sliced, model, SliceMoE(), 1000)
-
-
-def test_a_rule_without_weights_for_other_experts_is_refused_where_a_policy_reroutes(tiny):
     for system in (SliceMoE(ROUTERS["cache_prior"]()), SliceMoE(budget=BUDGETS["hard"]())):
         refuses("PhimoeForCausalLM: score rule sparsemixer weighs only the experts", Sliced, tiny["Phimoe"], system, 1000)
+    refuses("dense", Sliced, build("Llama"), SliceMoE(), 1000)
 
 
 @pytest.mark.parametrize(
@@ -371,10 +369,6 @@ def test_experts_that_are_a_list_of_modules_are_refused_in_one_line(make):
     before = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
     refuses("layer 0 keeps its experts in a way that is not known", make, model)
     assert [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()] == before
-
-
-def test_a_dense_model_is_refused_in_one_line():
-    refuses("dense", Sliced, build("Llama"), SliceMoE(), 1000)
 
 
 def test_slices_are_those_of_the_tape_geometry(tiny):

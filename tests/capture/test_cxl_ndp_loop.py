@@ -106,11 +106,14 @@ def test_gptq_replicas_are_those_whose_losses_the_tape_holds(made, family):
                 assert mse == pytest.approx(recorded_losses[1, index, bits - 1], rel=1e-4)
 
 
-def test_losses_of_another_model_are_refused(made):
+def test_losses_of_another_model_and_short_windows_are_refused(made):
     loaded, _, _ = made("Mixtral")
     _, tape, _ = made("GptOss")
     with pytest.raises(ValueError, match=r"not of this model; capture them with `tokentape capture --model .* --tables losses`"):
         ReplicaExperts(loaded, tape, "rtn")
+    _, tape, _ = made("Qwen3Moe")
+    with pytest.raises(ValueError, match="a prompt of at least 1 token and 2 to decode"):
+        replace(run_of(tape), decode_tokens=1)
 
 
 # -------------------------------------------------------------------------------------------------------------------- loop
@@ -234,12 +237,6 @@ def test_the_model_is_what_it_was(made, text):
         Placed(loaded.model, experts, MixedPrecision(9), run.losses).place(PlainText(loaded, text, run, 0).seen)
     assert {name: id(p) for name, p in loaded.model.named_parameters()} == before
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
-
-
-def test_windows_that_are_too_short_are_refused(made):
-    _, tape, _ = made("Qwen3Moe")
-    with pytest.raises(ValueError, match="a prompt of at least 1 token and 2 to decode"):
-        replace(run_of(tape), decode_tokens=1)
 
 
 def test_seen_without_a_prompt_ties_to_the_first_experts():

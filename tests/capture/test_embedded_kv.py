@@ -32,10 +32,16 @@ def lab(loaded):
     return Lab(loaded, 0, Cut(n_items=4, prompt_tokens=64, decode_tokens=40))
 
 
-def test_int16_bears_losses_that_destroy_halves(lab):
+def test_int16_bears_losses_that_destroy_halves_and_no_eviction_is_plain(lab, loaded):
     int16, fp16 = lab.flipped(BitRates.uniform(1e-3)), lab.flipped(BitRates.uniform(1e-4), "fp16")
     assert int16 < 1.06
     assert fp16 > 2
+    run = kv_run("full", {"prompt_tokens": 32, "decode_tokens": 24}, 2)
+    row = evaluate_inside(loaded, "code", run)
+    assert row["kl"] == pytest.approx(0, abs=1e-6)
+    assert row["acceptance"] == pytest.approx(1, abs=1e-4)
+    assert row["kv_bytes"] == 4 * 4 * 44.0 * 2 * 32 * 2  # layers, heads, mean tokens, K and V of 32, 16 bits
+    assert set(TABLES["quality"].columns) == set(row)
 
 
 def test_half_precision_fails_the_gate_of_fixed_point(loaded, lab):
@@ -51,15 +57,6 @@ def test_high_bits_and_high_scores_matter_more(lab):
     assert msb > lsb + 0.05
     hst, lst = (lab.flipped(BitRates(**{f"{g}_msb": 5e-3, f"{g}_lsb": 5e-3})) for g in ("hst", "lst"))
     assert hst > lst
-
-
-def test_no_eviction_is_the_plain_model(loaded, lab):
-    run = kv_run("full", {"prompt_tokens": 32, "decode_tokens": 24}, 2)
-    row = evaluate_inside(loaded, "code", run)
-    assert row["kl"] == pytest.approx(0, abs=1e-6)
-    assert row["acceptance"] == pytest.approx(1, abs=1e-4)
-    assert row["kv_bytes"] == 4 * 4 * 44.0 * 2 * 32 * 2  # layers, heads, mean tokens, K and V of 32, 16 bits
-    assert set(TABLES["quality"].columns) == set(row)
 
 
 def test_last_bigram_by_hand():

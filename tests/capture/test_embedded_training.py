@@ -36,7 +36,7 @@ def test_train_and_held_out_never_overlap():
     assert not kept & held
 
 
-def test_math_solutions_are_right():
+def test_texts_of_math_and_recall_are_right():
     for item in first(texts.math_items(True, 3), 300):
         for step in re.findall(r"(\d+)([-+*/])(\d+)=(\d+)", item.solution):
             a, op, b, result = int(step[0]), step[1], int(step[2]), int(step[3])
@@ -44,9 +44,6 @@ def test_math_solutions_are_right():
             assert op != "/" or a % b == 0
             assert max(a, b, result) <= 99
         assert item.solution.endswith(f"#### {item.answer}\n")
-
-
-def test_recall_answers_stand_in_the_passage_which_fits_400_tokens():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     lengths = []
     for item in first(texts.recall_items(True, 3), 100):
@@ -75,13 +72,10 @@ def batches():
         return Batches(Recipe(), AutoTokenizer.from_pretrained(SHIPPED))
 
 
-def test_a_batch_is_a_function_of_seed_step_and_level(batches):
+def test_batches_are_functions_of_their_step_and_ask_for_digits(batches):
     assert np.array_equal(batches.at(7, 2)[0], batches.at(7, 2)[0])
     assert not np.array_equal(batches.at(7, 2)[0], batches.at(8, 2)[0])
     assert [batches.at(0, level)[1] for level in (0, 3, 4, len(RECALL_LEVELS) - 1)] == [2, 2, 1, 1]
-
-
-def test_answers_are_the_value_digits_behind_the_question_mark(batches):
     rows, n_recall = batches.at(3, 1)
     row = rows[-n_recall]
     masked = batches.tokenizer.decode(row[batches.answers(row)])

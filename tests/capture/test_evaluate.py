@@ -74,14 +74,11 @@ def test_exact_match_counts_items_whose_answer_comes_out(model_folder, tmp_path,
     assert (row["accuracy"], row["n_items"], row["bits_per_byte"]) == (right / len(records), len(records), None)
 
 
-def test_answers_are_read_from_worked_and_short_continuations():
+def test_answers_are_read_from_continuations_and_half_of_them_missing_is_refused(model_folder, tmp_path):
     assert answer_in(" 12+30=42.\n#### 42\nQuestion:", True) == "42"
     assert answer_in("#### -1,024", True) == "-1024"
     assert answer_in("no mark 42", True) is None
     assert answer_in("73\nabc=", False) == "73"
-
-
-def test_a_data_set_with_half_its_answers_missing_is_refused(model_folder, tmp_path):
     path = tmp_path / "h.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c"}\n')
     with pytest.raises(ValueError, match="1 of 2 items have no answer"):

@@ -91,8 +91,17 @@ def test_a_multimodal_model_is_recorded_through_its_text_model():
     assert (geometry.moe_layers, geometry.n_experts, geometry.top_k) == ((0, 1, 2, 3), 8, 3)
 
 
-def test_a_model_that_generates_nothing_is_refused():
+def test_what_has_no_routing_is_refused_by_layer(models):
     refuses("'openai_privacy_filter' generates no text", auto_class, hf.OpenAIPrivacyFilterConfig())
+    with pytest.raises(ValueError, match="LongcatFlashTopkRouter of layer 0 chooses among 12 experts, but 8 have weights"):
+        measure.geometry(build_tiny("longcat_flash", zero_expert_num=4))
+    refuses("dense model", RoutingCapture, models["Llama"])
+    model = StrangeModel(three)
+    del model.layers[0]["gate"]
+    refuses(r"layer 0: ModuleDict .* holds experts but no router beside them", find_blocks, model)
+    model = StrangeModel(three)
+    model.layers[0] = nn.ModuleDict({"first": model.layers[0], "second": StrangeModel(three).layers[0]})
+    refuses("layer 0 has two routers", find_blocks, model)
 
 
 def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
@@ -100,11 +109,6 @@ def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
     assert (rule, params["token_layers"]) == ("sqrtsoftplus_bias_groups", [0, 1, 2])
     assert measure.geometry(others["deepseek_v4"]).moe_layers == (0, 1, 2, 3)
     refuses("experts of layer 0 follow from the token id", topk_from_scores, np.zeros((1, 8)), rule, params, 0)
-
-
-def test_experts_without_weights_are_refused_by_layer():
-    with pytest.raises(ValueError, match="LongcatFlashTopkRouter of layer 0 chooses among 12 experts, but 8 have weights"):
-        measure.geometry(build_tiny("longcat_flash", zero_expert_num=4))
 
 
 @pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr"])
@@ -285,22 +289,6 @@ def test_a_layer_that_chooses_twice_in_a_pass_is_refused():
         model(torch.randn(5, 4))
         model(torch.randn(5, 4))
         refuses("2 router calls in a pass over 1 MoE layers", routing.take)
-
-
-def test_a_dense_model_has_no_routing(models):
-    refuses("dense model", RoutingCapture, models["Llama"])
-
-
-def test_experts_without_a_router_beside_them_are_refused_by_layer():
-    model = StrangeModel(three)
-    del model.layers[0]["gate"]
-    refuses(r"layer 0: ModuleDict .* holds experts but no router beside them", find_blocks, model)
-
-
-def test_two_choices_of_experts_in_a_layer_are_refused_by_layer():
-    model = StrangeModel(three)
-    model.layers[0] = nn.ModuleDict({"first": model.layers[0], "second": StrangeModel(three).layers[0]})
-    refuses("layer 0 has two routers", find_blocks, model)
 
 
 def test_a_model_whose_layers_are_not_those_of_its_config_is_refused_by_layer():

@@ -52,11 +52,15 @@ def test_vllm_round_trip(store: Store, tmp_path: Path) -> None:
     assert len(requests["prompt_sha256"][0]) == 64
 
 
-def test_vllm_without_token_ids(store: Store, tmp_path: Path) -> None:
+def test_arrays_without_token_ids_or_of_a_smaller_top_k(store: Store, tmp_path: Path) -> None:
     tape = store.open(import_vllm(*save(tmp_path, arrays()), store))
     assert tape.read("tokens")["token_id"].null_count() == P + G
     assert tape.read("requests")["prompt_sha256"][0] is None
     assert tape.read("requests")["n_output_tokens"][0] == G + 1  # the last one is no pass's input
+    content = {name: ids[:, :, :3] for name, ids in arrays().items()}
+    tape = store.open(import_vllm(*save(tmp_path, content), store))
+    assert tape.geometry.top_k == 3
+    assert tape.manifest.flags == {"top_k_override": {"recorded": 3, "model": 4}}
 
 
 @pytest.mark.parametrize("with_tokens", [True, False])
@@ -68,13 +72,6 @@ def test_vllm_row_of_the_last_token_is_dropped(with_tokens: bool, store: Store, 
     tape = store.open(import_vllm(*save(tmp_path, content), store))
     assert tape.manifest.rows["tokens"] == P + G
     assert list(tape.manifest.flags) == ["last_row_dropped"]
-
-
-def test_vllm_top_k_is_the_array_s(store: Store, tmp_path: Path) -> None:
-    content = {name: ids[:, :, :3] for name, ids in arrays().items()}
-    tape = store.open(import_vllm(*save(tmp_path, content), store))
-    assert tape.geometry.top_k == 3
-    assert tape.manifest.flags == {"top_k_override": {"recorded": 3, "model": 4}}
 
 
 def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:

@@ -171,21 +171,17 @@ def test_widths_come_from_the_model_that_is_named(store: Store, tmp_path: Path) 
         import_bigmoe(TINY, store, model=path)
 
 
-def test_import_is_idempotent(store: Store, tmp_path: Path) -> None:
+def test_an_import_is_idempotent_and_starts_over_where_it_was_interrupted(store: Store, tmp_path: Path) -> None:
     trace_id = import_bigmoe(TINY, store)
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()}
     assert import_bigmoe(TINY, store) == trace_id
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.rglob("*") if p.is_file()} == before
-    changed = tmp_path / "tiny.route.csv"
-    changed.write_text(TINY.read_text().replace("tiny-moe", "other-moe"))
-    assert import_bigmoe(changed, store) != trace_id
-
-
-def test_an_interrupted_import_starts_over(store: Store) -> None:
-    trace_id = import_bigmoe(TINY, store)
     store.fs.rm(store.trace_path(trace_id, "manifest.json"))
     assert import_bigmoe(TINY, store) == trace_id
     assert store.trace_ids() == [trace_id]
+    changed = tmp_path / "tiny.route.csv"
+    changed.write_text(TINY.read_text().replace("tiny-moe", "other-moe"))
+    assert import_bigmoe(changed, store) != trace_id
 
 
 TRACE = tiny_trace()
@@ -234,11 +230,11 @@ def test_bad_traces_leave_the_store_unchanged(name: str, store: Store, tmp_path:
         import_bigmoe(path, store)
 
 
-def test_a_missing_file_is_named(store: Store, tmp_path: Path) -> None:
+def test_a_missing_file_is_named_and_a_failed_write_leaves_no_tape(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuses(r"nothing\.csv", import_bigmoe, tmp_path / "nothing.csv", store, error=FileNotFoundError)
 
-
-def test_a_failed_write_leaves_no_tape(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: str, data: bytes) -> None:
         raise OSError(28, "no space left")
 
@@ -260,15 +256,12 @@ def test_contamination_flags(store: Store, tmp_path: Path) -> None:
     assert "duplicate_prompts" not in flags  # the prompts have different lengths
 
 
-def test_duplicate_prompts_are_found_by_routing(store: Store, tmp_path: Path) -> None:
+def test_prompts_that_are_split_or_given_twice(store: Store, tmp_path: Path) -> None:
     turn_0 = [line for line in BODY if line.startswith("0,")]
     path = tmp_path / "twice.csv"
     path.write_text("".join(HEAD + turn_0 + ["1" + line[1:] for line in turn_0]))
     assert store.open(import_bigmoe(path, store)).manifest.flags["duplicate_prompts"] == 1
-
-
-def test_a_split_prompt_is_several_passes(store: Store, tmp_path: Path) -> None:
-    """An engine with a small batch runs all layers for the first part of a prompt, then for the rest."""
+    # An engine with a small batch runs all layers for the first part of a prompt, then for the rest.
     prefill = [line for line in BODY if line.startswith("0,0,") and line.split(",")[3] != "2"]
     by_part = sorted(prefill, key=lambda line: int(line.split(",")[2]) >= 3)  # stable: layer-major within each part
     path = tmp_path / "split.csv"

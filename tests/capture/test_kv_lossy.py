@@ -95,11 +95,13 @@ def test_high_scores_are_those_of_at_least_the_median_of_the_tokens_held():
         assert of.tolist() == (row & (ranks >= np.median(ranks[row]))).tolist()
 
 
-def test_later_values_saturate_at_the_prompts_range():
+def test_later_values_saturate_at_the_prompts_range_and_unknown_words_are_refused():
     leaking = Leaking()
     leaking.write(torch.tensor([[[[1.0, -2.0]]]]), (0, "keys"), True)
     (high,) = leaking.write(torch.tensor([[[[9.0, -1.0]]]]), (0, "keys"), False)
     assert high.flatten().tolist() == pytest.approx([1.25, -1.0], rel=1e-3)
+    with pytest.raises(ValueError, match="int16, int16-twos, fp16"):
+        Leaking(word="int8")
 
 
 def test_four_bits_after_a_rotation_are_near_and_counted(tiny):
@@ -110,11 +112,6 @@ def test_four_bits_after_a_rotation_are_near_and_counted(tiny):
     for loop in loops:
         generate(tiny["Qwen3Moe"], requests(), loop)
     assert loops[1].measured["kv_bytes"] == loops[0].measured["kv_bytes"] * (4 + 20 / 8) / 16
-
-
-def test_an_unknown_word_is_refused():
-    with pytest.raises(ValueError, match="int16, int16-twos, fp16"):
-        Leaking(word="int8")
 
 
 def run(model, pieces):

@@ -86,7 +86,7 @@ def test_a_refit_is_least_squares_with_damping_as_rows_of_its_own(monkeypatch):
     np.testing.assert_allclose(expected, bare, atol=1e-4)
 
 
-def test_a_refit_to_unchanged_inputs_and_of_inputs_never_active_is_the_matrix_itself():
+def test_a_refit_makes_good_what_a_map_did_and_leaves_unchanged_inputs():
     w, x = drawn(0, 5, 16), drawn(1, 60, 16)
     assert torch.equal(Gptq(x).refitted(w, x), w)
     dead = x.clone()
@@ -95,9 +95,6 @@ def test_a_refit_to_unchanged_inputs_and_of_inputs_never_active_is_the_matrix_it
     few = drawn(2, 4, 16)  # rows that leave most directions unseen do not shrink the matrix there
     unseen = torch.linalg.svd(few).Vh[4:].T
     assert torch.allclose(Gptq(few).refitted(w, x[:4]) @ unseen, w @ unseen, atol=1e-4)
-
-
-def test_a_refit_makes_good_what_a_linear_map_of_the_inputs_did():
     w, x = drawn(0, 5, 16), drawn(1, 200, 16)
     seen = x @ (torch.eye(16) + 0.3 * drawn(2, 16, 16) / 4)
     before, after = ((seen @ made.T - x @ w.T).square().mean() for made in (w, Gptq(seen).refitted(w, x)))
@@ -340,13 +337,10 @@ def test_settings_that_do_not_fit(settings, change, message):
     refuses(message, replace, settings, **change)
 
 
-def test_dense_models_have_no_losses(settings, store, model_folder):
+def test_dense_models_and_tables_of_other_quantisers_have_no_losses(settings, store, model_folder, captured):
     with pytest.raises(ValueError, match="is a dense model without experts: there are no losses to record"):
         capture(replace(settings, model=model_folder("Llama")), store)
     assert not store.trace_ids()
     assert not store.unfinished_ids()
-
-
-def test_a_table_that_does_not_fit_is_named(captured):
     store, trace_id, _ = captured
     refuses("holds no losses of awq; it has gptq, rtn", loss_table, store.open(trace_id), "awq", error=BadTape)

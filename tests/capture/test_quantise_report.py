@@ -60,15 +60,12 @@ def test_rows_are_what_direct_calculation_gives(checkpoint: str, device: str | N
     assert report(checkpoint, pairs) == [row for row in report(checkpoint, pairs, by="layer") if row.tensors == "all"]
 
 
-def test_sizes_are_those_of_the_paper_and_of_the_tape_geometry() -> None:
+def test_sizes_are_those_of_the_paper_of_equal_widths_and_of_schemes_that_do_not_nest() -> None:
     n_weights = 3 * 2048 * 1408  # DeepSeek-V2-Lite and Qwen1.5-MoE, SliceMoE specification, section 2
     assert stored_bytes(n_weights, n_weights // 32, MAT(8, 4), SCHEMES["amat"]) == (5_136_384, 4_325_376)
     assert stored_bytes(n_weights, n_weights // 32, MAT(4, 2), SCHEMES["amat"]) == (2_973_696, 2_162_688)
     for pair in (MAT(8, 4), MAT(6, 3), MAT(8, 1)):
         assert stored_bytes(n_weights, n_weights // 32, pair, SCHEMES["amat"]) == slice_bytes(n_weights, pair.high, pair.low)
-
-
-def test_sizes_of_equal_widths_and_of_schemes_that_do_not_nest() -> None:
     for name, high in (("amat", 100 + 12), ("trunc_sym", 100 + 8)):
         assert stored_bytes(100, 4, MAT(8, 8), SCHEMES[name]) == (high, 0)
     assert stored_bytes(100, 4, MAT(8, 4), SCHEMES["base_asym"]) == (50 + 12, 100 + 12)

@@ -57,15 +57,12 @@ def test_azure_2024_with_a_time_zone_and_whole_seconds(tmp_path: Path, store: St
     assert arrivals == pytest.approx([0, 0.99007, 2.49007, 2.99007], abs=1e-9)
 
 
-def test_any_csv_by_its_columns_in_any_order(tmp_path: Path, store: Store) -> None:
+def test_any_csv_by_its_columns_each_one_thing(tmp_path: Path, store: Store) -> None:
     path = written(tmp_path, "mine.csv", "out,when,in\n3,12.5,30\n4,10,40\n")
     table = store.open(import_requests(path, store, Form(("when", "in", "out")), dataset="mine")).read("requests")
     assert table["arrival_s"].to_list() == [0.0, 2.5]
     assert table["n_output_tokens"].to_list() == [4, 3]
     assert table["dataset"].to_list() == ["mine"] * 2
-
-
-def test_a_column_is_one_thing(tmp_path: Path, store: Store) -> None:
     path = written(tmp_path, "mine.csv", "at,out\n0,5\n")
     with pytest.raises(ValueError, match=r"mine\.csv: column out cannot be two of arrival, prompt and output"):
         import_requests(path, store, Form(("at", "out", "out")))

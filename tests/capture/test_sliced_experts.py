@@ -113,7 +113,7 @@ def test_flags_reach_the_experts_through_the_whole_model(tiny, name):
     assert (low - high).abs().max() > 1e-3
 
 
-def test_equal_widths_have_equal_halves(tiny):
+def test_equal_widths_have_equal_halves_and_half_precision_stays(tiny):
     model, ids = tiny["Qwen3Moe"], prompt(6)
     with SlicedExperts(model, MAT(4, 4)) as experts:
         for module in experts_of(model).values():
@@ -121,6 +121,11 @@ def test_equal_widths_have_equal_halves(tiny):
         high = logits(model, ids)
         experts.copy_of = dict.fromkeys(experts_of(model), torch.ones(6, 3, dtype=torch.bool))
         assert torch.equal(high, logits(model, ids))
+    model = build("Qwen3Moe").to(torch.bfloat16)
+    with SlicedExperts(model, MAT(8, 4)):
+        module = experts_of(model)[0]
+        assert module.gate_up_proj.dtype == torch.bfloat16
+        assert torch.isfinite(logits(model, prompt(5)).float()).all()
 
 
 def raise_with_flags_left(experts):
@@ -161,11 +166,3 @@ def test_an_unknown_scheme_is_refused_and_leaves_no_trace(tiny):
     with pytest.raises(ValueError, match="unknown scheme 'floor'"), SlicedExperts(tiny["Qwen3Moe"], MAT42, "floor"):
         pass
     assert state_of(tiny["Qwen3Moe"]) == before
-
-
-def test_half_precision_weights_keep_their_dtype():
-    model = build("Qwen3Moe").to(torch.bfloat16)
-    with SlicedExperts(model, MAT(8, 4)):
-        module = experts_of(model)[0]
-        assert module.gate_up_proj.dtype == torch.bfloat16
-        assert torch.isfinite(logits(model, prompt(5)).float()).all()

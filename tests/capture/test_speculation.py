@@ -192,11 +192,16 @@ def test_the_live_chi_square_sees_a_wrong_acceptance(embedded, monkeypatch):
     assert sampled_p_value(embedded, SAMPLED[0], 120) < 1e-6
 
 
-def test_the_same_seed_gives_the_same_output(embedded):
+def test_the_same_seed_gives_the_same_output_and_the_model_stays_as_it_was(embedded):
     request = Request(0, tuple(embedded.tokenizer("class A:")["input_ids"]), 12, seed=5)
     settings = DraftSettings(width=2)
     first, again = (run(embedded, [request], settings, Sampling(1.0))[0][0].output_ids for _ in range(2))
     assert first == again
+    before = {name: tensor.clone() for name, tensor in embedded.model.state_dict().items()}
+    request = Request(0, tuple(embedded.tokenizer("x = 1")["input_ids"]), 4)
+    for scheme, static in product(("lsb_aug", "trunc_sym", "amat"), ("slices", "full")):
+        run(embedded, [request], DraftSettings(scheme=scheme, static=static))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in embedded.model.state_dict().items())
 
 
 def test_a_small_model_drafts_and_its_own_cache_follows(embedded):
@@ -224,7 +229,7 @@ def test_ngrams_of_text_without_repeats_gain_nothing_and_change_nothing():
     assert rounds[0].n_accepted == 0
 
 
-def test_a_stop_token_inside_the_accepted_path_ends_the_request(embedded):
+def test_a_stop_token_ends_a_request_and_no_room_for_a_draft_is_clipped(embedded):
     request = Request(0, tuple(embedded.tokenizer("The quick brown")["input_ids"]), 25)
     [plain] = decode(embedded.model, [request], GREEDY, frozenset(), 0)
     stop = frozenset([plain.output_ids[7]])
@@ -233,9 +238,6 @@ def test_a_stop_token_inside_the_accepted_path_ends_the_request(embedded):
     assert outcome.output_ids == expected.output_ids
     assert sum(len(r.committed) for r in rounds) + 1 == len(outcome.output_ids)
     assert not any(r.is_clipped for r in rounds[:-1])
-
-
-def test_no_room_for_a_draft_is_marked_as_clipped(embedded):
     requests = [Request(i, tuple(embedded.tokenizer("x = 1")["input_ids"]), n) for i, n in enumerate((0, 1, 2, 3))]
     outcomes, rounds = run(embedded, requests, DraftSettings())
     assert [len(o.output_ids) for o in outcomes] == [0, 1, 2, 3]
@@ -274,14 +276,6 @@ def test_pools_hold_what_the_batch_shares(embedded):
         hot = mine[0].pools.hotness
         fed = sum(sum(d < r.draft.shape.depth for d in r.draft.depths) for r in mine if r.draft.n)
         assert (hot.sum(axis=1) == top_k * fed).all()
-
-
-def test_every_pair_of_schemes_and_statics_leaves_the_model_as_it_was(embedded):
-    before = {name: tensor.clone() for name, tensor in embedded.model.state_dict().items()}
-    request = Request(0, tuple(embedded.tokenizer("x = 1")["input_ids"]), 4)
-    for scheme, static in product(("lsb_aug", "trunc_sym", "amat"), ("slices", "full")):
-        run(embedded, [request], DraftSettings(scheme=scheme, static=static))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in embedded.model.state_dict().items())
 
 
 class Head(Drafter):

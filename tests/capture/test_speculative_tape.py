@@ -171,7 +171,7 @@ def test_a_resumed_capture_writes_the_same_bytes(settings, store, tmp_path, monk
     assert {p.relative_to(tmp_path): p.read_bytes() for p in (tmp_path / "store").rglob("*.parquet")} == whole
 
 
-def test_a_dense_model_with_ngrams_has_rounds_without_layers(model_folder, prompts, store):
+def test_a_dense_model_has_no_elastic_draft_and_no_layers_with_ngrams(model_folder, prompts, store):
     settings = CaptureSettings(
         model_folder("Llama"), prompts, ("tokens",), 3, max_prompt_tokens=20, max_new_tokens=8, speculation=DraftSettings("ngram")
     )
@@ -179,6 +179,9 @@ def test_a_dense_model_with_ngrams_has_rounds_without_layers(model_folder, promp
     assert tape.manifest.tables == ("requests", "tokens", "passes", "acceptance", "rounds")
     assert tables["rounds"]["layer"].null_count() == len(tables["rounds"])
     assert set(tables["passes"]["kind"]) == {"prefill", "verify"}
+    lengths = {"max_prompt_tokens": 20, "max_new_tokens": 8}
+    settings = CaptureSettings(model_folder("Llama"), prompts, ("tokens",), **lengths, speculation=DraftSettings())
+    refuses("dense model", capture, settings, store)
 
 
 def test_the_estimate_is_an_upper_bound(settings, store):
@@ -202,12 +205,6 @@ def test_ordinary_settings_and_names_know_nothing_of_drafts(settings):
 )
 def test_settings_that_do_not_go_together(settings, values, words):
     refuses(words, dataclasses.replace, settings, **values)
-
-
-def test_a_dense_model_has_no_elastic_draft(model_folder, prompts, store):
-    lengths = {"max_prompt_tokens": 20, "max_new_tokens": 8}
-    settings = CaptureSettings(model_folder("Llama"), prompts, ("tokens",), **lengths, speculation=DraftSettings())
-    refuses("dense model", capture, settings, store)
 
 
 def test_a_small_model_whose_context_is_too_short_is_refused(model_folder, prompts, tmp_path):

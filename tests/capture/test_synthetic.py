@@ -114,15 +114,12 @@ def test_lru_misses_stay_within_the_bar_of_the_anchor(name: str) -> None:
     assert np.std(missed) < 0.02
 
 
-def test_a_tape_without_popularity_or_drift_misses_like_uniform_draws() -> None:
+def test_bisection_finds_what_made_the_misses_and_uniform_draws_miss_half() -> None:
     geometry = geometry_of(DEEPSEEK)
     flat = dataclasses.replace(profiles.default_generator(), sd_b=0.0, rho=0.0)
     missed = calibrate.lru_miss_frac(flat, geometry, [0, 1], Length(200, 300))
     assert missed == pytest.approx(0.5, abs=0.01)  # half of the experts are resident, whichever they are
     assert missed > calibrate.lru_miss_frac(dataclasses.replace(flat, rho=0.6), geometry, [0, 1], Length(200, 300)) + 0.005
-
-
-def test_bisection_finds_the_parameter_that_made_the_misses() -> None:
     geometry, seeds, length = geometry_of("mixtral-8x7b"), [0], Length(60, 200)
     generator = profiles.default_generator()
     aim = calibrate.lru_miss_frac(dataclasses.replace(generator, sd_b=0.6), geometry, seeds, length)

@@ -48,13 +48,10 @@ def test_a_tape_equals_its_rows_one_by_one(seed, weight):
     assert (counts.sum(axis=2) == found.n_decode[:, None] * 2).all()
 
 
-def test_prompts_alone_decode_nothing():
+def test_prompts_alone_decode_nothing_and_ids_without_weights_count():
     found = read(make_tables(0, decodes=(0, 0, 0)))
     assert found.decode_ids.shape == (3, 0, 2, 2)
     assert not found.decode_counts().any()
-
-
-def test_ids_without_weights_count():
     passes, routing, scores = make_tables()
     found = read((passes, routing.with_columns(gate_weights=pl.lit(None, pl.List(pl.Float32))), scores))
     assert np.array_equal(found.prefill_counts, make_routing().prefill_counts)
@@ -78,21 +75,11 @@ def test_what_is_refused():
     refuses("unknown", read, (passes, routing, scores), weight_source="logits")
 
 
-def test_another_models_tape_is_refused_with_both_values():
+def test_tapes_of_one_model_join_and_another_models_is_refused():
     routing = make_routing()
     routing.refuse_other_model(6, 2, "Tiny")
     refuses("over 6 experts per layer, Mixtral has 8", routing.refuse_other_model, 8, 2, "Mixtral")
     refuses("over 2 experts per token, OLMoE has 8", routing.refuse_other_model, 6, 8, "OLMoE")
-
-
-def test_batches_are_in_tape_order_and_whole():
-    assert in_batches(7, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert in_batches(2, 1).tolist() == [[0], [1]]
-    for wrong in ((2, 3), (2, 0)):
-        refuses("batch", in_batches, *wrong)
-
-
-def test_tapes_of_one_model_join_and_others_do_not():
     first, second = make_routing(0), make_routing(1, prompts=(4, 6), decodes=(9, 1))
     both = joined([first, second])
     assert both.n_steps == 9
@@ -101,6 +88,13 @@ def test_tapes_of_one_model_join_and_others_do_not():
     assert both.request_ids.tolist() == [0, 1, 2, 3, 4]
     refuses(r"MoE layers \(1, 2\), test has \(1, 3\)", joined, [first, replace(second, layers=(1, 2))])
     refuses("experts per layer", joined, [first, replace(second, prefill_counts=second.prefill_counts[..., :5])])
+
+
+def test_batches_are_in_tape_order_and_whole():
+    assert in_batches(7, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert in_batches(2, 1).tolist() == [[0], [1]]
+    for wrong in ((2, 3), (2, 0)):
+        refuses("batch", in_batches, *wrong)
 
 
 def test_groups_see_the_sums_of_their_members():

@@ -89,10 +89,15 @@ def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, co
     assert in_hb == pytest.approx(gib * GIB)
 
 
-def test_the_reference_does_not_depend_on_the_scheme():
+def test_forms_of_acceptance_and_a_reference_that_no_scheme_moves():
     for model in MODELS:
         found = run(*(point(model, scheme, batch=4) for scheme in SCHEMES))
         assert np.ptp(found.xpu_s) == 0.0
+    d = np.full(3, 8.0)
+    assert FORMS["linear"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 4.0, 8.0])
+    assert FORMS["chain"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 1.0 - 0.5**8, 8.0])
+    linear, chain = (run(point(QWEN, accepted_form=form)) for form in ("linear", "chain"))
+    assert chain.phi_sd[0] < linear.phi_sd[0]
 
 
 def test_more_hits_help_until_hb_is_the_slower_tier():
@@ -117,43 +122,32 @@ def test_acceptance_moves_speculation_in_proportion(scheme):
     assert found.phi_sd / found.phi_sd[0] == pytest.approx([1 + 8 * alpha for alpha in alphas])
 
 
-def test_forms_of_acceptance():
-    d = np.full(3, 8.0)
-    assert FORMS["linear"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 4.0, 8.0])
-    assert FORMS["chain"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 1.0 - 0.5**8, 8.0])
-    linear, chain = (run(point(QWEN, accepted_form=form)) for form in ("linear", "chain"))
-    assert chain.phi_sd[0] < linear.phi_sd[0]
-
-
-def test_withheld_values_are_none_and_a_missing_alpha_is_refused():
+def test_impossible_constants_are_refused_and_withheld_values_are_none():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
     assert TABLE.filter(~IS_OPEN)["published_ar"][0] is None
     alpha["value"] = None
     refuses("alpha is an input and has no value", cells, rows)
     refuses("no claim of alpha", cells, [row for row in rows if row is not alpha])
+    refuses("verify_tokens is 0", Speculation, verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
+    refuses("exponent must be between 0 and 16", run, point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
+    refuses("no points", arrays, point(QWEN).head(0))
 
 
-def test_no_room_for_experts():
+def test_nothing_some_or_everything_fits():
     """Nothing is resident: no hits, and no 0 to the power of 0."""
     found = run(*(point(QWEN, hit_model=law, batch=4) for law in HIT_LAWS), machine=machine(1.5))
     assert found.mapping.resident_bytes.tolist() == [0.0] * 3
     assert not found.ar.hit_frac.any()
     assert not found.verify.hit_frac.any()
     assert not found.draft.experts.any()
-
-
-def test_everything_fits():
-    """Then AR takes all bytes from HB, at most at the two memories' ratio; slices still leave half to EXT."""
+    # Then AR takes all bytes from HB, at most at the two memories' ratio; slices still leave half to EXT.
     found = run(*(point(GPT, hit_model=law) for law in HIT_LAWS), machine=machine(64.0))
     assert found.mapping.share.tolist() == [1.0] * 3
     assert found.ar.hit_frac == pytest.approx(1.0)
     assert found.phi_ar == pytest.approx(rate(SETUP.machines["8"], "hb") / rate(SETUP.machines["8"], "ext"))
     assert run(point(QWEN), machine=machine(64.0)).verify.hit_frac == pytest.approx(0.5)
-
-
-def test_fewer_slots_than_a_token_needs():
-    """EAGLE's head leaves GPT-OSS fewer than k experts per layer at 4 GB: the bound binds already at batch 1."""
+    # EAGLE's head leaves GPT-OSS fewer than k experts per layer at 4 GB: the bound binds already at batch 1.
     bound, law = run(*(point(GPT, "EAGLE3", 4, 1, hit_model=law) for law in ("physical", "paper_law"))).ar.hit_frac
     slots = map_bytes(arrays(point(GPT, "EAGLE3", 4, 1))).share[0] * 32
     assert slots < 4
@@ -187,9 +181,3 @@ def test_impossible_points_are_refused(changed, message):
 @pytest.mark.parametrize("wrong", [{"beta": 0.0}, {"beta": 1.5}], ids=str)
 def test_impossible_laws_are_refused(wrong):
     refuses("it must be", ModelLaw, exponent=1.0, **wrong)
-
-
-def test_impossible_constants_are_refused():
-    refuses("verify_tokens is 0", Speculation, verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
-    refuses("exponent must be between 0 and 16", run, point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
-    refuses("no points", arrays, point(QWEN).head(0))

@@ -88,7 +88,7 @@ def test_a_band_holds_its_nominal_end_beside_prompts_too(machine, prompt):
     assert seconds.low[0] <= seconds.value[0] <= seconds.high[0]
 
 
-def test_two_devices_share_the_work_and_talk():
+def test_two_devices_share_the_work_and_lose_by_a_slow_link():
     g = load("mixtral-8x7b").geometry
     one, two = (estimate(g, machine, Load(batch=16, context_tokens=1000), 8.0, FITS) for machine in (H100, H100X2))
     reduced = two.operations().filter(operation="all-reduce")["bytes"].to_list()
@@ -97,26 +97,27 @@ def test_two_devices_share_the_work_and_talk():
     assert on_engine == pytest.approx(alone / 2)
     assert total(two, "seconds") < total(one, "seconds")
     assert "all-reduce" not in set(one.operations()["operation"])
-
-
-def test_a_slow_link_loses_to_one_device():
-    """A machine of two whose link is slow loses to one device at a small batch."""
+    # A machine of two whose link is slow loses to one device at a small batch.
     slow = {name: replace(link, peak_bytes_per_s=exact(1e6, "made up")) for name, link in H100X2.links.items()}
     g = load("qwen3-30b-a3b").geometry
     work = (Load(batch=1, context_tokens=100), 8.0, FITS)
     assert total(estimate(g, replace(H100X2, links=slow), *work), "seconds") > total(estimate(g, H100, *work), "seconds")
 
 
-def test_fitted_times_are_the_operator_models():
+def test_fitted_times_are_the_operator_models_whatever_a_machine_computes_in():
     g = load("qwen3-30b-a3b").geometry
     made = estimate(g, H100, Load(batch=16, context_tokens=4096), 82.4, FITS)
     product = made.operations().filter(operation="query, key, value")
     shapes = {"m": np.array([16]), "n": np.array([(32 + 2 * 4) * 128]), "k": np.array([2048])}
     assert product["seconds"][0] == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
     assert made.outside == ("output head: n 151936 outside 32 to 65536",)
+    load_, machines = Load(batch=0, context_tokens=1, prompt_tokens=999), (H100, replace(H100, dtype="fp8"))
+    made = [estimate(load("llama-3-8b").geometry, of, load_, 0.0, FITS, "fp8").operations() for of in machines]
+    at = {"operation": "query, key, value"}
+    assert made[0].filter(**at)["seconds"].to_list() == made[1].filter(**at)["seconds"].to_list()
 
 
-def test_copies_of_heads_and_of_weights_are_held():
+def test_replicas_hold_their_copies_and_take_whole_rows():
     """Eight GPUs keep each of four KV heads twice; replicas have one copy of the heads, and all weights but the experts each."""
     g, eight = load("qwen3-30b-a3b").geometry, load_machine("h100x8")
     (shared,) = estimate(g, eight, Load(batch=900, context_tokens=4096), 128.0).outside
@@ -124,17 +125,7 @@ def test_copies_of_heads_and_of_weights_are_held():
     replicas = replace(eight, data_parallel=8, expert_parallel=True)
     (apart,) = estimate(g, replicas, Load(batch=1600, context_tokens=4096), 128.0).outside
     assert apart.endswith("weights outside the experts 24.7 GB, experts 58 GB, keys and values 644 GB")
-
-
-def test_fitted_fp8_products_take_as_long_whatever_a_machine_computes_in():
-    load_, machines = Load(batch=0, context_tokens=1, prompt_tokens=999), (H100, replace(H100, dtype="fp8"))
-    made = [estimate(load("llama-3-8b").geometry, of, load_, 0.0, FITS, "fp8").operations() for of in machines]
-    at = {"operation": "query, key, value"}
-    assert made[0].filter(**at)["seconds"].to_list() == made[1].filter(**at)["seconds"].to_list()
-
-
-def test_a_replica_with_a_request_takes_a_whole_row():
-    """One request on eight replicas: each product is as long as with a request on every one of them."""
+    # One request on eight replicas: each product is as long as with a request on every one of them.
     g, replicas = load("qwen3-30b-a3b").geometry, replace(load_machine("h100x8"), data_parallel=8, expert_parallel=True)
     one, eight = (estimate(g, replicas, Load(batch=n, context_tokens=9), 8.0, FITS).operations() for n in (1, 8))
     for name in ("query, key, value", "output head"):

@@ -228,10 +228,15 @@ def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recen
         assert expected != listed.metrics["n_hits"].value
 
 
-def test_hits_first_is_refused_where_it_cannot_be():
+def test_capacities_that_cannot_work_and_hits_first_are_refused():
     refuses("serial lookups take list-order", Semantics, "global", lookup="serial", recency="hits-first")
     with pytest.raises(ValueError, match="holds for recency list-order only; leave lru_curve out"):
         replay_all_capacities(make_trace(), Semantics("global", recency="hits-first"))
+    trace = make_trace()
+    refuses("below one expert", replay, trace, CACHES["lru"](), None, Semantics("global"), 10)
+    one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
+    refuses("below top-k = 2", replay, trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
+    refuses("unknown expert format 'int5'", replay, trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
 
 
 def decode_like_keys(seed, n_tokens=3000, n_layers=6, n_experts=32, k=4, sticky=0.5):
@@ -353,14 +358,6 @@ def test_bad_capacities_are_named(text, message):
     refuses(message, parse_capacity, text, GEOMETRY, "fp16")
 
 
-def test_capacities_that_cannot_work_are_refused():
-    trace = make_trace()
-    refuses("below one expert", replay, trace, CACHES["lru"](), None, Semantics("global"), 10)
-    one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
-    refuses("below top-k = 2", replay, trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
-    refuses("unknown expert format 'int5'", replay, trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
-
-
 def test_static_sees_no_profile_before_its_window_has_passed():
     trace = make_trace(seed=5, n_requests=1, n_prompt=4, n_decode=100)
     semantics, size = Semantics("global"), trace.geometry.expert_bytes("fp16")[0]
@@ -388,7 +385,7 @@ def test_static_counts_its_share_of_the_events_to_the_last_of_them(frac):
     assert cache.profile.tolist() == [np.count_nonzero(counted == key) for key in range(trace.n_keys)]
 
 
-def test_fetches_do_not_depend_on_the_lookup_rule():
+def test_overlapped_fetches_are_never_slower_and_do_not_depend_on_the_lookup_rule():
     """Where all hits agree, serial and atomic lookup cost the same: the rule decides hits, not how reads are queued."""
     trace = make_trace()
     everything = total_expert_bytes(trace.geometry, "int4")
@@ -397,9 +394,6 @@ def test_fetches_do_not_depend_on_the_lookup_rule():
         for lookup in CHOICES["lookup"]
     ]
     assert seconds[0] == seconds[1]
-
-
-def test_overlapped_fetches_are_never_slower_and_hit_the_same():
     trace = make_trace()
     blocking, overlapped = (
         replay(trace, CACHES["lru"](), PHONE, Semantics("global", fetching=fetching), 10**5).metrics

@@ -174,12 +174,15 @@ def test_refresh_is_linear_in_occupancy_and_falls_with_the_interval(kept_bytes, 
 # ------------------------------------------------------------------------------------------ recomputation, prefill
 
 
-def test_recomputation_is_off_where_a_layer_input_is_no_smaller_than_k_and_v():
+def test_recomputation_is_off_where_it_saves_nothing_and_does_not_pay_where_it_is_charged():
     grouped = decode_step(SMALL, OURS[KELLE], WORKLOADS["LA"], SHIPPED, PHYSICAL)
     assert "no recomputation" in grouped.notes[0]
     plain = decode_step(SMALL, OURS[KELLE], WORKLOADS["LA"], NOTHING, PHYSICAL)
     assert (grouped.seconds, grouped.energy_j) == (plain.seconds, plain.energy_j)
     assert not decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], SHIPPED, PHYSICAL).notes
+    on, off = (decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], shares, PHYSICAL) for shares in (SHIPPED, NOTHING))
+    assert on.kv_read_bytes < off.kv_read_bytes
+    assert on.seconds > off.seconds
 
 
 def test_a_token_that_all_heads_keep_is_read_in_its_smaller_form():
@@ -187,12 +190,6 @@ def test_a_token_that_all_heads_keep_is_read_in_its_smaller_form():
     for shape, share in ((LLAMA, 4096 / 8192), (SMALL, 2048 / 6144)):
         none, every = (decode_step(shape, OURS["AERP+SRAM"], PG19, shares).kv_read_bytes for shares in (NOTHING, ALL))
         assert every == pytest.approx(share * none)
-
-
-def test_recomputation_that_is_charged_does_not_pay():
-    on, off = (decode_step(LLAMA, OURS[KELLE], WORKLOADS["LA"], shares, PHYSICAL) for shares in (SHIPPED, NOTHING))
-    assert on.kv_read_bytes < off.kv_read_bytes
-    assert on.seconds > off.seconds
 
 
 def test_the_roofline_turns_where_array_and_dram_take_equally_long():
@@ -244,20 +241,17 @@ def test_other_readings_miss_table_7(accounting, found):
     assert sram / kelle == pytest.approx(found, abs=0.05)
 
 
-def test_what_cannot_be_is_named():
-    refuses("eval_point", Accounting, eval_point="last")
-    refuses("batch is 0", Work, 1, 1, 0)
-    refuses(r"kelle-edram: tiers.kv.bits is no number of this machine", OURS[KELLE].on, {"tiers.kv.bits": 4.0}, error=BadSpec)
-    refuses("choose one of", STEPS.step, "gpt-2", KELLE, PG19)
-    refuses("the same percentages", Shares, pairs={"5": 0.5}, tokens={})
-
-
-def test_the_systems_are_the_papers_five():
+def test_the_systems_are_the_papers_five_and_what_cannot_be_is_named():
     assert list(SYSTEMS) == list(OURS) == [BASELINE, "Original+eDRAM", "AEP+SRAM", "AERP+SRAM", KELLE]
     assert [system.machine.compute.n_units.value for system in OURS.values()] == [24**2, 32**2, 24**2, 24**2, 32**2]
     for system, leakage_w in ((OURS[BASELINE], 0.415), (OURS[KELLE], 0.3615)):
         step = decode_step(LLAMA, system, PG19)
         assert step.joules["leakage_j"] == pytest.approx(leakage_w * step.seconds)
+    refuses("eval_point", Accounting, eval_point="last")
+    refuses("batch is 0", Work, 1, 1, 0)
+    refuses(r"kelle-edram: tiers.kv.bits is no number of this machine", OURS[KELLE].on, {"tiers.kv.bits": 4.0}, error=BadSpec)
+    refuses("choose one of", STEPS.step, "gpt-2", KELLE, PG19)
+    refuses("the same percentages", Shares, pairs={"5": 0.5}, tokens={})
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -95,12 +95,16 @@ def test_unlimited_budgets_keep_everything():
         assert row["n_evicted"] == 0
 
 
-def test_pieces_do_not_matter():
+def test_pieces_and_batches_do_not_matter():
     requests = [made(3), made(4)]
     whole = replay_kv(tape_of(requests), AERP(8, sink=1))
     for size in (1, 5, 6, 100):
         cut = replay_kv(tape_of(requests, rows_per_piece=size), AERP(8, sink=1))
         assert (cut.replay, cut.heads, cut.timeline) == (whole.replay, whole.heads, whole.timeline)
+    requests = [made(5), made(6)]
+    apart = tape_of(requests)
+    for policy in (AEP(8, sink=1), Oracle(8), AERP(8, sink=2)):
+        assert replay_kv(interleaved(requests, apart), policy).heads == replay_kv(apart, policy).heads
 
 
 def interleaved(requests, geometry_of):
@@ -113,13 +117,6 @@ def interleaved(requests, geometry_of):
         geometry_of.trace_id, "synthetic", geometry_of.geometry, geometry_of.notes, geometry_of.requests,
         lambda: [pl.concat(b for step in zip(*every, strict=True) for b in step)],
     )  # fmt: skip
-
-
-def test_a_batch_of_requests_equals_one_after_the_other():
-    requests = [made(5), made(6)]
-    apart = tape_of(requests)
-    for policy in (AEP(8, sink=1), Oracle(8), AERP(8, sink=2)):
-        assert replay_kv(interleaved(requests, apart), policy).heads == replay_kv(apart, policy).heads
 
 
 @pytest.mark.parametrize("policy", [Oracle(8), TOVA(8), AERP(8, sink=1)], ids=["oracle", "shared", "aerp"])
@@ -148,7 +145,7 @@ def test_sharing_a_set_keeps_one_set_per_layer():
     assert 0 < apart.replay["popular_frac"] < 1
 
 
-def test_recomputation_stores_popular_tokens_once():
+def test_recomputation_stores_popular_tokens_once_but_not_under_gqa():
     """Two heads of one layer, no eviction: every token is popular and stored as 2C bytes."""
     prompt, rows = made(8, n_layers=1, n_heads=2, c=6, n=8)
     tape = tape_of([(prompt, rows)])
@@ -156,9 +153,6 @@ def test_recomputation_stores_popular_tokens_once():
     hidden = tape.geometry.hidden
     assert result.replay["x_bytes"] == 7.5 * 2 * hidden
     assert result.replay["kv_bytes"] == 0
-
-
-def test_physical_accounting_switches_recomputation_off_under_gqa():
     tape = tape_of([made(9)])
     wide = tape.geometry.model_copy(update={"hidden": 128, "n_heads": 6})  # x 256 B; keys and values of three KV heads 192 B
     tape = tape_of([made(9)], wide)
@@ -218,23 +212,23 @@ def test_truncated_rows_are_refused_in_exact_mode():
     assert untouched["kept_mass_frac"] < 1
 
 
-def test_top_rows_that_list_everything_equal_full_rows():
+def test_rows_that_list_everything_and_sinks_count_as_full_rows():
     full = replay_kv(tape_of([made(12)]), AEP(8, sink=1))
     listed = replay_kv(tape_of([made(12)], top=40), AEP(8, sink=1), exact=False)
     assert listed.heads == full.heads
+    prompt, rows = made(15)
+    rows *= 0.7
+    row = replay_kv(tape_of([(prompt, rows)], has_sinks=True), FULL).replay
+    assert row["kept_mass_frac"] == pytest.approx(1)  # of what is paid to tokens
 
 
-def test_window_policies_say_that_a_prompt_is_only_known_as_a_sum():
+def test_what_is_only_known_as_a_sum_is_said_or_refused():
     assert not replay_kv(tape_of([made(13)]), TOVA(8)).replay["is_exact"]
     assert not replay_kv(tape_of([made(13)]), SnapKV(8, window=3)).replay["is_exact"]
-
-
-def test_raw_scores_need_a_model():
     refuses("inside a model", replay_kv, tape_of([made()]), AEP(8, sink=1, score_kind="raw"))
-
-
-def test_block_sums_cannot_be_followed():
     refuses("blocks", replay_kv, tape_of([made()], keep="block:8"), AEP(8, sink=1))
+    prompt, rows = made(16)
+    refuses("every prompt token scores the same", replay_kv, tape_of([(np.ones_like(prompt), rows)]), AEP(8, sink=1))
 
 
 @pytest.mark.parametrize(
@@ -267,18 +261,6 @@ def test_a_listed_key_outside_the_text_so_far_is_named(policy, wrong):
     spoilt = rows.with_columns(key_positions=pl.Series(listed, dtype=pl.List(pl.Int32)))
     bad = AttentionTape("made-up", "synthetic", tape.geometry, tape.notes, tape.requests, lambda: [prompt, spoilt])
     refuses("outside the text so far at request 0, position 13, layer 1, KV head 2", replay_kv, bad, policy, exact=False)
-
-
-def test_sinks_take_their_share_of_a_row():
-    prompt, rows = made(15)
-    rows *= 0.7
-    row = replay_kv(tape_of([(prompt, rows)], has_sinks=True), FULL).replay
-    assert row["kept_mass_frac"] == pytest.approx(1)  # of what is paid to tokens
-
-
-def test_row_sums_in_place_of_column_sums_fail_loudly():
-    prompt, rows = made(16)
-    refuses("every prompt token scores the same", replay_kv, tape_of([(np.ones_like(prompt), rows)]), AEP(8, sink=1))
 
 
 def test_missing_heads_and_unknown_requests_are_refused():

@@ -253,7 +253,7 @@ def test_what_a_machine_lacks_changes_the_decision_and_is_said(machine, how, wor
     assert all(word in text for word, text in zip(words, said, strict=True))
 
 
-def test_bits_and_places_move_what_they_should():
+def test_bits_and_places_move_what_they_should_and_prompts_alone_are_prefill():
     """On a machine without near compute, fewer bits are fetched; read in place, fewer are read; and computed as wide as ever."""
     for machine in ("phone-lpddr5x-ufs4", "elmoe3d-8gb", "h100-cxl-ndp"):
         made = ndp_setup("mixtral-8x7b", MACHINES[machine])
@@ -262,9 +262,6 @@ def test_bits_and_places_move_what_they_should():
         seconds = [float(ndp.replay(tape, placed, made, ours(bits)).seconds.value[0]) for bits in (1, 2, 3, 4, 16)]
         assert seconds == sorted(seconds)
         assert seconds[0] < seconds[-1]
-
-
-def test_rows_of_steps_that_carry_prompts_alone_are_of_prefill():
     made = ndp_setup("deepseek-v2-lite", MACHINES["h100"])
     for tokens, phase in ((Tokens(prompt=9.0), "prefill"), (Tokens(decodes=1.0, context=5.0, prompt=9.0), "decode")):
         rows = steps_of(made.geometry, made.machine, tokens, (), made.blocks).rows

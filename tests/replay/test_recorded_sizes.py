@@ -91,7 +91,7 @@ def test_a_pass_that_verifies_reads_the_cache_once_and_its_tokens_share_its_time
     assert made.metrics["decode_tokens_per_s"].value == pytest.approx(6 / decode_s)
 
 
-def test_a_request_without_a_prefill_pass_has_no_time_to_its_first_token():
+def test_prompts_behind_decodes_and_requests_without_a_prefill():
     routing, passes = make_tables(2, n_requests=2)
     rest = passes.filter((pl.col("kind") == "decode") | (pl.col("pass_id") == 0))
     trace = trace_from_tables(
@@ -99,6 +99,12 @@ def test_a_request_without_a_prefill_pass_has_no_time_to_its_first_token():
     )
     made = replay(trace, LRU(), load("h100"), Semantics("global"), ROOM, "bf16")
     assert np.isnan(made.request_metrics["ttft_s"]).tolist() == [False, True]
+    routing, passes = make_tables(2, n_requests=1, n_prompt=4, n_decode=6)
+    turns = passes.with_columns(kind=pl.when(pl.col("pass_id") == 4).then(pl.lit("prefill")).otherwise("kind"))
+    with pytest.raises(
+        ValueError, match="tape t: request 0 decodes before its prompt ends, as turns of a chat do; a system runs"
+    ):
+        recorded(trace_from_tables("t", GEOMETRY, "synthetic", routing, turns))
 
 
 def test_a_hot_set_across_layers_counts_experts_of_one_size():
@@ -108,12 +114,3 @@ def test_a_hot_set_across_layers_counts_experts_of_one_size():
     )
     with pytest.raises(ValueError, match="across_layers counts experts, and this tape's differ in size by layer"):
         run(tape, tape.requests(), system, load("h100-cxl-ndp"), Setting(expert_format="recorded"))
-
-
-def test_a_prompt_behind_decodes_is_no_prompt_of_a_system():
-    routing, passes = make_tables(2, n_requests=1, n_prompt=4, n_decode=6)
-    turns = passes.with_columns(kind=pl.when(pl.col("pass_id") == 4).then(pl.lit("prefill")).otherwise("kind"))
-    with pytest.raises(
-        ValueError, match="tape t: request 0 decodes before its prompt ends, as turns of a chat do; a system runs"
-    ):
-        recorded(trace_from_tables("t", GEOMETRY, "synthetic", routing, turns))

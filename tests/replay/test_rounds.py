@@ -84,11 +84,12 @@ def test_the_loop_accepts_what_was_accepted(recorded, draft):
         assert made.serving.n_accepted == lengths["n_accepted"].sum() - clipped, "a last round's accepted draft ends the output"
 
 
-def test_an_accepted_token_changed_on_the_tape_is_noticed(recorded):
+def test_changed_tokens_are_noticed_and_tapes_without_pools_refused(recorded):
     _, tables = recorded()
     changed = tables["acceptance"].with_columns(draft_token_id=pl.col("draft_token_id") + 1)
     ours = accepted_lengths({**tables, "acceptance": changed})
     assert ours["n_accepted"].sum() < tables["rounds"].unique(["request_id", "round"])["n_accepted"].sum()
+    refuses("no pools; capture one", opened, *recorded(draft="quant", depth=3))
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -105,7 +106,7 @@ def test_recorded_pools_come_out_again(recorded, pool):
         assert [ids.tolist() for ids in found.pools[key]] == [row[name] for name in ("pool", "hotness", "next_pool", "entered")]
 
 
-def test_proxies_grow_with_the_pool_and_know_the_whole(recorded):
+def test_proxies_know_the_whole_and_hotness_captures_more_than_chance(recorded):
     replay = opened(*recorded(pool_frac=0.5)).replay
     found = [replay(pool_frac=frac) for frac in (0.25, 0.5, 0.75, 1.0)]
     assert [f.fidelity for f in found] == ["approximate", "exact", "approximate", "approximate"]
@@ -113,16 +114,9 @@ def test_proxies_grow_with_the_pool_and_know_the_whole(recorded):
         values = [f.proxies[name] for f in found]
         assert values == sorted(values)
         assert values[-1] == pytest.approx(1.0)
-
-
-def test_a_hotness_pool_captures_more_than_a_random_one_and_the_oracle_most(recorded):
     replay = opened(*recorded(pool_frac=0.5)).replay
     mass = {pool: replay(pool, 0.375).proxies[MASS] for pool in ("random", "hotness", "oracle")}
     assert mass["random"] < mass["hotness"] <= mass["oracle"]
-
-
-def test_a_tape_without_pools_is_refused_in_one_line(recorded):
-    refuses("no pools; capture one", opened, *recorded(draft="quant", depth=3))
 
 
 def test_the_proxy_of_another_pool_is_near_the_live_one(recorded):

@@ -95,7 +95,7 @@ def test_every_token_is_processed_once_and_tokens_come_in_a_row(scheduler, seed:
     assert np.all(its["seconds"] >= its["expert_bytes"] / peak)
 
 
-def test_a_chunk_never_exceeds_its_budget_and_decodes_are_counted() -> None:
+def test_a_chunk_never_exceeds_its_budget_and_one_pass_walks_every_layer_once() -> None:
     run = serve(some(0, rate=50.0), Chunked(64), both(tiny())[0], record=True)
     its = run.iterations
     with_prefill = its["n_prefill"] > 0
@@ -103,9 +103,6 @@ def test_a_chunk_never_exceeds_its_budget_and_decodes_are_counted() -> None:
     run = serve(requests_of([[0, 6, 50]] * 20), Chunked(8), both(tiny())[0], record=True)
     assert np.any(run.iterations["n_decode"] >= 8)
     assert np.all(run.iterations["n_prefill"][run.iterations["n_decode"] >= 8] == 0), "no room is left, decodes only"
-
-
-def test_one_pass_is_in_flight_and_walks_every_layer_once() -> None:
     its = serve(some(1, rate=20.0), Layered(2000, 3, "fixed"), both(tiny(7))[0], record=True).iterations
     in_pass = np.flatnonzero(its["n_prefill"])
     bounds = np.column_stack((its["first_layer"], its["last_layer"]))[in_pass].reshape(-1, 3, 2)
@@ -267,16 +264,13 @@ def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() ->
     assert run.started_s[1] == run.first_token_s[0] == pytest.approx(second, rel=1e-2)
 
 
-def test_whole_prompts_up_to_the_cap_join_together_whatever_decodes() -> None:
+def test_whole_prompts_up_to_the_cap_join_and_those_longer_than_a_pass_keep_their_order() -> None:
     """Two requests decode while two prompts come, which fill the cap of 10 to the token; with one token more they follow."""
     for later, expected in ((5, [10, 10, 0]), (6, [10, 5, 6])):
         rows = [[0, 5, 9], [0, 5, 9], [1e-9, 5, 9], [1e-9, later, 9]]
         its = serve(requests_of(rows), Continuous(10), both(tiny())[0], record=True).iterations
         assert its["n_prefill"][:3].tolist() == expected
         assert its["n_decode"][1] == 2
-
-
-def test_prompts_longer_than_a_pass_keep_their_order() -> None:
     run = serve(requests_of([[0, 900, 1], [0, 10, 1], [0, 10, 1]]), Layered(250, 2, "fixed"), both(tiny())[0], record=True)
     assert run.iterations["n_prefill"].tolist() == [250, 250, 250, 250, 250, 250, 170, 170]
     assert np.ptp(run.first_token_s) == 0.0

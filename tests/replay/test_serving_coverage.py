@@ -64,13 +64,10 @@ def test_coverage_rises_and_stays_within_bounds(coverage, geometry) -> None:
         assert geometry.top_k / geometry.n_experts - 1e-12 <= table[1, 0] <= table[-1, 0] <= 1.0
 
 
-def test_independent_tokens_overshoot() -> None:
+def test_effective_tokens_invert_and_independent_ones_overshoot() -> None:
     decode = IndependentCoverage().tables(QWEN)[1]
     assert [decode[8, 0], decode[32, 0]] == pytest.approx([0.40, 0.87], abs=0.005)
     assert np.all(decode[2:512, 0] > TABLE_1.tables(QWEN)[1][2:512, 0])
-
-
-def test_effective_tokens_invert() -> None:
     n = np.array([0.0, 1.0, 2.5, 100.0])
     np.testing.assert_allclose(covered_to_effective(effective_to_covered(n, QWEN), 128, 8), n, rtol=1e-9)
     assert effective_to_covered(np.ones(1), GPT)[0] == pytest.approx(4 / 32)
@@ -96,13 +93,10 @@ def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
     assert serve(requests, Layered(n_max=2, n_lg_rule="fixed"), cost).expert_bytes > 0
 
 
-def test_a_curve_goes_on_where_the_recording_ends() -> None:
+def test_a_curve_goes_on_where_the_recording_ends_if_it_began() -> None:
     short, long = (RecordedCurves.of(make_trace(geometry=WIDE, n_prompt=n)).tables(WIDE)[0].mean(axis=1) for n in (16, 250))
     assert short[128] == pytest.approx(long[128], rel=0.12)
     assert short[128] > 1.5 * short[16]
-
-
-def test_a_tape_with_too_little_prefill_is_refused() -> None:
     refuses("routing of 2 prefill tokens at most; a curve needs 4", RecordedCurves.of, make_trace(n_prompt=3))
 
 

@@ -61,25 +61,10 @@ def test_blocks_by_hand() -> None:
     assert found.kv_blocks(0.5) == int(left / found.block_bytes)
 
 
-def test_kv_heads_are_copied_where_devices_outnumber_them() -> None:
+def test_kv_heads_are_copied_and_windows_take_a_window() -> None:
     g = models.load("qwen3-235b-a22b").geometry
     eight, two = (footprint("q", g, machine(name), "bf16", rule(g), 256) for name in ("h100x8", "h100x2"))
     assert eight.block_bytes == 2 * two.block_bytes  # four KV heads
-
-
-def test_replicas_hold_copies_of_all_but_experts_and_what_their_own_requests_take() -> None:
-    g, two = models.load("qwen3-30b-a3b").geometry, replace(machine("h100x2"), data_parallel=2, expert_parallel=True)
-    alone, pair, spare = (
-        footprint("q", g, of, "bf16", rule(g), n_seqs, n_replicas=n)
-        for of, n_seqs, n in ((machine("h100"), 128, 0), (two, 256, 0), (two, 256, 8))
-    )
-    expert_bytes = sum(g.expert_bytes("bf16"))
-    assert pair.weights_bytes == 2 * alone.weights_bytes - 128 * expert_bytes
-    assert spare.weights_bytes - pair.weights_bytes == 8 * expert_bytes
-    assert pair.activation_bytes == 2 * alone.activation_bytes
-
-
-def test_layers_with_a_window_take_a_window() -> None:
     plain, mixed, all_windowed = tiny(4), tiny(4, windows=(128, 0, 128, 0)), tiny(4, windows=(128,) * 4)
     of = {n: footprint("tiny", g, machine("h100"), "bf16", rule(g), 256) for n, g in enumerate((plain, mixed, all_windowed))}
     assert of[0].window_bytes == of[2].window_bytes == 0
@@ -127,3 +112,15 @@ def test_what_does_not_fit_is_refused_with_its_sizes() -> None:
     refuses(r"kv_blocks is 3501, 3.5 GB: .* room for 3500 in the 24 GB of card", fits.refuse_more_than_fit, 3501)
     for share in (0.0, 1.1, float("nan")):
         refuses("--memory-frac", fits.kv_blocks, share)
+
+
+def test_replicas_hold_copies_of_all_but_experts_and_what_their_own_requests_take() -> None:
+    g, two = models.load("qwen3-30b-a3b").geometry, replace(machine("h100x2"), data_parallel=2, expert_parallel=True)
+    alone, pair, spare = (
+        footprint("q", g, of, "bf16", rule(g), n_seqs, n_replicas=n)
+        for of, n_seqs, n in ((machine("h100"), 128, 0), (two, 256, 0), (two, 256, 8))
+    )
+    expert_bytes = sum(g.expert_bytes("bf16"))
+    assert pair.weights_bytes == 2 * alone.weights_bytes - 128 * expert_bytes
+    assert spare.weights_bytes - pair.weights_bytes == 8 * expert_bytes
+    assert pair.activation_bytes == 2 * alone.activation_bytes

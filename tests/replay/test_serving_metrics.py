@@ -166,15 +166,12 @@ def test_layered_is_fairer_and_faster_for_smooth_and_bursty_arrivals(qwen: Itera
     assert layered["jain"] > chunked["jain"]
 
 
-def test_no_rate_meets_an_impossible_level() -> None:
+def test_no_rate_meets_an_impossible_level_and_times_need_iterations(qwen: IterationCosts) -> None:
     cost = both(tiny())[0]
     level = ServiceLevel(1e-9, 1.0)
     best = capacity(lambda rate, seed: serve(synthetic("sharegpt", rate, seed, n=5), Chunked(), cost), level, (0,))
     assert best.rate_per_s == 0.0
     refuses("needs limits above 0", ServiceLevel, 0.0, 1.0)
-
-
-def test_token_times_need_recorded_iterations(qwen: IterationCosts) -> None:
     refuses("recorded no iterations", token_times, serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
 
 

@@ -115,8 +115,14 @@ def test_accepted_drafts_follow_their_chances_and_the_seed_alone() -> None:
     refuses("drafts were accepted", token_times, serve(requests, Chunked(), cost, record=True), 0)
 
 
-def test_recorded_lengths_become_their_survival() -> None:
+def test_recorded_lengths_become_survival_and_a_disaggregated_pair_decodes_in_rounds() -> None:
     assert Speculation.recorded(3, [0, 1, 1, 5]).survival == (0.75, 0.25, 0.25)
+    drafts = Speculation.conditional(3, 0.8)
+    cost = costs(models.load("qwen3-30b-a3b").geometry, machine("h100"), NOTED, TABLE_1, speculation=drafts)
+    requests = synthetic("arxiv", 0.5, 0, n=30)
+    run = serve_disaggregated(requests, Disaggregated(), cost, cost, seed=1)
+    assert run.decode is not None
+    assert run.decode.n_decoded + run.decode.n_accepted == requests.n_output_tokens.sum() - len(requests)
 
 
 def test_drafting_pays_for_one_request_and_loses_in_a_large_batch() -> None:
@@ -138,12 +144,3 @@ def test_coverage_of_nodes() -> None:
     assert curves.tokens_of_nodes(1) == 1.0
     table = np.array([[0.0], [0.1], [0.2], [0.4]])
     np.testing.assert_allclose(at_multiples(table, 1.5)[:, 0], [0.0, 0.15, 0.4, 1 - 0.6 * 3 / 4.5])
-
-
-def test_a_disaggregated_pair_decodes_in_rounds() -> None:
-    drafts = Speculation.conditional(3, 0.8)
-    cost = costs(models.load("qwen3-30b-a3b").geometry, machine("h100"), NOTED, TABLE_1, speculation=drafts)
-    requests = synthetic("arxiv", 0.5, 0, n=30)
-    run = serve_disaggregated(requests, Disaggregated(), cost, cost, seed=1)
-    assert run.decode is not None
-    assert run.decode.n_decoded + run.decode.n_accepted == requests.n_output_tokens.sum() - len(requests)

@@ -179,7 +179,7 @@ def test_a_prompts_experts_are_looked_up_once_per_layer(tape):
     assert warm.timeline["n_hits"][prefill[1]] > 0
 
 
-def test_at_zero_strength_the_tapes_own_route_is_applied(tape):
+def test_at_zero_strength_the_tapes_route_is_applied_and_rerouting_costs_gate_mass(tape):
     trace, scores = tape
     for name in ("lru", "cache_prior"):
         router = ROUTERS[name](**({"strength": 0.0} if name == "cache_prior" else {}))
@@ -187,9 +187,6 @@ def test_at_zero_strength_the_tapes_own_route_is_applied(tape):
         assert result.metrics["rerouted_frac"].value == 0.0
         assert result.metrics["kept_gate_mass_frac"].value == pytest.approx(1.0)
         assert not result.settings["is_extrapolated"]
-
-
-def test_rerouting_in_the_open_loop_says_so_and_costs_gate_mass(tape):
     trace, scores = tape
     stock, prior = (replay_sliced(trace, scores, SliceMoE(router), XPU, 60_000) for router in (ROUTERS["lru"](), CachePrior(0.5)))
     assert prior.metrics["high_bit_miss_frac"].value < stock.metrics["high_bit_miss_frac"].value

@@ -108,12 +108,9 @@ def test_of_a_model_whose_attention_is_not_known_all_but_attention_is_read_and_s
     assert "not counted" not in (known.settings["outside_envelope"] or "")
 
 
-def test_a_pass_that_is_not_there_is_named():
+def test_steps_are_deterministic_and_a_pass_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="has no pass 999; its passes run from 0 to 62"):
         step_of(make_trace(), CACHES["lru"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 0, 999)
-
-
-def test_steps_are_deterministic():
     trace = make_trace()
     made = [step_of(trace, CACHES["random"](), PHONE, Semantics("global"), CAPACITY, "int8-g32", 3, 7) for _ in range(2)]
     assert made[0].equals(made[1])

@@ -110,9 +110,18 @@ def batch_of_two():
     return trace_from_tables("t", GEOMETRY, "synthetic", pl.DataFrame(rows), pl.DataFrame(passes))
 
 
-def test_a_cold_start_never_empties_the_cache_under_a_running_request():
+def test_events_of_a_batch_by_layers_by_tokens_and_from_a_cold_start():
     made = stream(batch_of_two(), Semantics("global", start="cold"))
     assert made.event_pass[made.segments[:-1]].tolist() == [0, 3]  # request 1 goes on when request 0 has ended
+    made = stream(batch_of_two(), Semantics("global", prefill="token-major"))
+    events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
+    e = GEOMETRY.n_experts
+    assert events[:6] == [[0, 3], [e, e + 3], [2 * e, 2 * e + 3], [0, 4], [e, e + 4], [2 * e, 2 * e + 4]]
+    assert events[6] == [1, 3]
+    assert sorted(events[12]) == [0, 1, 5]  # decode: both requests together
+    made = stream(batch_of_two(), Semantics("global"))
+    assert sorted(made.keys[: made.offsets[1]].tolist()) == [0, 1, 3, 4]
+    assert made.offsets.size == 1 + 4 * len(GEOMETRY.moe_layers)
 
 
 def test_requests_that_take_turns_start_cold_together():
@@ -130,18 +139,3 @@ def test_requests_that_take_turns_start_cold_together():
     assert made.event_pass[made.segments[:-1]].tolist() == [0, 5]
     assert trace.pass_ids.tolist() == list(range(7))  # the draft pass is left out
     assert trace.pass_tokens.tolist() == [9, 9, 1, 1, 1, 9, 1]  # a verify pass counts what it accepted
-
-
-def test_token_major_prefill_of_a_batch_takes_one_prompt_after_the_other():
-    made = stream(batch_of_two(), Semantics("global", prefill="token-major"))
-    events = [made.keys[a:b].tolist() for a, b in zip(made.offsets[:-1], made.offsets[1:], strict=True)]
-    e = GEOMETRY.n_experts
-    assert events[:6] == [[0, 3], [e, e + 3], [2 * e, 2 * e + 3], [0, 4], [e, e + 4], [2 * e, 2 * e + 4]]
-    assert events[6] == [1, 3]
-    assert sorted(events[12]) == [0, 1, 5]  # decode: both requests together
-
-
-def test_layer_major_events_of_a_batch_hold_all_its_tokens():
-    made = stream(batch_of_two(), Semantics("global"))
-    assert sorted(made.keys[: made.offsets[1]].tolist()) == [0, 1, 3, 4]
-    assert made.offsets.size == 1 + 4 * len(GEOMETRY.moe_layers)

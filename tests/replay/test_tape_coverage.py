@@ -46,13 +46,10 @@ def test_uniform_routing_is_uniform_and_skewed_routing_is_not():
     assert off["pigeonhole"] > off["uniform"]
 
 
-def test_what_the_tape_cannot_tell_is_refused():
+def test_the_seed_decides_and_what_the_tape_cannot_tell_is_refused():
     trace = make_trace(n_decode=0)
     refuses("routes no token in decode", recorded, trace, "decode")
     refuses("not of 16", recorded(trace, "prefill").at, 16)
-
-
-def test_the_seed_decides():
     trace = make_trace()
     first, again, other = (recorded(trace, "decode", seed).distinct for seed in (0, 0, 1))
     assert first.tolist() == again.tolist()

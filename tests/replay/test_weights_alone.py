@@ -134,7 +134,7 @@ def pj_per_bit(spec):
     return cost(spec, 10**9, 0)["fast"] / 8e9 * 1e12
 
 
-def test_opened_rows_are_paid_for():
+def test_opened_rows_are_paid_for_and_impossible_power_is_named():
     tier = PHONE.tiers["dram"]
     opened = replace(tier, activate_nj=exact(2.0, "made up"), row_bytes=exact(2048.0, "made up"))
     spec = replace(PHONE, tiers={**PHONE.tiers, "dram": opened})
@@ -142,9 +142,6 @@ def test_opened_rows_are_paid_for():
     for only in ({"activate_nj": opened.activate_nj}, {"row_bytes": opened.row_bytes}):  # apart from the read only where both are
         half = replace(PHONE, tiers={**PHONE.tiers, "dram": replace(tier, **only)})
         assert pj_per_bit(half) == pj_per_bit(PHONE)
-
-
-def test_power_that_the_machine_cannot_draw_is_named():
     spec = replace(PHONE, idle_w=exact(0.4, "made up"))
     assert power_findings(spec, 3.0) == []
     assert "above" in power_findings(spec, 11.0)[0]

@@ -55,7 +55,7 @@ def test_arrivals_have_their_rate_and_variation(cv: float) -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03)
 
 
-def test_a_run_is_ten_minutes_of_arrivals_and_equal_seeds_are_equal() -> None:
+def test_runs_are_ten_minutes_scaled_or_all_at_once() -> None:
     a, b = synthetic("arxiv", 1.3, 7), synthetic("arxiv", 1.3, 7)
     assert len(a) == 780
     assert a.arrival_s.tobytes() == b.arrival_s.tobytes()
@@ -63,9 +63,6 @@ def test_a_run_is_ten_minutes_of_arrivals_and_equal_seeds_are_equal() -> None:
     scaled = synthetic("arxiv", 1.3, 7, length_scale=0.5)
     assert scaled.n_prompt_tokens.sum() == pytest.approx(a.n_prompt_tokens.sum() / 2, rel=1e-3)
     assert scaled.n_output_tokens.tolist() == a.n_output_tokens.tolist()
-
-
-def test_rate_scaling_and_all_at_once() -> None:
     requests = synthetic("sharegpt", 2.0, 0, n=50)
     assert requests.scaled(2.0).rate_per_s == pytest.approx(2 * requests.rate_per_s)
     assert requests.at_once().rate_per_s == float("inf")
@@ -82,16 +79,13 @@ def test_resampling_keeps_pairs_and_says_where_they_are_from() -> None:
     assert np.array_equal(resampled(drawn, 9, 1.0, 1).tape_request + 1, resampled(drawn, 9, 1.0, 1).n_output_tokens)
 
 
-def test_a_table_becomes_requests_by_arrival_ties_in_order() -> None:
+def test_tables_become_requests_and_stamps_in_steps_are_spread() -> None:
     frame = pl.DataFrame(
         {"request_id": [4, 2, 7], "arrival_s": [1.0, 5.0, 1.0], "n_prompt_tokens": [3, 4, 5], "n_output_tokens": [1, 1, 1]}
     )
     made = from_table(frame, "tape x")
     assert made.n_prompt_tokens.tolist() == [3, 5, 4]
     assert made.tape_request.tolist() == [1, 2, 0], "rows by request id"
-
-
-def test_stamps_in_steps_are_spread() -> None:
     requests = Requests(np.array([0.0, 0, 0, 3, 3, 6]), np.ones(6, np.int64), np.ones(6, np.int64))
     assert spread_ties(requests).arrival_s.tolist() == [0, 1, 2, 3, 4.5, 6]
     alone = Requests(np.zeros(2), np.ones(2, np.int64), np.ones(2, np.int64))

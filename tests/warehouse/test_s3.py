@@ -50,16 +50,13 @@ def test_of_two_writers_of_a_shard_the_first_stands(kind: str, request: pytest.F
     assert store.fs.find(store.root) == [path], "nothing stays beside it"
 
 
-def test_what_a_stopped_capture_left_of_a_shard_makes_room(bucket: str) -> None:
+def test_a_shard_that_was_stopped_makes_room_and_a_pushed_tape_is_whole(bucket: str, small: Store) -> None:
     store = Store(f"{bucket}/stopped")
     for table, shard in (("tokens", 0), ("requests", 0), ("tokens", 1), ("requests", 2)):
         store.write_bytes(store.trace_path("t", table, f"part-0000{shard}.parquet"), b"x")
     store.writer("t").remove_incomplete(("requests", "tokens"))
     left = [path.split("trace_id=t/")[1] for path in store.fs.find(store.root)]
     assert left == ["requests/part-00000.parquet", "tokens/part-00000.parquet"]
-
-
-def test_a_tape_is_pushed_and_the_store_is_whole(bucket: str, small: Store) -> None:
     there = Store(f"{bucket}/pushed")
     assert transfer(small, TRACE, there)
     assert not transfer(small, TRACE, there)

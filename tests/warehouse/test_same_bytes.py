@@ -22,7 +22,7 @@ def with_sliced(small: Store) -> Path:
     return load(small, database_path(small)).database
 
 
-def test_a_sliced_replay_has_the_lru_of_its_bytes_beside_it(with_sliced: Path) -> None:
+def test_a_sliced_replay_has_the_lru_and_the_front_of_its_bytes_beside_it(with_sliced: Path) -> None:
     rows = query(
         with_sliced,
         "select capacity_bytes, expert_format, lru_expert_format, lru_hit_frac, lru_decode_step_s, belady_hit_frac, "
@@ -33,9 +33,6 @@ def test_a_sliced_replay_has_the_lru_of_its_bytes_beside_it(with_sliced: Path) -
         (201, "MAT84", "int4", 0.2, 3.0, 0.6, "MSB slice lookups", None),
         (204, "MAT84", None, None, None, None, "MSB slice lookups", None),
     ]
-
-
-def test_a_sliced_replay_takes_part_in_the_front_of_its_bytes(with_sliced: Path) -> None:
     rows = query(with_sliced, "select capacity_bytes, policy, expert_format from pareto where capacity_bytes > 150 order by all")
     assert rows.rows() == [(201, "slicemoe", "MAT84"), (204, "slicemoe", "MAT84")]
 

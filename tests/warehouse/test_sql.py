@@ -35,18 +35,20 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return load(Store(str(folder)), folder / "warehouse.duckdb").database
 
 
-def test_policy_summary_has_metrics_as_columns(database: Path) -> None:
+def test_views_of_policies_and_the_best_of_them(database: Path) -> None:
+    """Metrics as columns, the gap to the bound, methods that none beats, and the fastest."""
     row = query(database, "from policy_summary where replay_id = 'r3'").to_dicts()[0]
     assert (row["policy"], row["hit_frac"], row["decode_step_s"], row["decode_energy_j_per_token"]) == ("lfu", 0.4, 2.0, 3.0)
     assert (row["n_lookups"], row["prefill_s"], row["model_id"]) == (10, None, "tiny")
-
-
-def test_baselines_show_the_gap(database: Path) -> None:
     rows = query(
         database, "select policy, lru_hit_frac, belady_hit_frac, gap_captured_frac from baselines where capacity_experts = 2"
     )
     gaps = {policy: (lru, belady, round(gap, 9)) for policy, lru, belady, gap in rows.iter_rows()}
     assert gaps == {"lru": (0.2, 0.6, 0.0), "lfu": (0.2, 0.6, 0.5), "random": (0.2, 0.6, -0.25), "belady": (0.2, 0.6, 1.0)}
+    rows = query(database, "select capacity_experts, policy from pareto order by all").rows()
+    assert rows == [(1.0, "lru"), (2.0, "lfu"), (2.0, "lru")]  # random loses to both; bounds take no part
+    answer = query(database, named()["best_policy"].sql)
+    assert answer.select("capacity_frac", "policy", "decode_step_ms").rows() == [(0.25, "lru", 4000.0), (0.5, "lfu", 2000.0)]
 
 
 def test_baselines_compare_only_equal_conditions(small: Store) -> None:
@@ -55,9 +57,13 @@ def test_baselines_compare_only_equal_conditions(small: Store) -> None:
     assert query(database, "select lru_hit_frac, gap_captured_frac from baselines where policy = 'fifo'").rows() == [(None, None)]
 
 
-def test_pareto_holds_methods_that_none_beats(database: Path) -> None:
-    rows = query(database, "select capacity_experts, policy from pareto order by all").rows()
-    assert rows == [(1.0, "lru"), (2.0, "lfu"), (2.0, "lru")]  # random loses to both; bounds take no part
+def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
+    steps_s = first, second, third = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
+    for seed, step_s in enumerate(steps_s):
+        key = f"f{len(steps_s) - seed}"  # results lie in the order of their ids
+        write_replays(small, result_tables(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
+    database = load(small, database_path(small)).database
+    assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == (first + second + third) / 3
 
 
 def test_pareto_and_best_policy_rank_means_over_seeds(small: Store) -> None:
@@ -77,15 +83,6 @@ def test_a_replay_counts_as_its_newest_run_says(small: Store) -> None:
         os.utime(batch_path(small, "runs", f"replays-f{9 - n}"), (2e9 + n, 2e9 + n))
         asked = "select d.study, is_studied, hit_frac from draws d join methods using (policy) where policy = 'fifo'"
         assert query(load(small, database_path(small)).database, asked).rows() == [(study, True, 0.1 + n / 10)]
-
-
-def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
-    steps_s = first, second, third = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
-    for seed, step_s in enumerate(steps_s):
-        key = f"f{len(steps_s) - seed}"  # results lie in the order of their ids
-        write_replays(small, result_tables(key, "fifo", 2, 0.1, step_s, step_s, seed=seed))
-    database = load(small, database_path(small)).database
-    assert query(database, "select decode_step_s from methods where policy = 'fifo'").item() == (first + second + third) / 3
 
 
 OTHERS = {"lookup": "serial", "recency": "hits-first", "prefill": "token-major", "start": "cold", "overflow": "keep"}
@@ -155,11 +152,6 @@ def test_named_queries_run_on_an_empty_and_a_small_warehouse(name: str, database
     assert answer.columns == query(empty, question.sql).columns
 
 
-def test_best_policy_is_the_fastest_method(database: Path) -> None:
-    answer = query(database, named()["best_policy"].sql)
-    assert answer.select("capacity_frac", "policy", "decode_step_ms").rows() == [(0.25, "lru", 4000.0), (0.5, "lfu", 2000.0)]
-
-
 STATEMENTS = json.loads((Path(__file__).parent / "statements.json").read_text())
 
 
@@ -199,7 +191,7 @@ def test_what_cannot_be_printed_is_refused_in_one_line(expression: str, empty: P
     refuses(r"^column d h(as|olds) .*; ask for d::varchar", query, empty, f"select {expression} as d", error=BadQuery)
 
 
-def test_decimals_come_back_as_numbers_however_long(empty: Path) -> None:
+def test_sums_and_decimals_come_back_as_numbers(empty: Path, database: Path) -> None:
     answer = query(
         empty, f"select {'9' * 38}::decimal(38, 0) as long, 1.5::decimal(9, 2) as part, sum(7::hugeint) as whole, [1.5] as l"
     )
@@ -209,6 +201,8 @@ def test_decimals_come_back_as_numbers_however_long(empty: Path) -> None:
     assert json.loads(within.write_json()) == [{"l": [7], "s": {"a": [1.5], "b": 2}, "long": [1e38]}]
     for format in ("table", "csv", "json"):
         render(answer, format)
+    frame = query(database, "select sum(n_lookups) as n, sum(value) as v, 1.5::decimal(10,2) as d from timeline, metrics")
+    assert frame.schema == {"n": pl.Int64, "v": pl.Float64, "d": pl.Float64}
 
 
 def test_no_other_file_can_be_read(database: Path, tmp_path: Path) -> None:
@@ -269,16 +263,13 @@ FRAME = pl.DataFrame(
 )
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_csv_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     render(FRAME, "table")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["name", "x", "n", "ids", "day"]
     assert lines[1].split() == ["a", "1.23457", "1", "[1,", "2]", "2026-01-01"]
     assert lines[2].split() == ["[b]", "2"]
     assert lines[3] == "(2 rows)"
-
-
-def test_csv_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     render(FRAME, "csv")
     assert capsys.readouterr().out == 'name,x,n,ids,day\na,1.23456789,1,"[1, 2]",2026-01-01\n[b],,2,,\n'
     render(FRAME, "json")
@@ -330,8 +321,3 @@ def test_a_device_is_written_as_it_is(tmp_path: Path) -> None:
     render(FRAME, "csv", tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text().startswith("name,")
-
-
-def test_integer_sums_are_integers(database: Path) -> None:
-    frame = query(database, "select sum(n_lookups) as n, sum(value) as v, 1.5::decimal(10,2) as d from timeline, metrics")
-    assert frame.schema == {"n": pl.Int64, "v": pl.Float64, "d": pl.Float64}

@@ -254,10 +254,12 @@ def test_a_bucket_that_is_not_there_is_named_and_not_made() -> None:
     assert nowhere.fs.cat(nowhere.path("results", "a.bin")) == b"a"
 
 
-def test_loading_a_mistyped_store_makes_nothing(tmp_path: Path) -> None:
+def test_stores_that_are_mistyped_or_files_are_refused_and_nothing_is_made(tmp_path: Path) -> None:
     typo = Store(str(tmp_path / "tpae"))
     refuses(r"no store there; give --store the folder .*tpae", load, typo, database_path(typo), error=FileNotFoundError)
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "store").write_text("no folder")
+    refuses("store: a file, where the store is a folder", Store, str(tmp_path / "store"))
 
 
 def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,11 +282,6 @@ def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.M
     missing = {"class": "no_such_driver.FileSystem", "err": "Install no_such_driver to access Nowhere"}
     monkeypatch.setitem(known_implementations, "nowhere", missing)
     refuses(r"^nowhere://bucket needs a Python package that is not installed: Install no_", Store, "nowhere://bucket")
-
-
-def test_a_store_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("no folder")
-    refuses("store: a file, where the store is a folder", Store, str(tmp_path / "store"))
 
 
 def test_threads_of_arrow_hold_no_bytes_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,15 +86,12 @@ def test_a_missing_foreign_or_null_column_is_named(drawn: tuple[str, pa.Table], 
             conform(name, rows.set_column(at, column, pa.nulls(len(rows), TABLES[name].column(column).type)))
 
 
-def test_values_that_do_not_fit_are_named() -> None:
+def test_values_that_do_not_fit_are_named_and_floats_may_begin_with_a_whole_number() -> None:
     fitting: dict[str, list[object]] = {"trace_id": ["t"], "phase": ["decode"], "gate_rank": [1], "n_routed": [1]}
     with pytest.raises(BadTable, match="column layer is not uint16"):
         conform("gate_curve", pa.table(fitting | {"layer": [70_000], "gate_frac": [0.5]}))
     with pytest.raises(BadTable, match="column gate_frac is not double"):
         conform("gate_curve", pa.table(fitting | {"layer": [1], "gate_frac": ["high"]}))
-
-
-def test_a_column_of_floats_may_begin_with_a_whole_number() -> None:
     rows = [{"run_id": "a", "metric": str(value), "value": value} for value in (4, 1.5)]
     assert declared("metrics", rows)["value"].to_pylist() == [4.0, 1.5]
     refuses("table metrics", declared, "metrics", [*rows, rows[0] | {"value": "four"}], error=BadTable)

@@ -37,16 +37,13 @@ def test_a_tape_is_found_by_its_name_or_the_one_start_of_it(small: Store) -> Non
     assert (small.trace_ids(), small.unfinished_ids()) == (["hand-made", "second", "second-best"], [])
 
 
-def test_an_empty_store_says_what_to_run(store: Store) -> None:
-    assert store.trace_ids() == store.unfinished_ids() == []
-    refuses("the store is empty: run `tokentape capture` or `tokentape import`", store.resolve, "any", error=BadTape)
-
-
-def test_a_store_is_the_same_from_everywhere(store: Store) -> None:
+def test_a_store_is_the_same_from_everywhere_and_an_empty_one_says_what_to_run(store: Store) -> None:
     assert store.absolute == f"file://{store.root}"
     assert Store(store.absolute).root == store.root
     assert not store.exists
     assert not Store(store.absolute + "/").path("a", "b").startswith(f"{store.root}//")
+    assert store.trace_ids() == store.unfinished_ids() == []
+    refuses("the store is empty: run `tokentape capture` or `tokentape import`", store.resolve, "any", error=BadTape)
 
 
 def test_a_tape_that_cannot_be_opened_is_told_and_hides_no_other(small: Store, capsys: pytest.CaptureFixture[str]) -> None:
