@@ -67,7 +67,7 @@ def test_rooms_import_only_what_the_design_allows(room: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
+def test_the_check_sees_a_forbidden_import_and_those_that_there_are(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("def f():\n    from tokentape.warehouse import tape\n    import torch.nn\nfrom tokentape import flows\n")
     assert sorted(module for _, module in imported(path)) == ["flows", "torch.nn", "warehouse.tape"]
@@ -75,9 +75,6 @@ def test_the_check_sees_a_forbidden_import(tmp_path: Path) -> None:
     path.write_text("import warehouse.tape\n")
     with pytest.raises(AssertionError, match=r"write tokentape\.warehouse\.tape"):
         list(imported(path))
-
-
-def test_the_check_sees_the_imports_that_there_are() -> None:
     seen = {module.partition(".")[0] for path in sources("flows") for _, module in imported(path)}
     assert set(ROOMS) <= seen
     assert set(MAY_IMPORT) == set(PRODUCT)
@@ -91,14 +88,11 @@ def test_a_folder_of_the_checkout_is_not_imported_by_its_own_name() -> None:
     assert all(line.endswith(f"write: import tokentape.{room}") for line, room in zip(said, ROOMS, strict=True)), said
 
 
-def test_nothing_outside_the_project_is_looked_for() -> None:
+def test_no_shell_no_remote_code_and_nothing_outside_the_project() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     for path in [*pages, *(path for room in (*ROOMS, "bench") for path in sources(room))]:
         if path.name not in ("log.md", "machines.md"):
             assert not re.search(r"\.\./shared|/ \"shared\"", path.read_text(encoding="utf-8")), path
-
-
-def test_no_shell_and_no_remote_code() -> None:
     for room in ROOMS:
         for path in sources(room):
             text = path.read_text(encoding="utf-8")

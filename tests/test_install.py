@@ -23,7 +23,7 @@ def asked(requirement: str, extra: str = "") -> tuple[str, frozenset[str], str, 
     return of.name.lower(), frozenset(of.extras), str(of.specifier), extra
 
 
-def test_the_lock_is_of_this_pyproject() -> None:
+def test_the_lock_is_of_this_pyproject_and_names_the_public_index_alone() -> None:
     (mine,) = (package for package in LOCK["package"] if package["name"] == PROJECT["name"])
     extras: dict[str, list[str]] = PROJECT["optional-dependencies"]
     wanted = {asked(of) for of in PROJECT["dependencies"]} | {asked(of, name) for name, them in extras.items() for of in them}
@@ -34,9 +34,6 @@ def test_the_lock_is_of_this_pyproject() -> None:
         locked.add(asked(named, extra[1] if extra else ""))
     assert locked == wanted, "write it again: uv lock --default-index https://pypi.org/simple"
     assert LOCK["requires-python"].replace(" ", "") == PROJECT["requires-python"].replace(" ", "")
-
-
-def test_the_lock_names_the_public_index_alone() -> None:
     others = [package for package in LOCK["package"] if package["name"] != PROJECT["name"]]
     assert len(others) > 50
     assert {tuple(package["source"].items()) for package in others} == {(("registry", "https://pypi.org/simple"),)}

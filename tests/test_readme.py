@@ -109,12 +109,9 @@ def test_files_of_the_readmes_commands_exist_or_are_made_by_the_command_before()
     assert named >= 5
 
 
-def test_the_policy_of_the_replay_page_is_the_example() -> None:
+def test_policies_and_systems_of_the_pages_are_the_examples() -> None:
     page = (ROOT / "docs/replay.md").read_text(encoding="utf-8")
     assert (ROOT / "docs/examples/my_cache.py").read_text(encoding="utf-8") in page
-
-
-def test_the_system_and_the_placement_of_the_systems_page_are_the_examples() -> None:
     page = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
     for name in ("my_system.toml", "my_placement.py"):
         assert (ROOT / "docs/examples" / name).read_text(encoding="utf-8") in page

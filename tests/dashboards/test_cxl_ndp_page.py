@@ -19,52 +19,37 @@ def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> No
     assert_says(said, "cxl_ndp")
 
 
-def test_the_page_opens_with_the_gain_beside_the_papers(page: Page) -> None:
+def test_the_page_opens_with_the_papers_smaller_model_and_its_gain(page: Page) -> None:
     assert page.figures[0].name == "throughput"
     marked = page.data["throughput"].drop_nulls("paper_monde")
     assert marked.select("setup", "system", "paper_monde", "paper_hobbit").rows() == [(SMALL, "OURS-2", 8.0, 16.0)]
     assert set(page.data["throughput"]["system"]) == {"OURS-2", "OURS-3", "MoNDE", "HOBBIT"}
-
-
-def test_menus_open_with_the_papers_smaller_model(page: Page) -> None:
     assert page.opening == {
         "setup": SMALL, "routing": SMALL, "lengths": "long prompts", "layer": "0", "table": "embedded, gptq (docs 4e5f)",
         "given": f"{SMALL}, stand-in", "shared": "1", "live": "embedded, docs, gptq, 8 hot",
     }  # fmt: skip
 
 
-def test_whole_requests_have_a_range_an_order_and_parts(said: Said, page: Page) -> None:
+def test_whole_requests_add_up_and_tables_are_of_quantisers(said: Said, page: Page) -> None:
     assert "(paper" not in said["requests"][f"{LARGE}|long prompts"]
     parts = page.data["requests"].select(
         total=pl.sum_horizontal("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s"), e2e="e2e_s"
     )
     assert (parts["total"] - parts["e2e"]).abs().max() < 0.01  # type: ignore[operator]
+    measured = "embedded, gptq (docs 4e5f)"
+    assert list(said["tables"]) == [measured, "embedded, rtn (docs 4e5f)", f"{SMALL}, stand-in"]
 
 
-def test_a_step_on_the_clock(page: Page) -> None:
+def test_rows_of_the_charts(page: Page) -> None:
+    given = page.data["bits"].filter(pl.col("rule") == "prefix_split", pl.col("panel") == "3 bits", pl.col("shared") == "1")
+    assert given.select("bits", "low", "high").rows() == [([4.0, 4.0, 3.0, 1.0], [3.0, 3.0, 2.0, 1.0], [4.0, 4.0, 4.0, 2.0])]
+    assert page.data["quality"]["table_loss"].null_count() == 0
+    assert page.data["checks"]["check"].to_list() == ["end to end, least", "decode gain, 2 bits", "accuracy drop"]
     kinds = page.data["lanes"].filter(pl.col("setup") == SMALL, pl.col("system") == "OURS-2")
     assert dict(kinds.select("kind", "short").iter_rows()) == {
         "attention and KV": ["attention and KV"], "experts on the GPU": ["e3"], "experts in the NDP": ["e0", "e5"],
         "activations over the link": ["activations out", "activations back"],
     }  # fmt: skip
-
-
-def test_losses_say_how_far_experts_differ_and_which_quantiser_wins(said: Said) -> None:
-    measured = "embedded, gptq (docs 4e5f)"
-    assert list(said["tables"]) == [measured, "embedded, rtn (docs 4e5f)", f"{SMALL}, stand-in"]
-
-
-def test_bits_fall_with_rank_and_save_loss(page: Page) -> None:
-    given = page.data["bits"].filter(pl.col("rule") == "prefix_split", pl.col("panel") == "3 bits", pl.col("shared") == "1")
-    assert given.select("bits", "low", "high").rows() == [([4.0, 4.0, 3.0, 1.0], [3.0, 3.0, 2.0, 1.0], [4.0, 4.0, 4.0, 2.0])]
-
-
-def test_a_live_model_says_who_wins_in_how_many_seeds(page: Page) -> None:
-    assert page.data["quality"]["table_loss"].null_count() == 0
-
-
-def test_claims_and_bars(page: Page) -> None:
-    assert page.data["checks"]["check"].to_list() == ["end to end, least", "decode gain, 2 bits", "accuracy drop"]
 
 
 def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence() -> None:

@@ -48,11 +48,10 @@ def asked_of(query: str, **columns: object) -> pl.DataFrame:
         return rows_of(connection, elmoe3d.folder / "rows.sql", query)
 
 
-def test_the_page_opens_with_the_answer_and_what_it_rests_on(page: Page) -> None:
+def test_the_page_opens_with_the_answer_and_the_sentence_of_honesty_is_the_studys(
+    page: Page, said: dict[str, dict[str, str]]
+) -> None:
     assert page.figures[0].name == "winners"
-
-
-def test_the_sentence_of_honesty_is_the_studys_and_stands_beside_every_accuracy(said: dict[str, dict[str, str]]) -> None:
     assert elmoe3d_words.HONESTY == checks.HONESTY
     for name in ("winners", "cells", "checks", "claims"):
         assert all(answer.endswith(checks.HONESTY) for answer in said[name].values())
@@ -82,21 +81,20 @@ def test_speculation_pays_from_where_it_stays_faster(gains: list[float], start: 
     assert asked_of("pays", batch=[1, 2, 4], phi_sd=gains)["at"].to_list() == [start]
 
 
-def test_thresholds_reach_past_the_papers_batches(page: Page) -> None:
+def test_thresholds_reach_past_the_papers_batches_and_small_pools_draft_nothing(
+    page: Page, connection: duckdb.DuckDBPyConnection
+) -> None:
     row = page.data["thresholds"].filter(pl.col("model") == GPT, pl.col("scheme") == ELASTIC).row(0, named=True)
     assert (row["theirs"], row["said_paper"], row["shown"]) == (None, "withheld", 128.0)
+    # At 2 GiB four experts are in HB where a token selects eight: Elastic-SD's SD of 7 x would otherwise win.
+    small = elmoe3d.asked(connection)("points").filter(~pl.col("can_draft"), series="hb-capacity", gib=2)
+    assert small["scheme"].unique().to_list() == [ELASTIC]
 
 
 def test_the_explorer_says_who_wins_at_every_size_and_batch(page: Page) -> None:
     assert (page.opening["size"], page.opening["at"]) == ("8", "8")
     assert {row["at"] for row in page.choices if row.get("size") == "32" and "at" in row} == {"1", "4", "8", "16"}
     assert {row["at"] for row in page.choices if row.get("size") == "8" and "at" in row} == {"1", "2", "4", "8", "16", "32", "64"}
-
-
-def test_a_pool_smaller_than_top_k_drafts_nothing(connection: duckdb.DuckDBPyConnection) -> None:
-    """At 2 GiB four experts are in HB where a token selects eight: Elastic-SD's SD of 7 x would otherwise win."""
-    small = elmoe3d.asked(connection)("points").filter(~pl.col("can_draft"), series="hb-capacity", gib=2)
-    assert small["scheme"].unique().to_list() == [ELASTIC]
 
 
 def test_cells_have_their_error_or_the_prediction(page: Page) -> None:
@@ -116,29 +114,24 @@ def test_every_cell_is_written_out_for_every_law_and_level(page: Page) -> None:
     assert ["withheld", "24.00", "predicted", ""] in [row["cells"][:4] for row in rows]
 
 
-def test_claims_leave_table_3_and_inputs_out(page: Page) -> None:
+def test_claims_leave_inputs_out_and_a_number_of_0_has_no_ratio(page: Page) -> None:
+    """Nor is a page with NaN written."""
     assert page.data["claims"].height == 2
-
-
-def test_platforms_have_a_band_over_what_is_not_given(page: Page) -> None:
-    near = page.data["platforms"].filter(pl.col("words") == "xPU-NMP", pl.col("mode") == "SD").row(0, named=True)
-    assert (near["low"], near["speedup"], near["high"]) == (1.333, 2.0, 2.667)
-
-
-def test_energy_is_relative_to_ours_by_part(page: Page) -> None:
-    totals = page.data["energy_totals"].filter(pl.col("words") == "xPU").row(0, named=True)
-    assert (totals["relative"], totals["low"], totals["high"]) == (4.0, 2.0, 8.0)
-    parts = page.data["energy"].filter(pl.col("words") == "ELMoE-3D", pl.col("batch") == 4)
-    assert parts.select("said", "relative").rows() == [("static power", 0.5), ("EXT reads", 0.5)]
-
-
-def test_a_number_of_0_has_no_ratio_and_a_page_with_nan_is_not_written(page: Page) -> None:
     stated = page.data["claims"].filter(pl.col("paper") == 0.0)
     assert stated.height == 1
     assert stated["ratio"].to_list() == [None]
     broken = dataclasses.replace(page, data={**page.data, "claims": pl.DataFrame({"ratio": [float("nan")]})})
     with pytest.raises(ValueError, match="Out of range float"):
         shell.render(broken, [])
+
+
+def test_platforms_have_bands_and_energy_is_relative_to_ours(page: Page) -> None:
+    near = page.data["platforms"].filter(pl.col("words") == "xPU-NMP", pl.col("mode") == "SD").row(0, named=True)
+    assert (near["low"], near["speedup"], near["high"]) == (1.333, 2.0, 2.667)
+    totals = page.data["energy_totals"].filter(pl.col("words") == "xPU").row(0, named=True)
+    assert (totals["relative"], totals["low"], totals["high"]) == (4.0, 2.0, 8.0)
+    parts = page.data["energy"].filter(pl.col("words") == "ELMoE-3D", pl.col("batch") == 4)
+    assert parts.select("said", "relative").rows() == [("static power", 0.5), ("EXT reads", 0.5)]
 
 
 def test_the_papers_gain_of_hotness_is_read_from_the_claims() -> None:

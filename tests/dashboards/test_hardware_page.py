@@ -103,14 +103,11 @@ def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> No
     assert "in-memory|" not in said["clock"]  # the page then says what to run
 
 
-def test_the_page_opens_on_a_machine_with_a_step(connection: duckdb.DuckDBPyConnection) -> None:
+def test_steps_open_on_a_machine_with_one_and_fewer_are_spread_and_said(connection: duckdb.DuckDBPyConnection) -> None:
     choices = hardware.page(connection, 16).choices
     assert choices[0]["step"]
     assert {c["window"] for c in choices if c["step"] == PHONE_STEP} == {"all", "early"}  # six layers: the first four can be seen
     assert {c["window"] for c in choices if c["step"] == PAIR_STEP} == {"all"}
-
-
-def test_fewer_steps_are_spread_over_the_machines_and_said(connection: duckdb.DuckDBPyConnection) -> None:
     assert hardware.asked(connection, 1)("steps").height == 1
     assert hardware.page(connection, 1).lead.endswith("Shown: 1 of 2 recorded steps.")
     assert "Shown" not in hardware.page(connection, 2).lead

@@ -34,17 +34,16 @@ def test_every_reading_has_its_own_gains_and_what_does_not_fit_has_none(said: di
     assert set(said["tables"]) == set(said["sweeps"]) == set(said["requests"]) == {PAPER}
 
 
-def test_queries_ask_for_what_is_shown(connection: duckdb.DuckDBPyConnection) -> None:
+def test_queries_ask_for_what_is_shown_and_readings_without_a_series_have_no_tables(
+    connection: duckdb.DuckDBPyConnection,
+) -> None:
     """A replay that is scaled anew is shown once."""
     ask = kelle.asked(connection)
     for rows in map(ask, ("headline", "explorer")):
         assert set(rows["reading"]) == set(READINGS)
         assert rows["energy"].max() < 20  # type: ignore[operator]
     assert (ask("kept").height, ask("kept")["kept"].min()) == (9, 0.7)
-
-
-def test_a_reading_without_a_series_has_no_tables() -> None:
-    """With one series alone the other's panel would be empty."""
+    # With one series alone the other's panel would be empty.
 
     def add(rows: Rows) -> None:
         for adder in EVERYTHING:

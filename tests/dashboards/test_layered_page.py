@@ -40,17 +40,14 @@ def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> No
     assert all((figure, chosen) in sentences for figure in ("claims", "coverage", "front") for chosen in said[figure])
 
 
-def test_what_a_band_is_stands_above_its_column(page: Page) -> None:
-    chart = page.figures[0].chart
-    assert chart is not None
-    assert "replay (5 to 95 % of seeds)" in json.dumps(chart, ensure_ascii=False)
-
-
-def test_the_page_opens_with_the_table_of_most_predictions(page: Page) -> None:
+def test_the_page_opens_with_the_table_of_most_predictions_and_says_what_a_band_is(page: Page) -> None:
     assert page.opening["table"] == "Table 6"
     rows = page.data["claims"].sort("claim_id")
     assert rows["ratio"].to_list() == pytest.approx([1.0, 0.8, 1.05, None])
     assert rows["said_error"].to_list() == ["0.0 %", "-20.0 %", "-0.4 points", "holds"]
+    chart = page.figures[0].chart
+    assert chart is not None
+    assert "replay (5 to 95 % of seeds)" in json.dumps(chart, ensure_ascii=False)
 
 
 def test_a_second_answer_by_another_count_is_no_second_prediction() -> None:
@@ -104,14 +101,11 @@ def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: P
     assert row["attained"].item().to_list() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
 
 
-def test_the_sliders_open_at_the_studys_limits() -> None:
+def test_the_sliders_and_every_series_are_the_studys() -> None:
     for name, opens in layered_page.OPENS_AT_S.items():
         for workload, limit in opens.items():
             levels = [of for of in Settings.shipped().levels if QWEN in of.models and workload in of.workloads]
             assert [getattr(of, f"{name}_s") for of in levels] == [limit]
-
-
-def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
     study = Settings.shipped()
     there = {group.series for group in study.grid} | {trace.series for trace in study.traces}
     asked = ["one prompt", "slo ", "pareto", "n-sweep", "table-2", "table-6", "table-8", "table-10", "table-11", "table-12",
@@ -119,13 +113,10 @@ def test_every_series_that_the_page_asks_for_is_the_studys() -> None:
     assert [name for name in asked if not any(series.startswith(name) for series in there)] == []
 
 
-def test_the_schedule_is_told_of_the_stretch_that_both_have(page: Page) -> None:
+def test_the_schedule_is_of_the_stretch_that_both_have_and_energy_of_both_meanings(page: Page) -> None:
     """Chunked is recorded for .4 s, layered for .2 s."""
     drawn = page.data["schedule"].filter(pl.col("system") == "chunked 512")
     assert (drawn["start_s"].min(), drawn.height) == (0.0, 5)
-
-
-def test_energy_by_both_meanings_of_per_token(page: Page) -> None:
     parts = page.data["energy"].select(pl.sum_horizontal("static", "bytes", "ops"))
     assert parts.to_series().to_list() == pytest.approx([1.0] * 3)
 
@@ -151,7 +142,7 @@ def test_a_gap_that_stays_is_said_to_stay() -> None:
     assert answers["dense"][""].endswith("at the loosest limits it is -30 points at 1/s: the gap does not close.")
 
 
-def test_layered_is_named_by_what_differs() -> None:
+def test_layered_is_named_by_what_differs_wherever_its_parameters_are() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         for params in (LAYERED, LAYERED | {"n_max": 48, "pass_tokens": 32768}):
             add_point(rows, "other schedulers", "layered", params, 1.3, served(1.0, 0.02))
@@ -160,9 +151,6 @@ def test_layered_is_named_by_what_differs() -> None:
     with opened(add) as connection:
         found = layered_words.of_series(layered_rows.points(layered.asked(connection)), "other schedulers")
     assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
-
-
-def test_parameters_of_the_scheduler_are_found_beside_others_too() -> None:
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
     with opened(lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
         assert layered_rows.points(layered.asked(c))["chunk_tokens"].to_list() == [512]

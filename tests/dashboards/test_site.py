@@ -61,16 +61,13 @@ def payload(html: str) -> dict[str, Any]:
     return json.loads(found[1])
 
 
-def test_a_page_per_topic_each_below_2_5_mb(pages: dict[str, str]) -> None:
+def test_a_page_per_topic_that_begins_with_its_questions_where_it_is_long(pages: dict[str, str]) -> None:
     assert sorted(pages) == sorted([index.FILE, *site.TOPICS])
     for file, html in pages.items():
         assert len(html.encode()) < 2_500_000, file
         assert html.count('<script src="vega.js">') == 1, f"{file}: Vega belongs beside the pages, once"
         assert "window.vegaEmbed=" not in html
         assert "default-src &#39;none&#39;" in html
-
-
-def test_a_long_page_begins_with_its_questions(pages: dict[str, str]) -> None:
     for file, html in pages.items():
         sections = re.findall(r'<section class="figure" id="(\w+-section)"', html)
         assert re.findall(r'<a href="#([\w-]+)"', html) == (sections if len(sections) > 4 else []), file
@@ -131,19 +128,16 @@ def _all(name: str, spec: Any) -> list[Any]:
     return []
 
 
-def test_every_axis_of_a_quantity_has_a_unit(pages: dict[str, str]) -> None:
+def test_text_of_a_tape_stays_text_and_every_axis_of_a_quantity_has_a_unit(pages: dict[str, str]) -> None:
+    for html in pages.values():
+        assert "<script>hostile" not in html
+    assert "&lt;script&gt;hostile()" in pages["index.html"]
     for html in pages.values():
         for name, chart in charts(payload(html)):
             drawn = _all("encoding", chart["spec"])
             titles = [e[axis]["title"] for e in drawn for axis in ("x", "y") if e.get(axis, {}).get("title")]
             assert titles, name
             assert all("(" in title for title in titles if title != "layer"), name
-
-
-def test_text_of_a_tape_stays_text(pages: dict[str, str]) -> None:
-    for html in pages.values():
-        assert "<script>hostile" not in html
-    assert "&lt;script&gt;hostile()" in pages["index.html"]
 
 
 def test_names_of_a_replayed_tape_stay_text(one_topic: None, tmp_path: Path) -> None:

@@ -123,10 +123,12 @@ def test_the_prompt_is_said_to_tell_where_it_does(said: dict[str, dict[str, str]
         assert sentence == f"{begins} prefill and the first ten decode steps use the experts alike to {ends}"
 
 
-def test_all_layers_are_averaged_by_rank(page: Page) -> None:
+def test_layers_are_averaged_by_rank_and_positions_without_tokens_left_open(page: Page) -> None:
     row = page.data["early"].filter((pl.col("layer") == "all") & (pl.col("trace") == "gated"))
     assert row["prefill"].item().to_list() == [35.0, 28.33, 21.67, 15.0]  # 40, 40 and 25 %; ...
     assert row["early"].item().to_list() == [33.33, 16.67, 16.67, 33.33]  # 40, 10 and 50 %; ...
+    rows = page.data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
+    assert rows["critical"].item().to_list() == [1.0, 1.5, None, 0.5]
 
 
 def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]) -> None:
@@ -139,19 +141,6 @@ def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]
         "gated|1": "In layer 1, a token has " + told.format("", "1.00", "1.00"),
         "gated|all": "Over all layers, a token has " + told.format(" per layer", "0.75", "1.25"),
     }
-
-
-def test_positions_without_tokens_are_left_open(page: Page) -> None:
-    rows = page.data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
-    assert rows["critical"].item().to_list() == [1.0, 1.5, None, 0.5]
-
-
-def test_tapes_do_not_multiply_the_other_menus(page: Page) -> None:
-    choices = page.choices
-    of_tapes = [choice for choice in choices if "trace" in choice]
-    assert [choice["layer"] for choice in of_tapes] == ["0", "1", "2", "all"] * 2
-    assert all(choice.keys() == {"trace", "layer"} for choice in of_tapes)
-    assert all("trace" not in choice for choice in choices[: -len(of_tapes)])
 
 
 def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page() -> None:
@@ -167,8 +156,13 @@ def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page() -> None:
     assert len(html.encode()) < PAGE_BYTES
 
 
-def test_the_menu_starts_with_the_tau_that_the_study_chose(page: Page) -> None:
+def test_the_menu_starts_with_the_studys_tau_and_tapes_do_not_multiply_the_others(page: Page) -> None:
     assert page.choices[0]["tau"] == "0.5"
+    choices = page.choices
+    of_tapes = [choice for choice in choices if "trace" in choice]
+    assert [choice["layer"] for choice in of_tapes] == ["0", "1", "2", "all"] * 2
+    assert all(choice.keys() == {"trace", "layer"} for choice in of_tapes)
+    assert all("trace" not in choice for choice in choices[: -len(of_tapes)])
 
 
 def test_sweeps_are_read_as_the_study_reads_them() -> None:

@@ -49,14 +49,11 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
     assert "<form" not in html
 
 
-def test_rows_of_one_split_are_said_as_what_they_are() -> None:
+def test_rows_of_one_split_are_said_as_what_they_are_and_no_anchor_is_no_praise() -> None:
     """A model that was only tried on the rows it was fitted on is not reported as seen on others."""
     errors = pl.DataFrame({"operator": ["GEMM"], "setup": ["A"], "split": [SPLIT_WORDS["fitted"]], "mape": [0.1], "p95": [0.3]})
     assert said_of(validation, "errors", errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
     assert said_of(validation, "points", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
-
-
-def test_a_form_that_covers_no_anchor_is_not_praised() -> None:
     dram = pl.DataFrame({"preset": ["p"], "pattern": ["row map"], "covered": [False], "error": [0.4]})
     assert (
         said_of(validation, "dram", dram)

@@ -44,15 +44,12 @@ def test_every_command_has_quiet_verbose_and_json_but_for_those_that_list_nothin
         assert ("--json" in options) == (name not in WITHOUT_JSON), name
 
 
-def test_the_help_shows_every_command_under_one_heading_with_a_whole_sentence(tokentape: Cli) -> None:
+def test_the_help_shows_every_command_and_the_version_is_printed(tokentape: Cli) -> None:
     top: Any = typer.main.get_command(cli.app)
     assert sorted(name for names in cli.HEADINGS.values() for name in names) == sorted(top.commands)
     said = tokentape("--help").out
     assert all(f"\n{heading}:\n" in said for heading in cli.HEADINGS)
     assert "..." not in said.partition("\nTapes:")[2]
-
-
-def test_the_version_is_printed(tokentape: Cli) -> None:
     shown = tokentape("--version")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.split()[0] == "tokentape"

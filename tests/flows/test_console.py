@@ -65,7 +65,7 @@ def test_a_rule_is_drawn_where_there_are_no_lines_to_draw_it_with(
     assert path.read_text(encoding="ascii").splitlines()[2].strip() == "------"
 
 
-def test_json_holds_the_values_behind_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_values_and_a_band_is_written_as_its_value_is(capsys: pytest.CaptureFixture[str]) -> None:
     with one_document():
         row = ("lru", quantity(2e-3, "s"), percent(0.5), number(float("nan"), ".2f"), band(1.0, 2.0, "{:g}".format), number(None))
         print_table("of a tape", ("policy", "step", "hits", "gain", "over seeds", "none"), [row])
@@ -79,9 +79,6 @@ def test_json_holds_the_values_behind_what_is_shown(capsys: pytest.CaptureFixtur
         "none": None,
     }
     assert json.loads(capsys.readouterr().out) == [{"title": "of a tape", "rows": [shown]}, {"said": "a sentence"}]
-
-
-def test_a_band_is_written_as_its_value_is(capsys: pytest.CaptureFixture[str]) -> None:
     share, time = Metric(0.1014, "1", 0.015, 0.1014), Metric(0.01, "s", 0.0002, 1.5)
     console.print_metrics("", {"attention_frac": share, "ttft_mean_s": time})
     shown = capsys.readouterr().out

@@ -46,7 +46,7 @@ def counts_of(routing: pl.DataFrame) -> np.ndarray:
     return counts
 
 
-def test_oracle_general_by_hand() -> None:
+def test_oracle_general_and_physical_maps_by_hand() -> None:
     """Keys 3, 1, 3 of 10 and 20 bytes: u32 time, u64 object, u32 size, i64 next."""
     raw = oracle_general(np.array([3, 1, 3], np.int32), np.array([10, 20, 10]), np.array([7, 7, 8])).tobytes()
     never = "ffffffffffffff7f"
@@ -55,6 +55,11 @@ def test_oracle_general_by_hand() -> None:
         f"08000000 0400000000000000 0a000000 {never}"
     ).replace(" ", "")
     refuses("does not fit oracleGeneral's 32 bits", oracle_general, np.zeros(1, np.int32), 1 << 32)
+    # Two replicas to the heaviest per replica, of equals the lower; then 4, 8/3, 8/3, 8/3, 2, 2 are packed as they come.
+    counts = np.array([[8, 4, 2, 2], [1, 1, 1, 9]])
+    assert eplb.physical_map(counts, 2, 2).tolist() == [[0, 1, 3, 0, 0, 2], [2, 3, 3, 0, 1, 3]]
+    assert eplb.physical_map(counts, 2, 0).tolist() == [[0, 3, 1, 2], [2, 3, 0, 1]]
+    refuses("do not share out among 3 ranks evenly", eplb.physical_map, counts, 3, 1)
 
 
 def test_libcachesim_counts_the_same_misses(routing: pl.DataFrame, store: Store, tokentape: Cli, tmp_path: Path) -> None:
@@ -104,14 +109,6 @@ def test_layers_of_experts_for_llama_cpp(routing: pl.DataFrame, tokentape: Cli) 
     assert placed == {layer: "CUDA0" if layer in most else "CPU" for layer in range(N_LAYERS)}
     assert not any(re.search(pattern, "blk.1.ffn_down_shexp.weight") for pattern, _ in overrides)
     assert llama.override_tensors([], "CUDA0") == '-ot "\\.ffn_(gate|up|down|gate_up)_exps\\.=CPU"'
-
-
-def test_physical_maps_by_hand() -> None:
-    """Two replicas to the heaviest per replica, of equals the lower; then 4, 8/3, 8/3, 8/3, 2, 2 are packed as they come."""
-    counts = np.array([[8, 4, 2, 2], [1, 1, 1, 9]])
-    assert eplb.physical_map(counts, 2, 2).tolist() == [[0, 1, 3, 0, 0, 2], [2, 3, 3, 0, 1, 3]]
-    assert eplb.physical_map(counts, 2, 0).tolist() == [[0, 3, 1, 2], [2, 3, 0, 1]]
-    refuses("do not share out among 3 ranks evenly", eplb.physical_map, counts, 3, 1)
 
 
 def test_a_layer_without_rows_balances_nothing(routing: pl.DataFrame, store: Store) -> None:

@@ -34,11 +34,8 @@ def test_the_largest_fits_and_one_more_does_not(machine, name):
     assert room_of(geometry, place, replace(asked, **{name: n + 1})).missing
 
 
-def test_a_window_alone_leaves_room_for_the_most_that_is_asked():
+def test_windows_and_caches_take_what_is_left():
     assert largest(models.load("mistral-7b").geometry, load("h100"), Asked(), "context_tokens") == MOST
-
-
-def test_a_cache_takes_what_is_left_and_no_more_than_all_experts():
     geometry = models.load("qwen3-30b-a3b").geometry
     phone, laptop = (room_of(geometry, load(name), Asked(expert_format="int4")) for name in ("oneplus-15r", "laptop-m4-max"))
     assert 0 < phone.cached_frac < 1
@@ -56,7 +53,13 @@ def test_what_does_not_fit_says_what_would(tokentape: Cli):
     assert not room_of(geometry, load("h100x2"), Asked()).missing
 
 
-def test_experts_are_there_where_they_fit(tokentape: Cli):
+def test_a_budget_needs_a_cache_and_experts_a_place(tokentape: Cli):
+    words = ("--expert-format", "int4", "--budget", "4000MiB", "--json")
+    made = json.loads(tokentape.ok("fit", "qwen3-30b-a3b", "oneplus-15r", *words).out)
+    assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
+    assert made["fits"]
+    assert [one["fits"] for one in made["widths"]] == [True] * len(made["widths"])
+    assert "no tier in front of the experts" in tokentape.refused("fit", "qwen3-30b-a3b", "h200", "--budget", "10%").err
     of_width = {}
     for model, machine in (("qwen3-30b-a3b", "h100"), ("qwen3-8b", "phone-lpddr5x-ufs4")):
         cells = [[*filter(None, map(str.strip, line.split("  ")))] for line in tokentape("fit", model, machine).out.splitlines()]
@@ -64,15 +67,3 @@ def test_experts_are_there_where_they_fit(tokentape: Cli):
     assert (of_width["qwen3-30b-a3b"]["fp32"], of_width["qwen3-30b-a3b"]["bf16"]) == ("does not fit", "100%")
     assert (of_width["qwen3-8b"]["bf16"], of_width["qwen3-8b"]["int4"]) == ("does not fit", "no experts")
     assert json.loads(tokentape("fit", "qwen3-8b", "h100", "--json").out)["cached_frac"] is None
-
-
-def test_json_and_a_budget(tokentape: Cli):
-    words = ("--expert-format", "int4", "--budget", "4000MiB", "--json")
-    made = json.loads(tokentape.ok("fit", "qwen3-30b-a3b", "oneplus-15r", *words).out)
-    assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
-    assert made["fits"]
-    assert [one["fits"] for one in made["widths"]] == [True] * len(made["widths"])
-
-
-def test_a_budget_without_a_cache_is_refused(tokentape: Cli):
-    assert "no tier in front of the experts" in tokentape.refused("fit", "qwen3-30b-a3b", "h200", "--budget", "10%").err

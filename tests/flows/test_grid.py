@@ -53,9 +53,13 @@ def digests(store: Store) -> dict[str, str]:
     return {str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(root.rglob("*.parquet"))}
 
 
-def test_everything_is_multiplied_out(small: study.Study, store: Store) -> None:
+def test_everything_is_multiplied_out_and_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
     cells = expanded(small, store)
     assert len(cells) == len(set(cells)) == 2 * 3 * 4  # scopes x capacities x (lru, random twice, belady)
+    cells = expanded(small, store)
+    ids = {grid.replay_key(store, cell) for cell in cells}
+    assert len(ids) == len(cells)
+    assert all(len(i) == at_rest.ID_DIGITS for i in ids)
 
 
 def test_a_plan_is_what_a_run_then_does_and_leaves_the_store_alone(small: study.Study, store: Store) -> None:
@@ -184,13 +188,6 @@ def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Stu
     assert report.n_run == 8
     assert len(report.impossible) == 8
     refuses("small", grid.run, small.model_copy(update={"capacities": ("1 B",)}), store)
-
-
-def test_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
-    cells = expanded(small, store)
-    ids = {grid.replay_key(store, cell) for cell in cells}
-    assert len(ids) == len(cells)
-    assert all(len(i) == at_rest.ID_DIGITS for i in ids)
 
 
 def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study.Study, store: Store, tmp_path: Path) -> None:

@@ -43,20 +43,14 @@ def result_id(folder: Path) -> str:
 # ---------------------------------------------------------------------------------------------------- machines and models
 
 
-def test_list_names_every_shipped_machine_and_model(tokentape: Cli) -> None:
+def test_list_show_and_diff_print_every_machine_model_and_number_with_its_source(tokentape: Cli) -> None:
     machines, geometries = tokentape.ok("hardware", "list").out.split(), tokentape.ok("models", "list").out.split()
     assert set(spec.shipped()) <= set(machines)
     assert set(models.names()) <= set(geometries)
-
-
-def test_show_prints_every_number_with_its_source(tokentape: Cli) -> None:
     shown = tokentape.ok("hardware", "show", "h100").out
     assert all(key in shown for key, _ in spec.load("h100").numbers())
     assert re.search(r"tiers\.hbm\.peak_bytes_per_s +3\.35 TB/s +NVIDIA H100 Tensor Core GPU datasheet", shown)
     assert "0.396 to 0.8" in shown  # the band of an assumed share
-
-
-def test_diff_shows_what_differs_and_only_that(tokentape: Cli) -> None:
     shown = tokentape.ok("hardware", "diff", "a100", "h100").out
     assert re.search(r"tiers\.hbm\.peak_bytes_per_s +2\.039 TB/s +3\.35 TB/s", shown)
     assert "links.nvlink" not in shown  # both have none
@@ -136,14 +130,11 @@ def test_rows_that_the_device_cannot_have_reached_are_left_out_counted_and_named
     assert {row["n"] for row in json.loads(again.out) if row["operator"] == "gemm" and row["split"] == "fitted"} == {30}
 
 
-def test_a_table_that_is_impossible_throughout_is_refused(tokentape: Cli, folder: Path) -> None:
+def test_impossible_tables_and_constants_off_on_their_own_rows_are_refused(tokentape: Cli, folder: Path) -> None:
     gemm_rows(slower=1e-3).write_parquet(folder / "seconds.parquet")
     done = tokentape.refused("calibrate", "gpu", "seconds.parquet", "--hardware", "my-gpu.toml")
     assert "too few for 5 constants: is `latency` in milliseconds, and my-gpu the machine that was measured?" in done.err
     assert not (folder / "fits").exists()
-
-
-def test_constants_that_are_off_on_their_own_rows_need_force(tokentape: Cli, folder: Path) -> None:
     pytest.importorskip("scipy")
     command = ("calibrate", "gpu", "chance.parquet", "--hardware", "my-gpu.toml")
     chance = 10.0 ** np.random.default_rng(0).uniform(0, 3, 30)  # times that have nothing to do with the shapes

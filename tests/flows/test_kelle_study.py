@@ -112,7 +112,7 @@ def test_sweeps_without_published_values_have_their_error_bars_and_directions(po
     assert by_anchor["refresh_j"].is_sorted()
 
 
-def test_answers_are_of_known_claims_by_role_and_reading(answers):
+def test_answers_are_of_known_claims_by_role_and_reading_as_the_readme_shows(answers):
     assert {claim for claim, _ in answers} <= set(WANTED)
     assert {mode for _, mode in answers} == {PAPER, PHYSICAL}
     fitted = {claim: row["value"] for (claim, mode), row in answers.items() if mode == PAPER}
@@ -125,9 +125,6 @@ def test_answers_are_of_known_claims_by_role_and_reading(answers):
     assert fitted["kelle/8.4.1/max_input_tokens/llama-2-7b/without-aerp"] == pytest.approx(19_000, rel=0.05)
     assert fitted["kelle/1/kv_cache_size/llama-2-7b/8192-tokens-fp16"] == 4.0
     assert fitted["kelle/8/peak/int8"] == pytest.approx(4.128)
-
-
-def test_the_errors_of_the_readme_are_those_of_the_closed_forms(answers):
     assert error_table.lines(answers.values()) == stands("kelle"), AGAIN
 
 

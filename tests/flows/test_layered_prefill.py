@@ -92,7 +92,7 @@ def test_answers_are_of_known_claims_and_more_than_those_fitted_on(answers):
         assert row["low"] is None or row["low"] <= row["high"]
 
 
-def test_microbenchmarks_lie_within_their_bars(answers):
+def test_microbenchmarks_lie_within_their_bars_and_table_7_counts_a_third(answers):
     """Spec section 7, MUST: one prompt of 8192 tokens; deterministic."""
     ms = {
         n: answers[f"{PAPER}/sec-3.2/prefill_time/qwen3-30b-a3b/prompt-8192-chunk-{n}", "paper"]["value"]
@@ -105,9 +105,6 @@ def test_microbenchmarks_lie_within_their_bars(answers):
         assert answers[claim, "paper"]["value"] == pytest.approx(STATED[claim]["value"], abs=2.5)
     loaded = answers[f"{PAPER}/sec-3.2/expert_load/qwen3-30b-a3b/prompt-8192-chunk-8192", "paper"]
     assert loaded["value"] < 100
-
-
-def test_table_7_counts_a_third_as_the_paper_and_all_physically(answers):
     claim = f"{PAPER}/table-7/expert_load_total_100req/qwen3-30b-a3b/arxiv-chunked"
     assert answers[claim, "physical"]["value"] == pytest.approx(3 * answers[claim, "paper"]["value"])
     reduced = f"{PAPER}/table-7/expert_load_reduction/qwen3-30b-a3b/{{}}-layered-vs-chunked"
@@ -259,18 +256,12 @@ def test_knees_are_read_between_the_swept_rates(place):
     assert [[row[end] for end in ("value", "low", "high")] for row in of] == [pytest.approx(each) for each in rates]
 
 
-def test_a_pattern_without_a_claim_is_refused(place, answers):
+def test_patterns_fields_and_folders_that_are_not_there_are_named(place, answers, store, tmp_path, monkeypatch):
     group = SMALL.grid[0].model_copy(update={"claims": ("table-99/*",)})
     job = jobs(SMALL.model_copy(update={"grid": (group,)}))[0]
     refuses(r"series one prompt: no claim is named layered_prefill/table-99", layered.answers, place, SMALL, {job: []})
-
-
-def test_other_schedulers_names_and_fields_are_checked():
     with pytest.raises(ValueError, match="extra"):
         Point(scheduler="chunked", speed=3)  # type: ignore[call-arg]
-
-
-def test_a_folder_of_arrivals_that_is_not_there_is_named(store, tmp_path, monkeypatch):
     monkeypatch.setenv(ARRIVALS, str(tmp_path / "none"))
     refuses(r"TOKENTAPE_ARRIVALS=.*none: no such folder of recorded arrivals", layered.recorded, store, SMALL)
     monkeypatch.delenv(ARRIVALS)

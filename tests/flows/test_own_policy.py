@@ -92,16 +92,6 @@ def test_mistakes_are_one_line(mine: str, name: str, params: dict[str, Value], s
     refuses(says, resolve, "residency", name.replace("MINE", mine), params)
 
 
-def test_a_file_that_does_not_run_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "broken.py"
-    path.write_text("import nothing_of_this_name\n")
-    refuses(r"broken\.py: cannot be imported: ModuleNotFoundError", find, "residency", f"{path}:Mine")
-
-
-def test_params_need_an_equals_sign() -> None:
-    refuses("NAME=VALUE", parse, ["profile_frac"])
-
-
 HELPED = MINE.replace("import numpy as np\n", "import numpy as np\n\nfrom {helper} import sign\n").replace(
     "return -of.params[0]", "return sign * of.params[0]"
 )
@@ -153,15 +143,16 @@ def test_modules_that_are_installed_ours_or_not_imported_are_no_part_of_a_policy
     assert sha256("residency", name) == before
 
 
-def test_a_helper_of_one_name_in_two_folders_is_refused(tmp_path: Path) -> None:
+def test_helpers_of_one_name_or_no_python_and_files_that_do_not_run_are_named(tmp_path: Path) -> None:
     first, second = (with_helper(tmp_path / side, {"both.py": f"sign = {n}\n"}, "both") for side, n in (("a", -1), ("b", 1)))
     assert sign_of(first) == -1
     refuses(r"b/mine\.py: imports its module both, but both is .*a/both\.py already; rename one", sign_of, second)
-
-
-def test_a_helper_that_is_no_python_is_named(tmp_path: Path) -> None:
     name = with_helper(tmp_path, {"odd.py": "sign = (\n"}, "odd")
     refuses(r"odd\.py: cannot be imported: SyntaxError", find, "residency", name)
+    path = tmp_path / "broken.py"
+    path.write_text("import nothing_of_this_name\n")
+    refuses(r"broken\.py: cannot be imported: ModuleNotFoundError", find, "residency", f"{path}:Mine")
+    refuses("NAME=VALUE", parse, ["profile_frac"])
 
 
 def test_what_a_policy_raises_is_one_line_with_its_place(store: Store, tokentape: Cli, tmp_path: Path) -> None:

@@ -190,11 +190,13 @@ def is_taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_crons_replace_the_defaults_by_deployment() -> None:
+def test_crons_replace_the_defaults_and_a_wrong_one_is_named() -> None:
     crons = serve.parse_crons(["publish=*/5 * * * *"])
     assert crons == {**serve.CRONS, "publish": "*/5 * * * *"}
     refuses("did you mean 'publish'", serve.parse_crons, ["publsh=* * * * *"])
     refuses("NAME=CRON", serve.parse_crons, ["publish"])
+    with pytest.raises(ValueError, match="'every day' is not a cron expression"):
+        serve.deployments(None, "site", "baselines", {**serve.CRONS, "publish": "every day"})
 
 
 def test_every_shipped_study_is_a_deployment_and_any_may_be_scheduled() -> None:
@@ -205,11 +207,6 @@ def test_every_shipped_study_is_a_deployment_and_any_may_be_scheduled() -> None:
     assert made["nightly"].parameters["studies"] == ("kelle",)
     assert {name for name, deployment in made.items() if deployment.schedules} == {"nightly", "elmoe3d"}
     assert all(made[name].parameters["studies"] == (name,) for name in serve.studies())
-
-
-def test_a_wrong_cron_expression_is_named() -> None:
-    with pytest.raises(ValueError, match="'every day' is not a cron expression"):
-        serve.deployments(None, "site", "baselines", {**serve.CRONS, "publish": "every day"})
 
 
 def test_a_taken_port_is_one_line(tmp_path: Path) -> None:

@@ -40,17 +40,16 @@ def test_a_point_is_printed_with_bands_and_kept(tokentape: Cli):
     assert read_rows(Store("tape"), "serving_points") == rows
 
 
-def test_a_rate_beyond_saturation_finishes_and_says_so(tokentape: Cli):
+def test_rates_beyond_saturation_and_what_lies_outside_are_said(tokentape: Cli):
     done = tokentape.ok("serving", "simulate", "--rate", "4", "--requests", "300", "--seeds", "2", *CHUNKED)
     assert "the queue grows without bound" in done.err
     assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
-
-
-def test_what_lies_outside_is_said(tokentape: Cli):
     other = ("--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5")
     done = tokentape.ok("serving", "simulate", *other, *FEW, *PAPER)
     for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
         assert words in done.err
+    done = tokentape.ok("serving", "simulate", "--workload", "prompt-8192")
+    assert "ttft_mean_s" in done.out
 
 
 @pytest.mark.parametrize(
@@ -154,11 +153,6 @@ def test_experts_that_do_not_fit_are_fetched_and_it_is_told(tokentape: Cli):
     assert "experts_held_frac" not in tokentape("serving", "simulate", "--rate", "1", *FEW).out
 
 
-def test_one_prompt_needs_nothing_else(tokentape: Cli):
-    done = tokentape.ok("serving", "simulate", "--workload", "prompt-8192")
-    assert "ttft_mean_s" in done.out
-
-
 def test_a_tape_brings_its_requests_and_its_coverage(tokentape: Cli):
     write_tiny(Store("tape"))
     done = tokentape.ok(
@@ -197,21 +191,21 @@ def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Pa
     tokentape.ok("serving", "simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache")
 
 
-def test_capacity_is_found_within_a_hundredth(tokentape: Cli):
+def test_capacity_is_found_within_a_hundredth_and_rates_that_miss_nothing_end_the_search(tokentape: Cli, monkeypatch):
     ask = ("serving", "capacity", *CHUNKED, "--seeds", "1", "--slo-tbt", "0.125", "--slo-ttft")
     ((row,),) = (table["rows"] for table in json.loads(tokentape(*ask, "10", "--json").out))
     assert row["scheduler"] == "chunked"
     assert 1.0 < row["requests/s that meet both"] < row["requests/s that do not"] <= 1.011 * row["requests/s that meet both"]
     assert "no rate" in tokentape(*ask, "1e-9").out
+    monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
+    done = tokentape.refused("serving", "capacity", *CHUNKED, "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
+    assert "the limits still hold at 8 requests/s" in done.err
 
 
-def test_shipped_constants_are_shown_fact_by_fact(tokentape: Cli, monkeypatch):
+def test_constants_are_fitted_written_and_shown_fact_by_fact(tokentape: Cli, monkeypatch, tmp_path: Path):
     done = tokentape.ok("calibrate", "serving", "--check", "h100x2")
     for words in ("prefill 512", "moe_share 8192", "run 2048 expert_load_per_request", "published", "error"):
         assert words in done.out
-
-
-def test_constants_are_fitted_and_written(tokentape: Cli, tmp_path: Path, monkeypatch):
     pytest.importorskip("scipy")
     monkeypatch.setattr(serving_fit, "SEEDS", (1,))
     monkeypatch.setattr(serving_fit, "N_STEPS", 2)
@@ -233,12 +227,6 @@ def test_facts_left_out_are_predicted(tokentape: Cli, tmp_path: Path, monkeypatc
     assert len(groups) == 6  # three runs, prompts, shares, decode steps
     assert total == pytest.approx(sum(groups), abs=0.5)
     assert not list(tmp_path.glob("*.toml"))
-
-
-def test_limits_that_no_rate_misses_end_the_search(tokentape: Cli, monkeypatch):
-    monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
-    done = tokentape.refused("serving", "capacity", *CHUNKED, "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
-    assert "the limits still hold at 8 requests/s" in done.err
 
 
 def test_a_damaged_tape_is_named(tokentape: Cli, tmp_path: Path):

@@ -87,13 +87,15 @@ def test_a_layer_ends_with_its_fullest_rank_and_reads_what_all_do(profile: str) 
     assert cost(crowded[1], 512.0) == pytest.approx(cost(None, 512.0), rel=1e-12)  # curves of prompts have none
 
 
-def test_even_draws_leave_less_crowding_the_more_tokens_and_the_fewer_ranks() -> None:
+def test_even_draws_leave_less_crowding_and_replicas_take_memory() -> None:
     of = {n: of_even_draws(QWEN, "linear", n).crowding[0] for n in (1, 2, 8)}
     assert of[1].tolist() == np.ones((2, N_SIZES)).tolist()
     assert (of[2] < of[8])[:, :6].all()
     assert (np.diff(of[8][1]) < 0.02).all()
     assert of[8][0, -1] == pytest.approx(1.0)  # all experts of all ranks
     assert of[8][1, 0] == pytest.approx(_one_token(), rel=0.05)
+    sizes = [footprint("q", QWEN, load("h100x2"), "bf16", Chunked(512).rule(48), 64, n_replicas=n).weights_bytes for n in (0, 16)]
+    assert sizes[1] - sizes[0] == 48 * 16 * QWEN.expert_params * 2
 
 
 def _one_token() -> float:
@@ -123,11 +125,6 @@ def test_a_tape_tells_its_own_crowding(tmp_path: Path) -> None:
     assert of[0] == pytest.approx(4.0)
     assert (of[1][1] < 4.0).all()
     assert (of[1] >= 1.0).all()
-
-
-def test_replicas_take_memory() -> None:
-    sizes = [footprint("q", QWEN, load("h100x2"), "bf16", Chunked(512).rule(48), 64, n_replicas=n).weights_bytes for n in (0, 16)]
-    assert sizes[1] - sizes[0] == 48 * 16 * QWEN.expert_params * 2
 
 
 @pytest.mark.parametrize(

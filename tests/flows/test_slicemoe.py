@@ -76,12 +76,15 @@ def answers(place, loaded_once):
         return {row["claim_id"]: row for row in run(SMALL, place, runner="threads", workers=1)}
 
 
-def test_settings_ship_and_name_what_is_assumed():
+def test_settings_name_what_is_assumed_and_loops_are_compared_with_the_seeds_of_the_study(monkeypatch):
     shipped = slicemoe.Settings.shipped()
     assert shipped.values("equal quality", "capacity_gb") == [1.8, 2.4, 3.6]
     assert len(shipped.seeds) >= 3
     assert [model.calibrates for model in shipped.models] == [True, False]
     assert Settings.SHIPPED.read_text().count("assumed") >= 3
+    monkeypatch.setattr(live, "compare", lambda model, texts, run, seeds, *of: seeds)
+    study = SMALL.model_copy(update={"seeds": (3, 5)})
+    assert live._fidelity(study, next(job for job in live.jobs(study) if job.what == "fidelity")) == (3, 5)
 
 
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
@@ -138,12 +141,6 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
         assert base.seconds.value[0] / ours.seconds.value[0] == pytest.approx(row["speed_gain"], rel=1e-6)
     energy = answers[FIG_9.format("energy_gain", "qwen1.5-moe-a2.7b")]["value"]
     assert energy in [row["energy_gain"] for row in rows]
-
-
-def test_loops_are_compared_with_the_seeds_of_the_study(monkeypatch):
-    monkeypatch.setattr(live, "compare", lambda model, texts, run, seeds, *of: seeds)
-    study = SMALL.model_copy(update={"seeds": (3, 5)})
-    assert live._fidelity(study, next(job for job in live.jobs(study) if job.what == "fidelity")) == (3, 5)
 
 
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):

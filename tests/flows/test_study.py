@@ -26,10 +26,15 @@ def write(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_shipped_studies_parse() -> None:
+def test_shipped_studies_parse_and_patterns_pick_traces() -> None:
     assert "baselines" in grids()
     for name in grids():
         assert study.load(name).name == name
+    ids = ["embedded-math-1", "embedded-code-2", "qwen-3"]
+    assert study.matching(("*",), ids) == ids
+    assert study.matching(("*math*", "qwen"), ids) == ["embedded-math-1", "qwen-3"]
+    refuses("there are embedded-math-1", study.matching, ("gemma",), ids)
+    refuses("store is empty", study.matching, ("*",), [])
 
 
 def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
@@ -62,14 +67,6 @@ def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
     text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
     assert len(study.load(write(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
     refuses("both go by DecayedLFU", study.load, write(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
-
-
-def test_patterns_pick_traces() -> None:
-    ids = ["embedded-math-1", "embedded-code-2", "qwen-3"]
-    assert study.matching(("*",), ids) == ids
-    assert study.matching(("*math*", "qwen"), ids) == ["embedded-math-1", "qwen-3"]
-    refuses("there are embedded-math-1", study.matching, ("gemma",), ids)
-    refuses("store is empty", study.matching, ("*",), [])
 
 
 ROOT = Path(__file__).resolve().parents[2]

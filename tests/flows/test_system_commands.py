@@ -151,10 +151,12 @@ def test_bands_are_over_seeds_where_something_draws(tokentape: Cli, store: Store
         assert rows["lru_offload"]["value"] == 0.0
 
 
-def test_a_workload_and_a_room_that_no_one_chose_are_said(tokentape: Cli, store: Store, tape: str) -> None:
+def test_what_no_one_chose_is_said_and_what_cannot_be_made_again_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
     done = tokentape.ok("compare", tape, "--systems", "layered")
     assert f"{N_REQUESTS} requests of the tape, at most {N_REQUESTS} at once, all there at 0" in done.out
     assert "room for experts: what is left beside weights and KV" in done.err
+    done = tokentape("explain", "nope")
+    assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
 
 
 @pytest.mark.slow
@@ -189,9 +191,7 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
 
 
-def test_a_run_that_cannot_be_made_again_is_not_explained(tokentape: Cli, store: Store, tape: str) -> None:
-    done = tokentape("explain", "nope")
-    assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
+def test_a_timeline_says_that_a_result_is_of_a_system(tokentape: Cli, store: Store, tape: str) -> None:
     run = tokentape.ok("replay", tape, "--system", "lru_offload").err.split("result ")[1].split()[0]
     assert f"result '{run}' is of system_runs, not of replays" in tokentape("timeline", run).err
 

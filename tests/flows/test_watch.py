@@ -222,11 +222,8 @@ def test_what_cannot_be_watched_is_said_at_the_start(tmp_path: Path, asked: dict
     refuses(said, Watch, Watched(**{"source": str(tmp_path)} | asked), str(tmp_path / "tape"), "site")
 
 
-def test_ctrl_c_ends_a_watch_with_exit_code_0(incoming: Path, tokentape: Cli, monkeypatch: Any) -> None:
+def test_ctrl_c_ends_a_watch_and_an_alert_that_is_not_taken_says_so(incoming: Path, tokentape: Cli, monkeypatch: Any) -> None:
     monkeypatch.setattr(Watch, "look", lambda watching: os.kill(os.getpid(), signal.SIGINT))
     done = tokentape.ok("watch", str(incoming))
     assert len(done.err.splitlines()) == 1
-
-
-def test_an_alert_that_is_not_taken_says_so() -> None:
     refuses("alert not delivered", post, "http://127.0.0.1:9/", {}, error=OSError)

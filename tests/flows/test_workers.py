@@ -36,13 +36,10 @@ def test_every_job_comes_back_with_its_result(runner: str) -> None:
     assert dict(each(pool_of(runner, 2), square, range(5))) == {n: n * n for n in range(5)}
 
 
-def test_an_error_ends_the_jobs_under_way() -> None:
+def test_errors_and_consumers_that_stop_end_the_jobs_under_way() -> None:
     with pytest.raises(ValueError, match="job 0 is bad"):
         list(each(pool_of("processes", 2), fail_or_sleep, range(6)))
     assert active_children() == []
-
-
-def test_a_consumer_that_stops_ends_the_jobs_too() -> None:
     made = each(pool_of("processes", 1), square, range(50))
     next(made)
     made.close()
