@@ -4,8 +4,6 @@ MoE layers 1 and 2 of three, top 4 of 16 experts (importer_cases.CONFIG). Files 
 importers/sglang.py cites.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

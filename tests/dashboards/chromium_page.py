@@ -1,7 +1,5 @@
 """Pages in a headless Chromium that resolves no name: what each drew, logged and asked of the network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

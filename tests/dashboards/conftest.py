@@ -1,7 +1,5 @@
 """Warehouses to build pages from: full, empty, and with tapes but no replay."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import product

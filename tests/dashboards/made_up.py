@@ -1,7 +1,5 @@
 """Made-up warehouses in the declared schemas. The numbers are smooth formulas, plausible in size and order, and mean nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,8 +1,6 @@
 """Every page opened from its file in a real browser, at a phone's, a laptop's and a desk's width: it draws all its charts, logs
 nothing, asks the network for nothing and never scrolls sideways; and what its readers do to it does what it should."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The CXL GPU-NDP page against made-up rows whose answers can be told by hand."""
 
-from __future__ import annotations
-
 import duckdb
 import polars as pl
 from made_up import assert_says, opened, page_of

@@ -1,7 +1,5 @@
 """The ELMoE-3D page against made-up rows whose answers can be told by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import duckdb

@@ -1,7 +1,5 @@
 """The hardware page against made-up machines and steps whose answers can be told by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import duckdb

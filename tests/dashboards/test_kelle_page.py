@@ -1,7 +1,5 @@
 """The Kelle page against made-up rows whose answers can be told by hand."""
 
-from __future__ import annotations
-
 import duckdb
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """The Layered Prefill page against made-up rows whose answers can be told by hand."""
 
-from __future__ import annotations
-
 import json
 
 import duckdb

@@ -1,7 +1,5 @@
 """The questions the pages ask, against the formulas the made-up warehouse was filled with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import duckdb

@@ -1,7 +1,5 @@
 """The validation page against made-up errors whose answers can be told by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import duckdb

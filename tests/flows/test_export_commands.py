@@ -1,7 +1,5 @@
 """export: every form beside its definition, read back by its consumer where that installs, or by our own importer."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json
