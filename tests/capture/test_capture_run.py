@@ -296,9 +296,10 @@ def test_bad_settings_are_refused_in_one_line(settings, store, change, message):
     assert store.trace_ids() == store.unfinished_ids() == []
 
 
-def test_routing_of_a_dense_model_is_refused(model_folder, prompts, store):
+def test_routing_of_a_dense_model_and_an_absent_one_are_refused(model_folder, prompts, store, settings):
     with pytest.raises(ValueError, match="--tables requests,tokens,attention"):
         capture(CaptureSettings(model_folder("Llama"), prompts, max_prompt_tokens=9, max_new_tokens=2), store)
+    refuses("check the name", capture, dataclasses.replace(settings, model="nobody/nothing"), store, error=OSError)
 
 
 def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
@@ -309,10 +310,6 @@ def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
     AutoTokenizer.from_pretrained(settings.model).save_pretrained(tmp_path / "broken")
     with pytest.raises(ValueError, match="NaN at request 0, position 0, layer 1"):
         capture(dataclasses.replace(settings, model=str(tmp_path / "broken")), store)
-
-
-def test_an_absent_hub_model_is_one_line(settings, store):
-    refuses("check the name", capture, dataclasses.replace(settings, model="nobody/nothing"), store, error=OSError)
 
 
 def test_broken_model_files_are_one_line(settings, store, tmp_path):

@@ -195,7 +195,7 @@ def test_a_padded_batch_places_each_request_by_its_own_prompt(made):
     assert found[0] == found[1]
 
 
-def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
+def test_batches_of_windows_do_not_matter_and_the_oracle_is_hit_most(made, text, monkeypatch):
     loaded, tape, experts = made("Olmoe")
     run = run_of(tape, placement="shuffled_prompts", bits=3)
     whole = evaluate(loaded, experts, text, run)
@@ -203,9 +203,6 @@ def test_batches_of_windows_do_not_matter(made, text, monkeypatch):
     one_by_one = evaluate(loaded, experts, text, run)
     for name in ("perplexity", "kl", "agreement_frac", "hot_frac", "table_loss"):
         assert one_by_one[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)
-
-
-def test_the_oracle_is_hit_most(made, text):
     loaded, tape, experts = made("Qwen2Moe")
     hits = {
         name: evaluate(loaded, experts, text, run_of(tape, bits=4, placement=name))["hot_frac"]

@@ -46,11 +46,14 @@ def test_the_table_says_what_each_seed_said(loaded):
         assert row["holds"] is holds
 
 
-def test_margins_are_kept_from_the_side_that_they_name():
+def test_margins_hold_from_their_side_and_too_little_text_is_refused():
     below, above = (Ordering("", is_below, 2.0, lambda lab: 0.0) for is_below in (True, False))
     assert (below.bound, above.bound) == ("<= 2", ">= 2")
     assert [below.holds(x) for x in (1.9, 2.0, 2.1)] == [True, True, False]
     assert [above.holds(x) for x in (1.9, 2.0, 2.1)] == [False, True, True]
+    lab = SimpleNamespace(missed=lambda share: {"flash": share})
+    with pytest.raises(ValueError, match=r"missed of \(0,\) has no flash in so little text"):
+        over("missed", (1,), (0,), "flash")(lab)
 
 
 @pytest.mark.slow
@@ -70,9 +73,3 @@ def test_where_low_bits_are_lossless_uniform_low_bit_wins(loaded):
     """A negative result: at a hard 5 %, MAT84, critical experts cost Flash reads and buy nothing."""
     labs = [Lab(loaded, seed, Effort()) for seed in range(N_SEEDS)]
     assert all(lab.held("MAT84", 0.05, "low-bit") < lab.held("MAT84", 0.05, "dbsc") for lab in labs)
-
-
-def test_so_little_text_that_nothing_is_missed_is_refused():
-    lab = SimpleNamespace(missed=lambda share: {"flash": share})
-    with pytest.raises(ValueError, match=r"missed of \(0,\) has no flash in so little text"):
-        over("missed", (1,), (0,), "flash")(lab)

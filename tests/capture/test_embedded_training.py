@@ -53,7 +53,7 @@ def test_texts_of_math_and_recall_are_right():
     assert 300 < max(lengths) <= 400
 
 
-def test_schedule_warms_up_and_decays_by_step():
+def test_rates_decay_by_step_and_balance_is_one_when_even():
     recipe = Recipe(tokens=2048 * 1000)
     rates = [recipe.lr(step) for step in range(recipe.n_steps)]
     assert recipe.n_steps == 1000
@@ -61,6 +61,11 @@ def test_schedule_warms_up_and_decays_by_step():
     assert rates[0] < rates[10] < rates[19]
     assert np.all(np.diff(rates[20:]) < 0)
     assert np.isclose(rates[-1], 0.05 * recipe.peak_lr, rtol=0.05)
+    even = torch.eye(4).repeat(8, 1) * 9
+    skewed = torch.zeros(32, 4)
+    skewed[:, 0] = 9
+    assert abs(train.balance_loss((even,), 1).item() - 1) < 1e-3
+    assert train.balance_loss((skewed,), 1).item() > 3.9
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +87,6 @@ def test_batches_are_functions_of_their_step_and_ask_for_digits(batches):
     asked = re.findall(r"\?\n((?:[a-z]+=\d\d\n)+)", batches.tokenizer.decode(row))
     expected = "".join(re.findall(r"\d\d", "".join(asked)))
     assert masked.startswith(expected[:20])
-
-
-def test_balance_loss_is_one_when_even_and_larger_when_not():
-    even = torch.eye(4).repeat(8, 1) * 9
-    skewed = torch.zeros(32, 4)
-    skewed[:, 0] = 9
-    assert abs(train.balance_loss((even,), 1).item() - 1) < 1e-3
-    assert train.balance_loss((skewed,), 1).item() > 3.9
 
 
 @pytest.mark.slow

@@ -185,12 +185,17 @@ def test_attention_stays_causal_under_capture(models, name):
     assert (first[:, -1] - second[:, -1]).abs().max() > 1e-4
 
 
-def test_models_are_restored_after_an_error_inside_the_block(models):
+def test_models_are_restored_after_an_error_and_second_choices_refused(models):
     model = models["Qwen3Moe"]
     before = hooks_of(model)
     with pytest.raises(KeyError), AttentionCapture(model), RoutingCapture(model):
         raise KeyError("stop")
     assert hooks_of(model) == before
+    model = StrangeModel(three)
+    with RoutingCapture(model) as routing:
+        model(torch.randn(5, 4))
+        model(torch.randn(5, 4))
+        refuses("2 router calls in a pass over 1 MoE layers", routing.take)
 
 
 def test_padded_queries_put_no_mass_into_the_column_sums(models):
@@ -283,14 +288,6 @@ def test_a_router_that_breaks_the_contract_is_refused_by_name(answer):
         model(torch.randn(5, 4))
 
 
-def test_a_layer_that_chooses_twice_in_a_pass_is_refused():
-    model = StrangeModel(three)
-    with RoutingCapture(model) as routing:
-        model(torch.randn(5, 4))
-        model(torch.randn(5, 4))
-        refuses("2 router calls in a pass over 1 MoE layers", routing.take)
-
-
 def test_a_model_whose_layers_are_not_those_of_its_config_is_refused_by_layer():
     model = build("Qwen3Moe")
     model.config.mlp_only_layers = [1]
@@ -312,12 +309,9 @@ def test_experts_that_get_something_else_than_the_router_says_are_refused_by_lay
     refuses("the experts of layer 1 are given other ids or weights", measure.geometry, model)
 
 
-def test_layer_names():
+def test_layer_names_and_disagreements_which_forgive_ties_and_nothing_else():
     assert layer_of("model.layers.12.mlp.gate") == 12
     refuses("names no layer number", layer_of, "model.gate")
-
-
-def test_disagreements_forgive_ties_and_nothing_else():
     logits = np.array([[3.0, 1.0, 1.0, 0.0]] * 4, dtype=np.float32)
     ids = np.array([[0, 1], [0, 2], [0, 3], [0, 0]])
     found = disagreements(ids, logits, "softmax", {"top_k": 2, "norm_topk_prob": True})

@@ -37,11 +37,14 @@ def test_the_engines_own_means_come_out(tmp_path, body):
     assert found["alpha_2_conditional"] == pytest.approx(3 / 4)
 
 
-def test_order_is_kept_or_said_to_be_unknown(tmp_path):
+def test_order_is_kept_or_said_to_be_unknown_and_shorter_drafts_are_flagged(tmp_path):
     tape = imported(tmp_path, json.dumps(DETAILED))
     assert tape.read("rounds")["n_accepted"].to_list() == DETAILED["metrics"]["speculative_decoding"]["per_step_accepted"]
     assert tape.manifest.flags == {}
     assert imported(tmp_path, json.dumps(SUMMARY)).manifest.flags["rounds_unordered"] == {"requests": 1, "of": 1}
+    body = copy.deepcopy(SUMMARY)
+    body["metrics"]["speculative_decoding"]["num_draft_tokens"] = 120
+    assert "drafts_shorter_than_stated" in imported(tmp_path, json.dumps(body)).manifest.flags
 
 
 def test_lists_lines_and_chunks_of_a_stream(tmp_path):
@@ -77,9 +80,3 @@ def changed(**values):
 def test_bad_files_are_refused_in_one_line_and_leave_nothing(tmp_path, text, words):
     refuses(words, imported, tmp_path, text)
     assert Store(str(tmp_path / "tape")).trace_ids() == []
-
-
-def test_drafts_shorter_than_stated_are_flagged(tmp_path):
-    body = copy.deepcopy(SUMMARY)
-    body["metrics"]["speculative_decoding"]["num_draft_tokens"] = 120
-    assert "drafts_shorter_than_stated" in imported(tmp_path, json.dumps(body)).manifest.flags

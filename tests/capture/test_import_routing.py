@@ -87,21 +87,15 @@ def test_each_form_gives_the_same_rows(form: str, tmp_path: Path, imported: Call
     assert (tape.manifest.settings["order"], tape.manifest.settings["files"]) == ("requests", [f"log.{form}"])
 
 
-def test_words_of_a_dictionary(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+def test_categories_parts_and_one_expert_per_row_are_the_same_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     """As pandas writes categories."""
     path = write(tmp_path, "parquet", rows())
     pl.read_parquet(path).with_columns(pl.col("phase").cast(pl.Categorical)).write_parquet(path)
     check(imported(path, Layout(NAMED)))
-
-
-def test_parts_of_one_table_in_the_order_given(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     first, second = write(tmp_path, "csv", rows()[:9], "x"), write(tmp_path, "csv", rows()[9:], "a")
     tape = imported([first, second], Layout(NAMED))
     check(tape)
     assert tape.manifest.settings["files"] == ["x.csv", "a.csv"]
-
-
-def test_one_expert_per_row(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     single = [row | {"ids": e, "w": w} for row in rows() for e, w in zip(row["ids"], row["w"], strict=True)]
     for form in ("csv", "parquet"):
         check(imported(write(tmp_path, form, single), Layout(NAMED)))
@@ -117,13 +111,10 @@ def test_tokens_that_a_request_skips_are_missing_rows(tmp_path: Path, imported: 
     assert inner.read("requests").select("n_prompt_tokens", "n_output_tokens").rows() == [(PROMPT, DECODED)] * 2
 
 
-def test_rows_as_executed_keep_their_order(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+def test_rows_as_executed_keep_their_order_and_widths_tell_decodes(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     tape = imported(write(tmp_path, "csv", rows()), Layout(NAMED, order="executed"))
     assert tape.read("passes")["request_ids"].to_list() == [[0], [1]] * (PROMPT + DECODED)
     assert tape.manifest.settings["order"] == "executed"
-
-
-def test_widths_tell_decodes_where_positions_stand_beside_them(tmp_path: Path, imported: Callable[..., Tape]) -> None:
     path = tmp_path / "widths.csv"
     path.write_text("layer,expert_ids,position\n0,1 2,0\n0,3 4,1\n1,1 2,0\n1,3 4,1\n0,5 6,2\n1,5 6,2\n")
     tape = imported(path, Layout(Columns(phase="widths"), order="executed"))

@@ -122,7 +122,7 @@ def test_a_turn_whose_history_a_cache_held_is_a_request_of_its_own(store: Store,
     assert tape.manifest.flags == {"missing_prefill": {"requests": 1, "tokens": 5}}
 
 
-def test_prompts_join_behind_the_requests_that_decode(store: Store, tmp_path: Path) -> None:
+def test_prompts_join_those_that_decode_and_requests_of_the_same_token_are_counted(store: Store, tmp_path: Path) -> None:
     tape = dumped(
         tmp_path / "d.pt",
         store,
@@ -133,9 +133,6 @@ def test_prompts_join_behind_the_requests_that_decode(store: Store, tmp_path: Pa
     )
     tokens = tape.read("tokens")
     assert [tokens.filter(request_id=i)["token_id"].to_list() for i in (0, 1)] == [[1, 2, 3, 4, 5], [11, 12, 13, 14, 15]]
-
-
-def test_requests_that_might_go_on_with_the_same_token_are_counted(store: Store, tmp_path: Path) -> None:
     tape = dumped(tmp_path / "d.pt", store, record(0, 1, [1, 2], [0, 0], [1, 1]), record(1, 2, [3, 4], [1, 1], None))
     assert tape.read("tokens").filter(request_id=1)["token_id"].to_list() == [2, 4]
     assert tape.manifest.flags["requests_inferred"] == 1

@@ -93,7 +93,7 @@ def test_budget_and_positions_hold_in_a_batch(tiny, name, policy):
     assert loop.totals["tokens"] == 3 * 9
 
 
-def test_heads_keep_different_tokens_and_shared_ones_the_same(tiny):
+def test_heads_keep_tokens_of_their_own_and_bytes_are_those_kept(tiny):
     for name, n_heads in (("Qwen3Moe", 2), ("OPT", 4), ("DeepseekV2", 1)):
         for policy, is_shared in ((AEP(6, sink=1), n_heads == 1), (AEP(6, sink=1, is_per_head=False), True)):
             loop = KV(tiny[name], policy, keeps_trail=True)
@@ -101,6 +101,13 @@ def test_heads_keep_different_tokens_and_shared_ones_the_same(tiny):
             sets = [[frozenset(h[h >= 0].tolist()) for h in layer[0]] for layer in loop.trail[-1]]
             assert all(len(layer) == n_heads for layer in sets)
             assert all(len(set(layer)) == 1 for layer in sets) == is_shared
+    model, batch = tiny["Qwen3Moe"], requests((12,), 9)  # 3 layers, 2 KV heads of 8, 16 bits
+    loop = KV(model, AEP(6, sink=1))
+    generate(model, batch, loop)
+    assert loop.measured["kv_bytes"] == 3 * 2 * 6 * 2 * 8 * 2
+    full = KV(model, FULL)
+    generate(model, batch, full)
+    assert full.measured["kv_bytes"] == pytest.approx(3 * 2 * np.mean(range(13, 21)) * 2 * 8 * 2)
 
 
 @pytest.mark.parametrize("name", ["Qwen3Moe", "Llama", "DeepseekV3"])
@@ -157,16 +164,6 @@ def test_later_tokens_move_nothing_and_a_batch_is_its_requests(tiny):
         together, _ = generate(tiny[name], batch, KV(tiny[name], AEP(8, sink=1)))
         apart = [generate(tiny[name], [r], KV(tiny[name], AEP(8, sink=1)))[0][0] for r in batch]
         assert together == apart
-
-
-def test_bytes_are_those_of_the_tokens_kept(tiny):
-    model, batch = tiny["Qwen3Moe"], requests((12,), 9)  # 3 layers, 2 KV heads of 8, 16 bits
-    loop = KV(model, AEP(6, sink=1))
-    generate(model, batch, loop)
-    assert loop.measured["kv_bytes"] == 3 * 2 * 6 * 2 * 8 * 2
-    full = KV(model, FULL)
-    generate(model, batch, full)
-    assert full.measured["kv_bytes"] == pytest.approx(3 * 2 * np.mean(range(13, 21)) * 2 * 8 * 2)
 
 
 def test_recomputed_tokens_count_as_layer_inputs(tiny):

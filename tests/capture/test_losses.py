@@ -58,13 +58,25 @@ def test_gptq_is_the_dense_version(bits, seed, monkeypatch):
     assert error(found) < error(of.nearest(w))
 
 
-def test_inputs_of_equal_strength_without_correlation_are_rounded_to_nearest():
+def test_inputs_without_correlation_are_rounded_to_nearest_and_refits_leave_them():
     """H is then a multiple of the identity: no error can be made good elsewhere."""
     x = torch.from_numpy(np.kron(np.ones((2, 1)), np.eye(32)).astype(np.float32))
     w = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
     for bits in WIDTHS:
         of = levels(w, bits, 8)
         assert torch.allclose(Gptq(x)(w, of), of.nearest(w), atol=1e-5)
+    w, x = drawn(0, 5, 16), drawn(1, 60, 16)
+    assert torch.equal(Gptq(x).refitted(w, x), w)
+    dead = x.clone()
+    dead[:, 3] = 0.0
+    assert torch.equal(Gptq(dead).refitted(w, x)[:, 3], w[:, 3])
+    few = drawn(2, 4, 16)  # rows that leave most directions unseen do not shrink the matrix there
+    unseen = torch.linalg.svd(few).Vh[4:].T
+    assert torch.allclose(Gptq(few).refitted(w, x[:4]) @ unseen, w @ unseen, atol=1e-4)
+    w, x = drawn(0, 5, 16), drawn(1, 200, 16)
+    seen = x @ (torch.eye(16) + 0.3 * drawn(2, 16, 16) / 4)
+    before, after = ((seen @ made.T - x @ w.T).square().mean() for made in (w, Gptq(seen).refitted(w, x)))
+    assert after < 0.01 * before
 
 
 def drawn(seed, *shape):
@@ -84,21 +96,6 @@ def test_a_refit_is_least_squares_with_damping_as_rows_of_its_own(monkeypatch):
         np.testing.assert_allclose(Gptq(seen).refitted(w, meant).numpy(), expected, atol=1e-4)
     bare = np.linalg.lstsq(seen.numpy(), (meant @ w.T).numpy(), rcond=None)[0].T
     np.testing.assert_allclose(expected, bare, atol=1e-4)
-
-
-def test_a_refit_makes_good_what_a_map_did_and_leaves_unchanged_inputs():
-    w, x = drawn(0, 5, 16), drawn(1, 60, 16)
-    assert torch.equal(Gptq(x).refitted(w, x), w)
-    dead = x.clone()
-    dead[:, 3] = 0.0
-    assert torch.equal(Gptq(dead).refitted(w, x)[:, 3], w[:, 3])
-    few = drawn(2, 4, 16)  # rows that leave most directions unseen do not shrink the matrix there
-    unseen = torch.linalg.svd(few).Vh[4:].T
-    assert torch.allclose(Gptq(few).refitted(w, x[:4]) @ unseen, w @ unseen, atol=1e-4)
-    w, x = drawn(0, 5, 16), drawn(1, 200, 16)
-    seen = x @ (torch.eye(16) + 0.3 * drawn(2, 16, 16) / 4)
-    before, after = ((seen @ made.T - x @ w.T).square().mean() for made in (w, Gptq(seen).refitted(w, x)))
-    assert after < 0.01 * before
 
 
 # ------------------------------------------------------------------------------------------------------------- reservoirs

@@ -143,14 +143,11 @@ def test_groups_run_along_the_inputs_of_stacks_stored_inputs_first(tmp_path: Pat
         assert one.msb_bytes == other.msb_bytes
 
 
-def test_progress_ends_at_the_total(checkpoint: str) -> None:
+def test_progress_ends_at_the_total_and_zeros_have_no_error(checkpoint: str, tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     report(checkpoint, [MAT(8, 4)], ["amat"], show=lambda *state: seen.append(state))
     assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen})
     assert seen[-1] == (4 * 24 * 72, 4 * 24 * 72, UP.format(10, 1))
-
-
-def test_zeros_have_no_error(tmp_path: Path) -> None:
     save_file({UP.format(0, 0): np.zeros((4, 32), np.float32)}, tmp_path / "zeros.safetensors")
     for row in report(str(tmp_path / "zeros.safetensors"), schemes=["amat", "trunc_sym"]):
         assert (row.relative_mse, row.cosine) == (0, 0)
@@ -175,16 +172,13 @@ def test_models_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert report("nobody/nothing", [MAT(8, 4)], ["amat"])[0].n_weights == 128
 
 
-def test_a_missing_shard_and_a_damaged_index(checkpoint: str) -> None:
+def test_missing_shards_and_files_that_are_cut_are_refused(checkpoint: str) -> None:
     index = Path(checkpoint) / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-2.safetensors"}}))
     assert "1 of 2 shards are missing, the first is model-2.safetensors" in refused(checkpoint)
     for text in ("", "[]", "{}", '{"weight_map": 3}'):
         index.write_text(text)
         assert "not an index of shards" in refused(checkpoint)
-
-
-def test_a_file_cut_anywhere_is_refused(checkpoint: str) -> None:
     whole = (Path(checkpoint) / "model.safetensors").read_bytes()
     cut = Path(checkpoint) / "cut.safetensors"
     header = 8 + struct.unpack("<Q", whole[:8])[0]

@@ -204,13 +204,18 @@ def test_the_same_seed_gives_the_same_output_and_the_model_stays_as_it_was(embed
     assert all(torch.equal(tensor, before[name]) for name, tensor in embedded.model.state_dict().items())
 
 
-def test_a_small_model_drafts_and_its_own_cache_follows(embedded):
+def test_a_small_model_drafts_and_ngrams_of_text_without_repeats_change_nothing(embedded):
     """The target as its own small model is right every time."""
     request = Request(0, tuple(embedded.tokenizer("The quick brown")["input_ids"]), 25)
     settings = DraftSettings("model:embedded", depth=4)
     [outcome], rounds = run(embedded, [request], settings, small=embedded)
     assert outcome.output_ids == decode(embedded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
     assert all(r.n_accepted == r.draft.n for r in rounds)
+    loaded = tiny("Qwen3Moe")
+    request = Request(0, tuple(range(3, 40)), 10)  # no token twice
+    [outcome], rounds = run(loaded, [request], DraftSettings("ngram"))
+    assert outcome.output_ids == decode(loaded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
+    assert rounds[0].n_accepted == 0
 
 
 def test_a_small_model_of_another_vocabulary_is_refused(embedded):
@@ -219,14 +224,6 @@ def test_a_small_model_of_another_vocabulary_is_refused(embedded):
 
     other = SimpleNamespace(model=tiny_families.build("Llama"), tokenizer=Words(a=0))
     refuses("another vocabulary", drafter_of, embedded, DraftSettings("model:other"), other)
-
-
-def test_ngrams_of_text_without_repeats_gain_nothing_and_change_nothing():
-    loaded = tiny("Qwen3Moe")
-    request = Request(0, tuple(range(3, 40)), 10)  # no token twice
-    [outcome], rounds = run(loaded, [request], DraftSettings("ngram"))
-    assert outcome.output_ids == decode(loaded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
-    assert rounds[0].n_accepted == 0
 
 
 def test_a_stop_token_ends_a_request_and_no_room_for_a_draft_is_clipped(embedded):

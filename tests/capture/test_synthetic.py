@@ -69,12 +69,19 @@ def test_drift_and_noise_have_the_variance_and_the_correlations_of_theory() -> N
     assert (x[:, 1:] * x[:, :-1]).mean() == pytest.approx(0, abs=0.01)  # experts do not know of each other
 
 
-def test_popularity_is_symmetric_with_the_tails_of_student_t() -> None:
+def test_popularity_has_students_tails_and_a_longer_request_begins_as_the_shorter() -> None:
     b = np.concatenate([profiles.default_generator().popularity(seed, 0, 10_000) for seed in range(10)])
     # Quantiles of Student-t with 4 degrees of freedom: Abramowitz and Stegun, table 26.10.
     for level, quantile in ((0.75, 0.741), (0.95, 2.132), (0.995, 4.604)):
         assert np.quantile(b, level) == pytest.approx(quantile, rel=0.05)
         assert np.quantile(b, 1 - level) == pytest.approx(-quantile, rel=0.05)
+    generator = profiles.default_generator()
+    long = generator.logits(7, 3, 2, 30, 10, 16)
+    assert np.array_equal(generator.logits(7, 3, 2, 11, 0, 16), long[:11])
+    for seed, request, layer in ((8, 3, 2), (7, 4, 2), (7, 3, 1)):
+        assert not np.array_equal(generator.logits(seed, request, layer, 40, 0, 16), long)
+    same_seed = generator.popularity(7, 2, 16)
+    assert np.corrcoef(same_seed, generator.logits(7, 5, 2, 400, 0, 16).mean(axis=0))[0, 1] > 0.9  # popularity outlives requests
 
 
 def test_popularity_skews_the_choice_of_experts_and_beta_does_not_touch_it() -> None:
@@ -93,16 +100,6 @@ def test_popularity_skews_the_choice_of_experts_and_beta_does_not_touch_it() -> 
     for beta in (0.5, 4.0):
         other = dataclasses.replace(base, beta=beta)
         assert np.array_equal(*(np.sort(routes(of, *rule)[0].expert_ids) for of in (base, other)))
-
-
-def test_a_longer_request_begins_as_the_shorter_one_and_another_is_another() -> None:
-    generator = profiles.default_generator()
-    long = generator.logits(7, 3, 2, 30, 10, 16)
-    assert np.array_equal(generator.logits(7, 3, 2, 11, 0, 16), long[:11])
-    for seed, request, layer in ((8, 3, 2), (7, 4, 2), (7, 3, 1)):
-        assert not np.array_equal(generator.logits(seed, request, layer, 40, 0, 16), long)
-    same_seed = generator.popularity(7, 2, 16)
-    assert np.corrcoef(same_seed, generator.logits(7, 5, 2, 400, 0, 16).mean(axis=0))[0, 1] > 0.9  # popularity outlives requests
 
 
 @pytest.mark.parametrize("name", profiles.FITS)

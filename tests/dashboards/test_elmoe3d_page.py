@@ -95,13 +95,10 @@ def test_the_explorer_says_who_wins_at_every_size_and_batch(page: Page) -> None:
     assert {row["at"] for row in page.choices if row.get("size") == "8" and "at" in row} == {"1", "2", "4", "8", "16", "32", "64"}
 
 
-def test_cells_have_their_error_or_the_prediction(page: Page) -> None:
+def test_cells_have_their_error_or_the_prediction_and_are_written_out(page: Page) -> None:
     found = page.data["cells"].filter(pl.col("law") == "paper_law", pl.col("level") == "L1", pl.col("row") == "AR, 8 GiB")
     cell = dict(found.filter(pl.col("scheme") == ELASTIC, pl.col("batch") == 4).select("model", "said").rows())
     assert cell == {QWEN: "+5", GPT: "24.0×"}
-
-
-def test_every_cell_is_written_out_for_every_law_and_level(page: Page) -> None:
     tables = page.extra["tables"]
     assert [(table["law"], table["level"]) for table in tables] == [
         (a, b) for a in ("paper_law", "physical") for b in ("L1", "L0")
@@ -158,7 +155,7 @@ def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
             assert "level" in text
 
 
-def test_tapes_are_told_apart_and_more_than_fit_are_left_out() -> None:
+def test_tapes_are_told_apart_and_fits_that_saw_the_table_not_shown() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_reuse(rows)
         rows["elmoe3d_misses"] += [
@@ -171,8 +168,6 @@ def test_tapes_are_told_apart_and_more_than_fit_are_left_out() -> None:
     one, every = (page.data["misses"]["panel"].unique(maintain_order=True).to_list() for page in pages)
     assert (one, every) == ([f"{QWEN}, code, 1111"], [f"{QWEN}, code, 1111", f"{QWEN}, code, 2222", f"{QWEN}, synthetic"])
 
-
-def test_rows_of_a_fit_that_saw_the_table_are_not_shown() -> None:
     def add(rows: dict[str, list[dict]]) -> None:
         add_table(rows)
         rows["elmoe3d_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elmoe3d_points"]]

@@ -59,10 +59,12 @@ def test_a_mark_takes_the_channels_it_can_show(scope: Scope, mark: Any, kind: st
     assert set(made["encoding"]) == channels
 
 
-def test_a_click_in_a_legend_picks(scope: Scope) -> None:
+def test_a_click_in_a_legend_picks_and_whiskers_lie_along_quantities(scope: Scope) -> None:
     (picks,) = drawn(scope, {"mark": "line", "legend": "who"})["params"]
     assert (picks["select"], picks["bind"]) == ({"type": "point", "fields": ["who"]}, "legend")
     assert "params" not in drawn(scope, {"mark": "line", "legend": ""})
+    made = drawn(scope, "whisker", y="who:N", x="ms:Q")
+    assert made["encoding"]["x"]["field"], made["encoding"]["x2"] == ("low", {"field": "high"})
 
 
 def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
@@ -90,11 +92,6 @@ def test_a_name_that_is_no_fact_is_a_column(scope: Scope) -> None:
     assert scope.text("{who}, {ms:.1f} ms, {who:q}") == "b, 3.0 ms, 'b'"
     empty = Scope("", {}, {"rows": ROWS.clear(), "more": ROWS.tail(1)}, "rows")
     assert (empty["who"], empty.many("paper")) == ("a", [])  # of the first rows that are there; what is unknown is none of them
-
-
-def test_whiskers_lie_along_the_axis_of_quantities(scope: Scope) -> None:
-    made = drawn(scope, "whisker", y="who:N", x="ms:Q")
-    assert made["encoding"]["x"]["field"], made["encoding"]["x2"] == ("low", {"field": "high"})
 
 
 def test_steps_become_transforms_in_their_order(scope: Scope) -> None:
@@ -180,15 +177,6 @@ def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch)
         assert "Run: tokentape study elmoe3d" in figure.missing
 
 
-def test_a_query_may_be_drawn_as_it_is() -> None:
-    ask = Ask(duckdb.connect(), kelle.folder)
-    shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
-    ask.asked["chip"] = pl.DataFrame(shares), {}
-    (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
-    assert figure.chart is not None
-    assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
-
-
 def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
     (tmp_path / "rows.sql").write_text("-- one: rows\nselect * from (values ('b', 2.0), ('a', 1.0)) t(who, ms)\n")
     told = {
@@ -230,13 +218,19 @@ def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: 
     assert rows(Ask(duckdb.connect(), elmoe3d.folder)).data["mine"].columns == ["ms"]
 
 
-def test_queries_are_named_and_take_in_earlier_ones(tmp_path: Path) -> None:
+def test_queries_are_named_and_may_be_drawn_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "rows.sql"
     file.write_text("-- one: a number\nselect 1 as n\n\n-- two: it, from ({one})\nselect n + $more as n from ({one})\n")
     assert queries(file)["two"].strip() == "select n + $more as n from (select 1 as n)"
     ask = Ask(duckdb.connect(), tmp_path, params={"more": 2})
     assert ask("two")["n"].to_list() == [3]
     assert ask("one") is ask("one")
+    ask = Ask(duckdb.connect(), kelle.folder)
+    shares = {"reading": "paper", "workload": ["LA", "PG19"], "part": "refresh", "share": [0.5, 0.25], "models": 1}
+    ask.asked["chip"] = pl.DataFrame(shares), {}
+    (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["chip"]).figures
+    assert figure.chart is not None
+    assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
 
 
 @pytest.mark.parametrize(("text", "said"), [

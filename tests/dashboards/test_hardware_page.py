@@ -50,7 +50,7 @@ def test_an_engine_inside_the_memory_has_a_roof_of_its_own(connection: duckdb.Du
     )
 
 
-def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_time(connection: duckdb.DuckDBPyConnection) -> None:
+def test_operations_are_summed_over_layers_and_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
     points = {row["operation"]: row for row in hardware.asked(connection)("points", steps=[PHONE_STEP]).to_dicts()}
     layers = points["attention, router, experts"]
     assert (layers["bytes"], layers["ops"]) == (6 * 30e6, 6 * 8e8)
@@ -59,9 +59,6 @@ def test_operations_are_summed_over_layers_and_the_slowest_resource_tells_the_ti
     fetch = points["fetch missing experts"]
     assert (fetch["bytes"], fetch["ops"]) == (None, 0.0)  # moves no byte of the fast tier: no place under the roof
     assert fetch["share"] == pytest.approx(18 / 25)
-
-
-def test_busy_shares_count_overlaps_once(connection: duckdb.DuckDBPyConnection) -> None:
     steps = hardware.asked(connection, 16)("steps")
     _, busy = page.lanes(hardware.asked(connection)("bars", steps=steps["step"].to_list()), steps)
     shares = {(row["step"], row["resource"]): row["busy"] for row in busy.to_dicts()}
@@ -111,16 +108,11 @@ def test_steps_open_on_a_machine_with_one_and_fewer_are_spread_and_said(connecti
     assert "Shown" not in hardware.page(connection, 2).lead
 
 
-def test_energy_of_equal_places_is_one_row(connection: duckdb.DuckDBPyConnection) -> None:
+def test_energy_of_equal_places_is_one_row_and_every_number_has_its_source(connection: duckdb.DuckDBPyConnection) -> None:
     energy = hardware.asked(connection)("energy")
     assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
     assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
     assert energy["word"][0] == "1 (1 to 2)"
-
-
-def test_every_number_is_in_the_table_with_its_source(
-    connection: duckdb.DuckDBPyConnection,
-) -> None:
     html = shell.render(hardware.page(connection, 16), [(hardware.file, hardware.title)])
     numbers = hardware.asked(connection)("numbers")
     assert html.count("<td><code>") == numbers.height

@@ -52,7 +52,7 @@ def test_queries_ask_for_what_is_shown_and_readings_without_a_series_have_no_tab
         assert set(kelle.asked(connection)("tables")["reading"]) == {PAPER}
 
 
-def test_tables_stand_beside_the_papers(page: Page) -> None:
+def test_tables_stand_beside_the_papers_and_charts_have_their_marks(page: Page) -> None:
     found = page.data["tables"].filter((pl.col("reading") == PAPER) & (pl.col("series") == "table-9"))
     assert found.sort("batch", "system").select("batch", "system", "published", "role_words", "low", "most").rows() == [
         (1, "AERP+SRAM", None, "no published number", 1.6, 2.7),
@@ -63,9 +63,6 @@ def test_tables_stand_beside_the_papers(page: Page) -> None:
     rising = page.data["tables"].filter((pl.col("reading") == PAPER) & (pl.col("series") == "table-7"))
     assert "falls with every larger budget" in said_of(kelle, "tables", rising)
     assert "falls with not every larger budget" in said_of(kelle, "tables", rising.with_columns(gain=1 / pl.col("gain")))
-
-
-def test_marks_of_the_charts(page: Page) -> None:
     opening = {name: page.opening[name] for name in ("explored", "task", "batch", "budget", "keeping")}
     assert opening == {"explored": "llama-2-7b", "task": "PG19", "batch": "16", "budget": "128", "keeping": "64"}
     whole = page.data["chip"].group_by("reading", "workload").agg(pl.sum("share"))["share"]

@@ -16,13 +16,10 @@ from tokentape.warehouse.sql import connect
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
 
 
-def test_replayed_and_captured_tapes_come_first(connection: duckdb.DuckDBPyConnection) -> None:
+def test_tapes_come_in_order_and_a_run_is_one_row_with_seeds_averaged(connection: duckdb.DuckDBPyConnection) -> None:
     order = rows.traces(connection)["trace_id"].to_list()
     assert order[0] == CODE
     assert order[-1] == SYNTHETIC
-
-
-def test_a_run_is_one_row_with_seeds_averaged(connection: duckdb.DuckDBPyConnection) -> None:
     runs = rows.runs(connection, [CODE])
     assert runs.height == len(POLICIES) * 2 * 2 * 9
     setting = runs.filter(

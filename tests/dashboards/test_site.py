@@ -252,14 +252,12 @@ def test_the_same_warehouse_gives_the_same_bytes(database: Path, tmp_path: Path,
 
 
 @pytest.mark.usefixtures("one_topic")
-def test_a_page_alone_says_what_it_says_among_others(database: Path, tmp_path: Path, pages: dict[str, str]) -> None:
+def test_a_page_alone_says_what_it_says_among_others_with_vega_inside(
+    database: Path, tmp_path: Path, pages: dict[str, str]
+) -> None:
     out = build(database, tmp_path / "again").parent
     assert payload((out / experts.file).read_text(encoding="utf-8")) == payload(pages[experts.file])
     assert "window.vegaEmbed=" in (out / "vega.js").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("one_topic")
-def test_a_page_that_goes_alone_has_vega_inside(database: Path, tmp_path: Path) -> None:
     out = build(database, tmp_path / "site", is_single=True).parent
     assert not (out / "vega.js").exists()
     html = (out / experts.file).read_text(encoding="utf-8")

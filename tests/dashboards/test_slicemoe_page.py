@@ -62,15 +62,12 @@ def test_a_captured_model_has_its_own_caches_and_no_published_gains(page: Page) 
     )
 
 
-def test_where_slicing_loses_is_measured_or_not_claimed() -> None:
+def test_where_slicing_loses_needs_measurements_and_every_seed() -> None:
     page = page_of(slicemoe, lambda rows: add_live(rows, with_spare_cache=False))
     sparing = next(figure for figure in page.figures if figure.name == "sparing")
     assert sparing.chart is None
     assert "--cache 95%" in sparing.missing
-
-
-def test_a_verdict_needs_every_seed() -> None:
-    """DBSC loses on one seed and wins on the other; a larger cache misses too much to speak of."""
+    # DBSC loses on one seed and wins on the other; a larger cache misses too much to speak of.
 
     def add(rows: dict[str, list[dict]]) -> None:
         add_live(rows)

@@ -211,7 +211,9 @@ def test_a_study_sweeps_what_a_killed_one_was_writing(
     assert not any(path.exists() for path in dead)
 
 
-def test_a_store_that_is_not_there_or_does_not_last_is_refused(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_that_do_not_last_are_refused_and_debug_shows_the_traceback(
+    tokentape: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     typo = tokentape("load", "--store", "tpae")
     assert (typo.code, Path("tpae").exists()) == (2, False)
     assert typo.err == "tokentape: tpae: no store there; give --store the folder of the tapes and results\n"
@@ -221,6 +223,10 @@ def test_a_store_that_is_not_there_or_does_not_last_is_refused(tokentape: Cli, m
         refused = tokentape.refused(*command)
         assert refused.err.startswith(f"tokentape: {'--to' if command is push else '--store'} memory://")
         assert "is gone when this command ends; give a folder" in refused.err
+    tokentape("ls")  # prepares the folder
+    monkeypatch.setenv("TOKENTAPE_DEBUG", "1")
+    with pytest.raises(ValueError, match="no tape"):
+        main(["show", "nothing"])
 
 
 def test_capture_finds_the_finished_tape(tokentape: Cli) -> None:
@@ -272,13 +278,6 @@ def test_demo_finds_what_an_earlier_run_finished(tokentape: Cli, tmp_path: Path,
     assert second.out.splitlines() == [*first.out.splitlines()[:-1], str(tmp_path / "tape/warehouse.duckdb")]
     assert not list((tmp_path / "site").iterdir())
     assert "give one of the two" in tokentape("demo", "--no-site", "--out", "pages").err
-
-
-def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokentape("ls")  # prepares the folder
-    monkeypatch.setenv("TOKENTAPE_DEBUG", "1")
-    with pytest.raises(ValueError, match="no tape"):
-        main(["show", "nothing"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -90,7 +90,7 @@ def test_answers_calibrate_and_predict_apart_and_leave_accuracies_alone(made):
     assert ours[speedup, "paper, end to end"]["value"] < ours[speedup, "paper"]["value"]
 
 
-def test_the_held_out_model_is_shown_and_nothing_of_it_is_fitted(points):
+def test_sweeps_say_what_pays_and_nothing_of_the_held_out_model_is_fitted(points):
     of = points.filter((pl.col("model_id") == "mixtral-8x22b") & (pl.col("series") == HEADLINE))
     assert set(of["role"]) == {"predict", "derived"}
     assert set(of.filter(pl.col("role") == "derived")["metric"]) == {"ndp_gain"}
@@ -104,8 +104,6 @@ def test_the_held_out_model_is_shown_and_nothing_of_it_is_fitted(points):
         ("mixtral-8x7b", "OURS-3", "decode_gain"),
     ]
 
-
-def test_sweeps_say_what_pays(points):
     def step(series: str, setting: str, system: str) -> float:
         mine = points.filter(
             (pl.col("series") == series) & (pl.col("setting") == setting) & (pl.col("system") == system)
@@ -170,14 +168,11 @@ def test_live_policies_hold_the_controls():
 # --------------------------------------------------------------------------------------------------------- commands
 
 
-def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
+def test_claims_calibrate_and_a_step_of_ones_own_print_ratios(tokentape: Cli, place):
     rows = json.loads(tokentape("claims", "cxl_ndp", "--json", "--store", place.root).out)["claims"]
     assert {row["claim_id"] for row in rows} == set(STATED)
     done = tokentape.ok("calibrate", "cxl_ndp", "--check", "cxl_ndp")
     assert "OURS-2 over HOBBIT" in done.out
-
-
-def test_ndp_answers_a_question_of_ones_own(tokentape: Cli):
     done = tokentape.ok("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
     assert "OURS-3" in done.out
     own = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "4", "--batch", "4", "--fit", "cxl_ndp")

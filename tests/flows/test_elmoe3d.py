@@ -109,7 +109,7 @@ def test_table_3_is_there_row_by_row_under_every_law_level_and_fit(points):
     assert sorted(opened["published_ar"]) == sorted(v for k, v in stated.items() if "/table-3/phi_ar/" in k and v is not None)
 
 
-def test_sweeps_go_past_the_paper(points):
+def test_sweeps_go_past_the_paper_and_every_platform_has_its_energy(points, rows):
     assert {"batch", "hb-capacity", "hb-bandwidth", "context", "alpha", "accepted-form"} < set(points["series"])
     capacity = points.filter((pl.col("series") == "hb-capacity") & (pl.col("sd_scheme") == "Elastic-SD"))
     assert (capacity["hb_bytes"].min(), capacity["hb_bytes"].max()) == (2 * 2**30, 32 * 2**30)
@@ -121,6 +121,15 @@ def test_sweeps_go_past_the_paper(points):
     assert context["context_tokens"].max() == 131072
     assert context.filter(pl.col("context_tokens") == 131072)["cold_bytes"].max() > 0.0
     assert points.filter(pl.col("series") == "batch")["batch"].max() == 64
+    platforms, energy = rows["elmoe3d_platforms"], rows["elmoe3d_energy"]
+    assert set(platforms["platform"]) == {"elmoe3d", "hb-xpu", "xpu", "xpu-pim", "xpu-logicpim", "xpu-nmp"}
+    xpu = platforms.filter((pl.col("platform") == "xpu") & (pl.col("step_mode") == "ar"))
+    assert xpu["speedup"].to_list() == pytest.approx([1.0] * xpu.height)
+    key = ["platform", "model_id", "batch", "level", "hit_model", "nmp_ext_ratio", "placement", "verify_nodes"]
+    best = platforms.group_by(key).agg(pl.col("is_best").sum())
+    assert set(best["is_best"]) == {1}
+    assert energy.filter((pl.col("low") > pl.col("j_per_token")) | (pl.col("high") < pl.col("j_per_token"))).is_empty()
+    assert set(energy.filter(pl.col("platform") == "xpu-nmp")["part"]) == {"compute", "ext", "hb", "links", "static"}
 
 
 def test_answers(answers):
@@ -200,18 +209,6 @@ def test_checks_are_those_of_plain_arithmetic(rows, points):
         assert {block: made[*at, block] for block in wanted} == pytest.approx(wanted, rel=1e-12)
     for law, level, mean in (("physical", "L0", 0.124), ("physical", "L1", 0.098), ("che", "L0", 0.26), ("che", "L1", 0.19)):
         assert made[level, "calibrate", law, "Phi_AR error, open rows, mean"] == pytest.approx(mean, abs=0.005)
-
-
-def test_platforms_and_energy(rows):
-    platforms, energy = rows["elmoe3d_platforms"], rows["elmoe3d_energy"]
-    assert set(platforms["platform"]) == {"elmoe3d", "hb-xpu", "xpu", "xpu-pim", "xpu-logicpim", "xpu-nmp"}
-    xpu = platforms.filter((pl.col("platform") == "xpu") & (pl.col("step_mode") == "ar"))
-    assert xpu["speedup"].to_list() == pytest.approx([1.0] * xpu.height)
-    key = ["platform", "model_id", "batch", "level", "hit_model", "nmp_ext_ratio", "placement", "verify_nodes"]
-    best = platforms.group_by(key).agg(pl.col("is_best").sum())
-    assert set(best["is_best"]) == {1}
-    assert energy.filter((pl.col("low") > pl.col("j_per_token")) | (pl.col("high") < pl.col("j_per_token"))).is_empty()
-    assert set(energy.filter(pl.col("platform") == "xpu-nmp")["part"]) == {"compute", "ext", "hb", "links", "static"}
 
 
 def test_what_enters_the_pool_costs_what_the_rounds_by_events_say(rows, points):

@@ -146,11 +146,16 @@ def test_impossible_tables_and_constants_off_on_their_own_rows_are_refused(token
     assert len(list((folder / "fits").iterdir())) == 1
 
 
-def test_validate_without_tables_is_the_dram_anchors(tokentape: Cli) -> None:
+def test_validate_without_tables_is_the_dram_anchors_and_named_ones_must_exist(
+    tokentape: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = tokentape.ok("hardware", "validate", "--json")
     assert {row["check"] for row in json.loads(done.out)} == {"dram"}
     assert "GPU operators are not compared" in done.err
     assert "closed form" in tokentape.ok("hardware", "validate").out
+    monkeypatch.setenv(commands_hardware.TABLES_VARIABLE, "nowhere")
+    refused = tokentape("hardware", "validate")
+    assert (refused.code, refused.err) == (2, "tokentape: TOKENTAPE_GPU_TABLES=nowhere: no such folder of measured tables\n")
 
 
 # -------------------------------------------------------------------------------------------------------------- one step
@@ -306,12 +311,6 @@ def test_load_gives_machines_numbers_operations_and_validation(tokentape: Cli) -
 
 
 # ------------------------------------------------------------------------------------------------------------- bad input
-
-
-def test_tables_that_the_environment_names_must_exist(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(commands_hardware.TABLES_VARIABLE, "nowhere")
-    refused = tokentape("hardware", "validate")
-    assert (refused.code, refused.err) == (2, "tokentape: TOKENTAPE_GPU_TABLES=nowhere: no such folder of measured tables\n")
 
 
 @pytest.mark.parametrize("which", ["-1", "slow", "93"])

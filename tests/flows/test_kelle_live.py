@@ -138,11 +138,15 @@ def test_a_series_is_held_against_its_first_setting(quality):
     assert full["value"].max() == 1.0
 
 
-def test_recomputation_changes_bytes_and_nothing_else(quality):
+def test_recomputation_and_groups_of_bits_change_what_they_should(quality):
     plain = quality.filter((pl.col("budget_tokens") == 16) & (pl.col("setting") == ""))
     perplexity, held = (dict(series(plain, "budget", of).select("policy", "value").rows()) for of in ("perplexity", "kv_bytes"))
     assert perplexity["aep"] == pytest.approx(perplexity["aerp"], rel=1e-5)
     assert held["aerp"] < held["aep"]
+    lost = dict(series(quality, "errors", "kl").select("setting", "value").iter_rows())
+    assert set(lost) == {"none", "all bits", "HST", "LST", "MSB", "LSB"}
+    assert lost["MSB"] > lost["LSB"]
+    assert lost["all bits"] > lost["LSB"]
 
 
 def test_refresh_has_both_forms_of_every_set_and_half_precision_is_destroyed(quality):
@@ -154,21 +158,11 @@ def test_refresh_has_both_forms_of_every_set_and_half_precision_is_destroyed(qua
     assert rows.filter(pl.col("storage") == "fp16")["value"].min() > fixed["value"].max()
 
 
-def test_groups_of_bits_lose_by_their_weight(quality):
-    lost = dict(series(quality, "errors", "kl").select("setting", "value").iter_rows())
-    assert set(lost) == {"none", "all bits", "HST", "LST", "MSB", "LSB"}
-    assert lost["MSB"] > lost["LSB"]
-    assert lost["all bits"] > lost["LSB"]
-
-
-def test_orderings_say_who_asked_and_cover_other_text(place):
+def test_orderings_say_who_asked_and_what_sees_no_scores_agrees_with_the_tape(place):
     rows = read_rows(place, "orderings")
     assert {row["study"] for row in rows} == {"kelle"}
     assert {row["dataset"] for row in rows} == {"code", "docs"}
     assert {row["assertion"] for row in rows if row["dataset"] == "docs"} == {o.assertion for o in WORD_ORDERINGS}
-
-
-def test_what_sees_no_scores_agrees_with_the_tape_and_replays_have_a_bound(place):
     layers = frame(place, "kv_divergence")
     assert set(layers["seed"]) == {0, 1}
     assert layers.filter(pl.col("layer") == 0)["identical_frac"].min() == 1.0
@@ -203,16 +197,13 @@ def test_only_what_loses_nothing_runs_on_sram_and_rare_refresh_is_cheap(pareto):
     assert pareto.filter(pl.col("policy") == "aerp")["recomputed_frac"].min() > 0
 
 
-def test_nothing_beats_the_front(pareto):
+def test_nothing_beats_the_front_and_popularity_answers_its_claim(pareto, place):
     points = list(pareto.select("decode_energy_j_per_token", "perplexity", "is_front").iter_rows())
     front = [point[:2] for point in points if point[2]]
     assert 0 < len(front) < len(points)
     for energy, perplexity, is_front in points:
         beaten = [e <= energy and p <= perplexity and (e, p) != (energy, perplexity) for e, p in front]
         assert any(beaten) != is_front
-
-
-def test_popularity_answers_its_claim(place):
     row = next(row for row in read_rows(place, "answers") if "popular_token_persistence" in row["claim_id"])
     assert 0 < row["value"] <= 100
     assert row["mode"] == "paper"

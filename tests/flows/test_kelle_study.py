@@ -175,14 +175,11 @@ def test_the_study_tells_how_recomputation_checks_out_and_can_run_again(place, t
     assert dict(shown.iter_rows())["calibrate"] == 13
 
 
-def test_claims_and_calibrate_print_ratios(tokentape: Cli, place):
+def test_claims_calibrate_and_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, place, tmp_path):
     rows = json.loads(tokentape("claims", "kelle", "--json", "--store", place.root).out)["claims"]
     assert len({row["claim_id"] for row in rows}) == len(WANTED)
     done = tokentape.ok("calibrate", "kelle")
     assert "predict: mean |ln(ours / published)| 0.057" in done.err
-
-
-def test_a_step_of_ones_own_model_on_ones_own_chip(tokentape: Cli, tmp_path):
     paper = ("--profile", "kelle", "--shares", "kelle")
     done = tokentape.ok("step", "kelle", "llama-2-7b", *paper)
     assert "8.286" in done.out, "Kelle's joules"

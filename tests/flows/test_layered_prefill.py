@@ -112,7 +112,7 @@ def test_microbenchmarks_lie_within_their_bars_and_table_7_counts_a_third(answer
     assert shares["arxiv"] > shares["sharegpt"] > 0
 
 
-def test_every_point_says_how_far_it_is_from_saturation(served):
+def test_every_point_says_how_far_it_is_from_saturation_and_dense_models_lose(served):
     loaded = served.filter(~pl.col("arrival").is_in(["at once"]) & (pl.col("scheduler") != "disaggregated"))
     distances = loaded.filter(pl.col("metric") == "saturation_distance_frac")
     assert distances["point_id"].n_unique() == loaded["point_id"].n_unique()
@@ -121,10 +121,7 @@ def test_every_point_says_how_far_it_is_from_saturation(served):
     assert np.all(np.diff(by_rate["value"]) < 0)
     crowded = served.filter((pl.col("rate_per_s") == 2.0) & is_chunked)
     assert crowded["outside_envelope"].str.contains("queue grows without bound").any()
-
-
-def test_a_dense_model_loses_by_layers(served):
-    """Spec section 10, negative: mean TTFT and mean TBT under load."""
+    # Spec section 10, negative: mean TTFT and mean TBT under load.
     dense = served.filter(pl.col("series") == "dense")
     for metric in ("ttft_mean_s", "tbt_mean_s"):
         of = dict(dense.filter(pl.col("metric") == metric).select("scheduler", "value").iter_rows())

@@ -97,19 +97,6 @@ def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
     assert all("predicted with the other model's tau" in row["how"] for row in qwen)
 
 
-def test_gains_point_the_right_way_with_bands_over_seeds(answers):
-    for claim_id, row in answers.items():
-        if "fig-9" in claim_id or "fig-10" in claim_id:
-            assert 1.0 < row["low"] <= row["value"] <= row["high"], claim_id
-    anchors = {claim_id: row["value"] for claim_id, row in answers.items() if "secondary" in claim_id}
-    assert len(anchors) == 4
-    for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"):
-        lru, prior = (next(v for k, v in anchors.items() if model in k and policy in k) for policy in ("lru", "cache-prior"))
-        assert prior < 0.7 * lru
-    assert answers[FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
-    assert answers[PER_LAYER]["value"] > 1
-
-
 def test_operating_points_are_those_of_the_papers_pairs_and_of_our_own(place, answers):
     """Spec section 5: the misses of the published pairs, from no to 15 % of the accesses reading the LSB slice."""
     rows = pl.DataFrame(read_rows(place, "operating_points"))
@@ -153,8 +140,8 @@ def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     assert told[-1][0] == told[-1][1] == len(told) - 1
 
 
-def test_points_are_ordered_as_precision_says(place, answers):
-    """Without rerouting: whole experts keep all of the gate mass and miss most, MSB slices alone the other way round."""
+def test_points_are_ordered_as_precision_says_and_gains_have_bands_over_seeds(place, answers):
+    """Without rerouting whole experts keep all of the gate mass and miss most, MSB slices alone the other way round."""
     points = pl.DataFrame(read_rows(place, "slicemoe_points"), infer_schema_length=None)
     plain = points.filter(
         (pl.col("strength") == 0.0) & (pl.col("budget") == "none") & (pl.col("capacity_bytes") == 3_600_000_000)
@@ -167,6 +154,16 @@ def test_points_are_ordered_as_precision_says(place, answers):
     assert error[0] == pytest.approx(0.0)
     assert error == sorted(error)
     assert missed == sorted(missed, reverse=True)
+    for claim_id, row in answers.items():
+        if "fig-9" in claim_id or "fig-10" in claim_id:
+            assert 1.0 < row["low"] <= row["value"] <= row["high"], claim_id
+    anchors = {claim_id: row["value"] for claim_id, row in answers.items() if "secondary" in claim_id}
+    assert len(anchors) == 4
+    for model in ("deepseek-v2-lite", "qwen1.5-moe-a2.7b"):
+        lru, prior = (next(v for k, v in anchors.items() if model in k and policy in k) for policy in ("lru", "cache-prior"))
+        assert prior < 0.7 * lru
+    assert answers[FLASH_OVER_DRAM]["value"] == pytest.approx(103 / 1.5)
+    assert answers[PER_LAYER]["value"] > 1
 
 
 @pytest.mark.parametrize(

@@ -184,12 +184,17 @@ def reached_by_any() -> dict[str, Path]:
     return {name: path for engine in ENGINES.values() for name, path in sources.closure(*engine).items()}
 
 
-def test_no_engine_imports_by_a_name_that_is_made_up_as_it_runs() -> None:
+def test_imports_by_name_and_packages_that_do_nothing() -> None:
     """What the registry so imports is in the key by `reached`."""
     found = {name for name, path in reached_by_any().items() if _imports_by_name(path)}
     assert found == set()
     assert _imports_by_name(Path(registry.__file__))
     assert registry.__name__ == sources.BY_NAME
+    # Why a package does not count where a module inside it is imported.
+    packages = [path for room in sources.ROOMS for path in (sources.ROOT / room).rglob("__init__.py")]
+    statements = [node for path in packages for node in ast.parse(path.read_bytes()).body]
+    done = {ast.unparse(n.value.func) for n in statements if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)}
+    assert done == {"os.environ.setdefault"}  # telemetry is off
 
 
 def _imports_by_name(path: Path) -> bool:
@@ -212,11 +217,3 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
     for name, pattern in sources.READS.items():
         assert name in reached_by_any()
         assert list(sources.ROOT.glob(pattern)), pattern
-
-
-def test_a_package_does_nothing_for_the_modules_inside_it() -> None:
-    """Why a package does not count where a module inside it is imported."""
-    packages = [path for room in sources.ROOMS for path in (sources.ROOT / room).rglob("__init__.py")]
-    statements = [node for path in packages for node in ast.parse(path.read_bytes()).body]
-    done = {ast.unparse(n.value.func) for n in statements if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)}
-    assert done == {"os.environ.setdefault"}  # telemetry is off

@@ -34,10 +34,18 @@ def study(tokentape: Cli, tmp_path: Path, fields: str) -> dict[str, int]:
     return json.loads(tokentape("study", "d.toml", "--json", "--workers", "1").out)  # type: ignore[no-any-return]
 
 
-def test_a_point_that_cannot_be_had_takes_no_other_one_away(tokentape: Cli, store: Store, tmp_path: Path) -> None:
+def test_points_that_cannot_be_had_and_comparisons_elsewhere_take_no_others_place(
+    tokentape: Cli, store: Store, tmp_path: Path
+) -> None:
     study(tokentape, tmp_path, 'budget = ["1B", "50%"]\nx = ["a", "b"]\n')
     found = {row["result_id"] is None for row in read_rows(store, "study_points", "d")}
     assert found == {True, False}
+    for machine in (MACHINE, "phone-lpddr5x-ufs4", MACHINE):
+        tokentape.ok("compare", TAPE, "--systems", "layered", "--machine", machine, "--budget", "60%")
+    found = read_rows(store, "comparisons")
+    assert {row["hardware"] for row in found} == {MACHINE, "phone-lpddr5x-ufs4"}
+    assert len(found) == 8
+    assert tt.open(store.root).sql("select count(*) from tape.routing").item() > 0
 
 
 def test_runs_of_other_requests_are_not_compared(tokentape: Cli, store: Store, tmp_path: Path) -> None:
@@ -77,15 +85,6 @@ def test_a_replay_of_two_studies_counts_once(tokentape: Cli, store: Store, tmp_p
     told = json.loads(tokentape.ok("query", "gap_to_belady", "--json").out)
     (row,) = [row for row in told if row["policy"] == "random"]
     assert (row["hit_frac"], row["n_seeds"]) == (pytest.approx(found[1]), found[2])
-
-
-def test_a_comparison_on_another_machine_stands_beside_the_first(tokentape: Cli, store: Store) -> None:
-    for machine in (MACHINE, "phone-lpddr5x-ufs4", MACHINE):
-        tokentape.ok("compare", TAPE, "--systems", "layered", "--machine", machine, "--budget", "60%")
-    found = read_rows(store, "comparisons")
-    assert {row["hardware"] for row in found} == {MACHINE, "phone-lpddr5x-ufs4"}
-    assert len(found) == 8
-    assert tt.open(store.root).sql("select count(*) from tape.routing").item() > 0
 
 
 def test_versions_of_a_system_are_told_by_a_hash_of_what_decides(tokentape: Cli, store: Store, tmp_path: Path) -> None:

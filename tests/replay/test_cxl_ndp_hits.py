@@ -111,7 +111,7 @@ def cosine(a, b):
     return float(np.dot(a, b) / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def test_similarity_by_hand():
+def test_similarity_by_hand_and_of_one_sequence_which_has_no_control():
     prompts, decoded = [[3, 1, 0], [0, 2, 2], [1, 1, 4]], [[2, 2, 0], [0, 1, 3], [0, 0, 0]]
     found = similarity(with_counts(prompts, decoded))
     own = [cosine(p, d) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
@@ -123,6 +123,11 @@ def test_similarity_by_hand():
     ones = np.ones(3)
     flat = [cosine(p, ones) * cosine(d, ones) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
     assert found.flat[0] == pytest.approx(np.mean(flat))
+    found = similarity(with_counts([[3, 1, 0]], [[2, 2, 0]]))
+    assert np.isnan(found.shuffled[0])
+    assert np.isnan(found.static[0])
+    assert similarity_rows(found, (0,)) == []
+    assert np.isnan(similarity(with_counts([[3, 1, 0]], [[0, 0, 0]])).by_layer()[0])
 
 
 def static_frac(found):
@@ -141,14 +146,6 @@ def test_popularity_alone_and_context_alone_are_told_apart():
     assert static_frac(found) == pytest.approx(0.0, abs=0.02)
     assert found.by_layer()[0] > 0.95
     assert found.shuffled[0] == pytest.approx(found.flat[0], abs=0.02)
-
-
-def test_one_sequence_has_no_control():
-    found = similarity(with_counts([[3, 1, 0]], [[2, 2, 0]]))
-    assert np.isnan(found.shuffled[0])
-    assert np.isnan(found.static[0])
-    assert similarity_rows(found, (0,)) == []
-    assert np.isnan(similarity(with_counts([[3, 1, 0]], [[0, 0, 0]])).by_layer()[0])
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():

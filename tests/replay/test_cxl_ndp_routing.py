@@ -90,14 +90,11 @@ def test_tapes_of_one_model_join_and_another_models_is_refused():
     refuses("experts per layer", joined, [first, replace(second, prefill_counts=second.prefill_counts[..., :5])])
 
 
-def test_batches_are_in_tape_order_and_whole():
+def test_batches_are_whole_in_tape_order_and_sums_of_their_members():
     assert in_batches(7, 3).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert in_batches(2, 1).tolist() == [[0], [1]]
     for wrong in ((2, 3), (2, 0)):
         refuses("batch", in_batches, *wrong)
-
-
-def test_groups_see_the_sums_of_their_members():
     routing = make_routing(prompts=(4, 5, 6, 7), decodes=(2, 3, 0, 1))
     seen = routing.seen(in_batches(4, 2))
     assert np.array_equal(seen.prefill_counts[1], routing.prefill_counts[2] + routing.prefill_counts[3])

@@ -46,9 +46,15 @@ def tape():
     return trace, scores_from_table(trace, table, "softmax", {})
 
 
-def test_slice_bytes_are_the_papers():
+def test_slice_bytes_are_the_papers_and_tokens_cost_what_the_first_model_said():
     assert [round(n / 1e6, 3) for n in (*slices_of(DEEPSEEK, MAT84), *slices_of(QWEN, MAT42))] == [5.136, 4.325, 2.974, 2.163]
     assert slices_of(DEEPSEEK, SlicedCache(4, 4)) == (slices_of(DEEPSEEK, MAT84)[0], 0)
+    # 220 random settings, priced before rows and profiles were: seconds and joules at the three ends of the ranges.
+    for row in map(json.loads, (Path(__file__).parent / "golden" / "slicemoe.jsonl").read_text().splitlines()):
+        geometry, machine = load_model(row["model"]).geometry, load_hardware(row["machine"])
+        cost = token_cost(geometry, machine, SlicedCache(*row["bits"]), row["lsb_frac"], row["miss_frac"])
+        for what in ("seconds", "joules"):
+            assert [float(getattr(getattr(cost, what), end)[0]) for end in ENDS] == pytest.approx(row[what], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +65,6 @@ def test_a_token_without_misses_costs_what_section_5_says(geometry, lsb_frac, st
     cost = token_cost(geometry, XPU, MAT84, lsb_frac)
     assert 1e3 * cost.seconds.value[0] == pytest.approx(step_ms, rel=2e-3)
     assert 1e3 * cost.joules.value[0] == pytest.approx(energy_mj, rel=4e-3)
-
-
-def test_tokens_cost_what_the_first_cost_model_said():
-    """220 random settings, priced before rows and profiles were: seconds and joules at the three ends of the ranges."""
-    for row in map(json.loads, (Path(__file__).parent / "golden" / "slicemoe.jsonl").read_text().splitlines()):
-        geometry, machine = load_model(row["model"]).geometry, load_hardware(row["machine"])
-        cost = token_cost(geometry, machine, SlicedCache(*row["bits"]), row["lsb_frac"], row["miss_frac"])
-        for what in ("seconds", "joules"):
-            assert [float(getattr(getattr(cost, what), end)[0]) for end in ENDS] == pytest.approx(row[what], rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,12 @@ def test_events_equal_the_obvious_grouping(prefill, seed):
     assert events == obvious_events(routing, passes, prefill)
 
 
-def test_layer_major_prefill_loads_each_expert_once():
+def test_layer_major_prefill_loads_each_expert_once_and_cold_starts_cut_at_requests():
     trace = make_trace(n_requests=1, n_prompt=50, n_decode=0)
     made = stream(trace, Semantics(scope="global"))
     assert made.offsets.size == 1 + len(GEOMETRY.moe_layers)
     assert made.keys.size <= trace.n_keys
     assert np.unique(made.keys).size == made.keys.size
-
-
-def test_cold_starts_cut_at_requests():
     trace = make_trace(n_requests=3)
     persistent, cold = (stream(trace, Semantics(scope="global", start=start)) for start in ("persistent", "cold"))
     assert persistent.segments.tolist() == [0, persistent.offsets.size - 1]

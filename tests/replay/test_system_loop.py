@@ -292,13 +292,26 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
             assert moved > 0 or name not in ("ema", "always")
 
 
-def test_the_best_static_set_of_a_tape_of_one_request() -> None:
+def test_static_sets_and_placements_that_cannot_go_by_a_tape() -> None:
     """As Fiddler places experts: by all that the tape uses."""
     tape = recorded(make_trace(4, n_requests=1, n_prompt=9, n_decode=30))
     options = {"place": {"budget": "50%"}, "schedule": {"max_seqs": "1"}}
     system = System("static", {"schedule": StaticBatches(1), "place": PLACEMENTS["static_global"]()}, options)
     made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
     assert 0 < made.total(ev.AWAY_TOKENS, 0) < made.total(ev.TOKEN_EXPERTS, 0)
+    tape = recorded(make_trace(4, n_requests=3, n_prompt=5, n_decode=5))
+    for name, options, said in (
+        ("shuffled_prompts", {"schedule": {"max_seqs": "3"}}, "shuffled_prompts goes by the prompts of the batch before"),
+        ("ema", {"place": {"across_layers": "true"}}, "EMA decides layer by layer"),
+        ("near_if_rare", {"place": {"across_layers": "true"}}, "NearIfRare decides layer by layer"),
+        ("near_if_rare", {"place": {"budget": "9 experts"}}, "NearIfRare decides where missing experts .* add residency"),
+        ("near_beside_link", {}, "NearBesideLink decides where missing experts .* add residency"),
+        ("first_layers_near", {"place": {"budget": "15 experts"}}, r"place.layers 1 leaves \d+ B .* place.budget has room for"),
+    ):
+        given = {"layers": 1} if name == "first_layers_near" else {}  # of three, which leaves 16 experts
+        system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name](**given)}, options)
+        with pytest.raises(ValueError, match=said):
+            simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
 
 
 @pytest.mark.parametrize("across", [False, True])
@@ -328,19 +341,3 @@ def test_layers_that_the_room_holds_are_held(n_layers, n_held) -> None:
     system = System("llamacpp", {"schedule": StaticBatches(1), "place": PLACEMENTS["first_layers_near"]()}, options)
     made = simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), Setting(expert_format=how))
     assert made.slots.place.layers == n_layers - n_held
-
-
-def test_what_a_placement_cannot_go_by_is_refused() -> None:
-    tape = recorded(make_trace(4, n_requests=3, n_prompt=5, n_decode=5))
-    for name, options, said in (
-        ("shuffled_prompts", {"schedule": {"max_seqs": "3"}}, "shuffled_prompts goes by the prompts of the batch before"),
-        ("ema", {"place": {"across_layers": "true"}}, "EMA decides layer by layer"),
-        ("near_if_rare", {"place": {"across_layers": "true"}}, "NearIfRare decides layer by layer"),
-        ("near_if_rare", {"place": {"budget": "9 experts"}}, "NearIfRare decides where missing experts .* add residency"),
-        ("near_beside_link", {}, "NearBesideLink decides where missing experts .* add residency"),
-        ("first_layers_near", {"place": {"budget": "15 experts"}}, r"place.layers 1 leaves \d+ B .* place.budget has room for"),
-    ):
-        given = {"layers": 1} if name == "first_layers_near" else {}  # of three, which leaves 16 experts
-        system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name](**given)}, options)
-        with pytest.raises(ValueError, match=said):
-            simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)

@@ -68,11 +68,16 @@ def test_what_a_cache_keeps_is_what_is_attended_to_read_and_written():
     assert sum(work_of(prompt, row)[0] for row in prompt.rows if row.kind == "kv_write") == pytest.approx(2 * 20 * token)
 
 
-def test_an_expert_s_activations_are_read_by_the_devices_that_hold_a_part_of_it():
+def test_parts_of_an_expert_and_narrower_spaces_have_activations_of_their_own():
     geometry, machine = load_model("qwen3-30b-a3b").geometry, load("h100x8")
     for is_whole, n_parts in ((False, 8), (True, 1)):
         (rows,) = resident(geometry, replace(machine, expert_parallel=is_whole), blocks_of(geometry), 1.0, 8.0, "bf16")
         assert rows.activation_bytes == 8 * 2 * (2 * n_parts * 2048 + 3 * 768)
+    wide = from_config(_SMALL | {"model_type": "muse_spark_text", **_EXPERTS, "moe_hidden_size": 8})
+    narrow, machine = wide.model_copy(update={"hidden": 8, "expert_hidden": 0}), load("h100")
+    found = [resident(g, machine, blocks_of(g), np.array([[5.0]]), 3.0, "bf16")[0] for g in (wide, narrow)]
+    for told in ("bytes", "activation_bytes", "ops", "shapes"):
+        assert getattr(found[0], told) == getattr(found[1], told), told
 
 
 def test_weights_pass_through_a_buffer_where_there_is_one():
@@ -109,14 +114,6 @@ _SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "n
 _SMALL |= {"num_key_value_heads": 4, "head_dim": 8, "sliding_window": 7, "hidden_size_per_layer_input": 0}
 _EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _LATENT = {"kv_lora_rank": 16, "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}
-
-
-def test_experts_in_a_narrower_space_take_what_experts_of_a_model_as_narrow_take():
-    wide = from_config(_SMALL | {"model_type": "muse_spark_text", **_EXPERTS, "moe_hidden_size": 8})
-    narrow, machine = wide.model_copy(update={"hidden": 8, "expert_hidden": 0}), load("h100")
-    found = [resident(g, machine, blocks_of(g), np.array([[5.0]]), 3.0, "bf16")[0] for g in (wide, narrow)]
-    for told in ("bytes", "activation_bytes", "ops", "shapes"):
-        assert getattr(found[0], told) == getattr(found[1], told), told
 
 
 @pytest.mark.parametrize("devices", ["h100", "h100x2"])

@@ -278,7 +278,7 @@ def test_remote_store(small: Store, tmp_path: Path) -> None:
         memory.rm("/bucket", recursive=True)
 
 
-def test_files_of_an_older_version_that_lack_a_column_are_read_with_nulls(small: Store) -> None:
+def test_an_older_files_missing_column_is_null_and_a_newer_result_replaces_it(small: Store) -> None:
     measured = Path(write_rows(small, "quality", [QUALITY]))
     for path, column in ((measured, "origin"), (Path(batch_path(small, "steps", "replays-r1")), "n_decodes")):
         small.write_parquet(str(path), pq.read_table(path).drop_columns(column))
@@ -286,6 +286,18 @@ def test_files_of_an_older_version_that_lack_a_column_are_read_with_nulls(small:
     assert report.n_without_tape == 0
     assert query(report.database, "select origin from runs where view_name = 'quality'").rows() == [(None,)]
     assert query(report.database, "select count(*) from steps where run_id = 'r1'").item() == 2
+    before = load(small, database_path(small)).rows["runs"]
+    write_replays(small, result_tables("r9", "lru", 1, 0.0, 4.0, 4.0))
+    for name in RESULT_TABLES:
+        newer = Path(batch_path(small, name, "replays-r9"))
+        if newer.exists():
+            os.utime(newer, (newer.stat().st_mtime + 10,) * 2)
+    report = load(small, database_path(small))
+    assert (report.rows["runs"], report.n_superseded) == (before, 1)
+    for name in WRITTEN:
+        found = query(report.database, f"select distinct run_id from {name}")["run_id"].to_list()
+        assert "r0" not in found
+        assert "r9" in found
 
 
 def test_replay_ids_are_hashes_and_equal_results_equal_bytes(store: Store) -> None:
@@ -363,18 +375,3 @@ def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypa
     last = max(range(3), key=lambda i: paths[i].name)
     kept = query(load(store, database_path(store)).database, "select accuracy from quality").item()
     assert kept == (0.5, 0.6, 0.7)[last]
-
-
-def test_a_newer_result_under_the_same_conditions_replaces_the_older(small: Store) -> None:
-    before = load(small, database_path(small)).rows["runs"]
-    write_replays(small, result_tables("r9", "lru", 1, 0.0, 4.0, 4.0))
-    for name in RESULT_TABLES:
-        newer = Path(batch_path(small, name, "replays-r9"))
-        if newer.exists():
-            os.utime(newer, (newer.stat().st_mtime + 10,) * 2)
-    report = load(small, database_path(small))
-    assert (report.rows["runs"], report.n_superseded) == (before, 1)
-    for name in WRITTEN:
-        found = query(report.database, f"select distinct run_id from {name}")["run_id"].to_list()
-        assert "r0" not in found
-        assert "r9" in found
