@@ -4,11 +4,13 @@ import atexit
 import gc
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tokentape.warehouse.atomic_files import aside_of
 
 settings.register_profile("same every run", derandomize=True, deadline=None)
 settings.load_profile("same every run")
@@ -42,6 +44,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def log_that_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line keeps the program's log to itself once it was imported; `caplog` hears it all the same."""
     monkeypatch.setattr(logging.getLogger("tokentape"), "propagate", True)
+
+
+@pytest.fixture
+def dead_aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | Path], Path]:
+    """The aside of a process that has ended since, by the path it was to become."""
+
+    def of(path: str | Path) -> Path:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: 999_999_999)
+            return Path(aside_of(str(path)))
+
+    return of
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,5 @@
 """Importer of vLLM's routed experts: each layout it has had, one request or many, and every way they can be wrong."""
 
-import base64
-import io
 import json
 import subprocess
 import sys
@@ -11,6 +9,7 @@ from typing import Any
 import importer_cases
 import numpy as np
 import pytest
+from importer_routings import npy_text
 from refusing import refuses
 
 from tokentape.capture.importers.limits import BadImport
@@ -130,12 +129,6 @@ def whole(seed: int = 0) -> np.ndarray:
 def padded(ids: np.ndarray) -> np.ndarray:
     """All layers, the dense first one filled with zeros."""
     return np.concatenate((np.zeros((len(ids), 1, K), ids.dtype), ids), axis=1)
-
-
-def npy_text(ids: np.ndarray) -> str:
-    stream = io.BytesIO()
-    np.save(stream, ids)
-    return base64.b64encode(stream.getvalue()).decode()
 
 
 def response(seed: int = 0, **changes: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The site as files: built whole or not at all, small, self-contained, and honest about what is missing."""
 
 import json
-import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +18,6 @@ from refusing import refuses
 
 from tokentape.dashboards import index, site
 from tokentape.dashboards.site import build, experts
-from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.sql import BadWarehouse, connect
 
 # Names, not addresses: nothing is fetched from them.
@@ -229,12 +228,10 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
 
 
 def test_a_site_lost_between_its_two_names_is_back_before_anything_can_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dead_aside: Callable[[Path], Path]
 ) -> None:
     out = tmp_path / "site"
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 999_999_999)
-        whole, cut = Path(aside_of(str(out))), Path(aside_of(str(out)))
+    whole, cut = dead_aside(out), dead_aside(out)
     for folder in (whole, cut):
         folder.mkdir()
         (folder / index.FILE).write_text(folder.name)

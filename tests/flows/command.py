@@ -75,6 +75,12 @@ def codes_without(absent: tuple[str, ...], commands: list[list[str]], cwd: Path)
     return [line for line in done.stdout.splitlines() if line.isdigit()], done.stderr
 
 
+def written(folder: Path, text: str, name: str = "mine.toml") -> str:
+    """The path of a new file in a folder."""
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
 def files(root: Path) -> dict[str, bytes]:
     """The bytes of each file below a folder."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}

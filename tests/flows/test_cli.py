@@ -2,12 +2,12 @@
 
 import errno
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +17,6 @@ from tiny_tape import write_tiny
 
 from tokentape.flows.cli import main
 from tokentape.warehouse import results
-from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.model_tables import HEADINGS
 from tokentape.warehouse.tape import Store
 
@@ -169,7 +168,7 @@ SMALL_CAPTURE = (
 
 
 def test_a_capture_on_a_full_disk_goes_on_with_resume(
-    store: Store, tokentape: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    store: Store, tokentape: Cli, monkeypatch: pytest.MonkeyPatch, dead_aside: Callable[[str], Path]
 ) -> None:
     pytest.importorskip("torch")
     from tokentape.capture import plan
@@ -187,9 +186,7 @@ def test_a_capture_on_a_full_disk_goes_on_with_resume(
     assert stopped.code == 2
     assert "give --store elsewhere; then run the same command again with --resume" in stopped.err
     (unfinished,) = store.unfinished_ids()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 999_999_999)
-        dead = Path(aside_of(store.trace_path(unfinished, "tokens", "part-00000.parquet")))
+    dead = dead_aside(store.trace_path(unfinished, "tokens", "part-00000.parquet"))
     dead.parent.mkdir(exist_ok=True)
     dead.touch()
     assert tokentape(*SMALL_CAPTURE, "--resume").code == 0
@@ -197,11 +194,9 @@ def test_a_capture_on_a_full_disk_goes_on_with_resume(
 
 
 def test_a_study_sweeps_what_a_killed_one_was_writing(
-    tokentape: Cli, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tokentape: Cli, store: Store, dead_aside: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 999_999_999)
-        dead = [Path(aside_of(store.path(*place, "a.parquet"))) for place in (("steps",), ("metrics",))]
+    dead = [dead_aside(store.path(name, "a.parquet")) for name in ("steps", "metrics")]
     for path in dead:
         path.parent.mkdir(parents=True)
         path.touch()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from command import Cli
 from test_grid import SMALL, digests
+from test_workers import fail_or_sleep
 from tiny_tape import write_tiny
 
 from tokentape.flows import grid, study
@@ -28,13 +29,6 @@ def kill_once(told: str) -> int:
         Path(told).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
-
-
-def fail_or_sleep(n: int) -> int:
-    if n == 0:
-        raise ValueError("job 0 is bad")
-    time.sleep(120)
-    return n
 
 
 def kill_then_fail(pool: Executor, job: str) -> None:

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command import Cli
+from command import Cli, written
 from refusing import refuses
 from tiny_tape import STUDY
 
@@ -20,12 +20,6 @@ MY_CACHE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "my_cache
 GOOD = STUDY.replace('ufs4"', 'ufs4", "machines/mine.toml"')
 
 
-def write(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    return str(path)
-
-
 def test_shipped_studies_parse_and_patterns_pick_traces() -> None:
     assert "baselines" in grids()
     for name in grids():
@@ -38,7 +32,7 @@ def test_shipped_studies_parse_and_patterns_pick_traces() -> None:
 
 
 def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
-    loaded = study.load(write(tmp_path, GOOD))
+    loaded = study.load(written(tmp_path, GOOD))
     assert loaded.name == "mine"
     assert loaded.hardware == ("phone-lpddr5x-ufs4", str(tmp_path / "machines/mine.toml"))
 
@@ -56,7 +50,7 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
     ],
 )
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
-    refuses(says, study.load, write(tmp_path, text))
+    refuses(says, study.load, written(tmp_path, text))
 
 
 def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -65,8 +59,8 @@ def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
     text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
-    assert len(study.load(write(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
-    refuses("both go by DecayedLFU", study.load, write(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
+    assert len(study.load(written(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
+    refuses("both go by DecayedLFU", study.load, written(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command import Cli
+from command import Cli, written
 from tiny_tape import write_tiny
 
 from bench.docs import blocks, findings
@@ -24,12 +24,6 @@ RECORDED = {
     "one_at_a_time": "recorded routing",
 }
 SMALL = (Path(__file__).parent / "small_study.toml").read_text()
-
-
-def written(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    return str(path)
 
 
 def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(

@@ -3,8 +3,7 @@
 import csv
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -164,14 +163,9 @@ def test_damaged_results_keep_the_old_database_and_are_named(small: Store) -> No
         assert not list(database.parent.glob("*.part*"))
 
 
-def test_a_killed_load_is_swept_by_the_next(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_load_is_swept_by_the_next(small: Store, dead_aside: Callable[[Path], Path]) -> None:
     database = database_path(small)
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    running = Path(aside_of(str(database)))
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: gone.pid)
-        dead = Path(aside_of(str(database)))
+    running, dead = Path(aside_of(str(database))), dead_aside(database)
     for path in (dead, Path(f"{dead}.wal"), running):
         path.touch()
     load(small, database)

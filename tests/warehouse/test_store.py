@@ -105,20 +105,6 @@ def test_a_read_only_store_is_named_with_the_remedy(
         store.write_bytes(store.path("results", "a.bin"), b"a")
 
 
-@pytest.fixture
-def dead_aside(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
-    """The aside of a process that has ended since, by the path it was to become."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-
-    def of(path: Path) -> Path:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "getpid", lambda: gone.pid)
-            return Path(aside_of(str(path)))
-
-    return of
-
-
 def test_what_a_killed_process_was_writing_is_removed_and_what_a_running_one_writes_stays(
     store: Store, dead_aside: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
