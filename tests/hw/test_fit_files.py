@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusing import refuses
 
 from tokentape.hw import elmoe3d_constants, serving_fits
 from tokentape.hw.fit_files import FITS, FitFiles
@@ -101,13 +102,10 @@ def test_a_damaged_file_is_one_line_with_the_remedy(what: str, tmp_path: Path) -
     text = (FITS / f"{shipped}.toml").read_text()
     (tmp_path / "bad.toml").write_text(damage(text))
     assert damage(text) != text
-    with pytest.raises(BadSpec) as caught:
-        SYSTEMS[system].load(str(tmp_path / "bad.toml"))
-    told = str(caught.value)
+    told = refuses(".", SYSTEMS[system].load, str(tmp_path / "bad.toml"), error=BadSpec)
     assert says in told
     assert f"bad.toml: not a file of {system} constants (" in told
     assert told.endswith(f"write it with `tokentape calibrate {system}`")
-    assert "\n" not in told
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

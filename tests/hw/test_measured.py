@@ -82,9 +82,7 @@ def test_rows_by_operator_and_setup(tmp_path):
 )
 def test_unusable_rows_are_named(tmp_path, changes, message):
     path = written(tmp_path, **changes)
-    with pytest.raises(ValueError, match=message) as caught:
-        measured.read([path])
-    assert str(path) in str(caught.value)
+    assert str(path) in refuses(message, measured.read, [path])
 
 
 @pytest.mark.parametrize("kernels", [None, pl.Series(["custom_graph", "nccl"], dtype=pl.Categorical)])
