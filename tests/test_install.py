@@ -41,7 +41,7 @@ def test_the_lock_is_of_this_pyproject_and_names_the_public_index_alone() -> Non
     assert all(url.startswith("https://files.pythonhosted.org/") for url in urls)
 
 
-def test_the_container_runs_as_a_user_from_a_pinned_image() -> None:
+def test_the_container_runs_as_a_user_and_what_it_copies_is_sent() -> None:
     last = max(i for i, (step, _) in enumerate(STEPS) if step == "FROM")
     images = [what.split()[0] for step, what in STEPS if step == "FROM"]
     assert all(re.fullmatch(r"python:3\.\d+-slim", image) for image in images)
@@ -49,6 +49,13 @@ def test_the_container_runs_as_a_user_from_a_pinned_image() -> None:
     assert user != "root"
     assert any("useradd" in what and what.count(user) for step, what in STEPS[last:] if step == "RUN")
     assert {step for step, _ in STEPS} <= {"FROM", "RUN", "ENV", "WORKDIR", "COPY", "USER", "ENTRYPOINT", "CMD"}
+    sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = {name for step, what in STEPS if step == "COPY" and "--from" not in what for name in what.split()[:-1]} - {"."}
+    assert copied <= set(sent)
+    assert all((ROOT / name).exists() for name in sent)
+    rooms = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["tokentape"]["rooms"]
+    assert {*rooms, "tokentape", "setup.py"} <= set(sent), "a room that is not sent is not installed"
+    assert not any(fnmatch("tests", name) for name in sent)
 
 
 def test_a_linter_of_containers_finds_nothing() -> None:
@@ -61,13 +68,3 @@ def test_a_linter_of_containers_finds_nothing() -> None:
 @pytest.mark.parametrize("command", [what for step, what in STEPS if step == "RUN"])
 def test_a_step_of_the_container_is_a_shell_command(command: str) -> None:
     assert subprocess.run(["sh", "-n", "-c", command], capture_output=True).returncode == 0
-
-
-def test_what_the_container_copies_is_there_and_sent() -> None:
-    sent = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    copied = {name for step, what in STEPS if step == "COPY" and "--from" not in what for name in what.split()[:-1]} - {"."}
-    assert copied <= set(sent)
-    assert all((ROOT / name).exists() for name in sent)
-    rooms = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["tokentape"]["rooms"]
-    assert {*rooms, "tokentape", "setup.py"} <= set(sent), "a room that is not sent is not installed"
-    assert not any(fnmatch("tests", name) for name in sent)

@@ -51,15 +51,12 @@ def commands(text: str) -> Iterator[str]:
                 yield line.partition("#")[0].strip()
 
 
-def test_every_make_target_of_the_readme_exists() -> None:
+def test_every_make_target_and_command_of_the_readme_is_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = [line.split()[1] for line in commands(README) if line.startswith("make ")]
     assert targets
     for target in targets:
         assert f"\n{target}:" in makefile
-
-
-def test_commands_run_elsewhere_are_still_in_the_readme_and_their_tests_exist() -> None:
     for command, test in RUN_BY.items():
         assert any(line.startswith(command) for line in commands(README)), command
         assert (ROOT / test).is_file()

@@ -71,7 +71,7 @@ def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded,
     assert all(a == n for a, n, late in zip(applied, natural, decode, strict=True) if not late)  # prompts keep their route
 
 
-def test_natural_ids_are_the_models_own_choice(recorded):
+def test_natural_ids_are_the_models_own_choice_as_all_are_without_strength(recorded):
     _, tape, _, _ = recorded("Qwen3Moe")
     scores, natural = (_matrix(tape.read(table)[column]) for table, column in (("scores", "scores"), ("routing", "natural_ids")))
     wanted, _ = topk_from_scores(scores.astype(np.float32), tape.manifest.score_rule, tape.manifest.score_params)
@@ -79,9 +79,6 @@ def test_natural_ids_are_the_models_own_choice(recorded):
     assert "policy" in tape.manifest.flags
     (state,) = set(tape.read("passes")["policy_state"])
     assert json.loads(state)["policy"] == "slicemoe"
-
-
-def test_a_policy_without_strength_applies_the_models_own_choice(recorded):
     plain = SliceMoE(ROUTERS["cache_prior"](0.0), precision=PRECISIONS["high-bit"]())
     _, tape, row, _ = recorded("Qwen3Moe", plain, scheme=None)
     routing = tape.read("routing")

@@ -213,13 +213,17 @@ def test_recorded_ids_and_weights_follow_from_the_recorded_scores(store: Store, 
         assert np.array_equal(recomputed[1], np.array(routing.filter(here)["gate_weights"].to_list(), np.float32))
 
 
-def test_weights_of_both_fitted_models_are_not_renormalised(store: Store) -> None:
+def test_weights_are_not_renormalised_and_unlisted_architectures_are_assumed(store: Store) -> None:
     for name in (DEEPSEEK, QWEN):
         trace_id = synthesize(name, geometry_of(name), SHORT, store)
         assert store.open(trace_id).manifest.score_params["norm_topk_prob"] is False
         sums = contents(store, trace_id)["routing"]["gate_weights"].list.sum()
         assert sums.max() < 0.999
         assert sums.min() > 0
+    geometry = geometry_of("mixtral-8x7b").model_copy(update={"architecture": "NewMoeForCausalLM"})
+    drawn = profiles.profile("new", geometry)
+    assert (drawn.score_rule, drawn.score_params) == ("softmax", {"top_k": 2, "norm_topk_prob": False})
+    assert drawn.statistics["score_rule_source"].startswith("assumed: NewMoeForCausalLM")
 
 
 def test_equal_settings_give_the_same_tape_whatever_the_shards(tmp_path: Path) -> None:
@@ -298,13 +302,6 @@ def test_the_manifest_says_what_was_fitted_and_what_was_not(store: Store) -> Non
     assert not unfitted["is_calibrated"]
     assert "defaults" in unfitted["note"]
     assert "fit" not in unfitted
-
-
-def test_an_architecture_that_is_not_listed_gets_a_stated_assumption() -> None:
-    geometry = geometry_of("mixtral-8x7b").model_copy(update={"architecture": "NewMoeForCausalLM"})
-    drawn = profiles.profile("new", geometry)
-    assert (drawn.score_rule, drawn.score_params) == ("softmax", {"top_k": 2, "norm_topk_prob": False})
-    assert drawn.statistics["score_rule_source"].startswith("assumed: NewMoeForCausalLM")
 
 
 def test_memory_follows_the_shard_and_not_the_tape(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_a_click_in_a_legend_picks_and_whiskers_lie_along_quantities(scope: Scop
     assert made["encoding"]["x"]["field"], made["encoding"]["x2"] == ("low", {"field": "high"})
 
 
-def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
+def test_a_channel_is_a_field_a_title_a_scale_and_a_guide_of_facts_or_columns(scope: Scope) -> None:
     assert channel(scope, "x", PANEL["x"]) == {
         "field": "batch", "type": "quantitative", "title": "batch (requests)",
         "scale": {"type": "log", "base": 2, "nice": False}, "axis": {"values": [1, 2], "format": "d"},
@@ -85,9 +85,6 @@ def test_a_channel_is_a_field_a_title_a_scale_and_a_guide(scope: Scope) -> None:
     assert channel(scope, "yOffset", "who:N | | held=LOOKS")["scale"] == {"domain": ["a", "b"]}
     assert channel(scope, "color", "who:N | | palette")["scale"] == {"domain": ["a", "b"], "range": list(theme.PALETTE[:2])}
     assert channel(scope, "color", "who:N | | domain=[b,a] palette")["scale"]["domain"] == ["b", "a"]
-
-
-def test_a_name_that_is_no_fact_is_a_column(scope: Scope) -> None:
     assert channel(scope, "x", "ms:Q | | | values=@batch")["axis"] == {"values": [1, 2]}
     assert scope.text("{who}, {ms:.1f} ms, {who:q}") == "b, 3.0 ms, 'b'"
     empty = Scope("", {}, {"rows": ROWS.clear(), "more": ROWS.tail(1)}, "rows")
@@ -166,16 +163,18 @@ def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: st
     refuses(f"figures/mine.toml: {said}", load, tmp_path, "mine", error=BadFigure)
 
 
-def test_a_figure_without_rows_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_without_rows_say_what_to_run_and_menus_go_without_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = Ask(duckdb.connect(), elmoe3d.folder)
     for rows in (lambda _: Drawn({"sweeps": some(ROWS.clear())}), lambda _: Drawn({"sweeps": ROWS.clear()})):
         monkeypatch.setattr(figures, "_rows", lambda *_, found=rows: found)
         (figure,) = with_figures(Page("f", "t", "l", "page.html"), ask, ["sweeps"]).figures
         assert figure.chart is None
         assert "Run: tokentape study elmoe3d" in figure.missing
+    page = Page("f", "t", "l", "page.html", controls=(Control("at", "At"), Control("to", "To")), choices=options("at", [1]))
+    assert [control.name for control in with_figures(page, Ask(duckdb.connect(), Path()), ()).controls] == ["at"]
 
 
-def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
+def test_rows_facts_and_menus_are_asked_in_sql_or_made_by_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.sql").write_text("-- one: rows\nselect * from (values ('b', 2.0), ('a', 1.0)) t(who, ms)\n")
     told = {
         "query": "one",
@@ -194,26 +193,19 @@ def test_rows_facts_and_menus_are_asked_in_sql(tmp_path: Path) -> None:
     assert found.controls == (Control("at", "At", {"2": "b", "1": "a"}, "slider"),)
     assert found.choices == ({"at": "2"}, {"at": "1"})
 
-
-def test_a_mistake_in_sql_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = Ask(duckdb.connect(), kelle.folder)
-    for wrong in ("select from where", "select * from ({nothing})"):
-        monkeypatch.setattr(figures, "load", lambda *_, wrong=wrong: {"query": wrong})
-        refuses(r"kelle/figures/chip\.toml: ", with_figures, Page("f", "t", "l", "page.html"), ask, ["chip"], error=BadFigure)
-
-
-def test_menus_go_without_choices() -> None:
-    page = Page("f", "t", "l", "page.html", controls=(Control("at", "At"), Control("to", "To")), choices=options("at", [1]))
-    assert [control.name for control in with_figures(page, Ask(duckdb.connect(), Path()), ()).controls] == ["at"]
-
-
-def test_a_function_of_several_figures_takes_what_their_files_give(monkeypatch: pytest.MonkeyPatch) -> None:
     def made(ask: Ask, name: str, metric: str) -> Drawn:
         return Drawn({name: ROWS.select(metric)})
 
     monkeypatch.setattr("tokentape.dashboards.elmoe3d.page.made", made, raising=False)
     rows = figures._rows(elmoe3d.folder, "mine", {"rows": "page:made", "given": {"metric": "ms"}})
     assert rows(Ask(duckdb.connect(), elmoe3d.folder)).data["mine"].columns == ["ms"]
+
+
+def test_a_mistake_in_sql_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Ask(duckdb.connect(), kelle.folder)
+    for wrong in ("select from where", "select * from ({nothing})"):
+        monkeypatch.setattr(figures, "load", lambda *_, wrong=wrong: {"query": wrong})
+        refuses(r"kelle/figures/chip\.toml: ", with_figures, Page("f", "t", "l", "page.html"), ask, ["chip"], error=BadFigure)
 
 
 def test_queries_are_named_and_may_be_drawn_as_they_are(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from tokentape.hw import fit_files, profile, spec
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "assumptions.md"
 
 
-def test_the_page_lists_every_constant_that_the_files_hold() -> None:
+def test_the_page_lists_every_constant_and_a_place_that_is_gone_is_one_line(monkeypatch) -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert set(TOLD) == set(SYSTEMS)
     assert page(text) == text, "run `python -m bench.docs.assumptions docs/assumptions.md` with the systems that changed"
+    monkeypatch.setitem(TOLD["kelle"]["others"], "study.toml no_such", "assumed")
+    with pytest.raises(ValueError, match=r"there is no study.toml no_such; take it out"):
+        constants("kelle")
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -26,12 +29,6 @@ def test_assumed_numbers_of_machines_fits_and_profiles_are_all_there(system) -> 
         assert set(spec.load(name).assumed) <= keys, name
     assert all(place.startswith(("specs/", "fits/", "profiles/", "study.toml ", "tokentape.")) for place in listed)
     assert all(end != constant.value for constant in constants(system) for end in constant.ends)
-
-
-def test_a_place_that_is_gone_is_one_line(monkeypatch) -> None:
-    monkeypatch.setitem(TOLD["kelle"]["others"], "study.toml no_such", "assumed")
-    with pytest.raises(ValueError, match=r"there is no study.toml no_such; take it out"):
-        constants("kelle")
 
 
 @pytest.mark.slow

@@ -30,12 +30,17 @@ def kinds(shown: str) -> dict[str, str]:
     return {finding["path"].split("/tape/")[-1]: finding["kind"] for finding in json.loads(shown)}
 
 
-def test_a_whole_store_has_nothing_wrong(store: Store, tokentape: Cli) -> None:
+def test_a_whole_store_has_nothing_wrong_nor_results_of_a_tape_that_is_gone(store: Store, tokentape: Cli) -> None:
     assert tokentape(*REPLAY).code == 0
     done = tokentape("check")
     assert (done.code, done.out) == (0, "")
     assert done.err.endswith("tape: 0 wrong\n")
     assert tokentape("check", "nowhere").err.startswith("tokentape: no store at nowhere")
+    assert tokentape(*REPLAY).code == 0
+    store.remove("tiny-0001")
+    done = tokentape.ok("check", "--json", "--repair")
+    (key,) = run_ids(store)
+    assert kinds(done.out) == {f"runs/replays-{key}.parquet": "orphaned"}
 
 
 def test_a_batch_that_two_wrote_at_once_is_named_and_dropped(store: Store, tokentape: Cli) -> None:
@@ -94,14 +99,6 @@ def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: 
     assert run_ids(store) == [whole]
     left = {path: kind for path, kind in wrong.items() if path.startswith("traces/")}
     assert kinds(tokentape("check", "--json").out) == left
-
-
-def test_results_of_a_tape_that_is_gone_are_told_and_are_not_wrong(store: Store, tokentape: Cli) -> None:
-    assert tokentape(*REPLAY).code == 0
-    store.remove("tiny-0001")
-    done = tokentape.ok("check", "--json", "--repair")
-    (key,) = run_ids(store)
-    assert kinds(done.out) == {f"runs/replays-{key}.parquet": "orphaned"}
 
 
 def test_a_warehouse_that_another_program_holds_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_a_step_and_all_passes_for_perfetto(routing: pl.DataFrame, tokentape: Cl
     assert max(event["ts"] + event["dur"] for event in whole["slowest"]) == pytest.approx(step["dur"], rel=1e-9)
 
 
-def test_an_experiment_of_aiconfigurator(store: Store, tokentape: Cli, tmp_path: Path) -> None:
+def test_an_experiment_of_aiconfigurator_accepts_what_whole_rounds_did(store: Store, tokentape: Cli, tmp_path: Path) -> None:
     """Four requests, of which the second repeats a block of 512 tokens; the file is YAML with the fields of its Task."""
     yaml, path, out = pytest.importorskip("yaml"), tmp_path / "mooncake.jsonl", tmp_path / "exp.yaml"
     rows = [(600, 10, [0, 1]), (1000, 20, [0, 2]), (200, 30, [3]), (200, 40, [4])]
@@ -187,10 +187,7 @@ def test_an_experiment_of_aiconfigurator(store: Store, tokentape: Cli, tmp_path:
 
         assert build_experiment_tasks(yaml_path=str(out))["tape"].prefix == 128
     assert yaml.safe_load(out.read_text()) == {"tape": where | {"isl": 500, "osl": 25, "prefix": 128}}
-
-
-def test_an_experiment_accepts_what_whole_rounds_did() -> None:
-    """Of three rounds the last is cut short by a length limit."""
+    # Of three rounds the last is cut short by a length limit.
     requests = pl.DataFrame({"n_prompt_tokens": [6], "n_output_tokens": [9]})
     rounds = pl.DataFrame({"n_drafted": [4, 4, 4], "n_accepted": [3, 2, 0], "is_clipped": [False, False, True]})
     (fields,) = experiment(requests, {}, rounds, "m", "h200_sxm", 1).values()

@@ -135,12 +135,15 @@ def test_what_prefect_is_told_and_that_only_what_the_store_holds_may_be_cached(
     assert len(results.run_ids(store)) == 2
 
 
-def test_a_kept_result_is_asked_for_by_its_key_and_only_where_the_store_holds_it() -> None:
+def test_a_kept_result_is_asked_for_by_its_key_and_a_tape_says_its_command() -> None:
     for is_there in (True, False):
         made = tasks._task(lambda: 1, "lru", ("tape:a",), "abc", is_there, 5.0)
         assert (made.cache_key_fn(None, {}), made.refresh_cache, made.persist_result) == ("abc", not is_there, True)  # type: ignore[misc]
         assert (made.tags, made.retries, made.timeout_seconds) == ({"tape:a"}, tasks.RETRIES, 5.0)
     assert tasks._task(lambda: 1, "lru", (), None, False, None).cache_key_fn is None
+    tape = Tape(model="embedded", dataset="code")
+    assert str(tape) == "capture code from embedded"
+    assert tape.command.startswith("tokentape capture --model embedded --dataset code --tables requests,tokens,routing")
 
 
 def test_a_failing_study_leaves_its_reason_and_the_command_that_repeats_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,12 +226,6 @@ def test_a_failing_step_is_seen_with_its_reason_and_the_command_that_repeats_it(
 )
 def test_only_what_may_pass_is_tried_again(error: Exception, again: bool) -> None:
     assert tasks.may_pass(None, None, Failed(data=error)) is again
-
-
-def test_a_tape_says_the_command_that_records_it() -> None:
-    tape = Tape(model="embedded", dataset="code")
-    assert str(tape) == "capture code from embedded"
-    assert tape.command.startswith("tokentape capture --model embedded --dataset code --tables requests,tokens,routing")
 
 
 def test_the_project_file_deploys_what_serve_does() -> None:

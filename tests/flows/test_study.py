@@ -31,10 +31,17 @@ def test_shipped_studies_parse_and_patterns_pick_traces() -> None:
     refuses("store is empty", study.matching, ("*",), [])
 
 
-def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
+def test_a_study_is_named_after_its_file_and_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
     loaded = study.load(written(tmp_path, GOOD))
     assert loaded.name == "mine"
     assert loaded.hardware == ("phone-lpddr5x-ufs4", str(tmp_path / "machines/mine.toml"))
+    # Results call both by it, and of two that differ in nothing else the newer one replaces the other.
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
+    text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
+    assert len(study.load(written(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
+    refuses("both go by DecayedLFU", study.load, written(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
 
 
 @pytest.mark.parametrize(
@@ -51,16 +58,6 @@ def test_own_study_is_named_after_its_file_and_its_paths_are_relative_to_it(tmp_
 )
 def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
     refuses(says, study.load, written(tmp_path, text))
-
-
-def test_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
-    """Results call both by it, and of two that differ in nothing else the newer one replaces the other."""
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
-    text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
-    assert len(study.load(written(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
-    refuses("both go by DecayedLFU", study.load, written(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -40,7 +40,7 @@ def decode(batch, context, heads, kv_heads, head_dim=128, **more):
     return shapes(batch_size=batch, isl=1, step=step, num_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, **more)
 
 
-def test_one_prefill_by_hand():
+def test_one_prefill_and_one_decode_by_hand():
     """2 heads of 128 tokens on 2 SMs, FlashAttention 2: 4 tiles of 64 rows, each over one block of 128 keys."""
     block_s = 4 * 64 * 128 * (96 + 32) / (1e12 * 0.5)
     moved_bytes, stored_bytes = 2 * 128 * 96 * 2 * (2 + 2), 2 * 128 * 96 * 4 * 2
@@ -48,10 +48,7 @@ def test_one_prefill_by_hand():
     expected = kernels_s + 2 * (CYCLE * 4e-6 / 2 + block_s) + 0.5 * moved_bytes / (1e12 * 0.25) + stored_bytes / 12e9
     got = prefill_attention.seconds(TOY2, np.array([1e-5, 4e-6, 0.5, 0.25]), prefill(1, 128, 2, 2, 96))
     assert np.allclose(got, expected, rtol=1e-12)
-
-
-def test_one_decode_by_hand():
-    """One sequence of 512 tokens, 4 heads on 1 KV head, FlashAttention 3, 2 SMs: 4 blocks in 2 / 1.1 parts, so 3 at most."""
+    # One sequence of 512 tokens, 4 heads on 1 KV head, FlashAttention 3, 2 SMs: 4 blocks in 2 / 1.1 parts, so 3 at most.
     parts, row_bytes = 2 / 1.1, 4 * 96
     compute_s = CYCLE * (3 * 1e-6 * 0.5 * (96 + 32) / 160 + 2e-6)  # a block takes FlashAttention 3 half as long
     memory_s = (2 * 2 * 512 * 96 + (2 * 2 + 2 * 4 * parts) * row_bytes) / (1e12 * 0.25)

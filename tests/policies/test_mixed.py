@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from refusing import refuses
 
@@ -30,7 +30,6 @@ def losses_of(seed):
     rule=st.sampled_from(RULES[1:]),
     placement=st.sampled_from(FIXED),
 )
-@settings(deadline=None)
 def test_hot_experts_have_no_width_and_the_others_spend_the_budget(seed, hot, bits, rule, placement):
     policy = MixedPrecision(hot, bits, rule, placement=placement)
     widths = policy.widths(seen_of(seed), losses_of(seed))
@@ -42,7 +41,6 @@ def test_hot_experts_have_no_width_and_the_others_spend_the_budget(seed, hot, bi
 
 
 @given(seed=st.integers(0, 99), bits=st.sampled_from([1, 2, 3, 4]))
-@settings(deadline=None)
 def test_the_selector_loses_no_more_than_uniform_and_no_less_than_the_bound(seed, bits):
     seen, losses = seen_of(seed), losses_of(seed)
     found = {

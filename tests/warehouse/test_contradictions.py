@@ -56,12 +56,15 @@ def test_a_tape_that_contradicts_itself_is_refused_with_the_row(case: str, store
     assert str(caught.value).startswith("tape hand-made: ")
 
 
-def test_load_leaves_out_what_contradicts_itself(store: Store) -> None:
+def test_manifests_of_another_folder_and_contradictions_are_left_out(store: Store) -> None:
     write_tape(store)
     write_tape(store, "wrong", change=WRONG["a doubled row"][0])
     report = load(store, database_path(store))
     assert list(report.damaged_tapes) == ["wrong"]
     assert report.rows["traces"] == 1
+    write_tape(store)
+    Path(store.trace_path("hand-made")).rename(store.trace_path("other"))
+    refuses("says that it is tape hand-made, its folder says other; rename the folder back", store.open, "other", error=BadTape)
 
 
 def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
@@ -146,9 +149,3 @@ def test_impossible_geometry_is_refused(small: Store, change: dict[str, object],
     path.write_text(json.dumps(fields))
     with pytest.raises(BadTape, match=rf"manifest\.json: not a manifest \(geometry: Value error, .*{re.escape(message)}"):
         small.open("hand-made")
-
-
-def test_a_manifest_of_another_folder_is_refused(store: Store) -> None:
-    write_tape(store)
-    Path(store.trace_path("hand-made")).rename(store.trace_path("other"))
-    refuses("says that it is tape hand-made, its folder says other; rename the folder back", store.open, "other", error=BadTape)

@@ -70,25 +70,19 @@ def test_an_interrupted_write_leaves_the_old_file_alone(store: Store, monkeypatc
     assert pq.read_table(path).equals(ROWS)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "name", "number", "says"), [
+    (os, "fsync", errno.ENOSPC, r"no space left while writing .*a\.parquet; free some, or give"),  # it took bytes into memory
+    (pq, "write_table", errno.EFBIG, r"File too large while writing .*a\.parquet; give"),
+])  # fmt: skip
+def test_an_error_of_the_disk_names_the_file_and_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, place: object, name: str, number: int, says: str
+) -> None:
+    def fails(*told: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
     Path(store.path("results")).mkdir(parents=True)
-
-    def full(*told: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)  # where a disk says so that took the bytes into memory
-    with pytest.raises(OSError, match=r"no space left while writing .*a\.bin; free some, or give --store elsewhere"):
-        store.write_bytes(store.path("results", "a.bin"), b"a")
-    assert names(store) == []
-
-
-def test_an_error_of_the_file_system_names_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(*args: object, **options: object) -> None:
-        raise OSError(errno.EFBIG, "File too large")
-
-    monkeypatch.setattr(pq, "write_table", too_large)
-    with pytest.raises(OSError, match=r"File too large while writing .*a\.parquet; give --store elsewhere"):
-        store.write_parquet(store.path("results", "a.parquet"), ROWS)
+    monkeypatch.setattr(place, name, fails)
+    refuses(f"{says} --store elsewhere", store.write_parquet, store.path("results", "a.parquet"), ROWS, error=OSError)
     assert names(store) == []
 
 
