@@ -16,7 +16,7 @@ from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
-from tokentape.policies.placement import PLACEMENTS, Capacity
+from tokentape.policies.placement import Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.replay.cxl_ndp.hits import hits_of, similarity, similarity_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
@@ -79,13 +79,8 @@ def test_hit_shares_of_the_specification(mixtral, k, guided, static, oracle):
     assert hit_frac(mixtral, RandomPlacement(), k) == pytest.approx(k / 8, abs=0.01)
 
 
-def test_a_hot_set_helps_less_in_batches_and_the_oracle_bounds_fixed_ones(mixtral):
+def test_one_placement_for_sixteen_sequences_hits_little_more_than_chance(mixtral):
     assert hit_frac(mixtral, PrefillGuided(), 4, batch=16) == pytest.approx(0.55, abs=0.015)
-    routing = cxl_ndp_routing.drawn(TINY, 6, n_prompt=20, n_steps=15)
-    fixed = {name: made() for name, made in PLACEMENTS.items() if made.kind == "fixed"}
-    for k in range(13):
-        found = {name: hit_frac(routing, placement, k) for name, placement in fixed.items()}
-        assert max(found.values()) == found["oracle"]
 
 
 @pytest.mark.parametrize(("model", "k"), [("Mixtral-8x7B", 4), ("Mixtral-8x7B", 2), ("Mixtral-8x22B", 2)])

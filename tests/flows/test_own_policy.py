@@ -12,7 +12,6 @@ from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows.grid import load_trace
 from tokentape.policies import own_modules
 from tokentape.policies.registry import find, sha256
-from tokentape.policies.residency import CACHES
 from tokentape.policies.resolve import Value, parse, resolve
 from tokentape.warehouse.tape import Store
 
@@ -60,11 +59,6 @@ def mine(tmp_path: Path) -> str:
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     return str(path)
-
-
-def test_every_shipped_policy_is_made_by_name() -> None:
-    for name in CACHES:
-        assert isinstance(resolve("residency", name, {}), CACHES[name])
 
 
 def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
