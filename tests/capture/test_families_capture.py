@@ -83,12 +83,16 @@ def test_routers_that_speak_otherwise_are_recorded_as_their_experts_are_given(ot
     assert measure.geometry(others[name]).moe_layers == tuple(find_blocks(others[name]))
 
 
-def test_a_multimodal_model_is_recorded_through_its_text_model():
+def test_text_models_and_layers_that_follow_the_token_id_are_recorded_and_named(others):
     model = build_tiny("aria")
     assert [block.name for block in find_blocks(model).values()] == [f"model.language_model.layers.{i}.mlp" for i in range(4)]
     check_pass(model)
     geometry = measure.geometry(model)
     assert (geometry.moe_layers, geometry.n_experts, geometry.top_k) == ((0, 1, 2, 3), 8, 3)
+    rule, params = score_rule(others["deepseek_v4"], 3)
+    assert (rule, params["token_layers"]) == ("sqrtsoftplus_bias_groups", [0, 1, 2])
+    assert measure.geometry(others["deepseek_v4"]).moe_layers == (0, 1, 2, 3)
+    refuses("experts of layer 0 follow from the token id", topk_from_scores, np.zeros((1, 8)), rule, params, 0)
 
 
 def test_what_has_no_routing_is_refused_by_layer(models):
@@ -102,13 +106,6 @@ def test_what_has_no_routing_is_refused_by_layer(models):
     model = StrangeModel(three)
     model.layers[0] = nn.ModuleDict({"first": model.layers[0], "second": StrangeModel(three).layers[0]})
     refuses("layer 0 has two routers", find_blocks, model)
-
-
-def test_layers_that_follow_the_token_id_are_recorded_and_named(others):
-    rule, params = score_rule(others["deepseek_v4"], 3)
-    assert (rule, params["token_layers"]) == ("sqrtsoftplus_bias_groups", [0, 1, 2])
-    assert measure.geometry(others["deepseek_v4"]).moe_layers == (0, 1, 2, 3)
-    refuses("experts of layer 0 follow from the token id", topk_from_scores, np.zeros((1, 8)), rule, params, 0)
 
 
 @pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr"])

@@ -191,13 +191,18 @@ def test_batches_do_not_decide_what_is_kept():
     assert torch.equal(kept[0], kept[2])
 
 
-def test_too_little_text_and_overflows_are_refused(tiny):
+def test_too_little_text_overflows_and_unknown_layouts_are_refused(tiny):
     reservoirs, _ = watched(tiny["Qwen3Moe"], n_prompts=2)
     refuses("calibration text has 43 tokens; an expert needs at least 64", reservoirs.rows, 0, 0)
     reservoirs, _ = watched(tiny["Qwen3Moe"])
     with torch.inference_mode():
         reservoirs._of[1, 3].columns[0][0, 0] = float("inf")
     refuses("layer 1, expert 3: hidden vectors overflow", reservoirs.rows, 1, 3)
+    module = build("Qwen3Moe").model.layers[0].mlp.experts
+    with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
+        next(replicas(expert_of(module, 0), None, "awq"))
+    module.has_gate = False
+    refuses("Qwen3MoeExperts: its layout is not known", matrices_of, module)
 
 
 # ---------------------------------------------------------------------------------------------------------------- experts
@@ -243,14 +248,6 @@ def test_down_is_refitted_to_what_the_rounded_up_yields(tiny):
         assert torch.equal(replica.down, before_down(down, levels(down, bits, 8)))
         assert torch.equal(replica.up_bias, expert.up_bias)
         assert torch.equal(replica.down_bias, expert.down_bias)
-
-
-def test_unknown_layouts_and_quantisers_are_refused(tiny):
-    module = build("Qwen3Moe").model.layers[0].mlp.experts
-    with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
-        next(replicas(expert_of(module, 0), None, "awq"))
-    module.has_gate = False
-    refuses("Qwen3MoeExperts: its layout is not known", matrices_of, module)
 
 
 # ------------------------------------------------------------------------------------------------------------------- tape

@@ -183,11 +183,14 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
         parent.stdout.read()  # until the worker, which shares it, is gone too
 
 
-def test_a_cache_that_cannot_hold_an_expert_is_reported_not_run(small: study.Study, store: Store) -> None:
+def test_caches_that_hold_no_expert_are_reported_and_tapes_without_routing_left_out(small: study.Study, store: Store) -> None:
     report = grid.run(small.model_copy(update={"capacities": ("50%", "1 B")}), store)
     assert report.n_run == 8
     assert len(report.impossible) == 8
     refuses("small", grid.run, small.model_copy(update={"capacities": ("1 B",)}), store)
+    write_tiny(store, "dense-0001", tables=("requests", "tokens"))
+    assert {cell.trace_id for cell in expanded(small, store)} == {"tiny-0001"}
+    refuses("holds routing", expanded, small.model_copy(update={"traces": ("dense",)}), store)
 
 
 def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study.Study, store: Store, tmp_path: Path) -> None:
@@ -200,9 +203,3 @@ def test_a_changed_import_of_ones_own_policy_makes_the_replay_again(small: study
     (tmp_path / "half.py").write_text("HALF = 6\n")
     assert grid.run(asked, store).n_run == 1
     assert grid.run(asked, store).n_found == 1
-
-
-def test_tapes_without_routing_are_left_out(small: study.Study, store: Store) -> None:
-    write_tiny(store, "dense-0001", tables=("requests", "tokens"))
-    assert {cell.trace_id for cell in expanded(small, store)} == {"tiny-0001"}
-    refuses("holds routing", expanded, small.model_copy(update={"traces": ("dense",)}), store)

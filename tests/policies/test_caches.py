@@ -396,13 +396,6 @@ class Untold(RankedLRU):
         return of.gate + of.score
 
 
-def test_a_rank_of_the_wrong_form_or_without_what_it_reads_is_named():
-    refuses(r"Positional.rank takes 5 arguments; write rank\(of\)", run, Positional(), [[0]], [1], 1)
-    refuses(r"reads of.gate, .* needs = \('gate',\)", run, Untold(), [[0]], [1], 1)
-    cache = run("gate-weighted", [[0]], [1], 1)[1]
-    refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
-
-
 class NoMethod(RankedLRU):
     def rank(of):
         return of.now
@@ -436,18 +429,23 @@ class EveryOther(RankedLRU):
         return np.arange(6)[::2]
 
 
-def test_a_rank_that_does_not_compile_is_named_with_the_reason():
+def test_a_rank_of_the_wrong_form_is_named_with_the_reason():
+    """Or one without what it reads, that does not compile or gives no numbers; nothing beside the parameters is read."""
+    refuses(r"Positional.rank takes 5 arguments; write rank\(of\)", run, Positional(), [[0]], [1], 1)
+    refuses(r"reads of.gate, .* needs = \('gate',\)", run, Untold(), [[0]], [1], 1)
+    cache = run("gate-weighted", [[0]], [1], 1)[1]
+    refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
     for policy, says in (
         (BadRank(), "BadRank.rank does not compile with numba: NameError: name 'undefined_name'"),
         (NoMethod(), "NoMethod.rank does not compile with numba: put @staticmethod above it"),
         (Misspelt(), "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'"),
     ):
         refuses(says, run, policy, [[0]], [1], 1)
-
-
-def test_ranks_that_are_no_numbers_are_refused():
     assert run(NoNumber(), [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
     refuses("policy NoNumber ranked experts NaN 2 times", run, NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
+    refuses(r"Table.params has shape \(2, 2\)", run, Table(), [[0]], [1], 1)
+    refuses("out of bounds", run, Outside(), [[0]], [1], 1, error=IndexError)
+    assert run(EveryOther(), [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CACHES.items() if kind.kind != "future"])
@@ -455,12 +453,6 @@ def test_an_expert_larger_than_its_cache_is_streamed_where_lookups_come_one_by_o
     cache = ExpertCache(CACHES[name](), np.full(2, 10), np.zeros(2, np.int32), np.array([5]), keep_overflow=True)
     told = np.ones(5, np.float32)
     assert not cache.advance(np.array([0, 0, 0, 1, 1], np.int32), None, told, told).any()
-
-
-def test_parameters_are_a_row_of_numbers_and_nothing_beside_them_is_read():
-    refuses(r"Table.params has shape \(2, 2\)", run, Table(), [[0]], [1], 1)
-    refuses("out of bounds", run, Outside(), [[0]], [1], 1, error=IndexError)
-    assert run(EveryOther(), [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
 
 
 def test_policies_hold_no_instances_and_bounds_say_so():

@@ -125,14 +125,11 @@ def test_calibration_finds_the_shipped_constants(level, rows):
     assert ours == pytest.approx(theirs, rel=1e-3)
 
 
-def test_only_rows_of_role_calibrate_are_fitted_on():
+def test_only_rows_of_role_calibrate_are_fitted_on_and_refits_predict_the_others():
     roles = dict(TABLE.select("ar_claim", "role_ar").rows()) | dict(TABLE.select("sd_claim", "role_sd").rows())
     for name in ("elmoe3d-l0", "elmoe3d-l1"):
         assert {roles[claim] for claim in load(name).fitted_on} == {"calibrate"}
     assert "predict" in {roles[claim] for claim in load("elmoe3d-l1-all-open").fitted_on}
-
-
-def test_refits_without_some_rows_predict_those():
     made = {check["block"]: check["value"] for check in held_out(TABLE, SETUP, load("elmoe3d-l1").constants)}
     bars = {"fitted on 8 GB, of 4 GB": 0.10, "fitted on 4 GB, of 8 GB": 0.10, "fitted without gpt-oss-20b, of it": 0.15}
     for words, bar in bars.items():

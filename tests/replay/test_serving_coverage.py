@@ -49,10 +49,14 @@ def test_published_table_and_what_lies_between() -> None:
     assert "128 experts, top 8" in coverage.outside(GPT)
 
 
-def test_beyond_a_table_the_untouched_share_falls_as_one_over_the_tokens() -> None:
+def test_curves_go_on_beyond_a_table_and_where_a_recording_ends() -> None:
     table = np.array([[0.0, 0.0], [0.1, 0.2], [0.19, 0.3], [0.25, 0.5]])
     assert [covered(table, n, kind) for kind in (0, 1) for n in range(4)] == [0.0, 0.1, 0.19, 0.25, 0.0, 0.2, 0.3, 0.5]
     assert [covered(table, n, 1) for n in (4, 6, 30)] == pytest.approx([1 - 0.5 * 3 / 4, 0.75, 0.95])
+    short, long = (RecordedCurves.of(make_trace(geometry=WIDE, n_prompt=n)).tables(WIDE)[0].mean(axis=1) for n in (16, 250))
+    assert short[128] == pytest.approx(long[128], rel=0.12)
+    assert short[128] > 1.5 * short[16]
+    refuses("routing of 2 prefill tokens at most; a curve needs 4", RecordedCurves.of, make_trace(n_prompt=3))
 
 
 @pytest.mark.parametrize("coverage", [TABLE_1, IndependentCoverage(), FixedCoverage(0.5)], ids=lambda c: type(c).__name__)
@@ -91,13 +95,6 @@ def test_a_tapes_curves_layer_by_layer_and_moved_to_another_model() -> None:
     assert cost.moe_of.tolist() == [-1, 0, 1, 2]
     requests = Requests(np.zeros(2), np.array([30, 20]), np.array([9, 5]))
     assert serve(requests, Layered(n_max=2, n_lg_rule="fixed"), cost).expert_bytes > 0
-
-
-def test_a_curve_goes_on_where_the_recording_ends_if_it_began() -> None:
-    short, long = (RecordedCurves.of(make_trace(geometry=WIDE, n_prompt=n)).tables(WIDE)[0].mean(axis=1) for n in (16, 250))
-    assert short[128] == pytest.approx(long[128], rel=0.12)
-    assert short[128] > 1.5 * short[16]
-    refuses("routing of 2 prefill tokens at most; a curve needs 4", RecordedCurves.of, make_trace(n_prompt=3))
 
 
 def sets_of(trace: Trace) -> dict[tuple[int, int, int], set[int]]:
