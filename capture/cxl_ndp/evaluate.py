@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tokentape.capture import models
+from tokentape.capture.applied import AppliedTape
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import LOGIT_ELEMENTS
 from tokentape.capture.live.quality import Told, Tried, compared, means, windows
@@ -26,9 +27,6 @@ from tokentape.capture.live.slots import Inside
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import Seen
-
-if TYPE_CHECKING:
-    from tokentape.capture.applied import AppliedTape
 
 NAME = "cxl_ndp"
 

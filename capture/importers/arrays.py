@@ -1,4 +1,5 @@
-"""Arrays of numpy's .npy and .npz, read without numpy.load: no pickle, no allocation that a header merely claims.
+"""Arrays of numpy's .npy and .npz, read without numpy.load: no pickle, no allocation that a header merely claims. And torch files
+of plain tensors and values, by torch's own reader of nothing else (weights_only).
 
 `numpy.load` allocates what a header says before it has seen the bytes, hands out as it is whatever in the archive is no array,
 and unpacks every zip method Python knows. Here sizes are compared first, and only what `numpy.savez` writes is read.
@@ -9,6 +10,7 @@ import binascii
 import io
 import math
 import tokenize
+import warnings
 import zipfile
 import zlib
 from functools import lru_cache
@@ -93,3 +95,22 @@ def int_lists(value: Any, depth: int, where: str) -> np.ndarray:
         return array if flat else array.reshape((0,) * depth)
     except (TypeError, ValueError, OverflowError):
         raise BadImport(f"{where} is {shown(value)}, not lists of whole numbers; {AS_SENT}") from None
+
+
+def is_torch(raw: bytes) -> bool:
+    """Whether the bytes are a torch file: a zip, or its form before that."""
+    return raw[:1] in (b"P", b"\x80")
+
+
+def plain_values(raw: bytes, where: str, remedy: str) -> dict[str, Any]:
+    """The dict that was saved, on the CPU. Raises BadImport for one that needs a pickle, a damaged one and what is no dict."""
+    import torch
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of other protocols, which are then refused
+            found = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    except Exception as error:  # of a damaged file torch raises nearly anything
+        raise BadImport(f"{where}: not a torch file of plain tensors ({reason(error)}); {remedy}") from None
+    if not isinstance(found, dict):
+        raise BadImport(f"{where}: holds a {type(found).__name__}, not the recorder's dict; {remedy}")
+    return found

@@ -6,7 +6,7 @@
     recorder    --expert-distribution-recorder-mode per_token: a torch file per rank, {records, last_physical_to_logical_map}.
                 python/sglang/srt/eplb/expert_distribution.py, _DetailSinglePassGatherer.collect and _DetailAccumulator.dump.
 
-A dump is read as plain tensors, never as a pickle (torch_files.py). Its experts are physical and become logical
+A dump is read as plain tensors, never as a pickle (arrays.py). Its experts are physical and become logical
 by the dump's last map; -1 pads. It names no requests: a token goes on with the first request of the batch, in its order, that
 ended one position before, else it begins one; where several might go on, the flag requests_inferred counts it. What a prefix
 cache held, or came before the recording, is missing_prefill. How requests were batched is not kept: they stand one after another.
@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.capture.importers.arrays import base64_bytes, int_lists
+from tokentape.capture.importers.arrays import base64_bytes, int_lists, is_torch, plain_values
 from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, reason, responses, whole
-from tokentape.capture.importers.torch_files import is_torch, plain_values
 from tokentape.capture.importers.vllm import OUTPUT, Request, Returned, import_requests, request_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store

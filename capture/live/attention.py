@@ -8,13 +8,11 @@ windows are that family's. After the prompt its column sums choose what stays; a
 the kernels that a tape's replay uses. The mask is the loop's own: slots that hold nothing are masked; nothing else needs to be.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +23,11 @@ from transformers.masking_utils import eager_mask
 from tokentape.capture.attention import AttentionCapture, eager_of
 from tokentape.capture.live.caches import KVCache, KVLayer, windows_of
 from tokentape.capture.live.inputs import Inputs, attention_modules
-from tokentape.capture.live.slots import Pass, Slot
+from tokentape.capture.live.slots import Pass, Request, Slot
 from tokentape.capture.live.storage import Plain
 from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.recompute import Widths, pays
-
-if TYPE_CHECKING:
-    from tokentape.capture.live.loop import Request
 
 
 class KV(AttentionCapture, Slot):

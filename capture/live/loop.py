@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_of
 from tokentape.capture.live.schedule import Former
-from tokentape.capture.live.slots import Inside, Pass, Step
+from tokentape.capture.live.slots import Inside, Pass, Request, Step
 from tokentape.capture.live.texts import WHOLE_PROMPTS, Text, takes_padding
 from tokentape.capture.speculation.drafters import SelfDrafter
 from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
@@ -25,21 +25,6 @@ from tokentape.policies.speculation.tree import Draft, Probabilities, Shape, anc
 __all__ = ["Outcome", "Pass", "Request", "Round", "Sampling", "decode"]
 
 ROOT = Shape()
-
-
-@dataclass(frozen=True)
-class Request:
-    """A prompt and how far to go on: `forced` ids are fed in place of chosen ones where given."""
-
-    request_id: int
-    prompt_ids: tuple[int, ...]
-    max_new_tokens: int
-    forced: tuple[int, ...] | None = None
-    seed: int = 0
-
-    @property
-    def budget(self) -> int:
-        return self.max_new_tokens if self.forced is None else min(self.max_new_tokens, len(self.forced))
 
 
 @dataclass

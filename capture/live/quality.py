@@ -5,8 +5,6 @@ forced, one by one, each window with caches of its own. Every decoded token but 
 prompt, is compared with the unmodified model on the same window. Items are answered greedily.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from abc import ABC, abstractmethod
@@ -14,19 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from tokentape.capture import models
+from tokentape.capture.applied import AppliedTape
 from tokentape.capture.datasets import items, prompt_ids
 from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
-
-if TYPE_CHECKING:
-    from tokentape.capture.applied import AppliedTape
 
 Told = Callable[[int, int], None]  # windows done, of how many
 DEFAULT_WINDOWS = 16

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tokentape.capture.live.copies import SlicedExperts, experts_of, n_experts_of
-from tokentape.capture.live.slots import Choice, Pass, Rerouting, RouterSlot, Step
+from tokentape.capture.live.slots import Choice, Pass, Request, Rerouting, RouterSlot, Step
 from tokentape.capture.measure import geometry
 from tokentape.policies.bits import table_loss
 from tokentape.policies.cache import ExpertCache
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
-    from tokentape.capture.live.loop import Request
 
 OUTSIDE_GROUPS = 1e6  # below every score: experts of groups that do not compete fill a pool that has too few others
 # Counted over decoded tokens after the free steps.

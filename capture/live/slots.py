@@ -24,11 +24,25 @@ from tokentape.capture.hooks import Hooked
 from tokentape.policies.scoring import UNKNOWN, gates, ranking, weights_of
 
 if TYPE_CHECKING:
-    from tokentape.capture.live.loop import Request
     from tokentape.capture.live.texts import Text
     from tokentape.capture.speculation.drafters import Drafter
 
 SPARSEMIXER = "sparsemixer"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt and how far to go on: `forced` ids are fed in place of chosen ones where given."""
+
+    request_id: int
+    prompt_ids: tuple[int, ...]
+    max_new_tokens: int
+    forced: tuple[int, ...] | None = None
+    seed: int = 0
+
+    @property
+    def budget(self) -> int:
+        return self.max_new_tokens if self.forced is None else min(self.max_new_tokens, len(self.forced))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
 """A system inside a live model: its decisions as slots, by the policies that replay takes, and what they do to quality."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.capture import measure, models
+from tokentape.capture.applied import AppliedTape
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import Report, answered, items_of
 from tokentape.capture.live.attention import KV
@@ -29,9 +28,6 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
 from tokentape.policies.slots import OPTIONS, System
 from tokentape.policies.speculation import POOLS
-
-if TYPE_CHECKING:
-    from tokentape.capture.applied import AppliedTape
 
 Z_95 = 1.959964  # of a normal distribution, two-sided 95 %
 

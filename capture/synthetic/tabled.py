@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.capture.importers.arrays import MAGIC, npy
-from tokentape.capture.importers.torch_files import is_torch, plain_values
+from tokentape.capture.importers.arrays import MAGIC, is_torch, npy, plain_values
 from tokentape.capture.synthetic.context import gumbel
 from tokentape.capture.synthetic.generator import stream
 from tokentape.warehouse.geometry import Geometry

@@ -171,8 +171,7 @@ def test_a_kernel_takes_kernels_and_functions_of_numba() -> None:
 
 
 def test_a_kernel_of_a_module_is_sent_to_other_processes_by_its_name() -> None:
-    for kept in (lfu.LFU.rank, future.next_lookups):
-        assert pickle.loads(pickle.dumps(kept)) is kept
+    assert all(pickle.loads(pickle.dumps(kept)) is kept for kept in (lfu.LFU.rank, future.next_lookups))
 
 
 def test_kernels_run_as_plain_python_where_numba_is_told_so() -> None:
