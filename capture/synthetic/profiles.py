@@ -16,6 +16,7 @@ _SHIPPED = tomllib.loads((Path(__file__).parent / "profiles.toml").read_text(enc
 FITS: dict[str, dict[str, Any]] = _SHIPPED["fits"]  # of the models that have one: sd_b, the claim it was fitted to, the shape
 CONTEXT_FIT: dict[str, Any] = _SHIPPED["context_fit"]  # what the similarity of prompt and decode was set to
 ROUTINGS = ("popular", "context", "table")
+CHOSEN = "softmax over the chosen logits, whatever the model: specification 3 of CXL GPU-NDP"
 ANCHOR = "LRU per layer over half of the layer's experts, decoded tokens after the prompt"
 
 
@@ -51,7 +52,7 @@ def profile(name: str, geometry: Geometry, router: Mapping[str, Any] | None = No
     else:
         generator, sources["sd_b"] = replace(generator, sd_b=fit["sd_b"]), f"fitted to claim {fit['claim_id']}"
         calibrated = {"is_calibrated": True, "fit": {"anchor": ANCHOR, **fit, **_SHIPPED["calibration"]}}
-    return _profile(generator, *_score_rule(geometry, router or {}), {"generator": FORMULA, "sources": sources, **calibrated})
+    return _profile(generator, {"generator": FORMULA, "sources": sources, **calibrated}, *_score_rule(geometry, router or {}))
 
 
 def of_routing(routing: str, name: str, geometry: Geometry, counts: str | None, router: Mapping[str, Any]) -> Profile:
@@ -78,22 +79,17 @@ def context_profile(name: str, geometry: Geometry) -> Profile:
         note = f"{name}: prompt and decode are alike as set for Mixtral-8x7B's shape; nothing is known of this one"
         calibrated = {"is_calibrated": False, "note": note}
     told = {"generator": context.FORMULA, "sources": _sources("context"), **calibrated}
-    return _of_chosen(context_generator(), geometry, told)
+    return _profile(context_generator(), told, "softmax_topk", {"top_k": geometry.top_k}, CHOSEN)
 
 
 def table_profile(source: str, geometry: Geometry) -> Profile:
     """Routing by published counts (tabled.py). Raises as tabled.load."""
     note = "drawn from counts per expert: popularity as counted, nothing that a prompt foretells beyond its domain"
     told = {"generator": tabled.FORMULA, "sources": {"counts": source}, "is_calibrated": False, "note": note}
-    return _of_chosen(tabled.load(source, geometry), geometry, told)
+    return _profile(tabled.load(source, geometry), told, "softmax_topk", {"top_k": geometry.top_k}, CHOSEN)
 
 
-def _of_chosen(generator: context.Context | tabled.Tabled, geometry: Geometry, told: dict[str, Any]) -> Profile:
-    rule_source = "softmax over the chosen logits, whatever the model: specification 3 of CXL GPU-NDP"
-    return _profile(generator, "softmax_topk", {"top_k": geometry.top_k}, rule_source, told)
-
-
-def _profile(generator: Any, rule: str, params: dict[str, Any], rule_source: str, told: dict[str, Any]) -> Profile:
+def _profile(generator: Any, told: dict[str, Any], rule: str, params: dict[str, Any], rule_source: str) -> Profile:
     return Profile(generator, rule, params, {**told, "parameters": asdict(generator), "score_rule_source": rule_source})
 
 

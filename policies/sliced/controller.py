@@ -6,7 +6,7 @@ It decides and counts; it moves no weights and knows no time.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ class Controller(State):
         if not self._in_prefill:
             self._in_prefill = True
             begin_prompt(self.arrays)
-        return self._serve(layer, values, gates)
+        return self.decode(layer, values, gates)
 
     def end_prefill(self) -> None:
         """Puts the cache into the warm-up's state and begins a generation: step 0 comes next."""
@@ -159,7 +159,27 @@ class Controller(State):
         gates (n, E) f32: the weight of every expert before the top k. Raises ValueError on wrong shapes, and on a row with fewer
         than top_k experts to choose from (NaN or -inf), after which the controller's state is not to be used.
         """
-        return self._serve(layer, values, gates)
+        layers = np.ascontiguousarray(layer, np.int64)
+        values, gates = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(gates, np.float32)
+        wanted = (layers.size, self.n_experts)
+        if layers.ndim != 1 or values.shape != wanted or gates.shape != wanted:
+            raise ValueError(
+                f"sliced cache: layer {layers.shape}, values {values.shape} and gates {gates.shape} do not fit; give (n,) and "
+                f"twice (n, {self.n_experts})"
+            )
+        if layers.size and not 0 <= layers.min() <= layers.max() < self.n_layers:
+            raise ValueError(
+                f"sliced cache: layers run from {layers.min()} to {layers.max()}; they must lie in 0..{self.n_layers - 1}"
+            )
+        made = results(layers.size, self.top_k)
+        bad = serve_rows(self.choose, self.n_layers, self._in_prefill, layers, values, gates, self.arrays, *made)
+        if bad >= 0:
+            raise ValueError(
+                f"sliced cache: event {bad} (layer {layers[bad]}) has fewer than {self.top_k} experts to choose from; its scores "
+                "hold NaN or -inf"
+            )
+        assert self.used_bytes <= self.arrays[0][at.CAPACITY], "the cache holds more than its capacity"
+        return events_of(*made)
 
     def decode_together(self, layer: NDArray[np.int32], values: Floats, gates: Floats) -> Events:
         """As `decode` of rows of one layer that are one step: tokens of one pass, of which only the first begins a token."""
@@ -172,29 +192,6 @@ class Controller(State):
             found.append(self.decode(layer[i : i + 1], values[i : i + 1], gates[i : i + 1]))
         return Events(*(np.concatenate([getattr(e, name.name) for e in found]) for name in fields(Events)))
 
-    def _serve(self, layer: Any, values: Any, gates: Any) -> Events:
-        layer = np.ascontiguousarray(layer, np.int64)
-        values, gates = np.ascontiguousarray(values, np.float32), np.ascontiguousarray(gates, np.float32)
-        wanted = (layer.size, self.n_experts)
-        if layer.ndim != 1 or values.shape != wanted or gates.shape != wanted:
-            raise ValueError(
-                f"sliced cache: layer {layer.shape}, values {values.shape} and gates {gates.shape} do not fit; give (n,) and "
-                f"twice (n, {self.n_experts})"
-            )
-        if layer.size and not 0 <= layer.min() <= layer.max() < self.n_layers:
-            raise ValueError(
-                f"sliced cache: layers run from {layer.min()} to {layer.max()}; they must lie in 0..{self.n_layers - 1}"
-            )
-        made = results(layer.size, self.top_k)
-        bad = serve_rows(self.choose, self.n_layers, self._in_prefill, layer, values, gates, self.arrays, *made)
-        if bad >= 0:
-            raise ValueError(
-                f"sliced cache: event {bad} (layer {layer[bad]}) has fewer than {self.top_k} experts to choose from; its scores "
-                "hold NaN or -inf"
-            )
-        assert self.used_bytes <= self.arrays[0][at.CAPACITY], "the cache holds more than its capacity"
-        return events_of(*made)
-
 
 Made = tuple[NDArray[np.int32], Flags, NDArray[np.int64]]
 
@@ -205,5 +202,4 @@ def results(n: int, k: int) -> Made:
 
 
 def events_of(ids: NDArray[np.int32], flags: Flags, moved: NDArray[np.int64]) -> Events:
-    is_high, msb_hit, lsb_hit, lsb_needed, degraded = flags
-    return Events(ids, is_high, msb_hit, lsb_hit, lsb_needed, degraded, *moved.T)
+    return Events(ids, *flags, *moved.T)
