@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from operator import add, floordiv, mul, sub
 from pathlib import Path
 
@@ -186,13 +187,9 @@ def recall_training_passage(rng: np.random.Generator, n_keys: int, n_filler_line
 EVAL_SEED = 7
 
 
-def _first(items: Iterator[Item], n: int) -> list[Item]:
-    return [next(items) for _ in range(n)]
-
-
 SHIPPED: dict[str, Callable[[int], list[Item]]] = {
     "code": lambda n: code_files(held_out=True)[:n],
     "docs": lambda n: doc_topics(held_out=True)[:n],
-    "math": lambda n: _first(math_items(True, EVAL_SEED), n),
-    "recall": lambda n: _first(recall_items(True, EVAL_SEED), n),
+    "math": lambda n: list(islice(math_items(True, EVAL_SEED), n)),
+    "recall": lambda n: list(islice(recall_items(True, EVAL_SEED), n)),
 }

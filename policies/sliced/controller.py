@@ -96,7 +96,7 @@ class State:
             np.full((2, n_experts), -1, np.int64), np.zeros((2, n_experts), np.int64), np.zeros((1, top_k), np.int64),
             np.zeros((1, top_k), np.int64), np.zeros(1, np.uint8), np.zeros((2, n_layers), np.int64),
         )  # fmt: skip
-        self._seed, self._sizes, self._clock, self._pulls = seed, self.arrays[0], self.arrays[2], self.arrays[5]
+        self._seed, self._clock, self._pulls = seed, self.arrays[2], self.arrays[5]
         self._msb_link, self._lsb_link, self._msb_in, self._lsb_in = self.arrays[10:14]
         self._clock[at.GENERATION] = first
         clear(self.arrays)
