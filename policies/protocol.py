@@ -45,6 +45,7 @@ class Candidate(NamedTuple):
 
 
 RANK_SIGNATURE = float64(record_of(Candidate))
+RANK = function(RANK_SIGNATURE)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ FLAG, KEEPS, HITS_FIRST, AGES, N_LAYERS, EVEN, N_NAN = range(7)  # of `how`; FLA
 #   keys     (n,) i32  of events one after the other   offsets  (m + 1,) i64  bounds of events; empty: one by one
 #   gates, scores  (n,) f32  or empty                  rank_of  compiled, of RANK_SIGNATURE
 #   hits     (n,) u8  out, 1 for a hit
-LOOK_UP = void(int64, int64, I32, I64, F32, F32, function(RANK_SIGNATURE), CACHE, U8)
+LOOK_UP = void(int64, int64, I32, I64, F32, F32, RANK, CACHE, U8)
 SHRINK = void(CACHE)  # experts leave until every cache holds no more than its capacity
 
 

@@ -9,20 +9,8 @@ the compiled kernel is cached on disk and serves every policy. Unsigned indices 
 
 import numpy as np
 
-from tokentape.policies.kernels import F64, I64, U32, float64, function, int64, kernel, uint32, uint64, void
-from tokentape.policies.protocol import (
-    AGES,
-    CACHE,
-    FLAG,
-    HITS_FIRST,
-    KEEPS,
-    LOOK_UP,
-    N_LAYERS,
-    N_NAN,
-    RANK_SIGNATURE,
-    SHRINK,
-    Candidate,
-)
+from tokentape.policies.kernels import F64, I64, U32, float64, int64, kernel, uint32, uint64, void
+from tokentape.policies.protocol import AGES, CACHE, FLAG, HITS_FIRST, KEEPS, LOOK_UP, N_LAYERS, N_NAN, RANK, SHRINK, Candidate
 
 SPARE = 8  # numbers of a cache's tree beside two for each of its experts
 # A tree: the place that leaves first; how many leaves there are; the place that was left last, whose `key_of` is the one left
@@ -152,7 +140,7 @@ def _rank_anew(c, base, root, now, at_layer, rank_of, cache):  # type: ignore[no
     _settle_all(root, cache.link, cache.order, cache.latest)
 
 
-@kernel(void(int64, F64, function(RANK_SIGNATURE), CACHE), allocates=False)
+@kernel(void(int64, F64, RANK, CACHE), allocates=False)
 def see_profile(now, counted, rank_of, cache):  # type: ignore[no-untyped-def]
     """What was counted beforehand is there before event `now`, and all residents are ranked by it. counted: (K,)."""
     for key in range(counted.shape[0]):
