@@ -3,18 +3,12 @@
 From buffers: pa.array imports pandas where that is installed, a fifth of a second, only to ask whether it was given any of it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, DTypeLike, NDArray
-
-if TYPE_CHECKING:
-    from tokentape.capture.live.loop import Outcome, Request
 
 
 def request_table(
@@ -43,12 +37,6 @@ def request_table(
         "prompt_sha256": words(hashes),
     }
     return pa.table(columns | ({} if blocks is None else {"prefix_blocks": pa.array(blocks, pa.list_(pa.uint32()))}))
-
-
-def request_rows(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:
-    """Table `requests` of what a model has run."""
-    prompts, outputs = [r.prompt_ids for r in requests], [len(o.output_ids) for o in outcomes]
-    return request_table([*map(len, prompts)], outputs, dataset, ids=[r.request_id for r in requests], prompts=prompts)
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ import torch
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Outcome, Pass, Request
 from tokentape.capture.routing import RoutingCapture, RoutingStep
-from tokentape.capture.rows import lists, ranges, request_rows, rows_of
+from tokentape.capture.rows import lists, ranges, request_table, rows_of
 from tokentape.policies.scoring import by_weight
 
 KEEPS = ("full", "top", "block")
@@ -313,6 +313,12 @@ class ShardRecorder:
             values = np.concatenate([x.ravel() for of in given for x in of])
             made[name] = lists(values, widths, absent=widths == 0)
         return made
+
+
+def request_rows(requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str) -> pa.Table:
+    """Table `requests` of what a model has run."""
+    prompts, outputs = [r.prompt_ids for r in requests], [len(o.output_ids) for o in outcomes]
+    return request_table([*map(len, prompts)], outputs, dataset, ids=[r.request_id for r in requests], prompts=prompts)
 
 
 def _vectors(

@@ -19,7 +19,7 @@ from tokentape.capture.losses.experts import METHODS, Expert, expert_of, replica
 from tokentape.capture.losses.reservoir import ROWS, Reservoirs, Rows
 from tokentape.capture.models import Loaded, input_table
 from tokentape.capture.plan import CaptureSettings
-from tokentape.capture.rows import request_rows
+from tokentape.capture.shard import request_rows
 from tokentape.policies.replicas import GROUP
 from tokentape.warehouse.tables import schema
 from tokentape.warehouse.tape import TapeWriter
