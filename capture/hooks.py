@@ -1,7 +1,6 @@
 """What stays in a model as long as a context lasts."""
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 
@@ -19,5 +18,5 @@ class Hooked:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._stack.close()

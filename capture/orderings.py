@@ -131,6 +131,11 @@ def over(measure: str, above: tuple[Any, ...], below: tuple[Any, ...], key: str 
     return ratio
 
 
+def _more(above: tuple[str, str], below: tuple[str, str]) -> Callable[[Any], float]:
+    """How much more is accepted under one pair and scheme than under another."""
+    return lambda lab: lab.acceptance(*above) - lab.acceptance(*below)
+
+
 def _against_high_bit(pair: str, target_frac: float) -> Ordering:
     ratio = over("held", (pair, target_frac, "high-bit"), (pair, target_frac, "dbsc"))
     return Ordering(f"perplexity high-bit / DBSC, {pair}, hard {100 * target_frac:g} %", False, 2.0, ratio)
@@ -170,21 +175,11 @@ ORDERINGS = (
 # Rows 5 and 6: what a drafter that reads few bits of the experts would have accepted.
 ACCEPTANCE_ORDERINGS = (
     *(
-        Ordering(
-            f"acceptance augmented - truncated, {bits}",
-            False,
-            margin,
-            lambda lab, pair=pair: lab.acceptance(pair, "lsb_aug") - lab.acceptance(pair, "trunc_sym"),  # type: ignore[misc]
-        )
+        Ordering(f"acceptance augmented - truncated, {bits}", False, margin, _more((pair, "lsb_aug"), (pair, "trunc_sym")))
         for pair, bits, margin in (("MAT42", "4 to 2 bits", 0.30), ("MAT84", "8 to 4 bits", 0.03))
     ),
     Ordering("acceptance AMAT / full, 8 to 4 bits", True, 1.0, lambda lab: lab.acceptance("MAT84", "amat")),
-    Ordering(
-        "acceptance AMAT, 8 to 4 - 4 to 2 bits",
-        False,
-        0.05,
-        lambda lab: lab.acceptance("MAT84", "amat") - lab.acceptance("MAT42", "amat"),
-    ),
+    Ordering("acceptance AMAT, 8 to 4 - 4 to 2 bits", False, 0.05, _more(("MAT84", "amat"), ("MAT42", "amat"))),
 )
 
 

@@ -71,7 +71,8 @@ def open_trail(model: Any, policy: KVPolicy, requests: list[Request], pad_id: in
                     slots[layer].start(_by_set(mass, n_sets), window=sliding[layer])
                 else:
                     _step(slots[layer], mass, done.width, n_sets, sliding[layer])
-            trail.append([_by_head(s, n_rows, attention.n_kv_heads) for s in slots])
+            by_set = [s.positions.reshape(n_rows, n_sets, -1) for s in slots]
+            trail.append([np.repeat(of, attention.n_kv_heads // n_sets, axis=1) for of in by_set])
 
         decode(model, requests, Sampling(), frozenset(), pad_id, on_pass=watch)
     return trail
@@ -91,8 +92,3 @@ def _step(slots: Slots, mass: np.ndarray, width: int, n_sets: int, window: int) 
 def _by_set(mass: np.ndarray, n_sets: int) -> np.ndarray:
     batch, heads, n = mass.shape
     return np.ascontiguousarray(mass.reshape(batch * n_sets, heads // n_sets, n).sum(axis=1))
-
-
-def _by_head(slots: Slots, batch: int, heads: int) -> np.ndarray:
-    by_set = slots.positions.reshape(batch, -1, slots.positions.shape[1])
-    return np.repeat(by_set, heads // by_set.shape[1], axis=1)
