@@ -9,10 +9,11 @@ import ast
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import accumulate, chain
 from pathlib import Path
 from threading import RLock
 from types import CodeType, ModuleType
@@ -49,7 +50,9 @@ def own_modules(path: Path) -> dict[str, Own]:
     waiting = [("", str(path))]
     while waiting:
         package, file = waiting.pop()
-        for name in _imported(file, package):
+        dotted = imported_names(Path(file).read_bytes(), file, package)
+        # Packages before what lies in them; names that are no modules too.
+        for name in chain.from_iterable(accumulate(of.split("."), "{}.{}".format) for of in dotted):
             own = None if name in found else _own(name, found, beside)
             if own:
                 found[name] = own
@@ -147,13 +150,6 @@ def _own(name: str, found: dict[str, Own], beside: str) -> Own | None:
     own = Own(spec.origin, None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations))
     lies = Path(own.file or own.folders[0]).resolve()  # type: ignore[index]  # one of the two is there
     return None if _INSTALLED & set(lies.parts) else own
-
-
-def _imported(file: str, package: str) -> Iterator[str]:
-    """Every module that a file may import, packages before what lies in them; names that are no modules too."""
-    for dotted in imported_names(Path(file).read_bytes(), file, package):
-        parts = dotted.split(".")
-        yield from (".".join(parts[:i]) for i in range(1, len(parts) + 1))
 
 
 @lru_cache(maxsize=2048)
