@@ -49,9 +49,12 @@ def serving(
     tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
     """
     from tokentape.flows.serving.held import runs_on, that_run
+    from tokentape.flows.validation import data_of
     from tokentape.replay.serving.engine_logs import METRICS, read
     from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host, over_time
 
+    if record and len(sets := {data_of(path) for path in paths}) > 1:
+        raise ValueError(f"--record keeps what was measured together, not {' and '.join(sorted(sets))}; give one at a time")
     if host is not None and fit_front_end is not None:
         raise ValueError("--host has the front end already; leave --fit-front-end out")
     stages, run = [served for path in paths for served in read(path, seed)], runs_on(hardware, model, fits)

@@ -316,24 +316,22 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
             wanted = f"give {ONE_PROMPT}N with the tokens of the prompt, as in {ONE_PROMPT}8192"
             raise ValueError(f"workload {point.workload!r}: {wanted}")
         return Requests(np.zeros(1), np.array([int(length)]), np.array([1]), origin=point.workload)
-    cv = point.cv if point.arrival == "gamma" else 1.0
     if point.workload in LENGTHS:
         if point.arrival == "trace":
             raise ValueError(f"{point.workload} has no arrivals of its own; choose --arrival poisson or gamma")
-        if point.rate_per_s is None and (point.n_requests is None or point.arrival != "at_once"):
+        if point.rate_per_s is None and not (is_at_once and point.n_requests):
             raise ValueError(f"{point.workload}: --rate is missing, or --arrival at_once with a number of requests")
-        scale = length_scale if point.workload == "arxiv" else 1.0
-        rate = 1.0 if point.arrival == "at_once" or point.rate_per_s is None else point.rate_per_s
-        lengths = {"length_scale": scale, "tokens_of_text": tokens_of_text}
-        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=cv, of_client=point.client, **lengths)
-        return drawn.at_once() if point.arrival == "at_once" else drawn
+        rate = 1.0 if point.rate_per_s is None else point.rate_per_s
+        lengths = {"length_scale": length_scale if point.workload == "arxiv" else 1.0, "tokens_of_text": tokens_of_text}
+        drawn = synthetic(point.workload, rate, seed, n=point.n_requests, cv=point.cv, of_client=point.client, **lengths)
+        return drawn.at_once() if is_at_once else drawn
     read = _own(store.absolute, point.workload, point.prefix_cache)
-    if point.arrival == "at_once":
+    if is_at_once:
         return read.at_once()
     if point.arrival != "trace":
         if point.rate_per_s is None:
             raise ValueError(f"--arrival {point.arrival} needs --rate; `--arrival trace` keeps the trace's own")
-        return resampled(read, point.n_requests, point.rate_per_s, seed, cv)
+        return resampled(read, point.n_requests, point.rate_per_s, seed, point.cv)
     if point.rate_per_s is not None:
         if read.rate_per_s == float("inf"):
             raise ValueError(f"{point.workload}: all its requests arrive at once; give --arrival poisson with --rate")

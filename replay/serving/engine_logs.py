@@ -232,9 +232,8 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
             of_stage[f"{metric}_s", which] = value / 1e3
     except (OSError, pl.exceptions.PolarsError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are {', '.join(_COLUMNS)}") from None
-    experiments = _json(settings)
-    of_all = experiments if isinstance(experiments, list) else [experiments]
-    found = [served for experiment in of_all for served in _stages(experiment, measured, settings, seed)]
+    told = _json(settings)
+    found = [served for of in (told if isinstance(told, list) else [told]) for served in _stages(of, measured, settings, seed)]
     if unknown := measured.keys() - {(of.source, of.stage) for of in found}:
         raise ValueError(f"{path}: {settings.name} has no experiment and stage {' '.join(map(str, next(iter(unknown))))}")
     if not measured:
