@@ -109,6 +109,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "calibrate cxl_ndp": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
     "calibrate serving": (
         Idle(("out",), lambda of: of["check"] is not None or of["cross_validate"], "with --check or --cross-validate"),
+        Idle(("mode",), lambda of: bool(of["paths"]), "with PATH, whose own means are fitted to"),
     ),
     "calibrate elmoe3d": (Idle(("out",), lambda of: of["check"] is not None, "with --check, which fits nothing"),),
 }

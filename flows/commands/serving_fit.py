@@ -115,9 +115,8 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
         on = f"means of {', '.join(used)} of {', '.join(dict.fromkeys(served.source for served in others))}"
         told = f"front end {1e3 * host.server_s:.2f} ms, host {1e6 * host.step_s:.0f} us per iteration, fitted on {on}"
         note(f"without {model}: {told}" if model else told)
-        rows += [
-            row for served in own for row in compare(served, run(served, host.step_s), host, on, {of.source for of in others})
-        ]
+        fitted = {served.source for served in others}
+        rows += [row for served in own for row in compare(served, run(served, host.step_s), host, on, fitted)]
     errors = {name: [abs(row.rel_err) for row in rows if (row.metric, row.statistic) == (name, "mean")] for name in FITTED_ON}
     if not cross_validate:
         off = [error for of in errors.values() for error in of]
