@@ -396,6 +396,10 @@ def _check_roles(spec: HardwareSpec, where: str) -> None:
         if (name := getattr(spec, key)) and name not in roles.values():
             listed = ", ".join(f"{role} {at}" for role, at in roles.items())
             raise BadSpec(f"{where}: {key} = {name!r} has no role ({listed}); say in [roles] which of them it takes over")
+    for role in ("weights_home", "kv_home", "draft_home"):
+        if (name := spec.roles.of(role)) and name not in spec.roles.reads:
+            remedy = f"name it there where {spec.roles.main} computes from it in place, since experts alone are fetched"
+            raise BadSpec(f"{where}: roles.{role} = {name!r} is not one of roles.reads ({', '.join(spec.roles.reads)}); {remedy}")
     if spec.roles.expert_cache == spec.roles.expert_home:
         raise BadSpec(f"{where}: roles.expert_home and expert_cache are both {spec.roles.expert_home}: nothing would be fetched")
 

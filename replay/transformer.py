@@ -231,7 +231,7 @@ class _Layers:
             count=1.0,
             times=self.turns,
             dtype=_dtype(self.machine, weight_format),
-            operator=operator_of("gemm", weight_format),
+            operator=operator_of("gemm", weight_format) if self.machine.roles.weights_home == self.machine.fast else "",
             shapes={"m": np.maximum(1.0, m), "n": n, "k": k, **operands(self.machine, weight_format)},
         )
 
@@ -345,7 +345,7 @@ class _Layers:
 
     def _attend(self, kind: str, name: str, is_there: NDArray[np.bool_], operator: str, shapes: dict[str, Values]) -> Rows:
         """is_there (S, 1): steps that attend so; the others have no kernel of it."""
-        is_fitted = not self.g.kv_lora_rank
+        is_fitted = not self.g.kv_lora_rank and self.machine.roles.kv_home == self.machine.fast
         return Rows(
             kind=kind,
             name=name,

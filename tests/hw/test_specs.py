@@ -75,7 +75,8 @@ def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_
         ("tiers = 3", r"mine\.toml: tiers must be tables"),
         ("name = 'mine'\n[links]", None),
         ("name = 'mine'\nbacking = 'l2'", r"toml: backing = 'l2' has no role \(main sm, .*expert_home hbm.*say in \[roles\]"),
-        ("name = 'mine'\nbacking = 'l2'\nroles.draft_home = 'l2'", "expert_home and expert_cache are both hbm: nothing would"),
+        ("name = 'mine'\nbacking = 'l2'\nroles.stage = 'l2'", "expert_home and expert_cache are both hbm: nothing would"),
+        ("name = 'mine'\nroles.kv_home = 'l2'", r"toml: roles\.kv_home = 'l2' is not one of roles\.reads \(hbm\); name it there"),
         (
             "source = 's'\nname = 'm'\n[engines.pim]\nefficiency_frac = 1\nenergy_pj_per_op = 1\nops_per_s = {int8 = 4, fp8 = 2}",
             r"mine\.toml: engines\.pim\.ops_per_s has int8, fp8 and not the machine's dtype, bf16; add it",

@@ -111,6 +111,13 @@ def test_fitted_times_are_the_operator_models_whatever_a_machine_computes_in():
     shapes = {"m": np.array([16]), "n": np.array([(32 + 2 * 4) * 128]), "k": np.array([2048])}
     assert product["seconds"][0] == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
     assert made.outside == ("output head: n 151936 outside 32 to 65536",)
+    gh200 = load_machine("gh200")
+    far = replace(gh200, roles=replace(gh200.roles, weights_home="grace", kv_home="grace"))
+    rows = {
+        row["operation"]: row for row in estimate(g, far, Load(batch=16, context_tokens=4096), 82.4, FITS).operations().to_dicts()
+    }
+    for row in (rows[name] for name in ("decode attention", "query, key, value", "output head")):  # no kernel was measured there
+        assert row["seconds"] >= row["bytes"] / (384e9 * 0.85), row["operation"]
     load_, machines = Load(batch=0, context_tokens=1, prompt_tokens=999), (H100, replace(H100, dtype="fp8"))
     made = [estimate(load("llama-3-8b").geometry, of, load_, 0.0, FITS, "fp8").operations() for of in machines]
     at = {"operation": "query, key, value"}
