@@ -400,6 +400,8 @@ def _check_roles(spec: HardwareSpec, where: str) -> None:
         if (name := spec.roles.of(role)) and name not in spec.roles.reads:
             remedy = f"name it there where {spec.roles.main} computes from it in place, since experts alone are fetched"
             raise BadSpec(f"{where}: roles.{role} = {name!r} is not one of roles.reads ({', '.join(spec.roles.reads)}); {remedy}")
+    if (near := spec.roles.near_compute) and not spec.engines[near].memory and spec.fast != spec.roles.expert_home:
+        raise BadSpec(f"{where}: engines.{near}.memory is not given, and so {spec.fast}; experts lie in {spec.roles.expert_home}")
     if spec.roles.expert_cache == spec.roles.expert_home:
         raise BadSpec(f"{where}: roles.expert_home and expert_cache are both {spec.roles.expert_home}: nothing would be fetched")
 

@@ -342,7 +342,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     if not roles.expert_cache and (system.residency is not None or made.slots.is_placed):
         found.append(f"{machine.name} has no tier in front of the experts: they are read from {roles.expert_home}")
     if system.place is not None and not roles.near_compute:
-        way = "read in place" if made.slots.away == ev.IS_READ else "fetched and not kept"
+        way = "fetched and not kept" if roles.expert_cache and made.slots.away == ev.IS_STREAMED else "read in place"
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
     left_out = f"not counted by the profile: {', '.join(made.slots.costs.uncounted)}" * bool(made.slots.costs.uncounted)
     found += filter(None, [left_out, made.slots.costs.outside, recorded.gaps])

@@ -262,6 +262,8 @@ def test_a_tape_of_decodes_alone_and_one_of_batches_run_and_say_so() -> None:
     tape = recorded(trace_from_tables("test", GEOMETRY, "captured", routing, together))
     result = run(tape, tape.requests(), held, load("h100"), INT8)
     assert "recorded in batches of up to 2" in result.settings["outside_envelope"]
+    result = run(tape, tape.requests(), placed("near_if_rare"), load("h100"), INT8)
+    assert "h100 computes nothing near its memory: experts placed there are read in place" in result.settings["outside_envelope"]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in PLACEMENTS.items() if kind.kind != "event"])
