@@ -42,6 +42,8 @@ def settle(weigh, params, mass, positions, now, limits, window, salt, total, ran
         count += position >= 0 and position != expired
         if position < 0 or position == expired or position < limits[1] or position >= first_recent:
             continue
+        if rank[s] != rank[s]:
+            raise FloatingPointError("weigh ranked a token NaN; a rank must be a number")
         if victim < 0 or rank[s] < lowest or (rank[s] == lowest and position < positions[victim]):
             victim, lowest = s, rank[s]
     if count <= limits[0]:

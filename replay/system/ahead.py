@@ -74,6 +74,8 @@ def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-
         return uint64(0)
     for e in range(n_experts):  # by rising score; of equals the lowest number last
         score = scores[e]
+        if score != score:
+            raise FloatingPointError("predict scored an expert NaN; a score must be a number")
         if not score > 0.0 or (n_told == most and not (most > 0 and score > scores[keys[0]])):
             continue
         if n_told < most:

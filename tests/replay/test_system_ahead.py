@@ -44,6 +44,12 @@ class Neighbours(Prefetcher):
             scores[(e + 1) % tokens.size] += tokens[e]
 
 
+class NoNumber(Neighbours):
+    @staticmethod
+    def predict(layer, target, tokens, weights, memory, params, scores):
+        scores[3] = np.nan
+
+
 POLICIES = (*PREFETCHERS.values(), Neighbours)
 
 
@@ -308,5 +314,7 @@ def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_param
     with pytest.raises(ValueError, match=f"prefetch.distance {LAYERS}: nothing lies so far ahead in {LAYERS} MoE layers"):
         simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS)), load(MACHINE))
     assert simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS - 1)), load(MACHINE)).total(ev.FORETOLD) > 0
+    with pytest.raises(FloatingPointError, match="predict scored an expert NaN"):
+        simulate(tape, tape.requests(), system_of(NoNumber()), load(MACHINE))
     for wrong in ({"n": -1}, {"distance": 0}, {"profile_frac": 0.0}):
         refuses("must", PREFETCHERS["transitions"], **wrong)
