@@ -15,10 +15,12 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tokentape.capture import measure, models
+from tokentape.capture import datasets, measure, models
+from tokentape.capture.evaluate import items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
+from tokentape.capture.live.quality import ALL_DOCUMENTS
 from tokentape.capture.live.slots import Inside
-from tokentape.capture.plan import DEFAULT_TABLES, slug, versions
+from tokentape.capture.plan import DEFAULT_TABLES, digest_of, slug, versions
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import PACKAGES, facts_of
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
@@ -36,7 +38,9 @@ class AppliedTape:
         lengths = ("prompt_tokens", "decode_tokens", "n_items")
         self.settings = {"policy": run.name, "parameters": run.parameters, **{name: getattr(run, name) for name in lengths}}
         runs_on = [str(loaded.model.device), str(loaded.model.dtype), versions(*PACKAGES)]
-        parts = json.dumps([self.settings, loaded.source.fingerprint, dataset, seed, runs_on], sort_keys=True)
+        found = items_of(dataset, run.n_items, seed)
+        found = datasets.items(dataset, ALL_DOCUMENTS) if found[0].answer is None else found  # which windows are cut from
+        parts = json.dumps([self.settings, loaded.source.fingerprint, dataset, digest_of(found), seed, runs_on], sort_keys=True)
         name = f"{slug(loaded.source.model_id)}-{slug(dataset)}-{run.name}"
         self.trace_id = f"{name}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
         self.writer = store.writer(self.trace_id)

@@ -202,13 +202,17 @@ def plan(settings: CaptureSettings) -> Plan:
 
 
 def _trace_id(settings: CaptureSettings, source: models.Source, found: list[Item], prints: list[str]) -> str:
-    prompts = hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer, *i.turns] for i in found]).encode()).hexdigest()
     # A device map may spread a model over several devices; the machine's accelerator stands for them.
     device = models.resolve_device("auto" if settings.device_map else settings.device).type
     runs_on = [device, models.resolve_dtype(source, settings.dtype), versions("torch", "transformers", "tokentape")]
     runs_on += [versions("gguf", "torchao")] if source.gguf or settings.quantization else []
-    parts = json.dumps([settings.recorded(), *prints, prompts, runs_on], sort_keys=True)
+    parts = json.dumps([settings.recorded(), *prints, digest_of(found), runs_on], sort_keys=True)
     return f"{slug(settings.model)}-{slug(settings.dataset)}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+
+
+def digest_of(found: list[Item]) -> str:
+    """SHA-256 of all that items say."""
+    return hashlib.sha256(json.dumps([[i.name, i.prompt, i.solution, i.answer, *i.turns] for i in found]).encode()).hexdigest()
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,10 @@ def test_what_a_stopped_run_left_is_replaced_and_a_finished_tape_stays(model_fol
     evaluate_inside(loaded, text, run, tape=again)
     assert store.open(again.finish()).manifest == before
     assert AppliedTape(store, loaded, text, run, 1).trace_id != tape.trace_id
+    Path(changed := str(tmp_path / "text.txt")).write_text("one text. " * 90)
+    one = AppliedTape(store, loaded, changed, run, 0).trace_id
+    Path(changed).write_text("another text. " * 90)
+    assert AppliedTape(store, loaded, changed, run, 0).trace_id != one
 
 
 def _matrix(column) -> np.ndarray:
