@@ -3,10 +3,12 @@
 import torch
 
 from tokentape.capture.live.copies import StackedExperts, experts_of, is_inputs_first, n_experts_of
+from tokentape.capture.live.loop import Outcome
 from tokentape.capture.losses.experts import expert_of, matrices_of, replicas
 from tokentape.capture.losses.run import calibrated
 from tokentape.capture.models import Loaded
 from tokentape.capture.plan import CaptureSettings, plan, requests
+from tokentape.capture.shard import request_rows
 from tokentape.policies.replicas import WIDTHS
 from tokentape.warehouse.tape import Tape
 
@@ -15,7 +17,7 @@ class ReplicaExperts(StackedExperts):
     """Context manager (capture/live/copies.py): copy 0 is the model's own expert, copy b its replica of b bits.
 
     method: gptq, calibrated on the very text that the losses tape `tape` was, or rtn. Needs six times the experts' memory. Raises
-    ValueError where the tape is of another model.
+    ValueError where the tape is of another model, or that text has changed.
     """
 
     def __init__(self, loaded: Loaded, tape: Tape, method: str) -> None:
@@ -41,6 +43,12 @@ class ReplicaExperts(StackedExperts):
             recorded = tape.manifest.settings
             settings = CaptureSettings(**recorded | {"tables": tuple(recorded["tables"]), "model": loaded.source.model_id})
             prompts = requests(plan(settings), loaded.tokenizer)
+            now = request_rows(prompts, [Outcome()] * len(prompts), settings.dataset)["prompt_sha256"].to_pylist()
+            if now != tape.read("requests")["prompt_sha256"].to_list():
+                raise ValueError(
+                    f"tape {tape.trace_id}: its calibration text, {settings.dataset}, has changed since; capture the losses again, "
+                    "or take method=rtn"
+                )
             of_tape = calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size)
         places = [(layer, index) for layer, module in self.experts.items() for index in range(n_experts_of(module))]
         for layer, index in places:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,6 +105,17 @@ def test_gptq_replicas_are_those_whose_losses_the_tape_holds(made, family):
                 replica = expert_of(module, bits * 8 + index)
                 mse = float((replica(x) - found.expert(x)).square().mean())
                 assert mse == pytest.approx(recorded_losses[1, index, bits - 1], rel=1e-4)
+
+
+def test_replicas_of_a_text_that_has_changed_are_refused(made, text):
+    (loaded, tape, _), was = made("Mixtral"), Path(text).read_text()
+    try:
+        Path(text).write_text(f"not {was}")
+        ReplicaExperts(loaded, tape, "rtn")
+        with pytest.raises(ValueError, match=r"its calibration text, .*text.txt, has changed since; capture the losses again"):
+            ReplicaExperts(loaded, tape, "gptq")
+    finally:
+        Path(text).write_text(was)
 
 
 def test_losses_of_another_model_and_short_windows_are_refused(made):
