@@ -301,9 +301,9 @@ def _decided(uri: str, study: str, cell: Cell, types: tuple[type, ...]) -> tuple
 _decided_once = lru_cache(maxsize=1024)(_decided)
 
 
-def resolve_run(store: Store, prefix: str, of: str = "replays") -> str:
-    """The run of a view whose id begins so. Raises ValueError where there is none, or more than one."""
-    known = results.run_ids(store, of)
+def resolve_run(store: Store, prefix: str, *of: str) -> str:
+    """The run of these views whose id begins so. Raises ValueError where there is none, or more than one."""
+    known = [run_id for view in of for run_id in results.run_ids(store, view)]
     found = [key for key in known if key.startswith(prefix)]
     if len(found) > 1:
         raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")

@@ -12,7 +12,7 @@ from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.operations import replay_step
 from tokentape.replay.semantics import Semantics
-from tokentape.warehouse.results import rows_of_run, write_rows
+from tokentape.warehouse.results import rows_of_run, run_ids, write_rows
 from tokentape.warehouse.tape import Store
 
 WHICH = ("slowest", "median")
@@ -27,7 +27,9 @@ def of_replay(
     names.
     Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
     """
-    replay_id = resolve_run(store, prefix)
+    replay_id = resolve_run(store, prefix, "replays", "system_runs")
+    if replay_id not in run_ids(store):
+        raise ValueError(f"result {replay_id} is of a system; see `tokentape explain`, or `export chrome` for its iterations")
     (ran,) = rows_of_run(store, "replays", replay_id)
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(

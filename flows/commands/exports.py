@@ -146,14 +146,12 @@ def moe_trace(trace: TraceArgument, out: OutFile, store: StoreOption = None) -> 
 
 
 def chrome(
-    result: Annotated[str, argument("RESULT", "A replay's id, or the start of one.")],
+    result: Annotated[str, argument("RESULT", "Id of a replay or a system's run, or the start of one.")],
     out: OutFile,
-    which: Annotated[
-        str, option("The slowest or median decode pass, a pass number of the tape, or all passes.", "--pass")
-    ] = "all",
+    which: Annotated[str, option("The slowest or median decode pass, a pass number of the tape, or all.", "--pass")] = "all",
     store: StoreOption = None,
 ) -> None:
-    """Write when each resource is busy in a pass of a replay, or all its passes, for Perfetto or chrome://tracing.
+    """Write when each resource is busy in a pass of a replay, or all its passes, or a system's iterations, for Perfetto.
 
     tokentape export chrome 3f2a91 --out passes.json
     tokentape export chrome 3f2a91 --pass slowest --out step.json
@@ -163,11 +161,16 @@ def chrome(
     from tokentape.flows import steps
     from tokentape.flows.grid import resolve_run
     from tokentape.replay.exports.chrome import chrome_trace
-    from tokentape.warehouse.results import rows_of_run
+    from tokentape.warehouse.results import batches, measured_of, newest, stored
 
     if which == "all":
-        run = resolve_run(store, result)
-        rows = pl.DataFrame(rows_of_run(store, "timeline", run)).drop("replay_id").rename({"step_s": "seconds"})
+        run = resolve_run(store, result, "replays", "system_runs")
+        of_system = pl.when(pl.col("n_prefill_tokens") > 0).then(pl.lit("with prompts")).otherwise(pl.lit("decode"))
+        mine = stored(store, "runs", batches(store)).filter(pl.col("run_id") == run)
+        told = measured_of(store, "steps", newest(mine)).drop("run_id").with_columns(kind=pl.coalesce("kind", of_system))
+        if told.is_empty():
+            raise ValueError(f"result {run} has no passes on a clock; replay it again with --hardware")
+        rows = told.select(of.name for of in told if of.null_count() < of.len()).rename({"step_s": "seconds"})
         content = chrome_trace(f"passes of {run}", rows, "pass_id", "kind")
     else:
         _, title, rows = steps.of_replay(store, result, which, None, None)

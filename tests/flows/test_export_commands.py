@@ -171,6 +171,13 @@ def test_a_step_and_all_passes_for_perfetto(routing: pl.DataFrame, tokentape: Cl
     assert len(whole["all"]) == N_REQUESTS * (N_OUTPUT + 1)
     step = max((event for event in whole["all"] if event["args"]["n_tokens"] == 1), key=lambda event: event["dur"])
     assert max(event["ts"] + event["dur"] for event in whole["slowest"]) == pytest.approx(step["dur"], rel=1e-9)
+    done = tokentape("replay", "tiny", "--system", "lru_offload", "--hardware", "phone-lpddr5x-ufs4", "--json")
+    total_s = {row["metric"]: row["value"] for row in json.loads(done.out)[0]["rows"]}["total_s"]["value"]
+    run = done.err.split("result ")[1].split()[0]
+    assert tokentape("export", "chrome", run, "--out", str(out)).code == 0
+    slices = [event for event in json.loads(out.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert sum(event["dur"] for event in slices) == pytest.approx(1e6 * total_s, rel=1e-9)
+    assert "is of a system" in tokentape("timeline", run).err
 
 
 def test_an_experiment_of_aiconfigurator_accepts_what_whole_rounds_did(store: Store, tokentape: Cli, tmp_path: Path) -> None:
