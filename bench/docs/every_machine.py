@@ -26,7 +26,7 @@ from tokentape.replay.cxl_ndp.system import Setup, ours
 from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.timing import evaluate
 from tokentape.replay.estimate import Load, estimate
-from tokentape.replay.kelle.step import decode_step
+from tokentape.replay.kelle.step import decode_steps
 from tokentape.replay.kelle.systems import FITS, KELLE, WHOLE, systems
 from tokentape.replay.kelle.systems import Work as KelleWork
 from tokentape.replay.passes import fits_of
@@ -118,7 +118,7 @@ class EveryMachine:
         """Its fifth system: evicts, recomputes and refreshes by importance."""
         system, shares = systems(lambda name: self.machine)[KELLE], FITS.load().constants
         work = KelleWork(CONTEXT, 0, 1, BUDGET)
-        step = decode_step(self.geometry, system, work, shares.once, profiles.load(profiles.PHYSICAL), WHOLE)
+        (step,) = decode_steps([(self.geometry, system, work)], shares.once, profiles.load(profiles.PHYSICAL), WHOLE)
         return Cell(step.seconds, ("" if self.machine.roles.kv_cache else "k") + "!" * bool(step.overflow_bytes))
 
     def layered_prefill(self) -> Cell:

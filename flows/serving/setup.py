@@ -19,7 +19,6 @@ from tokentape.flows.system_runs import tape_of
 from tokentape.hw import by_model, calibrate, serving_fits
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Rows
 from tokentape.policies import registry
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import resolve
@@ -143,8 +142,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:
         outside.append(f"constants were fitted with {fit.model}")
-    fetched = Rows(kind="fetch", tier="expert_home", target="expert_cache")
-    if held_frac < 1.0 and machine.roles.expert_home not in machine.roles.reads and costs.lane_of(fetched) is None:
+    if held_frac < 1.0 and "fetch" in cost.uncounted:
         outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if cost.uncounted and not is_paper:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")

@@ -18,7 +18,7 @@ from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
 from tokentape.replay.kelle.rows import Setup
-from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_step, kv_bytes_per_token
+from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_steps, kv_bytes_per_token
 from tokentape.replay.kelle.systems import BASELINE, KELLE, PHYSICAL, PROFILE, SYSTEMS, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
@@ -71,7 +71,7 @@ def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tri
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
     held = Shares(pairs={"0": share}, tokens={"0": share}).once  # whatever is kept
-    step = decode_step(geometry, replace(plain, recomputes=share > 0), work, held, profile, PHYSICAL)
+    (step,) = decode_steps([(geometry, replace(plain, recomputes=share > 0), work)], held, profile, PHYSICAL)
     return {
         "kv_bytes": kv_bytes,
         "hardware": SYSTEMS[system.name][0],

@@ -55,13 +55,6 @@ class Step:
         return sum(self.joules.values())
 
 
-def decode_step(
-    geometry: Geometry, system: System, work: Work, held: Held, profile: Profile, accounting: Accounting = PAPER
-) -> Step:
-    """One decode step of the batch."""
-    return decode_steps([(geometry, system, work)], held, profile, accounting)[0]
-
-
 def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
     """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. held: by those
     that recompute."""

@@ -63,7 +63,7 @@ any_shares = constant_shares | st.sampled_from([SHIPPED, NOTHING, ALL])
 
 def decode_step(shape, system, work, shares=SHIPPED, accounting=PAPER):
     """Under the paper's profile."""
-    return steps_of.decode_step(shape, system, work, shares.once, profiles.load("kelle"), accounting)
+    return steps_of.decode_steps([(shape, system, work)], shares.once, profiles.load("kelle"), accounting)[0]
 
 
 def prefill(shape, system, work):
@@ -85,7 +85,7 @@ def written_out(shape, system: str, work: Work, shares: Shares) -> tuple[float, 
     values = batch * kept * layers * 2 * width
     read = 2 * values
     if recomputes:
-        pairs, tokens = (float(of) for of in shares.once(np.array(kept / n)))
+        pairs, tokens = (float(of) for of in shares.once(np.array(kept / max(n, 1))))
         read = 2 * (values * (1 - pairs) + batch * kept * layers * tokens * min(c, 2 * grouped))
     on_chip = (4 if is_edram else 2) * 2**20
     off = max(0.0, read - on_chip)
@@ -265,7 +265,7 @@ def test_steps_at_once_are_steps_one_by_one(mode):
     costs = profiles.load("kelle")
     found = steps_of.decode_steps(asked, SHIPPED.once, costs, MODES[mode])
     for one, step in zip(asked, found, strict=True):
-        alone = steps_of.decode_step(*one, SHIPPED.once, costs, MODES[mode])
+        (alone,) = steps_of.decode_steps([one], SHIPPED.once, costs, MODES[mode])
         assert (step.seconds, step.joules) == (pytest.approx(alone.seconds, rel=1e-12), pytest.approx(alone.joules, rel=1e-12))
         rounded = dict.fromkeys(("seconds", "overflow_bytes", "kv_read_bytes", "kv_dram_bytes"), 0.0)
         assert replace(step, joules={}, **rounded) == replace(alone, joules={}, **rounded)
