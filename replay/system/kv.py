@@ -133,7 +133,8 @@ def no_kv() -> tuple[Any, ...]:
 @dataclass(eq=False)
 class KVSlots:
     """What a system keeps of keys and values for `requests` of a tape. end: of the machine's ranges. room_bytes: of the
-    residency, floor_bytes: of it for experts alone, where KV shares it (`share`)."""
+    residency, floor_bytes: of it for experts alone, where KV shares it (`share`). by_profile: tiers that the cost profile
+    refreshes by what they hold."""
 
     recorded: Recorded
     requests: Requests
@@ -143,6 +144,7 @@ class KVSlots:
     end: str = "value"
     room_bytes: int = 0
     floor_bytes: int = 0
+    by_profile: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.system.sliced is not None and self.system.flag("residency", "share_kv"):
@@ -167,10 +169,11 @@ class KVSlots:
 
     @property
     def refresh_w_per_byte(self) -> float:
-        """Of what is held where memory is refreshed, at the system's intervals; 0 without a policy or such a memory."""
+        """Of what is held where memory is refreshed, at the system's intervals; without a policy at the machine's, where the
+        profile goes by what is held, else 0."""
         tier, policy = self.machine.tiers[self.tier], self.system.refresh
         if policy is None or tier.refresh_j is None:
-            return 0.0
+            return tier.refresh_w(self.end) / tier.capacity_bytes.value * (self.tier in self.by_profile)
         return float(at(tier.refresh_j, self.end) / tier.capacity_bytes.value / (policy.harmonic_mean_us * 1e-6))
 
     @property

@@ -123,6 +123,7 @@ def simulate(
         dense_format=value_format,
         is_ahead=system.prefetch is not None,
     )
+    kv.by_profile = tuple(of.tier or machine.roles.of(role) for role, of in costs.profile.refresh.items())
     has_refresh = costs.profile.static_w is None and not costs.profile.refresh  # that of whole tiers, in the background
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w * has_refresh)
     kind = ExpertSlots if system.sliced is None else SlicedSlots

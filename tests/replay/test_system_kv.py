@@ -151,6 +151,11 @@ def test_refresh_draws_what_is_held_at_the_policys_interval(policy, profile) -> 
     seconds, held = made.serving.iterations["seconds"], made.kv.of_iteration[:, 0]
     passes = seconds / (refresh.harmonic_mean_us * 1e-6)
     assert made.joules_of["refresh"] == pytest.approx(float((held * passes).sum()) * j_per_byte, rel=1e-9)
+    if profile == "kelle":  # without a policy, too, at the interval of the machine
+        each_s = seconds / tier.refresh_interval_s.value
+        assert without.joules_of["refresh"] == pytest.approx(float((held * each_s).sum()) * j_per_byte, rel=1e-9)
+    else:
+        assert without.joules_of["refresh"] == 0.0
     whole = without.serving.joules_of["static"] - made.serving.joules_of["static"]
     assert whole == pytest.approx((profile == "physical") * tier.refresh_w() * made.serving.wall_s, rel=1e-9)
     assert np.array_equal(seconds, without.serving.iterations["seconds"])
