@@ -373,6 +373,12 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
             raise BadSpec(f"{where}: {key}: unknown key {unknown_keys[0]!r}; known: {', '.join(known)}")
     _check_roles(spec, where)
     _check_links(spec, where)
+    roles = spec.roles
+    if roles.kv_cache and roles.kv_cache in (roles.expert_cache, roles.weights_home):
+        raise BadSpec(
+            f"{where}: roles.kv_cache = {roles.kv_cache!r} holds experts or weights too, and keys and values would have all "
+            f"of it; give them a tier of their own, or roles.kv_home = {roles.kv_cache!r} in its place"
+        )
     for name, engine in spec.engines.items():
         if spec.dtype not in engine.ops_per_s and len(engine.ops_per_s) > 1:
             has = ", ".join(engine.ops_per_s)

@@ -46,8 +46,8 @@ class ReplicaExperts(StackedExperts):
             now = request_rows(prompts, [Outcome()] * len(prompts), settings.dataset)["prompt_sha256"].to_pylist()
             if now != tape.read("requests")["prompt_sha256"].to_list():
                 raise ValueError(
-                    f"tape {tape.trace_id}: its calibration text, {settings.dataset}, has changed since; capture the losses again, "
-                    "or take method=rtn"
+                    f"tape {tape.trace_id}: its calibration text, {settings.dataset}, has changed since; capture the losses "
+                    "again, or take method=rtn"
                 )
             of_tape = calibrated(loaded, prompts, list(experts_of(loaded.model)), settings.seed, settings.batch_size)
         places = [(layer, index) for layer, module in self.experts.items() for index in range(n_experts_of(module))]
