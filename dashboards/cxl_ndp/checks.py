@@ -22,16 +22,8 @@ def _said(row: dict[str, object]) -> dict[str, str]:
     def written(value: object) -> str:
         return "" if value is None else f"{value:.4g} ×" if unit == "x" else quantity(float(value), unit)  # type: ignore[arg-type]
 
-    low, high = row["bar_low"], row["bar_high"]
-    ends = (
-        f"{written(low)} to {written(high)}"
-        if low is not None and high is not None
-        else f"≥ {written(low)}"
-        if low is not None
-        else f"≤ {written(high)}"
-        if high is not None
-        else ""
-    )
+    low, high = written(row["bar_low"]), written(row["bar_high"])
+    ends = f"{low} to {high}" if low and high else f"≥ {low}" if low else f"≤ {high}" if high else ""
     return {
         "value_said": written(row["value"]),
         "published_said": written(row["published"]),

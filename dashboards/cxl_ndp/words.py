@@ -4,7 +4,6 @@ from tokentape.dashboards import theme
 
 NAME = PAPER = "cxl_ndp"
 STUDY = "Run: tokentape study cxl_ndp, then tokentape load and tokentape site."
-HEADLINE = "headline"
 MONDE, HOBBIT = "MoNDE", "HOBBIT"
 OURS = ("OURS-2", "OURS-3")
 SYSTEMS = {

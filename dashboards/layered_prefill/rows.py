@@ -11,7 +11,6 @@ import polars as pl
 from tokentape.dashboards.engine import Ask
 from tokentape.warehouse import models
 
-STUDY = "layered_prefill"
 SETTING = ("model", "workload", "arrival", "hardware", "coverage")  # all but the rate and the scheduler
 ASKED = (  # metrics whose columns are there though no point has them
     *("ttft_mean_s", "ttft_p99_s", "tbt_mean_s", "tbt_p99_s", "energy_j_per_token", "energy_j_per_output_token"),
