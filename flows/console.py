@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
@@ -298,6 +298,15 @@ def print_metrics(title: str, metrics: Mapping[str, Metric]) -> None:
         shown = percent if "_frac" in name else partial(quantity, unit=m.unit)
         rows.append((name, shown(m.value), band(m.low, m.high, shown), m.denominator or ""))
     print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+
+
+def print_beside(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Published numbers and ours, with the error that is the last column. rows: words, what is published, ours."""
+    shown = [
+        (*words, number(published, ".4g"), number(ours, ".4g"), percent(ours / published - 1, "+.1f"))
+        for *words, published, ours in rows
+    ]
+    print_table(title, columns, shown, numbers=columns[-3:])
 
 
 # unit -> (shown as, factor, from this value on)

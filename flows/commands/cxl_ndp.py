@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokentape.flows.console import band, note, number, percent, print_table, quantity
+from tokentape.flows.console import band, note, number, percent, print_beside, print_table, quantity
 from tokentape.flows.options import ProfileOption, StoreOption, asked, option
 
 
@@ -38,13 +38,8 @@ def calibrate_cxl_ndp(
         fit = fitted(study)
         FILES.save(fit, out)
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
-    found = compared_with_claims(study, fit.constants)
-    shown = [
-        (role, what, number(stated, ".4g"), number(ours, ".4g"), percent(ours / stated - 1, "+.1f"))
-        for role, what, stated, ours in found
-    ]
-    columns = ("role", "decode ratio", "paper", "ours", "error")
-    print_table(f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds", columns, shown, numbers=columns[2:])
+    title = f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds"
+    print_beside(title, ("role", "decode ratio", "paper", "ours", "error"), compared_with_claims(study, fit.constants))
     values = asdict(fit.constants)
     note(", ".join(f"{name} {values[name]:.4g}" for name in BOUNDS))
 

@@ -4,7 +4,7 @@ systems."""
 from pathlib import Path
 from typing import Annotated
 
-from tokentape.flows.console import note, number, percent, print_table
+from tokentape.flows.console import note, number, percent, print_beside, print_table
 from tokentape.flows.options import StoreOption, argument, option
 from tokentape.policies.names import refuse_unknown
 
@@ -36,15 +36,8 @@ def calibrate_kelle(
     made = setup(study, fit.constants)
     steps = made.steps()
     wanted = sorted(ratios(made.claims, steps), key=lambda ratio: ratio.role)
-    shown = [
-        (
-            *(ratio.role, f"{ratio.metric}: {ratio}", number(ratio.published, ".4g"), number(steps.value(ratio)[0], ".4g")),
-            percent(steps.value(ratio)[0] / ratio.published - 1, "+.1f"),
-        )
-        for ratio in wanted
-    ]
-    columns = ("role", "ratio", "paper", "ours", "error")
-    print_table("Kelle: ratios as the paper counts", columns, shown, numbers=columns[2:])
+    rows = ((ratio.role, f"{ratio.metric}: {ratio}", ratio.published, steps.value(ratio)[0]) for ratio in wanted)
+    print_beside("Kelle: ratios as the paper counts", ("role", "ratio", "paper", "ours", "error"), rows)
     for role in ("calibrate", "predict"):
         errors = abs(steps.errors(ratio for ratio in wanted if ratio.role == role))
         note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")

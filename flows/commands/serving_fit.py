@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from tokentape.flows.console import note, number, percent, print_json, print_table, progress_bar, say
+from tokentape.flows.console import note, number, percent, print_beside, print_json, print_table, progress_bar, say
 from tokentape.flows.options import CheckOption, JsonOption, argument, option
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
@@ -160,14 +160,6 @@ def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     machine, costs = load_hardware(found.machine), found.constants.profile()
     cost = iteration_costs(models.load(found.model).geometry, machine, coverage, costs)
     made = simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
-    shown = [
-        (
-            " ".join(fact.key),
-            number(fact.target, ".4g"),
-            number(made[fact.key], ".4g"),
-            percent(made[fact.key] / fact.target - 1, "+.1f"),
-        )
-        for fact in facts(rows, mode)
-    ]
     title = f"{found.model} on {found.machine}: facts that the constants are fitted on, in SI units"
-    print_table(title, ("fact", "published", "here", "error"), shown, numbers=("published", "here", "error"))
+    shown = ((" ".join(fact.key), fact.target, made[fact.key]) for fact in facts(rows, mode))
+    print_beside(title, ("fact", "published", "here", "error"), shown)
