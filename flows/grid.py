@@ -599,7 +599,14 @@ def _manifest(uri: str, trace_id: str) -> Manifest:
     return Store(uri).open(trace_id).manifest
 
 
-READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _hardware, _fits, _decided_once, record_machine]  # kept of files
+OF_MACHINES = (_hardware, _fits, record_machine)
+READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _decided_once, *OF_MACHINES]  # kept of files
+
+
+def forget_machines() -> None:
+    """Their files may have changed since they were read."""
+    for read in OF_MACHINES:
+        read.cache_clear()
 
 
 def format_of(store: Store, trace_id: str, expert_format: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tokentape.flows.grid import Cell, replay_once
+from tokentape.flows.grid import Cell, forget_machines, replay_once
 from tokentape.flows.system_runs import Asked, run_asked, workload_of
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
@@ -84,6 +84,7 @@ def run(
     replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
     """
     name, given = (policy, params or {}) if isinstance(policy, str) else _told(policy, params)
+    forget_machines()
     how = (machine, Semantics(scope, **semantics), capacity, expert_format, seed, profile or PHYSICAL)
     return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
@@ -106,6 +107,7 @@ def run_system(
     workload: "rate=2,batch=8". model: that the tape was taken from, where it records no widths, a name or a config.json. Raises
     ValueError naming what is wrong; nothing is written then.
     """
+    forget_machines()
     given = (workload_of(workload), changes or {}, None, model, expert_format, profile or PHYSICAL)
     return Run(*run_asked(tape.store, Asked(tape.trace_id, system, machine, *given)))
 
