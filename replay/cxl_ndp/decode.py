@@ -209,7 +209,8 @@ def replay(
     batch = np.concatenate([np.zeros(0, np.int64), *(steps.batch for steps in of_steps)])
     assert counts[k.HITS] + counts[k.ON_AWAY] == batch.sum() * routing.n_layers * routing.top_k  # every token-expert is somewhere
     whole, energy = (_joined([of[index] for of in bands]) for index in range(2))
-    made.profile.refuse_no_time(float(whole.value.sum()))
+    if batch.size:
+        made.profile.refuse_no_time(float(whole.value.sum()))
     return Decoded(made, system, whole, energy, parts, moved, counts, batch, routing.n_steps, cost.uncounted if cost else {})
 
 

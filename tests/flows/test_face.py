@@ -51,7 +51,9 @@ def test_a_store_shows_its_tapes_and_opens_them(store: tt.Store, tmp_path: Path)
 def test_a_machines_file_that_changed_is_read_again(store: tt.Store, tmp_path: Path) -> None:
     tape, mine, seconds = store.tape("tiny"), tmp_path / "mine.toml", []
     for rate in (1e9, 2e9):
-        mine.write_text(f'base = "phone-lpddr5x-ufs4"\nname = "mine"\nsource = "assumed"\n[tiers.flash]\npeak_bytes_per_s = {rate}\n')
+        mine.write_text(
+            f'base = "phone-lpddr5x-ufs4"\nname = "mine"\nsource = "assumed"\n[tiers.flash]\npeak_bytes_per_s = {rate}\n'
+        )
         made = tt.run(tape, "lru", machine=str(mine), **SIZE), tt.run_system(tape, "lru_offload", machine=str(mine))
         seconds.append([run["total_s"] for run in made])
     assert all(slow > fast for slow, fast in zip(*seconds, strict=True))
