@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tokentape.capture import datasets, measure, models
-from tokentape.capture.evaluate import items_of
+from tokentape.capture.evaluate import ALL_DOCUMENTS, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
-from tokentape.capture.live.quality import ALL_DOCUMENTS
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.plan import DEFAULT_TABLES, digest_of, slug, versions
 from tokentape.capture.routing import RoutingCapture

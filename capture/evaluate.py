@@ -25,6 +25,7 @@ MAX_NEW_TOKENS, SHORT_ANSWER_TOKENS = 96, 8
 BATCH_ITEMS = 64
 LOGIT_ELEMENTS = 1 << 23  # per batch of windows: 32 MiB of float32
 DEFAULT_ITEMS = 500
+ALL_DOCUMENTS = 1 << 16  # of a data set, which windows are cut from
 _FINAL = re.compile(rf"{ANSWER_MARK}\s*(-?[\d,]+)")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 

@@ -308,7 +308,7 @@ def resolve_run(store: Store, prefix: str, *of: str) -> str:
     if len(found) > 1:
         raise ValueError(f"result {prefix!r} is ambiguous: {', '.join(found[:5])}; give more of it")
     if not found and (other := next((view for view, key in results.all_ids(store) if key.startswith(prefix)), "")):
-        raise ValueError(f"result {prefix!r} is of {other}, not of {of}: `explain` takes system_runs, `timeline` replays")
+        raise ValueError(f"result {prefix!r} is of {other}, not of {' or '.join(of)}; `timeline` shows replays")
     if not found:
         raise unknown("result", prefix, known[:20])
     return found[0]

@@ -20,13 +20,12 @@ from torch.nn import functional as F
 from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
 from tokentape.capture.datasets import items, prompt_ids
-from tokentape.capture.evaluate import LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
+from tokentape.capture.evaluate import ALL_DOCUMENTS, LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 
 Told = Callable[[int, int], None]  # windows done, of how many
 DEFAULT_WINDOWS = 16
-ALL_DOCUMENTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ def rows() -> Rows:
     return {"traces": [catalogue(tape) for tape in TAPES[:2]], "replays": [], "metrics": [], "claims": [], "answers": []}
 
 
-def test_one_off_replays_change_nothing_and_make_no_verdict(rows: Rows, tmp_path: Path) -> None:
+def test_one_off_replays_change_nothing(rows: Rows, tmp_path: Path) -> None:
     """Documented ones: at a capacity nearer to half, on a machine that comes first, of another format, on another tape."""
     studied(rows, capacities=(0.25, 0.45))
     (tmp_path / "before").mkdir()
@@ -51,6 +51,9 @@ def test_one_off_replays_change_nothing_and_make_no_verdict(rows: Rows, tmp_path
     after = page_of(tmp_path, rows)
     assert (after.extra["verdicts"], after.extra["n_compared"]) == (before.extra["verdicts"], 12)  # of 24, those at this capacity
     assert after.extra["studied"][1] == before.extra["studied"][1]
+
+
+def test_one_off_replays_make_no_verdict(rows: Rows, tmp_path: Path) -> None:
     one_off(rows, "one", "lru", 0.5)
     page = page_of(tmp_path, rows)
     assert page.extra["verdicts"] == []

@@ -8,6 +8,7 @@ import pytest
 from command import Cli, Done
 from tiny_tape import write_tiny
 
+from tokentape.flows import console
 from tokentape.flows.cli import main
 from tokentape.warehouse.tape import Store
 
@@ -48,6 +49,7 @@ def tokentape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """Runs commands in `tmp_path`, whose store is ./tape, offline."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(console, "PROGRESS_EVERY_S", 600.0)  # no line of a slow machine among what is told
     for name in ("TOKENTAPE_STORE", "TOKENTAPE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
 

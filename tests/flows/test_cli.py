@@ -206,9 +206,7 @@ def test_a_study_sweeps_what_a_killed_one_was_writing(
     assert not any(path.exists() for path in dead)
 
 
-def test_stores_that_do_not_last_are_refused_and_debug_shows_the_traceback(
-    tokentape: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stores_that_do_not_last_are_refused(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     typo = tokentape("load", "--store", "tpae")
     assert (typo.code, Path("tpae").exists()) == (2, False)
     assert typo.err == "tokentape: tpae: no store there; give --store the folder of the tapes and results\n"
@@ -218,6 +216,9 @@ def test_stores_that_do_not_last_are_refused_and_debug_shows_the_traceback(
         refused = tokentape.refused(*command)
         assert refused.err.startswith(f"tokentape: {'--to' if command is push else '--store'} memory://")
         assert "is gone when this command ends; give a folder" in refused.err
+
+
+def test_debug_shows_the_traceback(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     tokentape("ls")  # prepares the folder
     monkeypatch.setenv("TOKENTAPE_DEBUG", "1")
     with pytest.raises(ValueError, match="no tape"):

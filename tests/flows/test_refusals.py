@@ -12,7 +12,6 @@ from command import Cli, codes_without, command_names, files
 from tiny_gpu import MY_GPU, gemm_rows, write_config
 from tiny_tape import tiny_tables, write_losses, write_tiny
 
-from tokentape.flows import console
 from tokentape.flows.commands import hardware as commands_hardware
 from tokentape.warehouse.tape import Store
 
@@ -88,7 +87,6 @@ def test_refused_after_a_look_is_one_line(
 ) -> None:
     if command.startswith(("capture", "evaluate", "orderings")):
         pytest.importorskip("torch")
-    monkeypatch.setattr(console, "PROGRESS_EVERY_S", 600)
     monkeypatch.chdir(folder)
     before = files(folder)
     done = tokentape(*shlex.split(command))

@@ -191,9 +191,10 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
 
 
-def test_a_timeline_says_that_a_result_is_of_a_system(tokentape: Cli, store: Store, tape: str) -> None:
-    run = tokentape.ok("replay", tape, "--system", "lru_offload").err.split("result ")[1].split()[0]
-    assert f"result '{run}' is of system_runs, not of replays" in tokentape("timeline", run).err
+def test_explain_says_that_a_result_is_of_a_replay(tokentape: Cli, store: Store, tape: str) -> None:
+    said = tokentape.ok("replay", tape, "--policy", "lru", "--capacity", "50%", "--scope", "global").err
+    run = said.split("result ")[1].split()[0]
+    assert f"result '{run}' is of replays, not of system_runs" in tokentape.refused("explain", run).err
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")

@@ -134,11 +134,12 @@ def test_attention_of_the_last_query_is_parted_by_what_it_looks_at(store: Store)
     assert dict(found.select("part", "value").iter_rows()) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_threads_change_nothing_and_without_gates_there_are_selections_only(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_gates_there_are_selections_only(store: Store) -> None:
     stored(store, routed(with_gates=False))
     assert [found.is_empty() for found in summaries(store, *TABLES)] == [False, True, True, False]
+
+
+def test_threads_change_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(store, routed())
     found = []
     for threads in (1, 4):
