@@ -91,7 +91,7 @@ def find(name: str) -> Source:
         config = _one_line(name, lambda: AutoConfig.from_pretrained(path, trust_remote_code=False))
         files = [p for p in path.iterdir() if p.suffix in (*READ_SUFFIXES, ".safetensors") and p.is_file()]
         files += (path / CHAT_TEMPLATES).glob("*.jinja")
-        return Source(EMBEDDED if name == EMBEDDED else name, str(path), _fingerprint(files, path), config)
+        return Source(name, str(path), _fingerprint(files, path), config)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         wanted = f"give {EMBEDDED!r}, a local directory, a .gguf file, or a hub id owner/name"
         raise ValueError(f"unknown model {name!r}{_nearest(name) or ';'} {wanted}")

@@ -46,11 +46,12 @@ def import_chats(
         for turns, answer in _answers(record, f"{name} record {number}"):
             output = tokenizer.encode(answer["content"], add_special_tokens=False)
             said = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
-            if tokenizer.chat_template:
+            prompt: list[int] = []  # of a chat without an answer nothing is asked
+            if output and tokenizer.chat_template:
                 prompt = datasets.chat_ids(tokenizer, said, f"{name} record {number}")
-            else:
+            elif output:
                 prompt = list(tokenizer.encode("\n".join(turn["content"] for turn in said)))
-            if not output or not prompt:
+            if not prompt:
                 left_out += 1
                 continue
             kinds.add("turn" if "timestamp" in answer else "chat" if "timestamp" in record else "none")

@@ -121,6 +121,9 @@ def test_a_chat_that_the_template_does_not_take_is_named(store: Store, tmp_path:
         def apply_chat_template(self, turns: list[dict[str, str]], **how: bool) -> dict[str, list[int]]:
             raise TemplateError("System role not supported")
 
+    empty = written(tmp_path, {"conversation": chat("a", "")})
+    with pytest.raises(BadImport, match="no chat with an answer"):  # of which the template is not asked
+        import_chats(empty, store, Strict(), "words", 1)
     with pytest.raises(ValueError, match=r"record 0: the chat template refuses it \(System role not supported\); leave it out"):
         imported(store, written(tmp_path, {"conversation": chat("a", "b")}), tokenizer=Strict())
     assert not store.exists
