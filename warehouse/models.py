@@ -31,7 +31,8 @@ class Model(BaseModel, frozen=True, extra="forbid"):
 
     note: what to know before trusting the counts; of a user's own config, steps and serving say it too. kept_16_bit: kinds of
     weights (hw/work.py) that its quantised checkpoints leave as they are. tokens_of_text: what its tokenizer makes of scientific
-    text, over what Qwen3's does (docs/serving.md). config: of the user's own.
+    text, over what Qwen3's does (docs/serving.md). same_shape: other checkpoints of the hub that have this
+    geometry. config: of the user's own.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Model(BaseModel, frozen=True, extra="forbid"):
     note: str = ""
     kept_16_bit: tuple[str, ...] = ("router", "head")
     tokens_of_text: float = 1.0
+    same_shape: tuple[str, ...] = ()
     config: dict[str, Any] = {}
 
     def formats(self, weight_format: str) -> dict[str, str]:
@@ -100,11 +102,12 @@ def like(hub_name: str) -> str:
 
     Raises ValueError where none is.
     """
-    last = hub_name.rsplit("/", 1)[-1].lower()
-    found = [name for name in names() if last == name or last.startswith(f"{name}-")]
+    last = hub_name.rsplit("/", 1)[-1].lower().removeprefix("meta-")
+    called = {name: model.name for model in shipped() for name in (model.name, *model.same_shape)}
+    found = [name for name in called if last == name or last.startswith(f"{name}-")]
     if not found:
         raise ValueError(f"no shipped model is like {hub_name!r}; give its config.json with --model")
-    return max(found, key=len)
+    return called[max(found, key=len)]
 
 
 def _read(path: Path) -> Model:

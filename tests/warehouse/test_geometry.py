@@ -19,7 +19,7 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.mixers import mixer_of
 from tokentape.warehouse.model_config import from_config
 from tokentape.warehouse.model_tables import HEADINGS, details
-from tokentape.warehouse.models import FOLDER, load, names, shipped
+from tokentape.warehouse.models import FOLDER, like, load, names, shipped
 
 ROOT, HERE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parent
 PAPERS = Path(__file__).resolve().parents[3] / "shared" / "papers"
@@ -49,6 +49,25 @@ def test_totals_equal_the_parameters_that_transformers_builds(name: str) -> None
     config = transformers.AutoConfig.for_model(**entry)
     assert built_params(config) == model_sizes.total_params(SHAPES[name])
     assert from_config(config.to_dict()) == SHAPES[name]
+
+
+@pytest.mark.parametrize(
+    ("hub_name", "name"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "llama-3.1-70b"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b"),
+        ("01-ai/Yi-34B-Chat", "yi-34b"),
+        ("Qwen/Qwen3-4B", "qwen3-4b"),
+    ],
+)
+def test_a_checkpoint_of_the_hub_has_the_geometry_that_ships(hub_name: str, name: str) -> None:
+    assert like(hub_name) == name
+
+
+@pytest.mark.parametrize("hub_name", ["meta-llama/Llama-3.2-11B-Vision", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "yi-3", ""])
+def test_a_checkpoint_of_another_size_is_no_variant(hub_name: str) -> None:
+    refuses("no shipped model is like", like, hub_name)
 
 
 OTHER_CONFIGS: dict[str, Any] = json.loads((HERE / "other_configs.json").read_text())
@@ -266,6 +285,8 @@ def test_elmoe_parameter_table(name: str, static: float, total: float, active: f
     [
         ("qwen3-30b-a3b", "all", 0.02),
         ("qwen3-235b-a22b", "all", 0.02),
+        ("qwen3-coder-480b-a35b", "all", 0.02),
+        ("llama-4-maverick", "all", 0.02),
         ("qwen1.5-moe-a2.7b", "all", 0.02),
         ("mixtral-8x7b", "all", 0.02),
         ("mixtral-8x22b", "all", 0.02),
@@ -464,7 +485,7 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
         lambda g: model_sizes.ops_per_token(g, 9),
     ):
         refuses(r"it has layers of a kind that is not known \(conv, full_attention, mamba\); its atten", asked, g)
-    assert len(names()) == 27
+    assert len(names()) == 41
 
 
 LLAMA = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 9}
@@ -548,7 +569,7 @@ def test_experts_that_are_told_of_otherwise_are_never_read_as_dense(fields: dict
 def test_unknown_names_and_bad_requests_are_refused() -> None:
     refuses("give qwen3-30b-a3b, or the path", load, "qwen3-30b")
     refuses("give mixtral-8x7b, or the path", load, "mixtral-8-7b")
-    refuses(r"give deepseek-v2-lite, deepseek-v3, ", load, "@")
+    refuses(r"give codellama-34b, deepseek-v2-lite, ", load, "@")
     refuses("unknown number format 'int3'", model_sizes.kv_bytes_per_token, QWEN3, "int3")
     refuses("0 < bits_low < bits_high", slice_bytes, 100, 4, 4)
     refuses("count the token itself", model_sizes.ops_per_token, QWEN3, 0)
