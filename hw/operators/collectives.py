@@ -1,10 +1,11 @@
 """Time of a collective of values over the GPUs of a node: vLLM's own all-reduce, and NCCL's all-gather or reduce-scatter.
 
-    own all-reduce = launch + hop x (GPUs - 1) + bytes read from peers / (link_frac x link)       up to 8 MiB; NCCL's beyond
+    own all-reduce = stages x launch + hop x (GPUs - 1) + bytes read from peers / (link_frac x link)  up to 8 MiB; NCCL's beyond
     of NCCL        = nccl_launch + nccl_hop x (GPUs - 1) + bytes sent / (nccl_link_frac x link)
 
 - vLLM's kernel reads every peer's values whole (one stage) between two GPUs, and among more while they are small (512 KiB of
-  four, 256 KiB of eight); else its share of each, and then the sums (two stages). It runs on NVLink, or between two GPUs.
+  four, 256 KiB of eight); else its share of each, and then the sums (two stages, the second as dear to begin as the kernel: GPUs
+  wait for one another again; 4.0 and 5.5 us fitted on their own, for 4.3 and 4.9). It runs on NVLink, or between two GPUs.
 - An all-reduce of NCCL sends 2 (n - 1) / n of the values from every GPU, an all-gather or a reduce-scatter half of that.
 - link is the machine's peak between two GPUs in one direction (link_bytes_per_s), of tables that of the measured node. What is
   reached of NVLink 3 and 4 and of PCIe 5 is nearly one share: .56 to .65 of vLLM's own, .45 to .78 of NCCL's ring.
@@ -49,7 +50,8 @@ def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_b
     is_own = (n_bytes < _OWN_BYTES) & ((n == 2) | has_nvlink)
     read_s = n_bytes * np.where(is_whole, n - 1.0, ring) / (link_frac * link_bytes_per_s)
     ring_s = n_bytes * ring / (nccl_link_frac * link_bytes_per_s)
-    fixed_s = np.where(is_own, launch_s + hop_s * (n - 1.0), nccl_launch_s + nccl_hop_s * (n - 1.0))
+    own_s = np.where(is_whole, 1.0, 2.0) * launch_s + hop_s * (n - 1.0)
+    fixed_s = np.where(is_own, own_s, nccl_launch_s + nccl_hop_s * (n - 1.0))
     return _Terms(fixed_s, np.where(is_own, read_s, ring_s))
 
 

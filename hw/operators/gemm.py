@@ -1,7 +1,8 @@
 """Time of a dense matrix product (m, k) x (k, n) on a GPU: output tiles in waves over the SMs, as cuBLAS runs it and, of operands
 of 8 bits, vLLM's CUTLASS kernels.
 
-    seconds = launch + (tiles^2.5 + memory^2.5)^(1/2.5) + rounding
+    seconds = launch + (compute^2.5 + memory^2.5)^(1/2.5) + rounding
+    compute = the longer of tiles and operations / (sustained_frac x peak)
     tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
     waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
     memory  = (m k + k n + m n), each by its bits, at bandwidth_frac of the peak, or from the L2 cache
@@ -11,6 +12,9 @@ of 8 bits, vLLM's CUTLASS kernels.
   multiply-adds and 15 for each operand it loads, in the measure of the largest tile, for which tensor_frac is stated.
 - tile_overhead_k is what a tile costs beside its k loop (filling the pipeline, storing the output), as a length of k: products
   with a short k, which write more than they multiply, come out slow.
+- All SMs together multiply no faster than the GPU's power allows: on an H100 .80 of the peak, whatever the shape, while waves
+  that leave SMs idle run at a clock above the one that the peak is stated at (tensor_frac 1.11 of 1,755 MHz; it boosts to
+  1,980). Products of 8 bits do not get there: their one tile reaches .46 to .63 of the peak.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
 - Operands of 8 bits: a kernel of its own reads the activations and writes them rounded, in memory or L2. The product takes the
@@ -23,8 +27,7 @@ of 8 bits, vLLM's CUTLASS kernels.
 Sources: NVIDIA, "Matrix Multiplication Background User's Guide" (tiles, tile and wave quantisation) and "GPU Performance
 Background User's Guide"; NVIDIA CUTLASS, "Efficient GEMM in CUDA" (k loop, epilogue, split-k); vLLM, csrc/quantization/w8a8,
 scaled_mm_*_fp8_dispatch.cuh (the ladders; where a tile hangs on n too, that of narrow products). The tile list, the 15, the three
-and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: clocks that fall under
-sustained load, batched products.
+and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: batched products.
 """
 
 from typing import Any, NamedTuple
@@ -43,6 +46,7 @@ PARAMETERS = (
     Parameter("bandwidth_frac", "frac", 0.85, 0.3, 1.0, "share of the peak bandwidth when operands stream"),
     Parameter("tile_overhead_k", "elements", 130.0, 1.0, 1000.0, "what a tile costs beside its k loop, as a length of k"),
     Parameter("split_launches", "launches", 1.0, 0.05, 4.0, "cost of the kernel that adds split sums, in launches"),
+    Parameter("sustained_frac", "frac", 0.85, 0.2, 1.3, "share of the tensor peak that all SMs reach together"),
 )
 
 TILES = ((128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
@@ -83,7 +87,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
 
 def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     m, n, k, weight_copies, weight_bits, value_bits, speedup = arguments
-    launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches = constants
+    launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches, sustained_frac = constants
     launch_s = launch_s * gpu.slower
     bytes_per_s = gpu.peak_bytes_per_s * bandwidth_frac
     macs_per_s = gpu.peak_ops_per_s * speedup / 2.0 * tensor_frac / gpu.n_sms
@@ -104,7 +108,8 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
         split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
         fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
     is_rounded = value_bits < OUTPUT_BITS
-    compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], fastest_s)
+    together_s = 2.0 * m * n * k / (gpu.peak_ops_per_s * sustained_frac)
+    compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], np.maximum(fastest_s, together_s))
     weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
     memory_s = weights * gpu.s_per_byte(bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)

@@ -119,6 +119,19 @@ def test_collectives_of_a_gpu_that_nobody_measured_are_nearer_than_its_link_alon
         assert off(found, table.seconds) < 0.65 * off(plain_s, table.seconds)
 
 
+def test_a_second_stage_of_an_all_reduce_begins_as_dear_as_the_first(tables):
+    """Among four and eight GPUs on NVLink, where the kernel adds shares and then gathers the sums."""
+    for table in (of for of in tables if of.operator == "all_reduce" and of.setup.device in (A100, H100)):
+        n, n_bytes = table.shapes["num_gpus"], 2 * table.shapes["message_size"]
+        two = (n > 2) & (n_bytes >= 2**21 // n) & (n_bytes < 2**23)
+        machine = calibrate.machine_of(table.setup.device)
+        ours = calibrate.fits_of(machine, calibrate.shipped())["all_reduce"]
+        found = ours.seconds(calibrate.gpu_of(machine), table.shapes)[two]
+        assert two.sum() == 9
+        assert off(found, table.seconds[two]) < 0.1
+        assert off(found - ours.constants["launch_s"], table.seconds[two]) > 0.2
+
+
 def tables_of(dtype):
     if not SHARED.is_dir():
         pytest.skip("needs the measured tables beside the project")

@@ -12,8 +12,8 @@ from tokentape.hw.spec import load
 
 CYCLE = 1.755  # of the toy's clock, in that of the constants
 gemm = OPERATORS["gemm"]
-TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0])
-CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2])
+TOY_CONSTANTS = np.array([1e-6, 1.0, 1.0, 64.0, 1.0, 1.0])
+CONSTANTS = np.array([2.5e-6, 0.95, 0.85, 150.0, 1.2, 0.95])
 # In the measure of the 128x256 tile: (rows columns + 15 (rows + columns)) / (1 + 15 (128 + 256) / (128 256)).
 MACS_128_128 = (128 * 128 + 15 * 256) / (1 + 15 * 384 / 32768)
 MACS_64_64 = (64 * 64 + 15 * 128) / (1 + 15 * 384 / 32768)
@@ -39,8 +39,22 @@ def test_split_along_k_by_hand():
     """One 64x64 tile on two SMs: k of 256 in two parts of two steps, and a launch and 2 x 32 KiB of traffic to add them."""
     tiles_s = 3 * 64 * MACS_64_64 * 2 / 1e12 + 1e-6 + 2 * (2 * 64 * 64 * 4) / 3e12
     memory_s = 2 * (2 * 64 * 256 + 64 * 64) / 1e12
-    constants = TOY_CONSTANTS / [CYCLE, 1, 1, 1, 1]
+    constants = TOY_CONSTANTS / [CYCLE, 1, 1, 1, 1, 1]
     assert np.isclose(time(TOY, constants, 64, 64, 256), 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4)
+
+
+def test_all_sms_together_multiply_no_faster_than_power_allows():
+    """Of two SMs half the peak: two tiles of 128x256 take as long as their operations do, one alone as before; 8 bits too."""
+    half = TOY_CONSTANTS * [1, 1, 1, 1, 1, 0.5]
+    memory_s = 2 * (256 * 4096 + 4096 * 256 + 256 * 256) / 1e12
+    assert np.isclose(
+        time(TOY, half, 256, 256, 4096), CYCLE * 1e-6 + ((2 * 256 * 256 * 4096 / 1e12) ** 2.5 + memory_s**2.5) ** 0.4
+    )
+    assert time(TOY, half, 128, 256, 64) == time(TOY, TOY_CONSTANTS, 128, 256, 64)
+    eight = {
+        name: np.array([value]) for name, value in {"m": 256, "n": 256, "k": 4096, "weight_bits": 8, "value_bits": 8}.items()
+    }
+    assert gemm.seconds(TOY, half, eight) == gemm.seconds(TOY, TOY_CONSTANTS, eight)
 
 
 @pytest.mark.parametrize(("capability", "m", "tile"), [
