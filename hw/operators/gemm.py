@@ -1,7 +1,7 @@
 """Time of a dense matrix product (m, k) x (k, n) on a GPU: output tiles in waves over the SMs, as cuBLAS runs it and, of operands
 of 8 bits, vLLM's CUTLASS kernels.
 
-    seconds = launch + (compute^2.5 + memory^2.5)^(1/2.5) + rounding
+    seconds = launch + (compute^2.5 + memory^2.5)^(1/2.5) + sums + rounding
     compute = the longer of tiles and operations / (sustained_frac x peak)
     tiles   = least over tile shapes, whole or split along k, of waves x (k of a part + tile_overhead_k) x operations per k / rate
     waves   = ceil(output tiles x parts / SMs): a last wave that is not full costs a full one
@@ -16,7 +16,8 @@ of 8 bits, vLLM's CUTLASS kernels.
   that leave SMs idle run at a clock above the one that the peak is stated at (tensor_frac 1.11 of 1,755 MHz; it boosts to
   1,980). Products of 8 bits do not get there: their one tile reaches .46 to .63 of the peak.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
-  partial sums is a further kernel: split_launches x launch, and f32 traffic within L2 at three times the memory's rate.
+  partial sums is a further kernel that begins when the product has ended: split_launches x launch, and f32 traffic within L2 at
+  three times the memory's rate.
 - Operands of 8 bits: a kernel of its own reads the activations and writes them rounded, in memory or L2. The product takes the
   one tile of vLLM's ladder for so many rows on this generation, and splits no k.
 - A tile is computed whole: below 64 rows, time hardly depends on m. Times never rise with more bandwidth or a higher tensor rate;
@@ -76,6 +77,7 @@ class _Terms(NamedTuple):
     launch_s: Floats
     compute_s: Floats
     memory_s: Floats
+    sums_s: Floats
     rounding_s: Floats
 
 
@@ -100,13 +102,16 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
         step_s = _STEP_K * _tile_macs(rows, width) / macs_per_s
         return tiles, step_s, np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
 
-    fastest_s = np.inf * m
+    fastest_s, sums_s = np.inf * m, 0.0 * m
     for tile in TILES:
         tiles, step_s, whole_s = walked(*tile)
         parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
         one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
-        split_s = np.where(parts > 1.0, one_wave_s + split_launches * launch_s + parts * partial_s, np.inf)
-        fastest_s = np.minimum(fastest_s, np.minimum(whole_s, split_s))
+        added_s = split_launches * launch_s + parts * partial_s
+        is_split = (parts > 1.0) & (one_wave_s + added_s < whole_s)
+        of_tile_s, added_s = np.where(is_split, one_wave_s, whole_s), np.where(is_split, added_s, 0.0)
+        is_faster = of_tile_s + added_s < fastest_s + sums_s
+        fastest_s, sums_s = np.where(is_faster, of_tile_s, fastest_s), np.where(is_faster, added_s, sums_s)
     is_rounded = value_bits < OUTPUT_BITS
     together_s = 2.0 * m * n * k / (gpu.peak_ops_per_s * sustained_frac)
     compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], np.maximum(fastest_s, together_s))
@@ -114,7 +119,8 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     memory_s = weights * gpu.s_per_byte(bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)
     rounded = np.where(is_rounded, m * k * (OUTPUT_BITS + value_bits) / 8.0, 0.0)
-    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, rounded * gpu.s_per_byte(bandwidth_frac, rounded))
+    rounding_s = rounded * gpu.s_per_byte(bandwidth_frac, rounded)
+    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, np.where(is_rounded, 0.0, sums_s), rounding_s)
 
 
 def _of_ladder(gpu: Gpu, m: Floats) -> tuple[Floats, Floats]:
