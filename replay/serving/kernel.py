@@ -50,7 +50,7 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
     their KV and as far as there is room."""
     bucket, leaves_window, needs_block = queues
     while state[st.REQUEUED] < 0 and state[st.HEAD] < arrived:
-        if state[st.N_DECODE] + n_members + (state[st.PARTIAL] >= 0) >= limits[0]:
+        if state[st.N_DECODE] + state[st.ENDED] + n_members + (state[st.PARTIAL] >= 0) >= limits[0]:
             break
         r = state[st.HEAD]
         needed = st.blocks_of(requests[r, st.PROMPT], limits[2])
@@ -173,7 +173,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = -1
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    now, n_done, at = arrival[0], 0, 0
+    now, n_done, at, late = arrival[0], 0, 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
         arrived = state[st.ARRIVED]
@@ -183,6 +183,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         is_idle = state[st.N_DECODE] == 0 and n_members == 0 and state[st.PARTIAL] < 0 and state[st.REQUEUED] < 0
         if is_idle and state[st.HEAD] == arrived:
             now = seen_s = max(now, arrival[arrived])
+            state[st.FREE], state[st.ENDED], late = state[st.FREE] + late, 0, 0
             continue
         if starts_decoding:
             _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues)
@@ -207,7 +208,11 @@ def run_engine(  # type: ignore[no-untyped-def]
                 r = members[j]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.GENERATED] == 0:
                     times[STARTED, r] = now
-        n_decode = state[st.N_DECODE]
+        n_decode, n_ended = state[st.N_DECODE], state[st.ENDED]
+        state[st.FREE], state[st.ENDED], late = state[st.FREE] + late, 0, 0
+        if n_ended > 0 and n_decode == 0 and n_members == 0:  # nothing could be fixed ahead
+            seen_s = now
+            continue
         first_layer = last_layer = 0
         if n_members > 0:
             first_layer = group_start(group, n_of_groups, n_layers)
@@ -286,19 +291,22 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
                 times[LARGEST_GAP], histogram, sums, one,
             )  # fmt: skip
+        n_before, free = n_done, state[st.FREE]
         n_done += _finish(at, now, requests, state, times, gaps, stacked, queues)
         if n_members > 0:
             group += 1
         if n_members > 0 and group == n_of_groups:
             counts[N_PREFILLED] += batch_tokens
-            n_ended, n_joined = _end_prompts(
+            n_over, n_joined = _end_prompts(
                 at, now, members, takes, n_members, requests, state, times, counts, histogram, sums, one, queues
             )
-            n_done += n_ended
+            n_done += n_over
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
+        if is_ahead:  # what they held is the batch's after the next
+            state[st.ENDED], late, state[st.FREE] = n_done - n_before, state[st.FREE] - free, free
         at += 1
     counts[N_ITERATIONS] = at
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

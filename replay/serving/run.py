@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
-    (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more."""
+    (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
+    does what one that ends held."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None

@@ -52,8 +52,9 @@ N_REQUEST = 13
     REQUEUED,  # first of those that lost their KV
     N_REQUEUED,
     N_NODES,  # drafts that the decodes have verified in this iteration
-) = range(13)
-N_STATE = 13
+    ENDED,  # requests that ended when the batch at hand was fixed already
+) = range(14)
+N_STATE = 14
 
 _I1, _I2 = array(int64, 1), array(int64, 2)
 
@@ -217,7 +218,7 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         else:
             break
         blocks = blocks_of(requests[r, TARGET], block_tokens)
-        if is_new and (state[N_DECODE] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
+        if is_new and (state[N_DECODE] + state[ENDED] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
             break
         rest = requests[r, TARGET] - requests[r, POSITION]
         take = min(rest, room - filled) if may_split else rest

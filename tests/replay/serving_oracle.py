@@ -101,19 +101,21 @@ def cost_of_iteration(model, batch, decoding, group):
     return total
 
 
-def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0):
-    """All requests served; returns them and one dictionary per iteration."""
+def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False):
+    """All requests served; returns them and one dictionary per iteration. ahead: a batch is fixed when the one before starts."""
     m, survival = (model.speculation.n_nodes, model.speculation.survival) if model.speculation else (0, ())
     everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
     for r in everyone:
         r.position = r.cached
     coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
     now, free, group, n_groups = coming[0].arrival, kv_blocks or 0, 0, 1
+    seen, late, n_late = now, 0, 0  # blocks and number of the requests that ended since the batch was fixed
     while coming or queue or decoding or partial or batch:
-        while coming and coming[0].arrival <= now:
+        while coming and coming[0].arrival <= seen:
             queue.append(coming.pop(0))
         if not (queue or decoding or partial or batch):
-            now = coming[0].arrival
+            now = seen = max(now, coming[0].arrival)
+            free, late, n_late = free + late, 0, 0
             continue
         taken = {}
         for r in tuple(decoding):  # in the order in which they joined
@@ -130,10 +132,14 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 free -= needed
                 taken[r.number] = needed
         if not batch:
-            batch, free = form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now, m)
+            batch, free = form(scheduler, partial, queue, decoding, max_seqs - n_late, kv_blocks, free, block, now, m)
             if batch:
                 partial, group = None, 0
                 n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
+        free, late, is_stuck, n_late = free + late, 0, n_late and not batch and not decoding, 0
+        if is_stuck:  # nothing was fixed ahead: the batch is formed of what is there now
+            seen = now
+            continue
         layers = range(0)
         if batch:
             size, longer = divmod(model.geometry.n_layers, n_groups)
@@ -144,15 +150,18 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
         row = {"start_s": now, "n_decode": len(decoding), "n_prefill": tokens, "n_waiting": len(queue)}
         row |= {"first_layer": layers.start, "last_layer": layers.stop}
         log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
+        seen = now if ahead else now + cost[0]
         now += cost[0]
         for r in decoding:
             free += r.blocks(block) + taken[r.number]
             kept = min(n_accepted(seed, r.number, r.emitted, survival), r.output - r.emitted - 1)
             r.emitted += 1 + kept
-            free -= r.blocks(block) if r.emitted < r.output else 0
+            free -= r.blocks(block)
+            late += r.blocks(block) if r.emitted == r.output else 0
             r.token_times += [now] * (1 + kept)
             r.waits.append(cost[0])
             r.gaps += [cost[0] / (1 + kept)] * (1 + kept)
+        n_late = sum(r.emitted == r.output for r in decoding)
         decoding = [r for r in decoding if r.emitted < r.output]
         group += bool(batch)
         if batch and group == n_groups:
@@ -169,8 +178,10 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 if r.emitted < r.output:
                     decoding.append(r)
                 else:
-                    free += r.blocks(block)
+                    late, n_late = late + r.blocks(block), n_late + 1
             batch = []
+        if not ahead:
+            free, late, n_late = free + late, 0, 0
     return everyone, log
 
 

@@ -76,9 +76,10 @@ def test_agrees_with_the_oracle(block: int) -> None:
             nodes = model.speculation.n_nodes if model.speculation else 0
             longest = max(-(-(prompt + output - 1 + nodes * (output > 1)) // block_tokens) for _, prompt, output, _ in rows)
             kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
-        made = serve(as_requests(rows), scheduler, cost, Limits(max_seqs, kv_blocks, block_tokens), record=True, seed=seed)
-        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed)
-        where = f"seed {seed}: {scheduler}, {max_seqs} sequences, {kv_blocks} blocks"
+        limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1)
+        made = serve(as_requests(rows), scheduler, cost, limits, record=True, seed=seed)
+        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead)
+        where = f"seed {seed}: {scheduler}, {limits}"
         for name, series in made.iterations.items():
             np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=f"{where}: {name}")
         assert made.n_restarts.tolist() == [r.restarts for r in slow], where
