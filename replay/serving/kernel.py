@@ -49,8 +49,11 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
     their KV and as far as there is room."""
     bucket, leaves_window, needs_block = queues
+    n_prompts, of = n_members, state[st.PARTIAL]
+    while of >= 0:
+        n_prompts, of = n_prompts + 1, requests[of, st.REQUEUED_NEXT]
     while state[st.REQUEUED] < 0 and state[st.HEAD] < arrived:
-        if state[st.N_DECODE] + state[st.ENDED] + n_members + (state[st.PARTIAL] >= 0) >= limits[0]:
+        if state[st.N_DECODE] + state[st.ENDED] + n_prompts >= limits[0]:
             break
         r = state[st.HEAD]
         needed = st.blocks_of(requests[r, st.PROMPT], limits[2])

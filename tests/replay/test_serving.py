@@ -19,7 +19,7 @@ from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import load_of, token_times
-from tokentape.replay.serving.run import Limits, ServingRun, serve, serve_disaggregated
+from tokentape.replay.serving.run import Limits, ServingRun, run_rule, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.warehouse import models
 
@@ -251,6 +251,16 @@ def test_each_replica_has_a_token_budget(n: int) -> None:
         budget = int(rng.integers(20, 200))
         its = serve(requests_of([[0, *row] for row in rows]), Chunked(budget), cost, record=True).iterations
         assert list(zip(its["n_prefill"].tolist(), its["n_decode"].tolist(), strict=True)) == on_replicas(rows, budget, n)
+
+
+def test_prompts_that_are_processed_anew_on_several_replicas_run_each() -> None:
+    """Of an engine that decodes: two lost their KV, and while both are in prefill one decodes beside them, of three that may run.
+    One more would have lost its own at once."""
+    replicas = dataclasses.replace(machine("h100x2"), data_parallel=2)
+    cost = iteration_costs(models.load("deepseek-v2-lite").geometry, replicas, FixedCoverage())
+    rows = [[0, 30, 30], [0, 20, 30], [0, 10, 30], [0, 10, 20], [0, 20, 25]]
+    run = run_rule(requests_of(rows), Disaggregated(8).decode_rule(27), cost, Limits(3, 100, 1))
+    assert run.n_restarts.tolist() == [0, 1, 1, 0, 0]
 
 
 def test_arrival_at_an_iterations_start_is_admitted_and_during_a_pass_waits() -> None:
