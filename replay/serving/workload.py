@@ -172,7 +172,7 @@ def client_arrivals(n: int, rate_per_s: float, cv: float = 1.0) -> Floats:
     """(n,) when vLLM's benchmark client sends: at once, then after gaps of numpy's legacy generator, which it seeds with 0 unless
     told otherwise, so that all runs at a rate have the same."""
     gaps = np.random.RandomState(0).gamma(1.0 / cv**2, cv**2 / rate_per_s, n)
-    return np.asarray(np.cumsum(gaps) - gaps, np.float64)
+    return np.append(0.0, np.cumsum(gaps[:-1]))
 
 
 def _refuse_rate(rate_per_s: float) -> None:

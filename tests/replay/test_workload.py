@@ -108,6 +108,7 @@ def test_it_sends_when_the_client_does(cv: float) -> None:
         now += legacy.gamma(shape=1 / cv**2, scale=1 / (1.3 / cv**2))
     np.testing.assert_allclose(client_arrivals(500, 1.3, cv), sends, rtol=1e-12)
     np.testing.assert_allclose(client_arrivals(500, 2.6, cv), client_arrivals(500, 1.3, cv) / 2, rtol=1e-12)
+    assert synthetic("arxiv", 1.3, 0, cv=10 * cv, of_client=True).arrival_s[0] == 0.0, "however small a burst's gaps are, they rise"
 
 
 def test_a_seed_draws_the_lengths_alone_and_text_has_as_many_tokens_as_the_tokenizer_makes() -> None:
