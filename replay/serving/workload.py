@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw.work import Floats, Ints
+from tokentape.replay.serving.memory import BLOCK_TOKENS
 
 RUN_S = 600.0  # of arrivals, as Layered Prefill runs
 PREFIX_TOKENS = 512  # of a prefix block, where a tape does not say
@@ -225,8 +226,8 @@ def from_table(rows: pl.DataFrame, origin: str) -> Requests:
 
 
 def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints, settings: Mapping[str, Any]) -> Ints:
-    """(n,) leading tokens of each prompt that an earlier request left in a KV cache of any size, at most all but one; requests in
-    order of arrival (Mooncake, FAST 2025).
+    """(n,) leading tokens of each prompt that an earlier request left in a KV cache of any number of blocks, which are kept whole
+    (BLOCK_TOKENS); at most all but one of the prompt. Requests in order of arrival (Mooncake, FAST 2025).
 
     prefix_blocks: an id per block of each prompt; equal ids mean equal prefixes. settings: of the tape, which say how many tokens
     a block has. A block counts as there as soon as its request has arrived, and takes none of the engine's own KV memory. Raises
@@ -239,6 +240,6 @@ def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints,
             given = f"{len(blocks)} prefix blocks of {size} tokens"
             raise ValueError(f"request {r}: {given} do not fit {n_tokens} prompt tokens")
         n_hits = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
-        found[r] = min(n_hits * size, n_tokens - 1)
+        found[r] = min(n_hits * size, n_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         kept.update(blocks)
     return found

@@ -95,7 +95,8 @@ def test_tables_become_requests_and_stamps_in_steps_are_spread() -> None:
 def test_prefix_cache() -> None:
     blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2]]
     lengths = np.array([1500, 1536, 10, 1536, 1024 + 1])
-    assert cached_tokens(blocks, lengths, {}).tolist() == [0, 1024, 0, 1535, 1024], "at least one token is left to process"
+    assert cached_tokens(blocks, lengths, {}).tolist() == [0, 1024, 0, 1520, 1024], "of its last block at least one token is left"
+    assert cached_tokens([[7]] * 2, np.array([12] * 2), {}).tolist() == [0, 0], "no block of the cache is full"
     refuses("request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens", cached_tokens, [[1, 2]], np.array([5]), {})
     assert cached_tokens([[0, 1], [0, 2]], np.array([20, 17]), {"prefix_block_tokens": 16}).tolist() == [0, 16]
 
@@ -108,7 +109,7 @@ def test_it_sends_when_the_client_does(cv: float) -> None:
         now += legacy.gamma(shape=1 / cv**2, scale=1 / (1.3 / cv**2))
     np.testing.assert_allclose(client_arrivals(500, 1.3, cv), sends, rtol=1e-12)
     np.testing.assert_allclose(client_arrivals(500, 2.6, cv), client_arrivals(500, 1.3, cv) / 2, rtol=1e-12)
-    assert synthetic("arxiv", 1.3, 0, cv=10 * cv, of_client=True).arrival_s[0] == 0.0, "however small a burst's gaps are, they rise"
+    assert synthetic("arxiv", 1.3, 0, cv=10 * cv, of_client=True).arrival_s[0] == 0.0, "however small the gaps are, they rise"
 
 
 def test_a_seed_draws_the_lengths_alone_and_text_has_as_many_tokens_as_the_tokenizer_makes() -> None:
