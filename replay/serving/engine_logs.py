@@ -173,8 +173,11 @@ def engine_of(path: Path) -> Engine:
     field that is missing, or that asks for what is not modelled."""
     meta = _json(path)
     kwargs: dict[str, Any] = {k: of for k, of in _field(meta, "engine_kwargs", path, dict).items() if of is not None}
+    version = str(meta.get("vllm_version") or "").removeprefix("v")
+    if not version and "async_scheduling" not in kwargs:
+        raise ValueError(f"{path}: field vllm_version is missing; without async_scheduling it tells if batches are fixed ahead")
     try:
-        version = release(str(meta.get("vllm_version") or "0.0").removeprefix("v"))
+        is_ahead = release(version) >= _ASYNC_FROM if version else False
     except ValueError as error:
         raise ValueError(f"{path}: vllm_{error}") from None
     told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
@@ -201,7 +204,7 @@ def engine_of(path: Path) -> Engine:
         data_parallel=told_or("data_parallel_size", 1),
         expert_parallel=told_or("enable_expert_parallel", False),
         expert_placement=told_or("expert_placement_strategy", "linear"),
-        schedules_ahead=told_or("async_scheduling", version >= _ASYNC_FROM),
+        schedules_ahead=told_or("async_scheduling", is_ahead),
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
         graph_tokens=0 if told_or("enforce_eager", False) else min(GRAPH_TOKENS, 2 * max_seqs),
