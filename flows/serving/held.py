@@ -1,5 +1,6 @@
 """Stages of real engines on a machine: each engine's costs are made once, and its stages run on them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -52,7 +53,11 @@ def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
 
 
 def that_run(stages: Sequence[Served], run: Run, label: str) -> list[Served]:
-    """The stages that can be run; notes of the other engines why they cannot. Raises ValueError where none can."""
+    """The stages that can be run; notes of the other engines why they cannot. Raises ValueError where none can, or two have one
+    name."""
+    (source, stage), n = Counter((served.source, served.stage) for served in stages).most_common(1)[0]
+    if n > 1:
+        raise ValueError(f"{n} of what was measured are called {source}, stage {stage}; give folders and experiments other names")
     able, reasons = list[Served](), dict[str, str]()
     with progress_bar(label) as show:
         for i, served in enumerate(stages):

@@ -150,14 +150,14 @@ def _of_log(folder: Path) -> Served:
         if not rows:
             raise ValueError("it holds no requests")
         prompt, output, queued, first, last = np.array(sorted(rows, key=lambda row: row[_OF_REQUEST.index("queued_ts")]), float).T
-        requests = Requests(queued - queued[0], prompt, output, origin=folder.name)
+        requests = Requests(queued - queued[0], prompt, output, origin=folder.resolve().name)
     except (OSError, OverflowError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
     bad = ~((queued <= first) & (first <= last))
     if bad.any():
         raise ValueError(f"{path}: request {int(np.argmax(bad))}: its first token is not between its queueing and its last")
     return Served(
-        source=folder.name,
+        source=requests.origin,
         stage=0,
         engine=engine,
         is_of_client=False,

@@ -254,7 +254,7 @@ def test_a_log_is_validated_fitted_to_simulated_and_imported(tokentape: Cli, tmp
     found = {}
     for options in (
         ("validate", "serving", str(tmp_path), *on),
-        ("calibrate", "serving", str(tmp_path), *on, "--out", "host.toml"),
+        ("calibrate", "serving", ".", *on, "--out", "host.toml"),
     ):
         told = json.loads(tokentape(*options).out)
         found[options[0]] = {(row["metric"], row["statistic"]): row["rel_err"] for row in told}
@@ -264,6 +264,7 @@ def test_a_log_is_validated_fitted_to_simulated_and_imported(tokentape: Cli, tmp
     assert abs(found["calibrate"]["tpot_s", "mean"]) < abs(found["validate"]["tpot_s", "mean"])
     again = json.loads(tokentape("validate", "serving", str(tmp_path), *on, "--host", "host.toml").out)
     assert all(row["is_fitted"] for row in again)
+    assert f"2 of what was measured are called {tmp_path.name}, stage 0" in tokentape("validate", "serving", ".", ".", *on).err
     assert {(row["metric"], row["statistic"]): row["rel_err"] for row in again} == pytest.approx(found["calibrate"], abs=1e-5)
     log = tokentape("import", "requests", str(tmp_path / "requests.jsonl")).out.strip()
     simulate = ("serving", "simulate", "--engine", str(tmp_path / "meta.json"), "--hardware", "h100", "--workload", log)
