@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from tokentape.policies.kernels import array, float64, int64, kernel, void
 
 _SHIFT = 40  # of a double's 52 bits of mantissa, 12 are kept
-_BASE = (1023 - 36) << 12  # 2^-36 s
-N_BINS = 48 << 12  # up to 2^12 s
+_BASE = (1023 - 30) << 12  # 2^-30 s
+N_BINS = 48 << 12  # up to 2^18 s
 
 # Entries of `sums`.
 GAP_SUM_S, GAP_SQUARES = range(2)
