@@ -262,7 +262,7 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
     )
     sizes = ("output_tokens", "system_prompts", "users_per_system_prompt", "system_prompt_tokens", "question_tokens")
     n_output, n_shared, n_users, n_system, n_question = (_field(load, name, path, int) for name in sizes)
-    name, n_prompts, length = str(experiment.get("id", "")), n_shared * n_users, n_system + n_question
+    name, n_prompts, length, n_met = str(experiment.get("id", "")), n_shared * n_users, n_system + n_question, 0
     for stage, of in enumerate(_field(load, "stages", path, list)):
         duration_s, rate = (_field(of, key, path, float) for key in ("duration_s", "requests_per_s"))
         if not (min(duration_s, rate, n_shared, n_users, n_output, length) > 0 and 0.5 < duration_s * rate < LONGEST):
@@ -271,8 +271,8 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
         n = round(duration_s * rate)
         gaps = np.random.default_rng((seed, stage)).exponential(size=n)
         cached = np.full(n, (length - 1) // 16 * 16)
-        if stage == 0:
-            cached[:n_prompts] = 0
+        cached[n_met:n_prompts] = 0  # every stage begins with the first
+        n_met = max(n_met, n)
         requests = Requests(
             np.cumsum(gaps) * duration_s / gaps.sum(), np.full(n, length), np.full(n, n_output), cached, f"{name}, {stage}"
         )

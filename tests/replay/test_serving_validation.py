@@ -153,6 +153,12 @@ def test_bad_experiments_are_named(tmp_path, rows, told, words):
     refuses(words, read, write_experiments(tmp_path, rows, **told))
 
 
+def test_prompts_that_no_stage_has_met_are_cold(tmp_path):
+    stages = {"stages": [{**STAGE, "requests_per_s": rate} for rate in (0.5, 1.0, 2.0)]}
+    folder = write_experiments(tmp_path, "1,0,ttft_mean,5", workload={**LOAD, "users_per_system_prompt": 3, **stages})
+    assert [of.requests.n_cached_tokens.tolist() for of in read(folder)] == [[0], [16, 0], [16, 16, 0, 16]]
+
+
 def test_columns_of_what_was_measured_go_by_their_names_and_what_is_there_is_fitted_to(tmp_path):
     stages = read(write_experiments(tmp_path, "ttft_mean,1,5,0", "metric,id,measured_ms,stage"))
     assert stages[0].measured == {("ttft_s", "mean"): 0.005}
