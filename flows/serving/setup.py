@@ -392,7 +392,4 @@ def _window(requests: Requests, n_windows: int, number: int) -> Requests:
         raise ValueError(f"windows {n_windows}: {requests.origin} has {len(requests)} requests; give from 1 to as many")
     edges = np.linspace(0, len(requests), n_windows + 1).astype(int)
     of = slice(edges[number % n_windows], edges[number % n_windows + 1])
-    names = ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens", "tape_request")
-    cut = {name: getattr(requests, name)[of] for name in names}
-    cut["arrival_s"] = cut["arrival_s"] - cut["arrival_s"][0]
-    return dataclasses.replace(requests, **cut)
+    return requests.taken(of, requests.arrival_s[of] - requests.arrival_s[of.start])

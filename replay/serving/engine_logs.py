@@ -55,13 +55,14 @@ _NOT_MODELLED = {
     "compilation_config": None,
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
-_ASYNC_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default
+_TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default, and replicas of a dense model step apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
-    from memory_frac; budget_tokens, max_seqs: of each replica; graph_tokens: of the largest CUDA graph, 0 for none."""
+    from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
+    graph_tokens: of the largest CUDA graph, 0 for none."""
 
     model: str
     max_seqs: int
@@ -73,6 +74,7 @@ class Engine:
     expert_parallel: bool = False
     expert_placement: str = "linear"
     schedules_ahead: bool = True
+    steps_apart: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
     graph_tokens: int = 0
@@ -177,7 +179,7 @@ def engine_of(path: Path) -> Engine:
     if not version and "async_scheduling" not in kwargs:
         raise ValueError(f"{path}: field vllm_version is missing; without async_scheduling it tells if batches are fixed ahead")
     try:
-        is_ahead = release(version) >= _ASYNC_FROM if version else False
+        is_todays = not version or release(version) >= _TODAYS_FROM
     except ValueError as error:
         raise ValueError(f"{path}: vllm_{error}") from None
     told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
@@ -204,7 +206,8 @@ def engine_of(path: Path) -> Engine:
         data_parallel=told_or("data_parallel_size", 1),
         expert_parallel=told_or("enable_expert_parallel", False),
         expert_placement=told_or("expert_placement_strategy", "linear"),
-        schedules_ahead=told_or("async_scheduling", is_ahead),
+        schedules_ahead=told_or("async_scheduling", is_todays),
+        steps_apart=is_todays,
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
         graph_tokens=0 if told_or("enforce_eager", False) else min(GRAPH_TOKENS, 2 * max_seqs),

@@ -22,7 +22,7 @@ from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 # Rows of `times` (4, n), seconds.
 STARTED, FIRST, FINISHED, LARGEST_GAP = range(4)
 # Entries of `counts` (N_COUNTS,).
-N_ITERATIONS, N_DECODED, N_PREFILLED, N_EMITTED, N_LOST, N_ACCEPTED, N_COUNTS = range(7)
+N_ITERATIONS, N_DECODED, N_PREFILLED, N_LOST, N_ACCEPTED, N_EMITTED, N_COUNTS = range(7)
 N_PARTS = len(it.PARTS)
 # Entries of `totals` (N_TOTALS,): the iterations' costs, the time they took, and the end of the run.
 BUSY_S, NOW = it.N_COST, it.N_COST + 1

@@ -101,15 +101,16 @@ def measure(
     if n_seeds < 1:
         raise ValueError(f"seeds {n_seeds} must be at least 1")
     ttft, tbt = (np.array(limits[i]) * (0.0 if level is None else (level.ttft_s, level.tbt_s)[i]) for i in range(2))
-    saturation_per_s, kv_blocks = of.saturation_per_s(), of.engine.limits.kv_blocks
+    saturation_per_s, limited = of.saturation_per_s(), of.engine.limits
     found, grids, loads = [], [], []
     for seed in range(n_seeds):
         one, run, load = of.measured(seed, level)
         if against:
             other, _, _ = against.measured(seed, level)
             one |= {f"{n}{CHANGE}": Metric(one[n].value / other[n].value - 1.0, "1", denominator="of before") for n in COMPARED}
-        if kv_blocks is not None:
-            one |= {"kv_blocks": Metric(float(kv_blocks), "1", denominator=f"of {BLOCK_TOKENS} tokens")}
+        if limited.kv_blocks is not None:
+            n_blocks = float(limited.kv_blocks * limited.n_engines)
+            one |= {"kv_blocks": Metric(n_blocks, "1", denominator=f"of {BLOCK_TOKENS} tokens")}
         if of.engine.cost.held_frac < 1.0:
             one |= {"experts_held_frac": Metric(of.engine.cost.held_frac, "1", denominator="of the routed experts")}
         if run is not None and saturation_per_s:

@@ -66,7 +66,7 @@ def load_of(run: ServingRun) -> Load | None:
         return None
     begins = np.maximum(arrival, np.append(arrival[0], started[:-1]))
     waited_s = float(np.maximum(started - begins, 0.0).sum())
-    n_waited = int((started > arrival).sum())
+    n_waited = int((run.started_s > arrival).sum())
     return Load(run.requests.rate_per_s, n_waited / waited_s if waited_s else float("inf"))
 
 

@@ -8,6 +8,7 @@ arrival. Deterministic: equal inputs give equal results.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tokentape.policies.kernels import zeros_of
 from tokentape.policies.serving import BatchRule, Disaggregated, Scheduler, Speculation
 from tokentape.replay.serving import kernel as k
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
-from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, J_OF_BYTES, J_OF_OPS, N_COST, N_PLACES, PARTS, IterationCosts
+from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, N_COST, N_PLACES, PARTS, IterationCosts
 from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, POSITION, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
@@ -31,20 +32,27 @@ if TYPE_CHECKING:
     from tokentape.replay.system.kv import KVSlots
 
 
+# Fields of a run, in the order of what the kernel fills: by request, of the cost, counts.
+_BY_REQUEST = ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")
+_OF_COST = ("expert_bytes", "j_of_bytes", "j_of_ops")
+_COUNTED = ("n_iterations", "n_decoded", "n_prefilled", "n_lost_tokens", "n_accepted")
+
+
 @dataclass(frozen=True)
 class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
     (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
-    does what one that ends held."""
+    does what one that ends held. n_engines: as many as these, each on its own, that take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
     schedules_ahead: bool = False
+    n_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("max_seqs", "kv_blocks", "block_tokens"):
+        for name in ("max_seqs", "kv_blocks", "block_tokens", "n_engines"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, found {value}")
@@ -54,11 +62,11 @@ class Limits:
 class ServingRun:
     """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
 
-    end_s: last finish; busy_s: time in iterations; seconds_of: by part of the iteration. expert_bytes: routed experts read,
-    whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram of pooled times between tokens;
-    n_decoded: decodes over all iterations; n_accepted: drafts accepted in them; n_lost_tokens: processed again after losing their
-    KV. iterations: series by name, where asked. ledger: (object, what) -> sum over the run, where the costs keep one: seconds,
-    joules, and seconds by resource.
+    end_s: last finish; busy_s: time in iterations, of several engines the mean; seconds_of: by part of the iteration.
+    expert_bytes: routed experts read, whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram
+    of pooled times between tokens, gap_sums: of them and their squares; n_decoded: decodes over all iterations; n_accepted:
+    drafts accepted in them; n_lost_tokens: processed again after losing their KV. iterations: series by name, where asked.
+    ledger: (object, what) -> sum over the run, where the costs keep one: seconds, joules, and seconds by resource.
     """
 
     requests: Requests
@@ -79,8 +87,7 @@ class ServingRun:
     n_prefilled: int
     n_lost_tokens: int
     n_accepted: int
-    gap_mean_s: float
-    gap_std_s: float
+    gap_sums: Floats
     gaps: Ints = field(repr=False)
     iterations: dict[str, NDArray[Any]] = field(repr=False)
     ledger: dict[tuple[str, str], float] = field(repr=False)
@@ -99,6 +106,15 @@ class ServingRun:
     def wall_s(self) -> float:
         """From the first arrival to the last token."""
         return self.end_s - float(self.requests.arrival_s[0])
+
+    @property
+    def gap_mean_s(self) -> float:
+        """Of all times between tokens, pooled; NaN where there are none."""
+        return float(self.gap_sums[GAP_SUM_S] / (self.gaps.sum() or np.nan))
+
+    @property
+    def gap_std_s(self) -> float:
+        return float(np.sqrt(np.maximum(self.gap_sums[GAP_SQUARES] / (self.gaps.sum() or np.nan) - self.gap_mean_s**2, 0.0)))
 
     def gap_percentiles_s(self, q: ArrayLike) -> Floats:
         """Percentiles (0 to 100, any shape) of all times between tokens, pooled; within 0.025 %."""
@@ -126,7 +142,11 @@ def serve(
     that a tape recorded for these requests, where the costs are of events (replay/system/experts.py).
     Raises ValueError naming the request whose KV can never fit, and a scheduler that does not fit the model.
     """
-    return run_rule(requests, scheduler.rule(cost.geometry.n_layers), cost, limits or Limits(), record, seed, slots)
+    rule, limits = scheduler.rule(cost.geometry.n_layers), limits or Limits()
+    if limits.n_engines == 1:
+        return run_rule(requests, rule, cost, limits, record, seed, slots)
+    turns = [np.arange(i, len(requests), limits.n_engines) for i in range(min(limits.n_engines, len(requests)))]
+    return _side_by_side(requests, turns, [run_rule(requests.taken(of), rule, cost, limits, seed=seed) for of in turns], limits)
 
 
 def run_rule(
@@ -182,43 +202,36 @@ def run_rule(
         *of_slots,
     )
     cost.profile.refuse_no_time(float(totals[k.BUSY_S]))
-    n_gaps = int(histogram.sum())
-    mean_s = sums[GAP_SUM_S] / n_gaps if n_gaps else float("nan")
-    variance = max(sums[GAP_SQUARES] / n_gaps - mean_s**2, 0.0) if n_gaps else float("nan")
     handed_over = n if rule.starts_decoding else 0
     to_process = int((requests.n_prompt_tokens - requests.n_cached_tokens).sum()) * (not handed_over)
     assert counts[k.N_PREFILLED] == to_process + counts[k.N_LOST], "a prompt token was lost or processed twice"
     assert counts[k.N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
+    by_name: dict[str, Any] = dict(zip(_BY_REQUEST, (*times, columns[:, N_RESTARTS].copy()), strict=True))
+    by_name |= dict(zip(_OF_COST, totals[EXPERT_BYTES:N_COST].tolist(), strict=True))
+    by_name |= dict(zip(_COUNTED, counts[: k.N_EMITTED].tolist(), strict=True))
+    series = zip((*k.RECORD_TIMES, *k.RECORD_COUNTS), (*recorded.T, *recorded_n.T), strict=True)
     return ServingRun(
         requests=requests,
         cost=cost,
-        started_s=times[k.STARTED],
-        first_token_s=times[k.FIRST],
-        finish_s=times[k.FINISHED],
-        largest_gap_s=times[k.LARGEST_GAP],
-        n_restarts=columns[:, N_RESTARTS].copy(),
+        **by_name,
         end_s=float(totals[k.NOW]),
         busy_s=float(totals[k.BUSY_S]),
         seconds_of=dict(zip(PARTS, totals[: len(PARTS)].tolist(), strict=True)),
-        expert_bytes=float(totals[EXPERT_BYTES]),
-        j_of_bytes=float(totals[J_OF_BYTES]),
-        j_of_ops=float(totals[J_OF_OPS]),
-        n_iterations=int(counts[k.N_ITERATIONS]),
-        n_decoded=int(counts[k.N_DECODED]),
-        n_prefilled=int(counts[k.N_PREFILLED]),
-        n_lost_tokens=int(counts[k.N_LOST]),
-        n_accepted=int(counts[k.N_ACCEPTED]),
-        gap_mean_s=mean_s,
-        gap_std_s=float(np.sqrt(variance)),
+        gap_sums=sums,
         gaps=histogram,
-        iterations={
-            **dict(zip(k.RECORD_TIMES, recorded.T, strict=True)),
-            **dict(zip(k.RECORD_COUNTS, recorded_n.T, strict=True)),
-        }
-        if record
-        else {},
+        iterations=dict(series) if record else {},
         ledger=dict(zip(cost.ledger, table[COST, N_COST : N_COST + len(cost.ledger)].tolist(), strict=True)),
     )
+
+
+def _side_by_side(requests: Requests, turns: Sequence[Ints], runs: Sequence[ServingRun], limits: Limits) -> ServingRun:
+    """Runs of engines as one, without iterations. turns: the requests of each."""
+    summed, back = (*_OF_COST, *_COUNTED, "gaps", "gap_sums"), np.argsort(np.concatenate(turns))
+    of_all: dict[str, Any] = {name: sum(getattr(run, name) for run in runs) for name in summed}
+    of_all |= {name: np.concatenate([getattr(run, name) for run in runs])[back] for name in _BY_REQUEST}
+    of_all["busy_s"] = sum(run.busy_s for run in runs) / limits.n_engines
+    of_all["seconds_of"] = {part: sum(run.seconds_of[part] for run in runs) / limits.n_engines for part in PARTS}
+    return replace(runs[0], requests=requests, end_s=max(run.end_s for run in runs), **of_all)
 
 
 def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:

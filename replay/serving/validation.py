@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import by_model, calibrate
+from tokentape.hw.clock import background_w
 from tokentape.hw.fit_files import FitFiles
 from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.hw.work import Floats
@@ -89,7 +90,9 @@ def on_engine(
             f"the engine runs on {engine.n_devices} devices (tensor x data parallel), {machine.name} has {machine.n_devices}; "
             f"give a machine of {engine.n_devices} with --hardware"
         )
-    shared = replace(machine, data_parallel=engine.data_parallel, expert_parallel=engine.expert_parallel)
+    n_apart = engine.data_parallel if engine.steps_apart and not geometry.moe_layers else 1
+    n_devices, n_replicas = engine.n_devices // n_apart, engine.data_parallel // n_apart
+    shared = replace(machine, n_devices=n_devices, data_parallel=n_replicas, expert_parallel=engine.expert_parallel)
     shared = with_values(shared, {"host.step_s": step_s}) if step_s else shared
     tables = (
         by_model.find(fits, engine.model, engine.tensor_parallel, machine.measured_as, engine.weight_format) if fits else None
@@ -109,14 +112,15 @@ def on_engine(
         end=end,
         ranks=ranks,
     )
-    blocks, n_seqs = engine.kv_blocks, engine.max_seqs * engine.data_parallel
+    blocks, n_seqs = engine.kv_blocks and engine.kv_blocks // n_apart, engine.max_seqs * n_replicas
     if blocks is None:
         rule = scheduler_of(engine).rule(geometry.n_layers)
         held = footprint(
             engine.model, geometry, shared, engine.weight_format, rule, n_seqs, formats=formats, kv_format=engine.kv_format
         )
         blocks = held.kv_blocks(engine.memory_frac)
-    return cost, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead)
+    of_all = replace(cost, background_w=float(sum(background_w(machine, cost.profile, end).values())))
+    return of_all, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead, n_engines=n_apart)
 
 
 def scheduler_of(engine: Engine) -> Chunked:

@@ -83,6 +83,12 @@ class Requests:
             raise ValueError(f"rate factor {rate_factor} must be above 0 and finite")
         return replace(self, arrival_s=self.arrival_s / rate_factor)
 
+    def taken(self, rows: Any, arrival_s: Floats | None = None) -> Requests:
+        """Those of these rows (a slice, or indices), when they arrive or at other times."""
+        names = ("n_prompt_tokens", "n_output_tokens", "n_cached_tokens", *(["tape_request"] if len(self.tape_request) else []))
+        given = {name: getattr(self, name)[rows] for name in names}
+        return replace(self, arrival_s=self.arrival_s[rows] if arrival_s is None else arrival_s, **given)
+
     def at_once(self) -> Requests:
         """The same requests, all there at 0: offline throughput."""
         return replace(self, arrival_s=np.zeros(len(self)))
@@ -188,16 +194,9 @@ def resampled(requests: Requests, n: int | None, rate_per_s: float, seed: int, c
     n = max(1, int(RUN_S * rate_per_s + 1e-9)) if n is None else n
     rng = np.random.default_rng(seed)
     arrival = arrivals(n, rate_per_s, rng, cv)
-    rows = rng.integers(0, len(requests), n)
-    tape = requests.tape_request[rows] if len(requests.tape_request) else rows
-    return Requests(
-        arrival,
-        requests.n_prompt_tokens[rows],
-        requests.n_output_tokens[rows],
-        requests.n_cached_tokens[rows],
-        f"resampled from {requests.origin}",
-        tape,
-    )
+    of_tape = requests.tape_request if len(requests.tape_request) else np.arange(len(requests))
+    named = replace(requests, origin=f"resampled from {requests.origin}", tape_request=of_tape)
+    return named.taken(rng.integers(0, len(requests), n), arrival)
 
 
 def spread_ties(requests: Requests) -> Requests:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from refusing import refuses
 
-from tokentape.flows.serving.held import runs_on
+from tokentape.flows.serving.held import costs_of, runs_on
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -49,6 +49,24 @@ def test_a_request_waits_for_the_batches_that_are_fixed(ahead, waits):
     idle = Requests(np.array([0.0, 1e3]), np.array([64, 64]), np.array([4, 2]))  # to an idle engine it comes at once
     run = serve(idle, Chunked(512), cost, Limits(4, schedules_ahead=ahead))
     assert run.started_s[1] == 1e3
+
+
+def test_replicas_of_a_dense_model_are_engines_that_take_requests_in_turn(tmp_path):
+    """From 0.14 on; before, and with experts, they step together."""
+    requests = Requests(np.arange(9) / 100, 50 * np.arange(1, 10), np.full(9, 20))
+
+    def served(n, version="0.19.0", of=slice(None)):
+        meta = told(data_parallel_size=n) | {"vllm_version": version}
+        made = costs_of(engine_of(write_log(tmp_path, meta) / "meta.json"), "h100", None, None)
+        return serve(requests.taken(of), Chunked(512), *made)
+
+    apart, together, alone = served(2), served(2, "0.13.0"), [served(1, of=slice(i, None, 2)) for i in range(2)]
+    for i in range(2):
+        assert apart.finish_s[i::2].tolist() == alone[i].finish_s.tolist()
+    assert apart.gap_mean_s == pytest.approx((alone[0].gap_mean_s * 5 + alone[1].gap_mean_s * 4) / 9)
+    assert apart.gap_mean_s < 0.95 * together.gap_mean_s
+    assert [run.joules_of["static"] / run.wall_s for run in (apart, together)] == pytest.approx([240.0, 240.0])
+    assert apart.busy_s == pytest.approx(sum(run.busy_s for run in alone) / 2) == pytest.approx(sum(apart.seconds_of.values()))
 
 
 def test_a_log_is_read_in_order_and_one_token_has_no_time_per_token(tmp_path):
