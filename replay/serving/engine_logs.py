@@ -194,7 +194,7 @@ def engine_of(path: Path) -> Engine:
     if kv_dtype not in _KV_FORMATS:
         raise ValueError(f"{path}: kv_cache_dtype {kv_dtype} is not modelled; {', '.join(_KV_FORMATS)} are")
     # Told to each replica; what vLLM says that it has is the sum of them.
-    of_all = meta.get("num_gpu_blocks") and _field(meta, "num_gpu_blocks", path, int)
+    of_all = None if meta.get("num_gpu_blocks") is None else _field(meta, "num_gpu_blocks", path, int)
     n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or of_all
     return Engine(
         model=model,
@@ -258,7 +258,7 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
         model=_field(experiment, "model", path, str),
         max_seqs=max_seqs,
         budget_tokens=_field(experiment, "max_num_batched_tokens", path, int),
-        kv_blocks=experiment.get("kv_blocks_of_16_tokens") and _field(experiment, "kv_blocks_of_16_tokens", path, int),
+        kv_blocks=_field(experiment, "kv_blocks_of_16_tokens", path, int) if "kv_blocks_of_16_tokens" in experiment else None,
         **{name: _field(experiment, name, path, type(default)) for name, default in of_one.items()},
         weight_format=_weights(precision, "auto", "", path),
         graph_tokens=min(GRAPH_TOKENS, 2 * max_seqs),
@@ -289,6 +289,7 @@ def _field(table: Any, name: str, path: Path | str, kind: type) -> Any:
     value = table.get(name) if isinstance(table, dict) else None
     if value is None:
         raise ValueError(f"{path}: field {name} is missing")
-    if not isinstance(value, (int, float) if kind is float else kind) or isinstance(value, bool) != (kind is bool):
-        raise ValueError(f"{path}: field {name} is {value!r}, no {kind.__name__}")
+    is_one = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
+    if not is_one or (kind is int and not 0 <= value < 2**31):
+        raise ValueError(f"{path}: field {name} is {value!r}, no {kind.__name__}{' of 0 to 2^31' * (kind is int)}")
     return value

@@ -55,7 +55,7 @@ class Requests:
         )
         for name in ("n_prompt_tokens", "n_output_tokens"):
             length = getattr(self, name)
-            self._refuse(~np.isfinite(length) | (length % 1 != 0), name, "it must be a whole number")
+            self._refuse(~np.isfinite(length) | (np.floor(length) != length), name, "it must be a whole number")
             self._refuse(length > LONGEST, name, f"no model takes more than {LONGEST} tokens; is it the right column?")
             object.__setattr__(self, name, np.asarray(length, np.int64))
         self._refuse(self.n_prompt_tokens < 1, "n_prompt_tokens", "a prompt has at least 1 token")

@@ -123,6 +123,8 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
         (META, ({"input_toks": 3},), r"requests.jsonl: line 1: field output_toks is missing"),
         ([], (ROW,), r"meta.json: field engine_kwargs is missing"),
         ({**META, "num_gpu_blocks": "3000"}, (ROW,), r"meta.json: field num_gpu_blocks is '3000', no int"),
+        ({**META, "num_gpu_blocks": ""}, (ROW,), r"meta.json: field num_gpu_blocks is '', no int of 0 to 2\^31"),
+        (told(max_num_batched_tokens=2**63), (ROW,), r"meta.json: field max_num_batched_tokens is 9223372036854775808, no int"),
         (told(kv_cache_dtype="nvfp4"), (ROW,), r"meta.json: kv_cache_dtype nvfp4 is not modelled; auto, .*"),
         (told(enforce_eager="no"), (ROW,), r"meta.json: field enforce_eager is 'no', no bool"),
         (META, (ROW, {**ROW, "input_toks": True}), r"requests.jsonl: line 2: field input_toks is True, no float"),

@@ -55,6 +55,11 @@ def test_arrivals_have_their_rate_and_variation(cv: float) -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.03)
 
 
+def test_a_length_without_end_is_refused_with_no_warning() -> None:
+    with np.errstate(all="raise"):
+        refuses("n_prompt_tokens is inf; it must be a whole number", Requests, np.zeros(1), np.array([np.inf]), np.ones(1))
+
+
 def test_runs_are_ten_minutes_scaled_or_all_at_once() -> None:
     a, b = synthetic("arxiv", 1.3, 7), synthetic("arxiv", 1.3, 7)
     assert len(a) == 780
