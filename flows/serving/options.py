@@ -23,7 +23,7 @@ def _of(kind: Any, help: str, default: Any = None, *names: str, **more: Any) -> 
 
 # Of both commands and of one, in the order of their help: what it is and its default, by parameter.
 OPTIONS: dict[str, tuple[Any, Any]] = {
-    "scheduler": _of(str, "static, orca, chunked, layered or disaggregated.", "layered"),
+    "scheduler": _of(str, "static, orca, chunked, layered; disaggregated: two engines, each on such a machine.", "layered"),
     "rate": _of(float | None, "Requests per second."),
     "param": _of(
         list[str] | None,
