@@ -42,17 +42,15 @@ _NOT_MODELLED = {
     "pipeline_parallel_size": 1,
     "enable_chunked_prefill": True,
     "scheduling_policy": "fcfs",
-    "speculative_config": None,
     "enable_eplb": False,
     "enable_dbo": False,
     "decode_context_parallel_size": 1,
     "prefill_context_parallel_size": 1,
     "long_prefill_token_threshold": 0,
     "max_num_partial_prefills": 1,
-    "kv_transfer_config": None,
     "cpu_offload_gb": 0,
-    "kv_cache_memory_bytes": None,
-    "compilation_config": None,
+    **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes")),
+    **dict.fromkeys(("compilation_config", "cudagraph_capture_sizes", "cuda_graph_sizes")),
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default, and replicas of a dense model step apart
@@ -196,6 +194,7 @@ def engine_of(path: Path) -> Engine:
     # Told to each replica; what vLLM says that it has is the sum of them.
     of_all = None if meta.get("num_gpu_blocks") is None else _field(meta, "num_gpu_blocks", path, int)
     n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or of_all
+    largest = told_or("max_cudagraph_capture_size", min(GRAPH_TOKENS, 2 * max_seqs))
     return Engine(
         model=model,
         max_seqs=max_seqs,
@@ -210,7 +209,7 @@ def engine_of(path: Path) -> Engine:
         steps_apart=is_todays,
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
-        graph_tokens=0 if told_or("enforce_eager", False) else min(GRAPH_TOKENS, 2 * max_seqs),
+        graph_tokens=0 if told_or("enforce_eager", False) else largest,
     )
 
 

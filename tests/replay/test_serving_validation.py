@@ -291,6 +291,7 @@ def test_the_hosts_constants_are_found_again():
         ({"vllm_version": "0.12.1"}, {"gpu_memory_utilization": 0.8}, {"schedules_ahead": False, "memory_frac": 0.8}),
         ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
         ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
+        ({}, {"max_cudagraph_capture_size": 8}, {"graph_tokens": 8}),
         ({"vllm_version": None}, {"async_scheduling": True}, {"schedules_ahead": True}),
         ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "graph_tokens": 16}),
         ({"num_gpu_blocks": 100}, {"data_parallel_size": 2}, {"kv_blocks": 100}),
@@ -304,7 +305,7 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("enable_dbo", True, False)]
+    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("cuda_graph_sizes", 8, None)]
 )
 def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
