@@ -146,16 +146,17 @@ def _of_log(folder: Path) -> Served:
                 row = json.loads(line)
             except ValueError as error:
                 raise ValueError(f"line {n} is not JSON ({error}); was it cut off?") from None
-            rows.append([_field(row, name, f"line {n}", float) for name in _OF_REQUEST])
+            rows.append([*(_field(row, name, f"line {n}", float) for name in _OF_REQUEST), n])
         if not rows:
             raise ValueError("it holds no requests")
-        prompt, output, queued, first, last = np.array(sorted(rows, key=lambda row: row[_OF_REQUEST.index("queued_ts")]), float).T
+        rows.sort(key=lambda row: row[_OF_REQUEST.index("queued_ts")])
+        prompt, output, queued, first, last, lines = np.array(rows, float).T
         requests = Requests(queued - queued[0], prompt, output, origin=folder.resolve().name)
     except (OSError, OverflowError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-    bad = ~((queued <= first) & (first <= last))
+    bad = ~((queued <= first) & (first <= last) & (last < np.inf))
     if bad.any():
-        raise ValueError(f"{path}: request {int(np.argmax(bad))}: its first token is not between its queueing and its last")
+        raise ValueError(f"{path}: line {lines[np.argmax(bad)]:.0f}: its first token is not between its queueing and its last")
     return Served(
         source=requests.origin,
         stage=0,

@@ -118,7 +118,7 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
         ({**META, "vllm_version": None}, (ROW,), r"meta.json: field vllm_version is missing; without async"),
         (told(quantization="gguf"), (ROW,), r"meta.json: quantization 'gguf' and dtype auto of .* are not modelled"),
         ({**META, "model": "x/Y-GPTQ-Int8"}, (ROW,), r"meta.json: quantization '' .* of x/Y-GPTQ-Int8 are not modelled"),
-        (META, ({**ROW, "first_token_ts": 9.0},), r"requests.jsonl: request 0: its first token"),
+        (META, (ROW, {**ROW, "queued_ts": 9.0, "first_token_ts": 8.0}), r"requests.jsonl: line 2: its first token"),
         (META, ({**ROW, "output_toks": 0},), r"requests.jsonl: request 0: n_output_tokens is 0"),
         (META, ({"input_toks": 3},), r"requests.jsonl: line 1: field output_toks is missing"),
         ([], (ROW,), r"meta.json: field engine_kwargs is missing"),
