@@ -1,4 +1,4 @@
-"""How the SliceMoE page names and draws configurations: replays as people say them, and the words beside a chart."""
+"""How the SliceMoE page names and draws configurations, and the words beside a chart."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import polars as pl
 from polars import selectors
 
-from tokentape.dashboards import claims, theme
-from tokentape.dashboards.engine import Ask, known, turn_of
+from tokentape.dashboards import theme
+from tokentape.dashboards.engine import known, turn_of
 
 STUDY = "Run: tokentape study slicemoe, then tokentape load and tokentape site."
 SEEDS = "Bands: least to most of the seeds."
@@ -62,68 +62,10 @@ def looks(found: Iterable[str]) -> dict[str, Any]:
     return {"names": names, **{key: [look[n] for look in each] for n, key in enumerate(("colours", "shapes", "dashes"))}}
 
 
-def gains(found: pl.DataFrame, paper: pl.DataFrame) -> pl.DataFrame:
-    """Gains with the paper's largest beside them, the model's name as the paper has it, and one line for what moves one load.
-
-    A captured model without a published number is left out: its caches are of another size.
-    """
-    wanted = found.filter(~pl.col("is_captured") | pl.col("model").is_in(paper["model"].implode())).drop("is_captured")
-    said = merged(wanted).join(paper, on=["model", "metric"], how="left", maintain_order="left")
-    named = said.with_columns(pl.col("name").max().over("model").fill_null(pl.col("model")))
-    return rounded(named.with_columns(metric_name=pl.col("metric").replace(METRICS)))
-
-
-def merged(found: pl.DataFrame) -> pl.DataFrame:
-    """Series by name, in drawing order; AMAT together with low-bit where the two agree everywhere."""
-    named = configured(found, "series")
-    low, amat = (named.filter(pl.col("series") == name) for name in ("low-bit", "AMAT"))
-    pairs = low.join(amat, on=["model", "cache", "pair", "metric"])
-    agree = (pl.col("gain") / pl.col("gain_right") - 1).abs() <= SAME_FRAC
-    if amat.is_empty() or pairs.height != amat.height or not pairs.select(agree.all()).item():
-        return named
-    return named.filter(pl.col("series") != "AMAT").with_columns(pl.col("series").replace({"low-bit": BOTH}))
-
-
 def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFrame:
     """Configurations by name, in drawing order."""
     named = found.with_columns(pl.col(column).replace(CONFIGURATIONS))
     return named.sort(turn_of(column, LOOKS), maintain_order=True)
-
-
-def names(ask: Ask) -> dict[str, str]:
-    """Model -> as the paper has it."""
-    return dict(ask("paper_gains").select("model", "name").unique().iter_rows())
-
-
-def swept(ask: Ask) -> pl.DataFrame:
-    """Points of sweeps: drawn models first, wide pairs first, configurations in drawing order."""
-    placed = configured(ask("sweeps")).sort(
-        "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
-    )
-    return rounded(placed.drop("is_captured", "gb"))
-
-
-def flash(ask: Ask) -> pl.DataFrame:
-    """Shares of Flash, a panel for each model, cache and pair."""
-    found, name = configured(ask("flash")), pl.col("model").replace(ask.made(names))
-    return rounded(found.with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair")))
-
-
-def warmups(ask: Ask) -> pl.DataFrame:
-    """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
-    found, stated = rounded(ask("warmups")), claims.rows(ask.connection, "slicemoe")
-    stated = stated.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
-    metrics = {"energy gain": "energy", "speed-up": "latency"}
-    paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}
-    said = pl.col("metric").replace_strict(paper, default=None, return_dtype=pl.Float64)
-    name = pl.col("model").replace(ask.made(names))
-    return found.with_columns(
-        pl.col("warmup").replace(WARMUPS),
-        pl.col("steps").cast(pl.String),
-        paper=pl.when(pl.col("steps") == EARLY_STEPS).then(said),
-        name=name,
-        panel=pl.format("{}: {}", name, "metric"),
-    )
 
 
 def rounded(found: pl.DataFrame) -> pl.DataFrame:

@@ -1,12 +1,13 @@
-"""Rows of the SliceMoE page that were measured inside a model, as people say them."""
+"""What the SliceMoE page's figures are drawn from of what was measured inside a model, as people say it."""
 
 import json
 
 import polars as pl
 
-from tokentape.dashboards.engine import Ask, turn_of
-from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, rounded
-from tokentape.dashboards.units import percent, quantity, significant
+from tokentape.dashboards import theme
+from tokentape.dashboards.engine import Ask, Drawn, Nothing, some, turn_of
+from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks, rounded
+from tokentape.dashboards.units import highest, percent, quantity, significant
 
 SCHEMES = {
     "base_asym": "asymmetric,|at the low width",
@@ -29,6 +30,7 @@ QUANTITIES = {
     "step_s": "time per token",
     "step_j": "energy per token",
 }
+_TAU = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
 
 
 def measured(ask: Ask) -> pl.DataFrame:
@@ -37,7 +39,6 @@ def measured(ask: Ask) -> pl.DataFrame:
     is_drawn: the panel has budgets, or none of its setup has.
     """
     found = ask("quality")
-    tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
     budget = (
         pl.when(pl.col("target").is_null())
         .then(pl.col("budget"))
@@ -47,7 +48,7 @@ def measured(ask: Ask) -> pl.DataFrame:
     shown = {"level": "value", "least": "low", "most": "high"}  # on one axis: perplexity, or exact match in per cent
     at = ["" if cache is None else f", {100 * cache:g} % cached" for cache in found["cache"]]
     named = configured(found.with_columns(panel=pl.col("pair") + pl.Series(at, dtype=pl.String))).with_columns(
-        pl.concat_str("configuration", tau), budget_words=budget, **{name: pl.col(of) * scale for name, of in shown.items()}
+        pl.concat_str("configuration", _TAU), budget_words=budget, **{name: pl.col(of) * scale for name, of in shown.items()}
     )
     has_budget = pl.col("target").is_not_null().any()
     setups = _with_setup(named, ("model", "dataset", "rest")).with_columns(
@@ -56,9 +57,25 @@ def measured(ask: Ask) -> pl.DataFrame:
     return _largest(setups, ask.size).drop("rest", "tau")
 
 
-def sparing(live: pl.DataFrame) -> pl.DataFrame:
+def budgets(ask: Ask) -> Drawn:
+    """The other half of Fig. 2: quality and misses at the budgets whose energy `flash` shows."""
+    return _live(ask, (pl.col("budget") == "hard") & pl.col("target").is_not_null())
+
+
+def live(ask: Ask) -> Drawn:
+    return _live(ask, pl.col("is_drawn"))
+
+
+def _live(ask: Ask, is_told: pl.Expr) -> Drawn:
+    found = ask.made(measured)
+    held = some(found.filter(is_told))
+    own = {**looks(held["configuration"]), "panels": held["panel"].unique().sort().to_list()}
+    return Drawn({"live": found}, facts=own, said=held)
+
+
+def sparing(ask: Ask) -> pl.DataFrame:
     """DBSC beside the high-bit cache where neither has a budget: how much worse, at which misses; fewest misses first."""
-    free = live.filter((pl.col("budget") == "none") & pl.col("worse").is_not_null())
+    free = ask.made(measured).filter((pl.col("budget") == "none") & pl.col("worse").is_not_null())
     high = free.filter(pl.col("configuration") == "high-bit").select("setup", "panel", miss_high_bit="miss")
     pairs = (
         free.filter(pl.col("configuration") == "DBSC")
@@ -75,19 +92,34 @@ def sparing(live: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def schemes(found: pl.DataFrame) -> pl.DataFrame:
-    """Schemes by name, the study's order first; the model with most rows. Rows that diverged altogether have no mark."""
-    order = turn_of("scheme", SCHEMES)
-    kept = found.with_columns(n_rows=pl.len().over("model", "dataset")).sort(
-        "n_rows", "model", "dataset", descending=[True, False, False]
+def schemes(ask: Ask) -> Drawn:
+    """The paper's Table 1: schemes by name, the study's order first; the model with most rows. Rows that diverged altogether have
+    no mark."""
+    kept = (
+        ask("schemes")
+        .with_columns(n_rows=pl.len().over("model", "dataset"))
+        .sort("n_rows", "model", "dataset", descending=[True, False, False])
     )
     first = kept.select("model", "dataset").head(1)
     of_first = kept.join(first, on=["model", "dataset"], how="semi", maintain_order="left").drop("n_rows")
     words = ["" if row["value"] is None else _of_scheme(row["pair"], row["value"]) for row in of_first.to_dicts()]
     named = of_first.with_columns(
-        pl.Series("words", words, pl.String), order=order, code="scheme", scheme=pl.col("scheme").replace(SCHEMES)
+        pl.Series("words", words, pl.String),
+        order=turn_of("scheme", SCHEMES),
+        code="scheme",
+        scheme=pl.col("scheme").replace(SCHEMES),
     )
-    return rounded(named.sort("order", "scheme", "pair"))
+    found = rounded(named.sort("order", "scheme", "pair"))
+    pairs = found.filter(pl.col("pair") != "")["pair"].unique().sort().to_list()
+    if not pairs:
+        raise Nothing
+    shapes = ("circle", "square", "diamond", "triangle-up", *theme.SPARE_SHAPES)
+    own = {
+        "where": f" ({found['model'][0]}, {found['dataset'][0]})",
+        "pairs": pairs,
+        "shapes": [shapes[n % len(shapes)] for n in range(len(pairs))],
+    }
+    return Drawn({"schemes": found}, facts=own | {"paper": ask("paper_schemes")})
 
 
 def _of_scheme(pair: str, value: float) -> str:
@@ -95,27 +127,34 @@ def _of_scheme(pair: str, value: float) -> str:
     return said if pair else f"- - - as loaded: {said}"
 
 
-def proxies(found: pl.DataFrame) -> pl.DataFrame:
-    """Points of the model, text and pairs that most were measured of, by configuration."""
-    tau = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
-    named = configured(found).with_columns(pl.concat_str("configuration", tau), proxy_name=pl.col("proxy").replace(PROXIES))
-    return rounded(_largest(_with_setup(named.with_columns(rest=pl.lit("{}")), ("model", "dataset", "rest")), 1).drop("rest"))
+def proxies(ask: Ask) -> Drawn:
+    """What replay sees of quality beside what the model lost: points of the model, text and pairs that most were measured of, by
+    configuration."""
+    words = {"proxy_name": pl.col("proxy").replace(PROXIES), "rest": pl.lit("{}")}
+    named = configured(ask("proxies")).with_columns(pl.concat_str("configuration", _TAU), **words)
+    found = some(rounded(_largest(_with_setup(named, ("model", "dataset", "rest")), 1).drop("rest")))
+    return Drawn({"proxies": found}, facts=looks(found["configuration"]))
 
 
-def fidelity(found: pl.DataFrame, size: int) -> pl.DataFrame:
+def fidelity(ask: Ask) -> Drawn:
+    """The axis ends at the largest error of a seed; the scale goes on, for the words."""
+    compared = ask("fidelity")
     said = [
         ", ".join(
             quantity(value, row["unit"]) if row["unit"] != "1" else percent(value) for value in (row["opened"], row["closed"])
         )
-        for row in found.to_dicts()
+        for row in compared.to_dicts()
     ]
-    named = found.with_columns(
+    named = compared.with_columns(
         pl.Series("words", said, pl.String),
         quantity=pl.col("metric").replace(QUANTITIES),
         order=turn_of("metric", QUANTITIES),
     )
     told = ("model", "dataset", "rest") + (("hardware",) if named["hardware"].n_unique() > 1 else ())
-    return _largest(_with_setup(named, told), size).drop("rest")
+    found = some(_largest(_with_setup(named, told), ask.size).drop("rest"))
+    longest = max(highest(found["low"].abs()), highest(found["high"].abs())) or 0.01
+    own = {"domain": [-longest, 3.2 * longest], "ticks": [share * longest for share in (-1, -0.5, 0, 0.5, 1)]}
+    return Drawn({"fidelity": found}, facts=own)
 
 
 def _with_setup(found: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFrame:
