@@ -15,7 +15,7 @@ Patarasuk and Yuan, 2009, doi 10.1016/j.jpdc.2008.09.002. Not covered: several n
 reductions, NCCL's choice of protocols.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,14 +35,7 @@ _OWN_BYTES = 8 * 2**20
 _ONE_STAGE_BYTES = 2**21  # divided by the GPUs
 
 
-class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds."""
-
-    launch_s: Floats
-    memory_s: Floats
-
-
-def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
+def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> tuple[Floats, ...]:
     launch_s, hop_s, link_frac, nccl_launch_s, nccl_hop_s, nccl_link_frac = constants
     n_bytes, ring = 2.0 * values, 2.0 * (n - 1.0) / n
     is_whole = (n == 2) | (n_bytes < _ONE_STAGE_BYTES / n)
@@ -52,12 +45,12 @@ def _reduce_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_b
     ring_s = n_bytes * ring / (nccl_link_frac * link_bytes_per_s)
     own_s = np.where(is_whole, 1.0, 2.0) * launch_s + hop_s * (n - 1.0)
     fixed_s = np.where(is_own, own_s, nccl_launch_s + nccl_hop_s * (n - 1.0))
-    return _Terms(fixed_s, np.where(is_own, read_s, ring_s))
+    return fixed_s, np.where(is_own, read_s, ring_s)
 
 
-def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> _Terms:
+def _gather_terms(gpu: Gpu, constants: Floats, n: Floats, values: Floats, link_bytes_per_s: Floats) -> tuple[Floats, ...]:
     launch_s, hop_s, link_frac = constants
-    return _Terms(launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / (link_frac * link_bytes_per_s))
+    return launch_s + hop_s * (n - 1.0), 2.0 * values * (n - 1.0) / n / (link_frac * link_bytes_per_s)
 
 
 def _least(shapes: Shapes) -> tuple[Floats, Floats]:
@@ -71,6 +64,7 @@ _SHARED: dict[str, Any] = {
     "arguments": (*COLUMNS, LINK),
     "grows": ("message_size",),
     "least": _least,
+    "regimes": ("launch", "memory"),
 }
 ALL_REDUCE = Operator(name="all_reduce", parameters=(_LAUNCH, _HOP, _RATE, *_OF_NCCL), terms=_reduce_terms, **_SHARED)
 GATHER = Operator(name="gather", parameters=(_LAUNCH, _HOP, _RATE), terms=_gather_terms, **_SHARED)

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.operators import flash_attention as flash
-from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, Terms, columns
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns
 
 # Sequences with a context of isl + step tokens, the new one included; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size")
@@ -56,7 +56,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     return 4.0 * batch * heads * head_dim * seen, kv_bits / 4.0 * batch * kv_heads * head_dim * seen
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> tuple[Floats, ...]:
     batch, isl, step, heads, kv_heads, head_dim, window_size, stored, is_warm, prompt_tokens, kv_bits, longest = arguments
     launch_s, further_kernel_s, tile_s, block_s, e_memory = constants
     launch_s, further_kernel_s = launch_s * gpu.slower, further_kernel_s * gpu.slower
@@ -96,7 +96,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
         start_s = start_s + np.where(shared, 0.0, np.ceil(more / splits) * each_s)
     is_beside = (prompt_tokens > 0) & ~shared & flash.runs_fa2(gpu)
     own, read_s = np.where(is_beside, 0.0, 1.0), cache_bytes * gpu.s_per_byte(e_memory, COLD + 0.0 * cache_bytes)
-    return Terms(own * start_s, own * compute_s, np.where(is_beside, read_s, memory_s))
+    return own * start_s, own * compute_s, np.where(is_beside, read_s, memory_s)
 
 
 def _splits(gpu: Gpu, tiles: Floats, blocks: Floats, may: NDArray[np.bool_]) -> tuple[Floats, Floats]:

@@ -31,7 +31,7 @@ scaled_mm_*_fp8_dispatch.cuh (the ladders; where a tile hangs on n too, that of 
 and the 2.5 are ours, chosen once for all devices with the A100 and H100 tables in view. Not covered: batched products.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,23 +71,13 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     return {"weight_copies": np.full(kernels.size, 6.0)}
 
 
-class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; compute and memory overlap."""
-
-    launch_s: Floats
-    compute_s: Floats
-    memory_s: Floats
-    sums_s: Floats
-    rounding_s: Floats
-
-
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Operands read and the result written once."""
     m, n, k, weight_bits, value_bits = columns(shapes, (*COLUMNS, *OPERANDS[:2]), DEFAULTS)
     return 2.0 * m * n * k, (value_bits * m * k + weight_bits * k * n + OUTPUT_BITS * m * n) / 8.0
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> tuple[Floats, ...]:
     m, n, k, weight_copies, weight_bits, value_bits, speedup = arguments
     launch_s, tensor_frac, bandwidth_frac, tile_overhead_k, split_launches, sustained_frac = constants
     launch_s = launch_s * gpu.slower
@@ -120,7 +110,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> _Terms:
     memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)
     rounded = np.where(is_rounded, m * k * (OUTPUT_BITS + value_bits) / 8.0, 0.0)
     rounding_s = rounded * gpu.s_per_byte(bandwidth_frac, rounded)
-    return _Terms(launch_s + 0.0 * m, compute_s, memory_s, np.where(is_rounded, 0.0, sums_s), rounding_s)
+    return launch_s + 0.0 * m, compute_s, memory_s, np.where(is_rounded, 0.0, sums_s), rounding_s
 
 
 def _of_ladder(gpu: Gpu, m: Floats) -> tuple[Floats, Floats]:
@@ -145,6 +135,7 @@ GEMM = Operator(
     parameters=PARAMETERS,
     grows=("m",),
     terms=_terms,
+    regimes=("launch", "compute", "memory", "sums", "rounding"),
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,

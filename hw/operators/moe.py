@@ -78,15 +78,6 @@ _MARLIN_BELOW_BITS = 8.0
 _MARLIN_OPS_PER_CYCLE = 1536.0
 
 
-class _Terms(NamedTuple):
-    """Parts of the time, each (n,) f64 seconds; weights and compute (the tiles) overlap."""
-
-    launch_s: Floats
-    weights_s: Floats
-    compute_s: Floats
-    activations_s: Floats
-
-
 class _Layer(NamedTuple):
     """One rank's part of each layer, (n,) each."""
 
@@ -147,7 +138,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     return ops, n_bytes / 8.0
 
 
-def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
+def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> tuple[Floats, ...]:
     launch_s, bandwidth_frac, tile_load_ops, tensor_frac = constants
     hidden, inter, load = layer.hidden, layer.inter, layer.load
     gates = layer.matrices - 1.0  # of an expert, the matrices in front of the down product
@@ -156,7 +147,7 @@ def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> _Terms:
     ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
     written = np.where(_is_cutlass(layer.kernel), load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
-    return _Terms(
+    return (
         launch_s * gpu.slower + 0.0 * hidden,
         weights_bytes * gpu.s_per_byte(bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
         ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac * _peak_share(gpu, layer.kernel)),
@@ -243,6 +234,7 @@ MOE = Operator(
     parameters=PARAMETERS,
     grows=("num_tokens",),
     terms=_terms,
+    regimes=("launch", "weights", "compute", "activations"),
     least=least,
     of_table=of_table,
     defaults=DEFAULTS,

@@ -80,11 +80,11 @@ class Operator:
     """columns: arguments that measured tables have; arguments: all of `time`; defaults: what they are where shapes do not say;
     grows: sizes with which a call takes longer, whatever the tiles.
 
-    terms: parts of the time of calls, of a GPU, constants in the order of `parameters`, and arguments; they are added up, but the
-    second and the third run side by side where there is an `overlap`: how sharp the maximum of the two is (1 adds them, infinity
-    takes the larger). least: operations and bytes of shapes, (n,) each, which no device can do without. of_shapes, of_arguments:
-    what `terms` take in place of `arguments`, of shapes and of the arguments; of_table: arguments that a measured table has no
-    column for, by the framework's version, the kernels' names and the shapes.
+    terms: parts of the time of calls, each (n,) seconds, named in `regimes`: of a GPU, constants in the order of `parameters`,
+    arguments; they add up, but the second and the third run side by side where there is an `overlap`: how sharp the maximum
+    of the two is (1 adds them, infinity takes the larger). least: operations and bytes of shapes, (n,) each, which no device can
+    do without. of_shapes, of_arguments: what `terms` take in place of `arguments`, of shapes and of the arguments; of_table:
+    arguments that a measured table has no column for, by the framework's version, the kernels' names and the shapes.
     """
 
     name: str
@@ -92,8 +92,9 @@ class Operator:
     arguments: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     grows: tuple[str, ...]
-    terms: Callable[..., Any]
+    terms: Callable[..., tuple[Floats, ...]]
     least: Callable[[Shapes], tuple[Floats, Floats]]
+    regimes: tuple[str, ...] = ("launch", "compute", "memory")
     overlap: float | None = None
     of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]] = lambda version, kernels, shapes: {}
     defaults: Mapping[str, float] = field(default_factory=dict)
@@ -109,12 +110,11 @@ class Operator:
         return self._whole(self._terms(gpu, constants, shapes))
 
     def regime(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> NDArray[np.str_]:
-        """Name of the largest part of each shape's time, (n,): the fields of its terms, each (n,) seconds, without their "_s"."""
-        terms = self._terms(gpu, constants, shapes)
-        names = np.array([name.removesuffix("_s") for name in terms._fields])
-        return np.asarray(names[np.argmax(np.stack(terms), axis=0)])
+        """Name of the largest part of each shape's time, (n,)."""
+        largest = np.argmax(np.stack(self._terms(gpu, constants, shapes)), axis=0)
+        return np.asarray(np.array(self.regimes)[largest])
 
-    def _terms(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Any:
+    def _terms(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> tuple[Floats, ...]:
         given = self.of_shapes(shapes, gpu) if self.of_shapes else columns(shapes, self.arguments, self.defaults)
         return self.terms(gpu, constants, *given)
 
@@ -123,14 +123,6 @@ class Operator:
             launch_s, one, other, *more = terms
             terms = (launch_s, (one**self.overlap + other**self.overlap) ** (1.0 / self.overlap), *more)
         return reduce(add, terms)
-
-
-class Terms(NamedTuple):
-    """Parts of a time, each (n,) f64 seconds."""
-
-    launch_s: Floats
-    compute_s: Floats
-    memory_s: Floats
 
 
 def release(version: str) -> tuple[int, int]:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.operators import flash_attention as flash
-from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, Terms, columns
+from tokentape.hw.operators.operator import COLD, Floats, Gpu, Operator, Parameter, Shapes, columns
 
 # Prompts of isl tokens; window_size in tokens, 0: none.
 COLUMNS = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "window_size")
@@ -69,7 +69,7 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     return 4.0 * batch * heads * head_dim * pairs, flash.BYTES_PER_VALUE * batch * isl * head_dim * 2.0 * (heads + kv_heads)
 
 
-def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
+def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> tuple[Floats, ...]:
     batch, isl, heads, kv_heads, head_dim, window_size, stored, is_warm, kv_bits, decodes, context, longest, before = arguments
     launch_s, tile_s, e_compute, e_memory = constants
     compute_s, further = _compute(gpu, tile_s * gpu.slower, e_compute, *arguments[:5], flash.window(window_size), kv_bits, before)
@@ -84,7 +84,7 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> Terms:
         walked, most = np.minimum(context, flash.window(window_size)), np.minimum(longest, flash.window(window_size))
         beside_s = _beside(gpu, tile_s * gpu.slower, e_compute, e_memory, decodes, walked, most, heads, kv_heads, head_dim)
         compute_s = compute_s + np.where(flash.runs_flashinfer(gpu, kv_bits), 0.0, beside_s)
-    return Terms(kernels_s, compute_s, (1.0 - _OVERLAP) * moved_bytes * each_s + storing_s)
+    return kernels_s, compute_s, (1.0 - _OVERLAP) * moved_bytes * each_s + storing_s
 
 
 def _beside(gpu: Gpu, tile_s: float, e_compute: float, e_memory: float, *arguments: Floats) -> Floats:

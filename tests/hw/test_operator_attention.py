@@ -90,7 +90,7 @@ def test_the_constants_can_be_told_apart(operator, truth):
 def compute_s(operator, constants, **shapes):
     """Of one call on the toy, in blocks of 64 rows by 128 keys where tiles cost nothing beside."""
     given = [np.array([float({**operator.defaults, **shapes}[name])]) for name in operator.arguments]
-    return operator.terms(TOY, np.array(constants), *given).compute_s[0]
+    return operator.terms(TOY, np.array(constants), *given)[1][0]
 
 
 def test_caches_of_eight_bits_are_read_by_tiles_of_whole_groups():
