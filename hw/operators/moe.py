@@ -31,7 +31,6 @@ heights, 64 and 2.5 are chosen once for all devices with their tables in view. N
 experts, collectives between ranks, and widths that are no multiple of 16, whose down product Triton loads value by value.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,20 +114,13 @@ def of_table(version: str, kernels: NDArray[np.str_], shapes: Shapes) -> dict[st
     }
 
 
-def _of_arguments(gpu: Gpu | None, *arguments: Floats) -> tuple[_Layer]:
-    """Layers whose active experts share the tokens evenly. With the number of tokens their times may fall by some percent where
-    the block height changes."""
-    sizes, active, kinds = arguments[: len(SIZES)], arguments[len(SIZES)], arguments[len(SIZES) + 1 :]
-    n_tokens, top_k, ep_size = sizes[0], sizes[3], sizes[6]
-    return (_layer(gpu, sizes, kinds, lambda block_rows: even_load(n_tokens * top_k / ep_size, active, block_rows)),)
-
-
 def least(shapes: Shapes) -> tuple[Floats, Floats]:
     """Of a rank with no more than its even share of the selections.
 
     Bytes are those of the fewest experts that these can be: of a known number, or, drawn, of one token's. Tokens are read once.
     """
-    (layer,), (_, ep_size) = _of_shapes(shapes, None), columns(shapes, ["num_tokens", "moe_ep_size"], DEFAULTS)
+    arguments = _of_shapes(shapes)
+    layer, ep_size = _layer(None, *arguments), arguments[SIZES.index("moe_ep_size")]
     drawn = np.char.startswith(np.asarray(shapes.get("distribution", BALANCED), dtype=np.str_), POWER_LAW)
     top_k = layer.selections / layer.n_tokens
     experts = np.where(drawn, np.ceil(top_k / ep_size), layer.load.active_experts)
@@ -138,8 +130,8 @@ def least(shapes: Shapes) -> tuple[Floats, Floats]:
     return ops, n_bytes / 8.0
 
 
-def _terms(gpu: Gpu, constants: Floats, layer: _Layer) -> tuple[Floats, ...]:
-    launch_s, bandwidth_frac, tile_load_ops, tensor_frac = constants
+def _terms(gpu: Gpu, constants: Floats, *arguments: Any) -> tuple[Floats, ...]:
+    layer, (launch_s, bandwidth_frac, tile_load_ops, tensor_frac) = _layer(gpu, *arguments), constants
     hidden, inter, load = layer.hidden, layer.inter, layer.load
     gates = layer.matrices - 1.0  # of an expert, the matrices in front of the down product
     weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
@@ -169,28 +161,29 @@ def _tile_ops(gpu: Gpu, layer: _Layer, n: Floats, k: Floats, tile_load_ops: floa
     return idle * (multiplied + tile_load_ops * loaded) * k
 
 
-def _of_shapes(shapes: Shapes, gpu: Gpu | None) -> tuple[_Layer]:
+def _of_shapes(shapes: Shapes) -> list[Any]:
     """inter_size is of one expert. How tokens are spread over experts: active_experts of the rank, as a tape tells them, or
-    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent)."""
+    distribution ("balanced", "power_law_<alpha>"), optionally with leftovers_heaped (0 where absent): in the place of a number,
+    the load by the rows of a block."""
     if "active_experts" in shapes:
-        return _of_arguments(gpu, *columns(shapes, ARGUMENTS, DEFAULTS))
+        return columns(shapes, ARGUMENTS, DEFAULTS)
     if "distribution" not in shapes:
         raise ValueError("shapes have neither 'active_experts' nor 'distribution' (\"balanced\" or \"power_law_1.2\")")
     given = columns(shapes, (*SIZES, *KINDS), DEFAULTS)
     n_tokens, _, _, top_k, n_experts, _, ep_size = sizes = given[: len(SIZES)]
     of, heaped = np.asarray(shapes["distribution"]), np.broadcast_to(shapes.get("leftovers_heaped", np.zeros(1)), n_tokens.shape)
     load_of = lambda block_rows: expert_load(of, n_tokens, top_k, n_experts, ep_size, block_rows, heaped)  # noqa: E731
-    return (_layer(gpu, sizes, given[len(SIZES) :], load_of),)
+    return [*sizes, load_of, *given[len(SIZES) :]]
 
 
-def _layer(gpu: Gpu | None, sizes: Sequence[Floats], kinds: Sequence[Floats], load_of: Callable[[Floats], ExpertLoad]) -> _Layer:
-    """load_of: by the rows of a block."""
-    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size = sizes
-    matrices, given, is_warm, *operands = kinds
+def _layer(gpu: Gpu | None, *arguments: Any) -> _Layer:
+    """Where the number of active experts is known, they share the tokens evenly: with the number of tokens the times may fall by
+    some percent where the block height changes."""
+    n_tokens, hidden, inter, top_k, n_experts, tp_size, ep_size, active, matrices, given, is_warm, *operands = arguments
     kernel = _kernel(gpu, given, operands[0]) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
-    selections, load = n_tokens * top_k, load_of(block_rows)
-    return _Layer(n_tokens, hidden, inter / tp_size, selections, block_rows, load, matrices, kernel, is_warm, *operands)
+    load = active(block_rows) if callable(active) else even_load(n_tokens * top_k / ep_size, active, block_rows)
+    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
 
 
 def _kernel(gpu: Gpu, given: Floats, weight_bits: Floats) -> Floats:
@@ -240,5 +233,4 @@ MOE = Operator(
     defaults=DEFAULTS,
     overlap=2.5,  # of weights and tiles
     of_shapes=_of_shapes,
-    of_arguments=_of_arguments,
 )

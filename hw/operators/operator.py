@@ -83,8 +83,8 @@ class Operator:
     terms: parts of the time of calls, each (n,) seconds, named in `regimes`: of a GPU, constants in the order of `parameters`,
     arguments; they add up, but the second and the third run side by side where there is an `overlap`: how sharp the maximum
     of the two is (1 adds them, infinity takes the larger). least: operations and bytes of shapes, (n,) each, which no device can
-    do without. of_shapes, of_arguments: what `terms` take in place of `arguments`, of shapes and of the arguments; of_table:
-    arguments that a measured table has no column for, by the framework's version, the kernels' names and the shapes.
+    do without. of_shapes: arguments that shapes stand for, where they are not columns of these; of_table: those that a measured
+    table has no column for, by the framework's version, the kernels' names and the shapes.
     """
 
     name: str
@@ -98,12 +98,11 @@ class Operator:
     overlap: float | None = None
     of_table: Callable[[str, NDArray[np.str_], Shapes], dict[str, NDArray[Any]]] = lambda version, kernels, shapes: {}
     defaults: Mapping[str, float] = field(default_factory=dict)
-    of_shapes: Callable[[Shapes, Gpu], Iterable[Any]] | None = None
-    of_arguments: Callable[..., Iterable[Any]] = lambda gpu, *arguments: arguments
+    of_shapes: Callable[[Shapes], Iterable[Any]] | None = None
 
     def time(self, gpu: Gpu, constants: Iterable[float], *arguments: Floats) -> Floats:
         """Seconds, element by element, as a compiler takes them."""
-        return self._whole(self.terms(gpu, constants, *self.of_arguments(gpu, *arguments)))
+        return self._whole(self.terms(gpu, constants, *arguments))
 
     def seconds(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> Floats:
         """Seconds of each shape, (n,) f64. Raises ValueError naming what is missing, below 1 or unknown."""
@@ -115,7 +114,7 @@ class Operator:
         return np.asarray(np.array(self.regimes)[largest])
 
     def _terms(self, gpu: Gpu, constants: Floats, shapes: Shapes) -> tuple[Floats, ...]:
-        given = self.of_shapes(shapes, gpu) if self.of_shapes else columns(shapes, self.arguments, self.defaults)
+        given = self.of_shapes(shapes) if self.of_shapes else columns(shapes, self.arguments, self.defaults)
         return self.terms(gpu, constants, *given)
 
     def _whole(self, terms: Iterable[Floats]) -> Floats:
