@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from filelock import FileLock
-from made_up import CAPACITIES, MACHINES, NAMES, POLICIES, TAPES, catalogue, curve, gates, opened, replay, summaries, write
+from made_up import CAPACITIES, MACHINES, POLICIES, TAPES, catalogue, curve, gates, made, opened, replay, summaries, write
 from made_up_cxl_ndp import EVERYTHING as CXL_NDP
 from made_up_elmoe3d import EVERYTHING as ELMOE3D
 from made_up_hardware import add_dram_validation, add_engine_validation, add_gpu_validation, add_hardware
@@ -25,7 +25,7 @@ from tokentape.warehouse.sql import connect
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four tapes, the synthetic one without replays; three machines, one without a step; validation on two devices."""
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+    rows = made(add_hardware, add_dram_validation, add_gpu_validation, add_engine_validation)
     for tape in TAPES:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)
@@ -38,10 +38,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     replay(tape, policy, machine, scope, capacity, seed, f"{tape.trace_id}-{n}-{seed}", rows)
             for scope in ("global", "per-layer"):
                 curve(tape, scope, rows)
-    add_hardware(rows)
-    add_dram_validation(rows)
-    add_gpu_validation(rows)
-    add_engine_validation(rows)
     for add in (*STUDY, *LAYERED_PREFILL, *ELMOE3D, *KELLE, *CXL_NDP, *SYSTEMS):
         add(rows)
     return write(tmp_path_factory.mktemp("warehouse") / "warehouse.duckdb", rows)
@@ -64,7 +60,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def unreplayed_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tapes and their summaries, no replay."""
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+    rows = made()
     for tape in TAPES[:2]:
         rows["traces"].append(catalogue(tape))
         summaries(tape, rows)

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,15 +21,17 @@ import polars as pl
 import pyarrow as pa
 
 from tokentape import warehouse
+from tokentape.dashboards.engine import say
 from tokentape.dashboards.engine.figures import load
 from tokentape.dashboards.engine.pages import Declared
-from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.shell import Page
 from tokentape.warehouse.at_rest import at_rest, metric_defs, view_sql
 from tokentape.warehouse.claim_errors import COMPARED
 from tokentape.warehouse.sql import connect
 from tokentape.warehouse.tables import VIEWS, WAREHOUSE_TABLES, schema
 
+Rows = dict[str, list[dict]]
+Adder = Callable[[Rows], None]
 MACHINES = {"phone-lpddr5x-ufs4": (0.9, 0.35, 11.0), "workstation-rtx4090-pcie4": (0.11, 0.018, 14.0)}  # ms base, ms per miss, mJ
 CAPACITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 # exponent of hit = capacity ** exponent; smaller is better
@@ -96,7 +99,7 @@ def empty_database() -> bytes:
         return path.read_bytes()
 
 
-def write(path: Path, rows: dict[str, list[dict]]) -> Path:
+def write(path: Path, rows: Rows) -> Path:
     """A database with every declared table, holding `rows` of tables and of views; `metrics` are of replays."""
     path.write_bytes(empty_database())
     with duckdb.connect(str(path)) as connection:
@@ -133,7 +136,7 @@ def catalogue(tape: Tape) -> dict:
     }  # fmt: skip
 
 
-def add_claim(rows: dict[str, list[dict]], ours: float | None = None, **claim: object) -> None:
+def add_claim(rows: Rows, ours: float | None = None, **claim: object) -> None:
     """A claim, of a value and to report where it says no more, and what is answered to it, a tenth to both sides."""
     rows["claims"].append({"statistic": "value", "comparator": "=", "unit": "x", "role": "report"} | claim)
     if ours is not None:
@@ -142,16 +145,14 @@ def add_claim(rows: dict[str, list[dict]], ours: float | None = None, **claim: o
         rows["answers"].append(key | {"value": ours, "low": low, "high": high, "how": "computed"})
 
 
-def add_orderings(rows: dict[str, list[dict]], *told: tuple, **of_all: object) -> None:
+def add_orderings(rows: Rows, *told: tuple, **of_all: object) -> None:
     """told: study, assertion, margin, mean, low, high, and whether it holds."""
     names = ("study", "assertion", "margin", "mean", "low", "high", "holds")
     at = {"model_id": "embedded", "dataset": "code"} | of_all
     rows["orderings"] += [at | dict(zip(names, row, strict=True)) for row in told]
 
 
-def replay(
-    tape: Tape, policy: str, machine: str, scope: str, capacity: float, seed: int, key: str, rows: dict[str, list[dict]]
-) -> None:
+def replay(tape: Tape, policy: str, machine: str, scope: str, capacity: float, seed: int, key: str, rows: Rows) -> None:
     total, cycle = tape.layers * tape.experts, tape.layers * tape.top_k
     hit = capacity ** POLICIES[policy] - 0.01 * seed - (0.01 if scope == "per-layer" else 0.0)
     if policy in ("lru", "fifo") and scope == "global" and capacity * total < cycle:
@@ -183,7 +184,7 @@ def replay(
         rows["metrics"].append({"run_id": key, "metric": name, "value": value, "denominator": denominator, **band})
 
 
-def curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
+def curve(tape: Tape, scope: str, rows: Rows) -> None:
     """Hits of every capacity: nothing below one cycle in a global cache, then rising to 95 %."""
     key = next(
         r["replay_id"] for r in rows["replays"]
@@ -204,7 +205,7 @@ def curve(tape: Tape, scope: str, rows: dict[str, list[dict]]) -> None:
         )
 
 
-def summaries(tape: Tape, rows: dict[str, list[dict]]) -> None:
+def summaries(tape: Tape, rows: Rows) -> None:
     chance = tape.top_k / tape.experts
     told = {"trace_id": tape.trace_id}
     rows["profiles"] += [told | {"metric": "accepted_frac", "x": depth, "value": 1 / depth, "n": 40} for depth in (1, 2)]
@@ -232,7 +233,7 @@ def summaries(tape: Tape, rows: dict[str, list[dict]]) -> None:
         rows["similarity"].append({"trace_id": tape.trace_id, "layer": layer, "cosine": 0.85 + 0.1 * math.sin(layer * 2.1)})
 
 
-def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
+def gates(tape: Tape, rows: Rows) -> None:
     """Early selections, critical experts and gate curves: what popularity of decode says, weaker with every rank and tau."""
     tables = ("early_popularity", "critical_experts", "gate_curve")
     for layer in range(tape.layers):
@@ -253,12 +254,12 @@ def gates(tape: Tape, rows: dict[str, list[dict]]) -> None:
             rows[name] += found
 
 
-def of_file(page: str) -> Callable[[str], Callable[[dict[str, list[dict]]], None]]:
+def of_file(page: str) -> Callable[[str], Adder]:
     """What adds the rows that made_up_PAGE.toml has by a name; `null`: none."""
     told = tomllib.loads(Path(__file__).with_name(f"made_up_{page}.toml").read_text(encoding="utf-8"))
 
-    def adder(name: str) -> Callable[[dict[str, list[dict]]], None]:
-        def add(rows: dict[str, list[dict]]) -> None:
+    def adder(name: str) -> Adder:
+        def add(rows: Rows) -> None:
             for table, parts in told[name].items():
                 for of in parts if isinstance(parts, list) else [parts]:
                     each = (of.get("all", {}) | dict(zip(of["columns"], row, strict=True)) for row in of["rows"])
@@ -270,23 +271,28 @@ def of_file(page: str) -> Callable[[str], Callable[[dict[str, list[dict]]], None
     return adder
 
 
-@contextmanager
-def opened(*adders: Callable[[dict[str, list[dict]]], None]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A warehouse of the rows that `adders` put into the tables, open for reading."""
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+def made(*adders: Adder) -> Rows:
+    """The rows that `adders` put into the tables."""
+    rows: Rows = defaultdict(list)
     for add in adders:
         add(rows)
-    with TemporaryDirectory() as folder, connect(write(Path(folder, "rows.duckdb"), rows)) as connection:
+    return rows
+
+
+@contextmanager
+def opened(*adders: Adder) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A warehouse of such rows, open for reading."""
+    with TemporaryDirectory() as folder, connect(write(Path(folder, "rows.duckdb"), made(*adders))) as connection:
         yield connection
 
 
-def page_of(topic: Declared, *adders: Callable[[dict[str, list[dict]]], None], size: int = 16) -> Page:
+def page_of(topic: Declared, *adders: Adder, size: int = 16) -> Page:
     """A page of the rows that `adders` put into the tables."""
     with opened(*adders) as connection:
         return topic.page(connection, size)
 
 
-def answers_of(topic: Declared, *adders: Callable[[dict[str, list[dict]]], None]) -> dict[str, dict[str, str]]:
+def answers_of(topic: Declared, *adders: Adder) -> dict[str, dict[str, str]]:
     """Figure -> selection -> sentence, on such a page."""
     return {figure.name: dict(figure.answers) for figure in page_of(topic, *adders).figures}
 
@@ -310,5 +316,5 @@ def said_of(page: Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> st
     """The sentence of a page's figure over rows of one's own. facts: what else it names."""
     folder = page.folder
     words = vars(import_module(f"tokentape.dashboards.{folder.name}.words"))
-    named = {name: Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
-    return filled(load(folder, figure)["answer"], {**words, **named})
+    named = {name: say.Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
+    return say.filled(load(folder, figure)["answer"], {**words, **named})

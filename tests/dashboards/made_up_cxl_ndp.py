@@ -3,9 +3,8 @@
 import json
 from itertools import product
 
-from made_up import Tape, catalogue, of_file
+from made_up import Rows, Tape, catalogue, of_file
 
-Rows = dict[str, list[dict]]
 STUDY, SMALL, LARGE, OTHER = "cxl_ndp", "mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b"
 TAPE, LOSSES = "embedded-math-0a1b2c3d", "embedded-docs-losses-4e5f"
 STEP_MS = {

@@ -2,9 +2,8 @@
 
 from itertools import product
 
-from made_up import Tape, catalogue, of_file
+from made_up import Rows, Tape, catalogue, of_file
 
-Rows = dict[str, list[dict]]
 STUDY, GIB = "elmoe3d", 2**30
 QWEN, GPT = "qwen3-30b-a3b", "gpt-oss-20b"
 TRACE = f"{QWEN}-synthetic-0a1b2c3d"

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from made_up import of_file
+from made_up import Rows, of_file
 
 HOSTILE = "made by </script><script>hostile()</script>, https://example.org/paper; high: assumed"
 PHONE_STEP, PAIR_STEP = "0a1b2c/7", "some-model/gpu-pair/1/1024"
@@ -11,7 +11,7 @@ MEANS = {"gemm": 0.08, "moe": 0.1, "decode_attention": 0.18}
 SPLITS = {"fitted": 1.0, "held_out": 1.25, "other_device": 2.0}
 
 
-def add_gpu_validation(rows: dict[str, list[dict]], n_points: int = 40) -> None:
+def add_gpu_validation(rows: Rows, n_points: int = 40) -> None:
     """Errors grow from operator to operator, from split to split, and by a tenth from the first device to the second."""
     for (n, (device, (framework, version))), (operator, mean), (split, times) in product(
         enumerate(DEVICES.items()), MEANS.items(), SPLITS.items()

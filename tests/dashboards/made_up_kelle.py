@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from itertools import product
 
 import made_up
-from made_up import of_file
+from made_up import Rows, of_file
 
-Rows = dict[str, list[dict]]
 STUDY, TRACE, LIVE = "kelle", "embedded-code-0a1b2c3d", "embedded"
 BASELINE, KELLE = "Original+SRAM", "Kelle+eDRAM"
 SPEED = {BASELINE: 1.0, "Original+eDRAM": 1.2, "AEP+SRAM": 2.0, "AERP+SRAM": 2.5, KELLE: 4.0}

@@ -5,11 +5,10 @@ from itertools import product
 from typing import Any
 
 import made_up
-from made_up import of_file
+from made_up import Rows, of_file
 
 from tokentape.warehouse.schema.metrics import METRICS
 
-Rows = dict[str, list[dict]]
 STUDY = "layered_prefill"
 QWEN, GPT, DENSE = "qwen3-30b-a3b", "gpt-oss-20b", "qwen3-8b"
 CHUNKED, LAYERED = {"chunk_tokens": 512}, {"pass_tokens": 8192, "n_max": 16, "n_lg_rule": "code"}

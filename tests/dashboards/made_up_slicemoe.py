@@ -4,7 +4,7 @@ import json
 import math
 from itertools import product
 
-from made_up import TAPES, catalogue, of_file
+from made_up import TAPES, Rows, catalogue, of_file
 
 MODELS = ("big-model", "other-model")
 CAPACITIES_GB, TAUS, SEEDS, STRENGTHS = (2.0, 4.0), (0.35, 0.5), (0, 1), (0.0, 0.5, 1.0)
@@ -22,7 +22,7 @@ LIVE = {("high-bit", 0.01): 100.0, ("dbsc", 0.01): 40.0, ("low-bit", 0.01): 30.0
         ("low-bit", 0.3): 18.0}  # fmt: skip
 
 
-def add_points(rows: dict[str, list[dict]]) -> None:
+def add_points(rows: Rows) -> None:
     """Sweeps of two models at two pairs; a seed later, DBSC takes .14 J more."""
     for model, gb, seed, (pair, extra) in product(MODELS, CAPACITIES_GB, SEEDS, PAIRS.items()):
         systems = [("high-bit", None, HIGH, 0.0, "cache_prior"), ("high-bit", None, HIGH, CUMSUM_J, "cumsum")]
@@ -36,7 +36,7 @@ def add_points(rows: dict[str, list[dict]]) -> None:
                 rows["slicemoe_points"].append(made | {"pair": pair, "router": router})
 
 
-def add_captured(rows: dict[str, list[dict]]) -> None:
+def add_captured(rows: Rows) -> None:
     """A recorded model with a cache of 3.2 MB: a thousandth of the joules, and DBSC strays by 3 % at most."""
     near = (0.01, 0.02), *DBSC[1:]
     for seed, (configuration, tau, lines) in product(SEEDS, (("high-bit", None, HIGH), ("dbsc", TAUS[1], near))):
@@ -48,7 +48,7 @@ def add_captured(rows: dict[str, list[dict]]) -> None:
     rows["traces"] += [catalogue(tape) for tape in TAPES[:2] if tape.trace_id not in there]
 
 
-def add_budgets(rows: dict[str, list[dict]]) -> None:
+def add_budgets(rows: Rows) -> None:
     """Flash's share under two budgets, a hundredth more a seed later; Cache-Prior is high-bit with a pull."""
     for model, target, (name, share), seed in product(MODELS, (0.01, 0.2), FLASH.items(), SEEDS):
         configuration = "high-bit" if name == "cache_prior" else name
@@ -57,7 +57,7 @@ def add_budgets(rows: dict[str, list[dict]]) -> None:
         rows["slicemoe_points"].append(held | {"flash_energy_frac": share + target - 0.005 + 0.01 * seed})
 
 
-def add_warmups(rows: dict[str, list[dict]]) -> None:
+def add_warmups(rows: Rows) -> None:
     """Warm-ups save as they say in the first ten steps, over 128 a tenth of it and no time."""
     for model, seed, (warmup, share), steps in product(MODELS, SEEDS, WARMUPS.items(), (10, 128)):
         energy, step = (share, (1 + share) / 2) if steps == 10 else (1 - (1 - share) / 10, 1.0)
@@ -85,7 +85,7 @@ def point(
     }  # fmt: skip
 
 
-def add_live(rows: dict[str, list[dict]], with_spare_cache: bool = True) -> None:
+def add_live(rows: Rows, with_spare_cache: bool = True) -> None:
     """Budgets of 1 and 30 % in a small cache, and a large one that hardly misses without any budget: there DBSC loses.
 
     Misses are as allowed, but for those of the high-bit cache at 1 %.
@@ -100,7 +100,7 @@ def add_live(rows: dict[str, list[dict]], with_spare_cache: bool = True) -> None
     rows["quality"].append(rows["quality"][0] | {"policy": "none", "parameters": "{}"})  # the model as it is: not of this page
 
 
-def add_pulled(rows: dict[str, list[dict]]) -> None:
+def add_pulled(rows: Rows) -> None:
     """A pulled router: KL is twice the output error, and falls with the gate mass lost but for one point."""
     for (at, (precision, strayed, kept)), seed in product(
         enumerate([("high-bit", 0.0, 1.0), ("high-bit", 0.04, 0.9), ("dbsc", 0.02, 1.0)]), SEEDS
@@ -109,13 +109,13 @@ def add_pulled(rows: dict[str, list[dict]]) -> None:
         rows["quality"][-1] |= {"kl": 2 * strayed, "strayed_frac": strayed, "kept_gate_mass_frac": kept}
 
 
-def add_unheld(rows: dict[str, list[dict]]) -> None:
+def add_unheld(rows: Rows) -> None:
     """Another setup, without any budget."""
     for (precision, perplexity), seed in product((("high-bit", 10.0), ("dbsc", 11.0)), SEEDS):
         _quality(rows, {"precision": precision, "cache_frac": 0.5, "scheme": "none"}, seed, perplexity, 0.4)
 
 
-def _quality(rows: dict[str, list[dict]], parameters: dict, seed: int, perplexity: float, miss_frac: float | None) -> None:
+def _quality(rows: Rows, parameters: dict, seed: int, perplexity: float, miss_frac: float | None) -> None:
     rows["quality"].append({
         "model_id": "embedded", "policy": "slicemoe", "parameters": json.dumps(parameters, sort_keys=True), "dataset": "code",
         "seed": seed, "perplexity": perplexity * (0.9 + 0.2 * seed), "miss_frac": miss_frac,
@@ -123,7 +123,7 @@ def _quality(rows: dict[str, list[dict]], parameters: dict, seed: int, perplexit
     })  # fmt: skip
 
 
-def add_schemes(rows: dict[str, list[dict]]) -> None:
+def add_schemes(rows: Rows) -> None:
     """AMAT a tenth above the base on both seeds; an unshifted zero point diverges on one."""
     for ((scheme, pair), perplexity), seed in product(SCHEMES.items(), SEEDS):
         _quality(rows, {"scheme": scheme, "pair": pair}, seed, perplexity, None)

@@ -3,7 +3,8 @@
 import json
 from itertools import product
 
-Rows = dict[str, list[dict]]
+from made_up import Rows
+
 TRACE, REASON = "made-up", "experts <do> not fit"
 TOKENS_PER_S = {"no_offload": 400.0, "lru_offload": 100.0, "near_compute": 150.0, "few_bits": 160.0, "bound": 120.0}
 DECISIONS = {

@@ -2,7 +2,7 @@
 
 import duckdb
 import polars as pl
-from made_up import assert_says, opened, page_of
+from made_up import Rows, assert_says, opened, page_of
 from made_up_cxl_ndp import EVERYTHING, LARGE, SMALL, add_tape
 
 from tokentape.dashboards.shell import Page
@@ -51,7 +51,7 @@ def test_rows_of_the_charts(page: Page) -> None:
 
 
 def test_a_number_counted_another_way_says_so_and_stays_out_of_the_sentence() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         for adder in EVERYTHING:
             if adder.__name__ == "add_claims":
                 adder(rows)
@@ -73,7 +73,7 @@ def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection:
 def test_what_the_paper_gains_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["paper"] == "cxl_ndp"]
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         rows["claims"] += stated
 
     with opened(add) as connection:

@@ -5,7 +5,7 @@ import dataclasses
 import duckdb
 import polars as pl
 import pytest
-from made_up import assert_says, opened, page_of
+from made_up import Rows, assert_says, opened, page_of
 from made_up_elmoe3d import (
     EAGLE,
     ELASTIC,
@@ -132,7 +132,7 @@ def test_platforms_have_bands_and_energy_is_relative_to_ours(page: Page) -> None
 def test_the_papers_gain_of_hotness_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["metric"] == "hotness_vs_random_pool_acceptance_gain"]
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         rows["claims"] += stated
 
     with opened(add) as connection:
@@ -156,7 +156,7 @@ def test_every_chart_says_source_hit_model_and_level(page: Page) -> None:
 
 
 def test_tapes_are_told_apart_and_fits_that_saw_the_table_not_shown() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_reuse(rows)
         rows["elmoe3d_misses"] += [
             row | {"source": source, "dataset": "code", "origin": "captured"}
@@ -168,7 +168,7 @@ def test_tapes_are_told_apart_and_fits_that_saw_the_table_not_shown() -> None:
     one, every = (page.data["misses"]["panel"].unique(maintain_order=True).to_list() for page in pages)
     assert (one, every) == ([f"{QWEN}, code, 1111"], [f"{QWEN}, code, 1111", f"{QWEN}, code, 2222", f"{QWEN}, synthetic"])
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_table(rows)
         rows["elmoe3d_points"] += [row | {"fit": "all-open", "phi_ar": 99.0} for row in rows["elmoe3d_points"]]
         rows["elmoe3d_points"].append(point("table-3", ELASTIC, 1, law="lru"))

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up import assert_says, said_of
+from made_up import assert_says, page_of, said_of
 from made_up_hardware import HOSTILE, PAIR_STEP, PHONE_STEP
 
 from tokentape.dashboards import shell
@@ -160,13 +160,9 @@ def test_a_crowded_frame_still_places_the_label() -> None:
     assert (left, middle) == pytest.approx((20, 50))  # covered, but inside
 
 
-def test_a_machine_without_a_peak_has_no_roof_and_the_page_stands(tmp_path: Path) -> None:
-    from made_up import write
-
+def test_a_machine_without_a_peak_has_no_roof_and_the_page_stands() -> None:
     told = {"title": "two GPUs", "engine": "sm", "dtype": "bf16", "fast_tier": "hbm", "backing_tier": "", "n_devices": 2}
-    bare = {"machines": [{"hardware": "bare", "hardware_sha256": "0", **told}]}
-    with connect(write(tmp_path / "bare.duckdb", bare)) as connection:
-        page = hardware.page(connection, 16)
+    page = page_of(hardware, lambda rows: rows["machines"].append({"hardware": "bare", "hardware_sha256": "0", **told}))
     assert [figure.chart for figure in page.figures] == [None, None, None]
     assert page.choices == ({"hardware": "bare", "step": "", "window": "all"},)
 

@@ -5,7 +5,7 @@ import json
 import duckdb
 import polars as pl
 import pytest
-from made_up import answers_of, assert_says, opened, page_of, said_of, told
+from made_up import Rows, answers_of, assert_says, opened, page_of, said_of, told
 from made_up_layered import (
     CHUNKED,
     EVERYTHING,
@@ -69,7 +69,7 @@ def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found:
 
 
 def test_the_limit_on_gaps_can_be_the_one_that_is_missed() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_rates(rows)
         swapped = {"slo_ttft_frac": "slo_tbt_frac", "slo_tbt_frac": "slo_ttft_frac"}
         for row in rows["serving_points"]:
@@ -119,7 +119,7 @@ def test_rows_without_a_time_and_second_answers_are_not_counted() -> None:
     assert "Layered waits least for the first token (1.00 s)" in both
     assert other == "b: Chunked waits least for the first token (3.00 s), Chunked has the least TBT p99 (30 ms)."
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_claims(rows)
         rows["answers"].append(rows["answers"][1] | {"mode": "physical", "value": 500.0})
 
@@ -129,7 +129,7 @@ def test_rows_without_a_time_and_second_answers_are_not_counted() -> None:
 
 
 def test_a_gap_that_stays_is_said_to_stay() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_dense(rows)
         for row in rows["serving_attainment"]:
             row["attained_frac"] -= 0.3 if "layered" in row["point_id"] else 0.0
@@ -139,7 +139,7 @@ def test_a_gap_that_stays_is_said_to_stay() -> None:
 
 
 def test_layered_is_named_by_what_differs_wherever_its_parameters_are() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         for params in (LAYERED, LAYERED | {"n_max": 48, "pass_tokens": 32768}):
             add_point(rows, "other schedulers", "layered", params, 1.3, served(1.0, 0.02))
         add_point(rows, "other schedulers", "chunked", CHUNKED, 1.3, served(1.0, 0.02))
@@ -161,7 +161,7 @@ def test_a_smaller_page_has_fewer_settings(connection: duckdb.DuckDBPyConnection
 def test_one_speed_is_no_sweep() -> None:
     """What `tokentape demo` computes: each baseline at the paper's rate alone."""
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_others(rows)
         add_saturation(rows)
         rows["serving_points"] = [row for row in rows["serving_points"] if row["series"] != "saturation"]

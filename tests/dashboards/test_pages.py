@@ -1,7 +1,6 @@
 """What holds of every paper's page: without rows it says what to run, parts stand alone, a full page has every answer."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +11,7 @@ import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
-from made_up import opened, page_of
+from made_up import Adder, opened, page_of
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.engine.pages import Declared
@@ -64,7 +63,7 @@ def test_a_full_page_has_an_answer_for_what_it_opens_with(topic: Declared) -> No
 def test_each_part_stands_alone(topic: Declared, part: str) -> None:
     """And its menus with it: on the Kelle page there is a reading to choose although the headline is missing."""
     made, parts = PARTS[topic]
-    adders: list[Callable[[dict[str, list[dict]]], None]] = [getattr(made, f"add_{name}") for name in part.split()]
+    adders: list[Adder] = [getattr(made, f"add_{name}") for name in part.split()]
     page = page_of(topic, *adders)
     drawn = [figure for figure in page.figures if figure.chart is not None]
     html = shell.render(page, [(topic.file, topic.title)])

@@ -1,17 +1,14 @@
 """The questions the pages ask, against the formulas the made-up warehouse was filled with."""
 
-from pathlib import Path
-
 import duckdb
 import polars as pl
 import pytest
-from made_up import POLICIES, TAPES, catalogue, page_of, replay, said_of, write
+from made_up import POLICIES, TAPES, Rows, catalogue, opened, page_of, replay, said_of
 
 from tokentape.dashboards import rows, theme
-from tokentape.dashboards.engine.say import Rows
+from tokentape.dashboards.engine import say
 from tokentape.dashboards.site import experts, tape
 from tokentape.dashboards.units import significant
-from tokentape.warehouse.sql import connect
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
 
@@ -109,7 +106,7 @@ def test_sentences_say_what_the_rows_say(connection: duckdb.DuckDBPyConnection) 
 
 def test_ties_go_to_the_policy_that_comes_first() -> None:
     tied = pl.DataFrame({"policy": ["FIFO", "LRU"], "turn": [3, 0], "hit_decode": [0.90002, 0.90001]})
-    assert Rows(tied).most("hit_decode", "turn", digits=3)["policy"] == "LRU"
+    assert say.Rows(tied).most("hit_decode", "turn", digits=3)["policy"] == "LRU"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +127,14 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     assert {name for name, look in theme.POLICIES.items() if look.shape in theme.DASHES} == {"belady", "belady-bypass"}
 
 
-def test_a_tape_without_decode_has_no_similarity(tmp_path: Path) -> None:
-    with connect(write(tmp_path / "empty.duckdb", {})) as connection:
+def test_a_tape_without_decode_has_no_similarity() -> None:
+    with opened() as connection:
         assert tape.asked(connection)("similarity").is_empty()
         assert rows.runs(connection, []).is_empty()
 
 
 def test_shares_of_a_tape_are_of_all_layers_and_of_what_a_cache_can_hit() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         rows["traces"].append(catalogue(TAPES[0]))
         for start, most in (("cold", 6), ("persistent", 9)):
             replay(TAPES[0], "lru", "phone-lpddr5x-ufs4", "per-layer", 0.5, 0, start, rows)

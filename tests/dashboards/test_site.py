@@ -12,7 +12,7 @@ import duckdb
 import pytest
 from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
-from made_up import NAMES, TAPES, catalogue, curve, gates, replay, summaries, write
+from made_up import TAPES, catalogue, curve, gates, made, replay, summaries, write
 from made_up_systems import add_cells
 from refusing import refuses
 
@@ -143,7 +143,7 @@ def test_names_of_a_replayed_tape_stay_text(one_topic: None, tmp_path: Path) -> 
     """In menus, titles, tables and the rows of charts; other pages show systems, and no tape of a name unlike theirs."""
     names = {name: f"{name}\"'></script><script>hostile()</script><img src=x onerror=hostile()>" for name in ("model", "dataset")}
     tape = replace(TAPES[0], flags=json.dumps({names["model"]: names["dataset"]}), **names)
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+    rows = made()
     rows["traces"].append(catalogue(tape))
     summaries(tape, rows)
     gates(tape, rows)
@@ -264,11 +264,10 @@ def test_a_page_alone_says_what_it_says_among_others_with_vega_inside(
 
 
 def test_a_machine_that_needs_no_energy_has_pages(tmp_path: Path) -> None:
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
+    rows = made(add_cells)
     rows["traces"].append(catalogue(TAPES[0]))
     for policy in ("lru", "belady"):
         replay(TAPES[0], policy, "phone-lpddr5x-ufs4", "global", 0.5, 0, policy, rows)
-    add_cells(rows)
     for row in (*rows["metrics"], *rows["series"]):
         if "energy" in row["metric"] or row["metric"] == "part_j":
             row |= {"value": 0.0} | {end: 0.0 for end in ("low", "high") if row.get(end)}

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import numpy as np
 import polars as pl
 import pytest
-from made_up import Tape, answers_of, assert_says, catalogue, gates, opened, page_of, summaries
+from made_up import Rows, Tape, answers_of, assert_says, catalogue, gates, opened, page_of, summaries
 from made_up_slicemoe import (
     CAPTURED,
     EVERYTHING,
@@ -41,7 +41,7 @@ def test_what_moves_the_same_bytes_is_one_line_and_says_so(page: Page) -> None:
     assert set(page.data["gains"]["series"]) == {"Cumsum", "low-bit and AMAT", "DBSC", "DBSC + PCW"}
     assert "they share a line" in next(f.reading for f in page.figures if f.name == "gains")
 
-    def add_dearer_amat(rows: dict[str, list[dict]]) -> None:
+    def add_dearer_amat(rows: Rows) -> None:
         add_points(rows)
         for row in rows["slicemoe_points"]:
             row["decode_step_s"] *= 1.02 if row["configuration"] == "amat" else 1.0
@@ -69,7 +69,7 @@ def test_where_slicing_loses_needs_measurements_and_every_seed() -> None:
     assert "--cache 95%" in sparing.missing
     # DBSC loses on one seed and wins on the other; a larger cache misses too much to speak of.
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_live(rows)
         for row in rows["quality"]:
             if row["seed"] == 1 and '"cache_frac": 0.95' in row["parameters"] and "dbsc" in row["parameters"]:
@@ -82,7 +82,7 @@ def test_where_slicing_loses_needs_measurements_and_every_seed() -> None:
 def test_exact_match_is_better_where_it_is_more() -> None:
     """Accuracies of 5 over the perplexity, whose seeds are .9 and 1.1 of the middle: low-bit has 1.01 x 5 / 30."""
 
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         add_live(rows)
         for row in rows["quality"]:
             row |= {"accuracy": 5.0 / row["perplexity"], "perplexity": None}
@@ -141,7 +141,7 @@ def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]
 
 
 def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page() -> None:
-    def add(rows: dict[str, list[dict]]) -> None:
+    def add(rows: Rows) -> None:
         for n in range(16):
             tape = Tape(f"deepseek-v2-lite-synthetic-{n:08x}", "deepseek-v2-lite", "none", "synthetic", 26, 64, 6)
             rows["traces"].append(catalogue(tape))

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
-from made_up import NAMES, assert_says, said_of, write
+from made_up import Rows, assert_says, made, opened, said_of, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
 from tokentape.dashboards.site import build, validation
 from tokentape.dashboards.validation.words import SPLITS as SPLIT_WORDS
-from tokentape.warehouse.sql import connect
 
 PAGE = validation  # of the fixtures page and said
 
@@ -26,21 +25,19 @@ def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> Non
     assert one["shape"].to_list() == [f"m {i}" for i in (3, 6, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39)]
 
 
-def test_a_device_measured_in_two_versions_is_two_setups(tmp_path: Path) -> None:
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
-    add_gpu_validation(rows, 2)
-    rows["validation"] += [row | {"version": "0.20.0"} for row in rows["validation"] if row["device"].endswith("HBM3")]
-    with connect(write(tmp_path / "two.duckdb", rows)) as connection:
+def test_a_device_measured_in_two_versions_is_two_setups() -> None:
+    def add(rows: Rows) -> None:
+        add_gpu_validation(rows, 2)
+        rows["validation"] += [row | {"version": "0.20.0"} for row in rows["validation"] if row["device"].endswith("HBM3")]
+
+    with opened(add) as connection:
         setups = validation.asked(connection)("errors")["setup"].unique().sort().to_list()
     assert setups == ["A100-SXM4-80GB", "H100 80GB HBM3, vllm 0.19.0", "H100 80GB HBM3, vllm 0.20.0"]
 
 
 def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp_path: Path) -> None:
-    rows: dict[str, list[dict]] = {name: [] for name in NAMES}
-    add_dram_validation(rows)
-    html = (
-        build(write(tmp_path / "dram.duckdb", rows), tmp_path / "site").with_name("validation.html").read_text(encoding="utf-8")
-    )
+    front = build(write(tmp_path / "dram.duckdb", made(add_dram_validation)), tmp_path / "site")
+    html = front.with_name("validation.html").read_text(encoding="utf-8")
     assert html.count('class="missing"') == 6
     assert "tokentape hardware validate FILES --record" in html
     assert '<div class="chart" id="dram">' in html
