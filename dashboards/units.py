@@ -2,11 +2,9 @@
 
 import math
 
-import polars as pl
-
 from tokentape.warehouse.claim_errors import signed
 
-__all__ = ["highest", "joined", "number", "percent", "quantity", "share", "signed", "significant"]
+__all__ = ["joined", "number", "percent", "quantity", "share", "signed", "significant"]
 
 _PREFIXES = {-12: "p", -9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 _SCALED = ("B", "B/s", "bit/s", "op/s", "Hz", "J", "W", "s")  # units that take a prefix; pJ/bit and mm2 already have one
@@ -52,7 +50,3 @@ def significant(value: float) -> str:
 def joined(words: list[str]) -> str:
     """a, b and c."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else ""
-
-
-def highest(of: pl.Series) -> float:
-    return float(of.max())  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """Machines as people read them: rows for the terminal and for pages."""
 
 import math
-from dataclasses import dataclass
 
 from tokentape.hw.sourced import Sourced, leaves
 from tokentape.hw.spec import HardwareSpec, load
@@ -28,19 +27,9 @@ _NAMING = ("name", "title", "sha256")  # what tells machines apart without being
 _BINARY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
-@dataclass(frozen=True)
-class Row:
-    """One number of a machine as people read it; `band` is empty where the file gives none."""
-
-    key: str
-    value: str
-    band: str
-    source: str
-
-
-def rows(spec: HardwareSpec) -> list[Row]:
-    """Every number of a machine, in the order of its fields."""
-    return [Row(key, readable(key, number.value), _band(key, number), number.source) for key, number in spec.numbers()]
+def rows(spec: HardwareSpec) -> list[tuple[str, str, str, str]]:
+    """Key, value, band ("" where the file gives none) and source of every number of a machine, in the order of its fields."""
+    return [(key, readable(key, number.value), _band(key, number), number.source) for key, number in spec.numbers()]
 
 
 def readable(key: str, value: float) -> str:

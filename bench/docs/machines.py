@@ -32,7 +32,7 @@ def _section(spec: HardwareSpec, about: str) -> str:
     devices = f" Devices: {spec.n_devices}." if spec.n_devices > 1 else ""
     lines = [f"## {spec.name}", "", about, "", f"{runs}{fetches}.{devices}", ""]
     lines += ["| key | value | band | source |", "|---|---|---|---|"]
-    lines += [_line(f"`{row.key}`", row.value, row.band, row.source) for row in rows(spec)]
+    lines += [_line(f"`{key}`", *cells) for key, *cells in rows(spec)]
     return "\n".join(lines) + "\n"
 
 

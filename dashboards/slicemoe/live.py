@@ -7,7 +7,7 @@ import polars as pl
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Ask, Drawn, Nothing, some, turn_of
 from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks, rounded
-from tokentape.dashboards.units import highest, percent, quantity, significant
+from tokentape.dashboards.units import percent, quantity, significant
 
 SCHEMES = {
     "base_asym": "asymmetric,|at the low width",
@@ -152,7 +152,7 @@ def fidelity(ask: Ask) -> Drawn:
     )
     told = ("model", "dataset", "rest") + (("hardware",) if named["hardware"].n_unique() > 1 else ())
     found = some(_largest(_with_setup(named, told), ask.size).drop("rest"))
-    longest = max(highest(found["low"].abs()), highest(found["high"].abs())) or 0.01
+    longest = found.select(pl.max_horizontal(pl.col("low", "high").abs()).max()).item() or 0.01
     own = {"domain": [-longest, 3.2 * longest], "ticks": [share * longest for share in (-1, -0.5, 0, 0.5, 1)]}
     return Drawn({"fidelity": found}, facts=own)
 

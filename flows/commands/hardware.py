@@ -46,8 +46,8 @@ def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my
     from tokentape.hw import catalogue, spec
 
     machine = spec.load(name)
-    raw = [number.value for _, number in machine.numbers()]
-    rows = [(of.key, Shown(of.value, value), of.band, of.source) for of, value in zip(catalogue.rows(machine), raw, strict=True)]
+    each = zip(catalogue.rows(machine), machine.numbers(), strict=True)
+    rows = [(key, Shown(value, number.value), *others) for (key, value, *others), (_, number) in each]
     print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
 
 
