@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.fit_files import solver
-from tokentape.hw.operators.operator import Floats, Gpu, Operator, Parameter, Shapes
+from tokentape.hw.operators.operator import Floats, Gpu, Operator, Shapes
 
 Seconds = Callable[[Gpu, Floats, Shapes], Floats]
 
@@ -46,7 +46,8 @@ def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats, second
     if len(measured_s) < len(operator.parameters):
         raise ValueError(f"{operator.name}: {len(measured_s)} rows cannot fix {len(operator.parameters)} constants; measure more")
 
-    start, low, high = _logarithms(operator.parameters)
+    bounds = [(each.start, max(each.low, each.start * _ZERO_FRAC), each.high) for each in operator.parameters]
+    start, low, high = np.log(bounds).T
     # A fixed permutation: tables are written in nested loops, where every k-th row would be a biased sample.
     order = np.random.default_rng(0).permutation(len(measured_s))
 
@@ -72,14 +73,6 @@ def fit(operator: Operator, gpu: Gpu, shapes: Shapes, measured_s: Floats, second
         options = {"initial_simplex": simplex, "maxfev": evaluations_per_constant * len(best), "xatol": 1e-3, "fatol": 1e-5}
         best = minimize(mape_frac, best, args=(ratios(rows),), method="Nelder-Mead", options=options).x
     return np.exp(np.clip(best, low, high))
-
-
-def _logarithms(parameters: tuple[Parameter, ...]) -> tuple[Floats, Floats, Floats]:
-    """Logarithms of start, low and high, each (n_parameters,)."""
-    start = np.array([parameter.start for parameter in parameters])
-    low = np.array([max(parameter.low, parameter.start * _ZERO_FRAC) for parameter in parameters])
-    high = np.array([parameter.high for parameter in parameters])
-    return np.log(start), np.log(low), np.log(high)
 
 
 def _starts(start: Floats, low: Floats, high: Floats) -> list[Floats]:

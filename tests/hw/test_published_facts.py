@@ -6,12 +6,6 @@ from tokentape.hw.spec import load
 from tokentape.warehouse.models import load as load_model
 
 
-def ops_per_s(engine, dtype):
-    """Units x multiply-adds x 2 x clock, plus what the source counts beside them."""
-    other = engine.other_ops_per_cycle.value if engine.other_ops_per_cycle else 0.0
-    return (2 * engine.n_units.value * engine.macs_per_unit[dtype].value + other) * engine.clock_hz.value
-
-
 def pins_bytes_per_s(member, n_channels=1.0):
     return n_channels * member.pins_per_channel.value * member.bit_per_s_per_pin.value / 8
 
@@ -23,9 +17,9 @@ def test_elmoe3d_throughputs_and_bandwidths_from_its_pes_and_banks(name, int4, i
     """Table 1: 524 / 262 and 1,048 / 524 TOPS, 819.2 and 1,638.4 GB/s; section 6: 51.2 GB/s per bank."""
     spec = load(name)
     engine, bonded, ext = spec.compute, spec.tiers["hb"], spec.tiers["ext"]
-    assert ops_per_s(engine, "int4") / 1e12 == pytest.approx(int4, abs=0.05)
-    assert ops_per_s(engine, "int8") / 1e12 == pytest.approx(int8, abs=0.5)
-    assert engine.ops_per_s["int4"].value == pytest.approx(ops_per_s(engine, "int4"), rel=1e-3)
+    assert engine.bound_ops_per_s("int4") / 1e12 == pytest.approx(int4, abs=0.05)
+    assert engine.bound_ops_per_s("int8") / 1e12 == pytest.approx(int8, abs=0.5)
+    assert engine.ops_per_s["int4"].value == pytest.approx(engine.bound_ops_per_s("int4"), rel=1e-3)
     assert pins_bytes_per_s(bonded) == pytest.approx(51.2e9)
     assert bonded.n_channels.value == engine.n_units.value, "one bank per PE"
     assert pins_bytes_per_s(bonded, bonded.n_channels.value) == pytest.approx(hb * 1e9)
@@ -59,7 +53,7 @@ def test_elmoe3d_baselines_share_the_lpddr5_and_differ_in_what_computes():
 def test_kelle_peak_from_its_array():
     """Section 8: 4.13 INT8 TOPS; 1,024 PEs need two multiply-adds a cycle for it, and 32 accumulations complete it."""
     engine = load("kelle-edram").compute
-    assert ops_per_s(engine, "int8") == 4.128e12
+    assert engine.bound_ops_per_s("int8") == 4.128e12
     assert engine.ops_per_s["int8"].value == pytest.approx(4.13e12)
     assert load("kelle-sram").compute.n_units.value == 24 * 24
 
@@ -85,12 +79,12 @@ def test_ndp_rate_and_time_per_fp16_mixtral_expert(model, expert_mb, ms):
     expert = load_model(model).geometry
     n_bytes = expert.expert_bytes("fp16")[0]
     assert n_bytes / 1e6 == pytest.approx(expert_mb, abs=0.05)
-    assert ops_per_s(ndp, "fp16") == ndp.ops_per_s["fp16"].value == 2.048e12
+    assert ndp.bound_ops_per_s("fp16") == ndp.ops_per_s["fp16"].value == 2.048e12
     read_s = n_bytes / cxl.peak_bytes_per_s.value
     assert read_s * 1e3 == pytest.approx(ms, abs=0.0005)
     assert pins_bytes_per_s(pcie) == pcie.peak_bytes_per_s.value == 32e9
     assert n_bytes / pcie.peak_bytes_per_s.value == pytest.approx(16 * read_s)
-    assert 2 * expert.expert_params / ops_per_s(ndp, "fp16") == pytest.approx(0.25 * read_s)
+    assert 2 * expert.expert_params / ndp.bound_ops_per_s("fp16") == pytest.approx(0.25 * read_s)
     assert ndp.memory == "cxl"
 
 
@@ -98,7 +92,7 @@ def test_slicemoe_peak_and_ratios_of_flash_to_dram():
     """Section 5: 8,192 PEs at 1 GHz are 16.38 TOPS, printed as 16.4; Flash costs 68.7 x the energy at 1 / 10.4 of the rate."""
     spec = load("slicemoe-xpu")
     dram, flash = spec.tiers["dram"], spec.tiers["flash"]
-    assert ops_per_s(spec.compute, "int8") / 1e12 == pytest.approx(16.38, abs=0.005)
+    assert spec.compute.bound_ops_per_s("int8") / 1e12 == pytest.approx(16.38, abs=0.005)
     assert spec.compute.ops_per_s["int8"].value == pytest.approx(16.4e12)
     assert spec.compute.energy_pj_per_op.value == pytest.approx(1 / 3.18, rel=1e-3), "3.18 TOPS/W"
     assert flash.read_pj_per_bit.value / dram.read_pj_per_bit.value == pytest.approx(68.7, abs=0.05)
@@ -109,9 +103,9 @@ def test_slicemoe_peak_and_ratios_of_flash_to_dram():
 def test_gpu_peaks_from_sms_tensor_cores_and_clock(name, dense, int8):
     """Whitepapers: 132 SMs x 2,048 multiply-adds at 1.83 GHz, 108 x 1,024 at 1.41 GHz; 8 bits at twice the rate."""
     engine = load(name).compute
-    assert ops_per_s(engine, "bf16") == pytest.approx(dense, rel=1e-3)
-    assert ops_per_s(engine, "fp16") == pytest.approx(dense, rel=1e-3)
-    assert ops_per_s(engine, "int8") == pytest.approx(int8, rel=1e-3)
+    assert engine.bound_ops_per_s("bf16") == pytest.approx(dense, rel=1e-3)
+    assert engine.bound_ops_per_s("fp16") == pytest.approx(dense, rel=1e-3)
+    assert engine.bound_ops_per_s("int8") == pytest.approx(int8, rel=1e-3)
     published = {"bf16": dense, "fp16": dense, "int8": int8}
     assert {dtype: engine.ops_per_s[dtype].value for dtype in published} == published
 
