@@ -170,27 +170,16 @@ def _label(row: Sequence[str]) -> pl.Expr:
     return pl.format("{}, {}/s", pl.when(pl.col("arrival") == "trace").then(trace).otherwise(named), "rate")
 
 
-def schedule(ask: Ask) -> Drawn:
-    return _window("schedule", ask.made(_stretch)[0])
-
-
-def lives(ask: Ask) -> Drawn:
-    return _window("lives", ask.made(_stretch)[1])
-
-
-def tokens(ask: Ask) -> Drawn:
-    return _window("tokens", _shared(_of(ask.made(rows.points), ask("tokens"))))
-
-
-def _stretch(ask: Ask) -> list[pl.DataFrame]:
-    """Iterations and spans."""
-    points = ask.made(rows.points)
-    return _together(_of(points, ask("iterations")), _of(points, ask("spans")))
-
-
-def _window(name: str, found: pl.DataFrame) -> Drawn:
-    own = {**looks(some(found)["system"]), "where": _where(found), "request_id": found.row(0, named=True).get("request_id")}
+def window(ask: Ask, name: str) -> Drawn:
+    """Iterations (schedule), requests (lives) or a request's tokens."""
+    found = some(_shared(_of(ask.made(rows.points), ask(name))) if name == "tokens" else ask.made(_stretch)[name])
+    own = {**looks(found["system"]), "where": _where(found), "request_id": found.row(0, named=True).get("request_id")}
     return Drawn({name: found}, facts=own)
+
+
+def _stretch(ask: Ask) -> dict[str, pl.DataFrame]:
+    points = ask.made(rows.points)
+    return _together(schedule=_of(points, ask("iterations")), lives=_of(points, ask("spans")))
 
 
 def _of(points: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
@@ -209,14 +198,14 @@ def _of(points: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     return told.join(first.select("setting", "rate"), on=["setting", "rate"], how="semi", maintain_order="left", nulls_equal=True)
 
 
-def _together(*found: pl.DataFrame) -> list[pl.DataFrame]:
+def _together(**found: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """What lies in the stretch that all frames tell of every scheduler, cut at its ends; start_s counts from its beginning."""
     stop = pl.col("start_s") + pl.col("seconds")
-    told = [of.group_by("system").agg(pl.min("start_s"), stop.max().alias("end")) for of in found if not of.is_empty()]
+    told = [of.group_by("system").agg(pl.min("start_s"), stop.max().alias("end")) for of in found.values() if not of.is_empty()]
     if not told:
-        return list(found)
+        return found
     begin, end = pl.concat(told).select(pl.max("start_s"), pl.min("end")).row(0)
-    return [of if of.is_empty() else _cut(of, begin, end) for of in found]
+    return {name: of if of.is_empty() else _cut(of, begin, end) for name, of in found.items()}
 
 
 def _cut(found: pl.DataFrame, begin: float, end: float) -> pl.DataFrame:
