@@ -30,7 +30,8 @@ from tokentape.hw.sourced import BadSpec, build, leaves, parsed, unknown
 from tokentape.hw.work import KINDS, PHASES, Floats, Rows
 
 PROFILES = Path(__file__).parent / "profiles"
-ENDS = ("value", "low", "high")
+STEPS = {"value": "step", "low": "step_low", "high": "step_high"}  # end of a band -> key of a file
+ENDS = tuple(STEPS)
 PHYSICAL = "physical"
 JOINS = ("max", "sum", "bytes", "ops")
 FLAGS = {"arbitrate": False, "activations": True, "by_middle": False}
@@ -180,50 +181,41 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
         for one in each:
             if type(one) in (int, float) and not 0.0 <= one < float("inf"):
                 raise BadSpec(f"{where}: {key} is {one}; it must be finite and at least 0")
-    left = dict(data)
-    name, tables = left.pop("name", None), left.pop("lane", None)
-    energy = dict(_table(left.pop("energy", {}), f"{where}: energy"))
-    texts = {end: left.pop("step" if end == "value" else f"step_{end}", None) for end in ENDS}
-    flags = {key: left.pop(key, default) for key, default in FLAGS.items()}
-    numbers = _table(left.pop("numbers", {}), f"{where}: numbers")
-    if left:
-        raise BadSpec(
-            f"{where}: unknown key {next(iter(left))!r}; "
-            f"known: name, step, step_low, step_high, {', '.join(flags)}, numbers, lane, energy"
-        )
-    if not isinstance(name, str) or not isinstance(tables, dict) or not isinstance(texts["value"], str):
+    file = _parts(dict(data), where, name=None, **dict.fromkeys(STEPS.values()), **FLAGS, numbers={}, lane=None, energy={})
+    flags, numbers = {key: file[key] for key in FLAGS}, _parts(file["numbers"], f"{where}: numbers")
+    energy = _parts(file["energy"], f"{where}: energy", j_per_byte=None, j_per_op=None, static_w=None, leakage=None, refresh={})
+    if not isinstance(file["name"], str) or not isinstance(file["lane"], dict) or not isinstance(file["step"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")
     for key, value in flags.items():
         if not isinstance(value, bool):
             raise BadSpec(f"{where}: {key} must be true or false, found {value!r}")
-    shared: dict[str, Any] = {key: energy.pop(key) for key in ("j_per_byte", "j_per_op") if key in energy}
-    lanes = tuple(_lane(lane, {**shared, **_table(table, f"{where}: lane.{lane}")}, where) for lane, table in tables.items())
-    steps = {
-        end: _step(text or texts["value"], lanes, numbers, f"{where}: step{'' if end == 'value' else '_' + end}")
-        for end, text in texts.items()
-    }
-    refreshed = _table(energy.pop("refresh", {}), f"{where}: energy.refresh")
+    shared = {key: energy[key] for key in ("j_per_byte", "j_per_op") if energy[key] is not None}
+    lanes = tuple(
+        _lane(name, {**shared, **_parts(table, f"{where}: lane.{name}")}, where) for name, table in file["lane"].items()
+    )
+    steps = {end: _step(file[key] or file["step"], lanes, numbers, f"{where}: {key}") for end, key in STEPS.items()}
+    refreshed = _parts(energy["refresh"], f"{where}: energy.refresh")
     refresh = {role: build(Refresh, of, f"{where}: energy.refresh.{role}") for role, of in refreshed.items()}
     for role, of in refresh.items():
         if not of.tier and role not in TIER_ROLES:
             raise BadSpec(f"{where}: energy.refresh.{role} names no tier, and is no role of one ({', '.join(TIER_ROLES)})")
-    static_w, leakage = energy.pop("static_w", None), energy.pop("leakage", None)
-    if energy:
-        raise BadSpec(
-            f"{where}: energy: unknown key {next(iter(energy))!r}; known: j_per_byte, j_per_op, static_w, leakage, refresh"
-        )
+    static_w, leakage = energy["static_w"], energy["leakage"]
     if static_w is not None and type(static_w) not in (int, float):
         raise BadSpec(f"{where}: energy: static_w must be a number, found {static_w!r}")
     if leakage is not None and not (isinstance(leakage, list) and all(role in TIER_ROLES for role in leakage)):
         raise BadSpec(f"{where}: energy: leakage must list roles of tiers ({', '.join(TIER_ROLES)}), found {leakage!r}")
     power = {"static_w": static_w, "leakage": None if leakage is None else tuple(leakage), "refresh": refresh}
-    return Profile(name=name, lanes=lanes, steps=steps, **flags, **power)
+    return Profile(name=file["name"], lanes=lanes, steps=steps, **flags, **power)
 
 
-def _table(value: Any, where: str) -> dict[str, Any]:
+def _parts(value: Any, where: str, **known: Any) -> dict[str, Any]:
+    """What a table says and, where it does not, what is `known`; any key may be there where nothing is."""
     if not isinstance(value, dict):
         raise BadSpec(f"{where} must be a table, found {value!r}")
-    return value
+    for key in value if known else ():
+        if key not in known:
+            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(known)}")
+    return known | value
 
 
 def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
