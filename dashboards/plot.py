@@ -20,8 +20,8 @@ PPI = 300
 
 def names() -> list[str]:
     """Figures that pages have, as PAGE/FIGURE."""
-    folders = {Path(file).stem: Path(__file__).parent / Path(file).stem / "figures" for file in TOPICS}
-    found = [f"{page}/{path.stem}" for page, folder in folders.items() for path in sorted(folder.glob("*.toml"))]
+    folders = (page.folder for page in TOPICS.values())
+    found = [f"{folder.name}/{path.stem}" for folder in folders for path in sorted(folder.glob("figures/*.toml"))]
     return [*(f"{Path(index.FILE).stem}/{name}" for name in index.FIGURES), *found]
 
 
@@ -29,7 +29,7 @@ def found(database: Path, name: str) -> tuple[Page, Figure]:
     """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse has no rows for it."""
     file, _, figure = name.partition("/")
     with closing(connect(database)) as connection:
-        page = TOPICS[f"{file}.html"][1](connection, MAX_TRACES) if f"{file}.html" in TOPICS else index.page(connection)
+        page = TOPICS[f"{file}.html"].page(connection, MAX_TRACES) if f"{file}.html" in TOPICS else index.page(connection)
     (made,) = (one for one in page.figures if one.name == figure)
     if made.chart is None:
         raise ValueError(f"{name}: {made.missing}")

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
 
 from tokentape.dashboards import index, shell
-from tokentape.dashboards.engine import Page, declared
+from tokentape.dashboards.engine.pages import Declared, declared
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
 from tokentape.warehouse.sql import BadWarehouse, connect, one_line
 
@@ -17,7 +16,6 @@ PAGE_BYTES = 2_500_000  # a page stays below this
 MAX_TRACES = 16
 MARK = ".tokentape-site"  # only a folder that carries this file is ever replaced; what the warehouse held
 
-Topic = Callable[[duckdb.DuckDBPyConnection, int], Page]
 PAGES = tuple(
     map(
         declared,
@@ -25,7 +23,7 @@ PAGES = tuple(
     )
 )
 compare, experts, tape, hardware, validation, slicemoe, layered, elmoe3d, kelle, cxl_ndp = PAGES
-TOPICS: dict[str, tuple[str, Topic]] = {page.file: (page.title, page.page) for page in PAGES}
+TOPICS = {page.file: page for page in PAGES}
 
 
 def build(database: Path, out: Path, is_single: bool = False) -> Path:
@@ -38,13 +36,13 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
     put_back(out, MARK)
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
-    pages = [(index.FILE, index.TITLE), *((file, title) for file, (title, _) in TOPICS.items())]
+    pages = [(index.FILE, index.TITLE), *((topic.file, topic.title) for topic in TOPICS.values())]
     with closing(connect(database)) as connection:
         try:
             seen, held = out / MARK, index.held(connection)
             before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
             html = {index.FILE: shell.render(index.page(connection, before), pages, is_single)}
-            html |= {file: _fitting(topic, connection, pages, is_single) for file, (_, topic) in TOPICS.items()}
+            html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
         except duckdb.Error as error:
             raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
     fresh = Path(aside_of(str(out)))
@@ -61,11 +59,11 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
     return out / index.FILE
 
 
-def _fitting(topic: Topic, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]], is_single: bool) -> str:
+def _fitting(topic: Declared, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]], is_single: bool) -> str:
     """The topic's page with as many traces as keep it below PAGE_BYTES."""
     n_traces = MAX_TRACES
     while True:
-        html = shell.render(topic(connection, n_traces), pages, is_single)
+        html = shell.render(topic.page(connection, n_traces), pages, is_single)
         if len(html.encode("utf-8")) < PAGE_BYTES or n_traces == 1:
             return html
         n_traces //= 2

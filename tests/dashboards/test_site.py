@@ -216,7 +216,7 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     def broken(*_: Any) -> None:
         raise ValueError("a page failed")
 
-    monkeypatch.setitem(site.TOPICS, experts.file, (experts.title, broken))
+    monkeypatch.setitem(site.TOPICS, experts.file, experts._replace(page=broken))
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     refuses("a page failed", build, database, out)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before
