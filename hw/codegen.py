@@ -139,7 +139,8 @@ class Writer:
                 return [row for row in self._here() if self.part_of(row.rows) == part]
 
             yield part, "joules", self._total(lambda of=mine: _plus(self._joules_of_bytes(of()), self._joules_of_ops(of())))
-            yield from ((part, resource, text) for resource, text in self._demanded(mine).items())
+            asked = self._summed(lambda of=mine: self._demand(of()))
+            yield from ((part, str(resource), text) for resource, text in asked.items())
 
     # ------------------------------------------------------------------------------------------------ sums of products
 
@@ -292,13 +293,7 @@ class Writer:
         counted = [row for row in rows if row.rates.engine and not row.lane.no_energy]
         return self._form([(row, np.asarray(row.rows.ops) * row.rates.j_per_op) for row in counted])
 
-    def _demanded(self, rows_here: Callable[[], Sequence[_Row]]) -> dict[str, str]:
-        """`_demand` of the step, summed over its blocks."""
-        of = self._each(lambda: self._demand(rows_here()))
-        resources = dict.fromkeys(resource for found in of.values() for resource in found)
-        return {resource: self._total(lambda r=resource: of[self.at].get(r, "")) for resource in resources}
-
-    def _demand(self, rows: Sequence[_Row]) -> dict[str, str]:
+    def _demand(self, rows: Sequence[_Row]) -> Parts:
         """Seconds that rows ask of each resource in the block that is written."""
         found: dict[str, list[tuple[_Row, Any]]] = {}
         for row in (replace(row, rows=row.rows.timed) for row in rows):
@@ -343,30 +338,25 @@ class Writer:
         return (self._walk(inner)[0] if self.at != "after" else self._summed(lambda: self._walk(inner)[0])), names
 
     def _summed(self, parts_here: Any) -> Parts:
-        """Totals over the blocks, by part."""
-        made = self._each(parts_here)
+        """Totals over the blocks, by part or resource."""
+        made, before = dict[str, Parts](), self.at
+        for self.at in ("layer", "head"):
+            made[self.at] = parts_here()
+        self.at = before
         found = dict.fromkeys(part for parts in made.values() for part in parts)
         return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}
-
-    def _each(self, here: Any) -> dict[str, dict[str, str]]:
-        """What is written for a block of a layer and of the head."""
-        made, before = {}, self.at
-        for self.at in ("layer", "head"):
-            made[self.at] = here()
-        self.at = before
-        return made
 
     def _together(self, how: str, sides: Sequence[Parts], names: Sequence[str]) -> Parts:
         """What runs together: its parts share the time in proportion. how: of the sides' seconds {0} and their sum {1}."""
         there = [parts for parts in sides if parts]
         alone = len(there) == 1 and all(row.is_as_long_as_asked(self.fits) for row in self.rows if row.lane.name in names)
-        demand: dict[str, str] = {}
+        demand: Parts = {}
         if self.profile.arbitrate and there and not alone:
 
-            def rows_here() -> list[_Row]:
-                return [row for row in self._here() if row.lane.name in names]
+            def demanded() -> Parts:
+                return self._demand([row for row in self._here() if row.lane.name in names])
 
-            demand = self._demanded(rows_here) if self.at == "after" else self._demand(rows_here())
+            demand = self._summed(demanded) if self.at == "after" else demanded()
         merged = _merged(*there)
         if len(there) < 2 and not demand:
             return merged
