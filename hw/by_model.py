@@ -124,24 +124,18 @@ def _curve(rows: pl.DataFrame, axis: str) -> Floats:
 def _plane(rows: pl.DataFrame) -> Floats:
     """The last number of tokens, numbers of active experts, and the seconds (tokens 0, 1, 2, ..., experts)."""
     experts, last = _axis(rows["activated_experts"]), int(rows["tokens"].max())  # type: ignore[arg-type]
-    points = np.unique(rows["tokens"].to_numpy())
-    at_points = np.stack([_along(experts, *_xy(rows.filter(pl.col("tokens") == n), "activated_experts")) for n in points])
-    return np.concatenate([[last, experts.size], experts, _along(np.arange(last + 1.0), points, at_points).ravel()])
-
-
-def _xy(rows: pl.DataFrame, axis: str) -> tuple[Floats, Floats]:
-    of = rows.sort(axis)
-    return of[axis].to_numpy(), of["s"].to_numpy()
+    seconds = _brought(rows, [np.arange(last + 1.0), experts], ("tokens", "activated_experts"))
+    return np.concatenate([[last, experts.size], experts, seconds.ravel()])
 
 
 def _grid(rows: pl.DataFrame) -> Floats:
-    """The four axes, each after its length, and the seconds over all of them. Every chunk was measured on axes of its own, which
-    are brought to the common ones one after the other."""
+    """The four axes, each after its length, and the seconds over all of them."""
     axes = [_axis(rows[name]) for name in _AXES]
     return np.concatenate([*(np.append(float(axis.size), axis) for axis in axes), _brought(rows, axes, _AXES).ravel()])
 
 
 def _brought(rows: pl.DataFrame, axes: Sequence[Floats], names: Sequence[str]) -> Floats:
+    """Seconds over axes, to which those of the rows are brought one by one: each part was measured on axes of its own."""
     if not names:
         return rows["s"].to_numpy()[:1][0]  # type: ignore[no-any-return]
     parts = [(key[0], of) for key, of in rows.sort(names[0]).group_by(names[0], maintain_order=True)]
