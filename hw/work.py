@@ -86,26 +86,21 @@ class Work:
 
     def by_cell(self, rows: Rows, values: Values) -> Floats:
         """(steps, blocks) sums of values of the rows, each as often as the row stands for."""
-        each = _each(rows, values)
+        each, shape = _each(rows, values), (self.n_steps, self.n_blocks)
         if not each.ndim and not each:
             return self.nothing
         if rows.cells is not None:
-            n, weights = self.n_steps * self.n_blocks, np.broadcast_to(each, rows.cells.size)
-            return np.asarray(np.bincount(rows.cells, weights, n).reshape(self.n_steps, self.n_blocks), np.float64)
+            weights = np.broadcast_to(each, rows.cells.size)
+            return np.asarray(np.bincount(rows.cells, weights, self.n_steps * self.n_blocks).reshape(shape), np.float64)
         if rows.blocks is None:
-            return self._whole(each)
-        placed = np.zeros((self.n_steps, self.n_blocks))
+            return each if each.shape == shape else np.broadcast_to(each, shape)
+        placed = np.zeros(shape)
         first = int(rows.blocks[0]) if rows.blocks.size else 0
         if rows.blocks.size == rows.blocks[-1:].sum() + 1 - first:  # one after the other
             placed[:, first : first + rows.blocks.size] = each
         else:
             placed[:, rows.blocks] = each
         return placed
-
-    def _whole(self, values: Floats) -> Floats:
-        """Broadcast to (steps, blocks)."""
-        shape = (self.n_steps, self.n_blocks)
-        return values if values.shape == shape else np.broadcast_to(values, shape)
 
     def shapes(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """The arguments of the rows' operator, each as long as those together."""
