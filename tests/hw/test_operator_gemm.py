@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpus import A100, CONSTANTS_OF, TOY
+from gpus import CONSTANTS_OF, TOY
 
 from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import OPERATORS
@@ -87,9 +87,3 @@ def test_weights_that_a_benchmark_meets_again_come_from_the_cache():
         cold, warm = (gemm.seconds(gpu, CONSTANTS, shapes | more)[0] for more in ({}, {"weight_copies": np.array([6])}))
         assert (cold - CONSTANTS[0] * gpu.slower) / (warm - CONSTANTS[0] * gpu.slower) == pytest.approx(gain, rel=0.3)
         assert warm <= cold
-
-
-def test_a_tile_more_than_a_full_wave_costs_a_wave():
-    """108 tiles of 128x256 fill the A100 once, 109 do not: rows in the tens cost more than 1.3 times, unlike in a roofline."""
-    full, over = time(A100, CONSTANTS, 128 * 9, 256 * 12, 4096), time(A100, CONSTANTS, 128 * 10, 256 * 12, 4096)
-    assert over > 1.3 * full
