@@ -99,24 +99,20 @@ def render(page: Page, pages: list[tuple[str, str]], is_single: bool = False) ->
     }
     script, style = _asset("site.js"), _asset("site.css")
     drawn_by = _source(vega()) if is_single else "'self' file:"
-    return (
-        _templates()
-        .get_template(page.template)
-        .render(
-            page=page,
-            figures=figures,
-            lacking=[f for f in ordered if f.chart is None],
-            at_once=AT_ONCE,
-            pages=pages,
-            payload=payload,
-            vega=vega() if is_single else "",
-            vega_file=VEGA,
-            script=script,
-            style=style,
-            policy=f"default-src 'none'; script-src {drawn_by} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
-            has_charts=bool(figures),
-            **page.extra,
-        )
+    template = _templates().get_template(page.template)
+    return template.render(
+        page=page,
+        figures=figures,
+        lacking=[f for f in ordered if f.chart is None],
+        at_once=AT_ONCE,
+        pages=pages,
+        payload=payload,
+        vega=vega() if is_single else "",
+        vega_file=VEGA,
+        script=script,
+        style=style,
+        policy=f"default-src 'none'; script-src {drawn_by} {_source(script)}; style-src 'unsafe-inline'; img-src data:",
+        **page.extra,
     )
 
 

@@ -3,10 +3,6 @@
 from tokentape.dashboards.engine.ask import Ask, Nothing, some
 from tokentape.dashboards.engine.figures import Drawn, options, with_figures
 from tokentape.dashboards.engine.grammar import in_words, known, turn_of
-from tokentape.dashboards.engine.pages import declared
-from tokentape.dashboards.shell import Control, Figure, Page
+from tokentape.dashboards.shell import Control, Page
 
-__all__ = [
-    "Ask", "Control", "Drawn", "Figure", "Nothing", "Page", "declared", "in_words", "known", "options", "some", "turn_of",
-    "with_figures",
-]  # fmt: skip
+__all__ = ["Ask", "Control", "Drawn", "Nothing", "Page", "in_words", "known", "options", "some", "turn_of", "with_figures"]
