@@ -21,3 +21,9 @@ CONSTANTS_OF = {
     "decode_attention": np.array([5e-6, 1.5e-6, 2e-6, 2.5e-6, 0.9]),
 }
 DISTRIBUTIONS = ("balanced", "power_law_1.01", "power_law_1.2")
+
+
+def shapes(**arguments):
+    """Arguments of an operator as arrays of one length, without those that are None."""
+    given = {name: np.asarray(values) for name, values in arguments.items() if values is not None}
+    return {name: np.broadcast_to(values, max(of.size for of in given.values())) for name, values in given.items()}

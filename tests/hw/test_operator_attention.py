@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from gpus import A100, BLACKWELL, CONSTANTS_OF, H100, TOY, TOY2, TOY3
+from gpus import A100, BLACKWELL, CONSTANTS_OF, H100, TOY, TOY2, TOY3, shapes
 from refusing import refuses
 
 from tokentape.hw.calibrate import gpu_of
@@ -17,11 +17,6 @@ from tokentape.replay.passes import fits_of
 decode_attention, prefill_attention = OPERATORS["decode_attention"], OPERATORS["prefill_attention"]
 PREFILL, DECODE = CONSTANTS_OF["prefill_attention"], CONSTANTS_OF["decode_attention"]
 CYCLE = 1.755  # of the toys' clock, in that of the constants
-
-
-def shapes(**arguments):
-    n = max(np.size(values) for values in arguments.values())
-    return {name: np.broadcast_to(np.asarray(values), (n,)) for name, values in arguments.items()}
 
 
 def prefill(batch, isl, heads, kv_heads, head_dim=128, **more):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpus import CONSTANTS_OF, TOY
+from gpus import CONSTANTS_OF, TOY, shapes
 
 from tokentape.hw.calibrate import gpu_of
 from tokentape.hw.operators import OPERATORS
@@ -17,9 +17,8 @@ MACS_128_128 = (128 * 128 + 15 * 256) / (1 + 15 * 384 / 32768)
 MACS_64_64 = (64 * 64 + 15 * 128) / (1 + 15 * 384 / 32768)
 
 
-def time(gpu, constants, m, n, k):
-    m, n, k = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x)) for x in (m, n, k)))
-    return gemm.seconds(gpu, constants, {"m": m, "n": n, "k": k})
+def time(gpu, constants, m, n, k, **more):
+    return gemm.seconds(gpu, constants, shapes(m=m, n=n, k=k, **more))
 
 
 def test_one_wave_of_two_tiles_by_hand():
@@ -28,9 +27,7 @@ def test_one_wave_of_two_tiles_by_hand():
     memory_s = 2 * (128 * 64 + 64 * 256 + 128 * 256) / 1e12
     expected = CYCLE * 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4
     assert np.isclose(time(TOY, TOY_CONSTANTS, 128, 256, 64), expected)
-    assert (
-        gemm.regime(TOY, TOY_CONSTANTS, {name: np.array([x]) for name, x in zip("mnk", (128, 256, 64), strict=True)}) == "compute"
-    )
+    assert gemm.regime(TOY, TOY_CONSTANTS, shapes(m=128, n=256, k=64)) == "compute"
 
 
 def test_split_along_k_by_hand():
@@ -69,21 +66,14 @@ def test_eight_bit_operands_by_hand(capability, m, tile):
     tiles_s = -(-n_tiles // 2) * 9 * 64 * macs * 2 / 1e12
     memory_s = (512 * 256 + m * 512 + 2 * m * 256) / 1e12
     expected = CYCLE * 1e-6 + (tiles_s**2.5 + memory_s**2.5) ** 0.4 + 3 * m * 512 / 1e12
-    shapes = {
-        "m": np.array([m]),
-        "n": np.array([256]),
-        "k": np.array([512]),
-        "weight_bits": np.array([8]),
-        "value_bits": np.array([8]),
-    }
-    assert np.isclose(gemm.seconds(TOY._replace(capability=capability), TOY_CONSTANTS, shapes), expected)
+    found = time(TOY._replace(capability=capability), TOY_CONSTANTS, m, 256, 512, weight_bits=8, value_bits=8)
+    assert np.isclose(found, expected)
 
 
 def test_weights_that_a_benchmark_meets_again_come_from_the_cache():
     """An L40S reads its L2 five times as fast as its memory: six copies of 8 MiB fit its 96 MiB, six of 32 MiB do not."""
     gpu = gpu_of(load("l40s"))
     for n, gain in ((1024, 2.0), (4096, 1.0)):
-        shapes = {"m": np.array([1]), "n": np.array([n]), "k": np.array([4096])}
-        cold, warm = (gemm.seconds(gpu, CONSTANTS, shapes | more)[0] for more in ({}, {"weight_copies": np.array([6])}))
+        cold, warm = (time(gpu, CONSTANTS, 1, n, 4096, weight_copies=copies)[0] for copies in (None, 6))
         assert (cold - CONSTANTS[0] * gpu.slower) / (warm - CONSTANTS[0] * gpu.slower) == pytest.approx(gain, rel=0.3)
         assert warm <= cold

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpus import A100, CONSTANTS_OF, DISTRIBUTIONS, H100, TOY
+from gpus import A100, CONSTANTS_OF, DISTRIBUTIONS, H100, TOY, shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +16,8 @@ NEMOTRON = (2688, 1856, 6, 128)  # hidden and inner size, top-k, experts: withou
 
 
 def layer(tokens, hidden, inter, top_k, experts, distribution="balanced", tp=1, ep=1):
-    numbers = {"num_tokens": tokens, "hidden_size": hidden, "inter_size": inter, "topk": top_k, "num_experts": experts}
-    shapes = {name: np.atleast_1d(value) for name, value in (numbers | {"moe_tp_size": tp, "moe_ep_size": ep}).items()}
-    return shapes | {"distribution": np.full(np.shape(shapes["num_tokens"]), distribution)}
+    sizes = {"num_tokens": tokens, "hidden_size": hidden, "inter_size": inter, "topk": top_k, "num_experts": experts}
+    return shapes(**sizes, moe_tp_size=tp, moe_ep_size=ep, distribution=distribution)
 
 
 def test_a_layer_by_hand():
@@ -28,9 +27,9 @@ def test_a_layer_by_hand():
     weights_s = 4 * (2 * 128 * (128 + 64) + 128 * (128 + 64)) * 2 / 1e12
     activations_s = (4 * (5 * 128 + 2 * 128) + 4 * (128 + 128) + 4 * 128) * 2 / 1e12
     expected = 1.755e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
-    shapes = layer(4, 128, 128, 1, 4)
-    assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes), expected)
-    assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), shapes) == "compute"
+    some = layer(4, 128, 128, 1, 4)
+    assert np.isclose(moe.seconds(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), some), expected)
+    assert moe.regime(TOY, np.array([1e-6, 1.0, 10.0, 1.0]), some) == "compute"
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(8, 8), (28, 8), (29, 16), (58, 32), (116, 48), (173, 64), (900, 64)])
@@ -43,13 +42,13 @@ def test_a_layer_of_four_bits_by_hand(tokens, rows):
     activations_s = (tokens * (5 * 128 + 2 * 128) + tokens * (128 + 128) + tokens * 128) * 2 / 1e12
     fast = TOY._replace(clock_hz=1.755e9)
     expected = 1e-6 + (weights_s**2.5 + ((gate_up_ops + down_ops) / 2e12) ** 2.5) ** 0.4 + activations_s
-    shapes = layer(tokens, 128, 128, 1, 4) | {"weight_bits": np.array([4.5])}
+    some = layer(tokens, 128, 128, 1, 4) | {"weight_bits": np.array([4.5])}
     constants = np.array([1e-6, 1.0, 10.0, 1.0])
-    assert np.isclose(moe.seconds(fast, constants, shapes), expected)
-    assert np.isclose(moe.seconds(fast, constants, shapes | {"kernel": np.array([MARLIN])}), expected)
+    assert np.isclose(moe.seconds(fast, constants, some), expected)
+    assert np.isclose(moe.seconds(fast, constants, some | {"kernel": np.array([MARLIN])}), expected)
     slow = fast._replace(peak_ops_per_s=1536 * 2 * 1.755e9 * 4)  # four times what a warp's instructions reach
     busy_s = ((gate_up_ops + down_ops) / (1536 * 2 * 1.755e9)) ** 2.5
-    assert np.isclose(moe.seconds(slow, constants, shapes), 1e-6 + (weights_s**2.5 + busy_s) ** 0.4 + activations_s)
+    assert np.isclose(moe.seconds(slow, constants, some), 1e-6 + (weights_s**2.5 + busy_s) ** 0.4 + activations_s)
 
 
 @pytest.mark.parametrize(("name", "version", "kernel", "heaped", "matrices"), [
@@ -123,12 +122,12 @@ def test_leftovers_heaped_or_dealt_out():
 
 
 def test_recorded_experts_take_the_place_of_a_distribution():
-    shapes = layer(16, 2048, 768, 8, 128)
-    del shapes["distribution"]
-    few, many = (moe.seconds(H100, CONSTANTS, {**shapes, "active_experts": np.array([n])})[0] for n in (40, 110))
+    some = layer(16, 2048, 768, 8, 128)
+    del some["distribution"]
+    few, many = (moe.seconds(H100, CONSTANTS, {**some, "active_experts": np.array([n])})[0] for n in (40, 110))
     assert few < many
     balanced = moe.seconds(H100, CONSTANTS, layer(16, 2048, 768, 8, 128))[0]
-    assert moe.seconds(H100, CONSTANTS, {**shapes, "active_experts": np.array([128])})[0] == pytest.approx(balanced)
+    assert moe.seconds(H100, CONSTANTS, {**some, "active_experts": np.array([128])})[0] == pytest.approx(balanced)
 
 
 @given(
@@ -166,6 +165,6 @@ def test_ranks_share_the_work(distribution):
 
 
 def test_ranks_are_one_where_absent():
-    shapes = layer(64, 2048, 768, 8, 128)
-    alone = {name: values for name, values in shapes.items() if name not in moe.defaults}
-    assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, shapes)
+    some = layer(64, 2048, 768, 8, 128)
+    alone = {name: values for name, values in some.items() if name not in moe.defaults}
+    assert moe.seconds(A100, CONSTANTS, alone) == moe.seconds(A100, CONSTANTS, some)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpus import A100, BLACKWELL, CONSTANTS_OF, DISTRIBUTIONS, H100, TOY2, TOY3
+from gpus import A100, BLACKWELL, CONSTANTS_OF, DISTRIBUTIONS, H100, TOY2, TOY3, shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
@@ -29,30 +29,26 @@ DRAWN = {
 }
 
 
-def arrays(shape):
-    return {name: np.atleast_1d(value) for name, value in shape.items() if value is not None}
-
-
 @pytest.mark.parametrize("name", DRAWN)
 @given(data=st.data(), gpu=st.sampled_from([A100, H100, TOY2, TOY3, BLACKWELL]))
 @settings(max_examples=150)
 def test_time_rises_with_work_and_falls_with_speed(name, data, gpu):
     operator, constants, (drawn, grows, spared_frac) = OPERATORS[name], CONSTANTS_OF[name], DRAWN[name]
-    shapes = data.draw(st.fixed_dictionaries(drawn))
-    if "heads" in shapes:
-        shapes["num_heads"], shapes["num_key_value_heads"] = shapes.pop("heads")
-    shapes = arrays(shapes)
-    base = operator.seconds(gpu, constants, shapes)
+    shape = data.draw(st.fixed_dictionaries(drawn))
+    if "heads" in shape:
+        shape["num_heads"], shape["num_key_value_heads"] = shape.pop("heads")
+    some = shapes(**shape)
+    base = operator.seconds(gpu, constants, some)
     assert np.isfinite(base)
     assert base >= constants[0] * gpu.slower
-    assert operator.regime(gpu, constants, shapes) in ("launch", "compute", "memory", "rounding", "weights", "activations")
+    assert operator.regime(gpu, constants, some) in ("launch", "compute", "memory", "rounding", "weights", "activations")
     for size in grows:
-        assert operator.seconds(gpu, constants, shapes | {size: 2 * shapes[size]}) >= (1.0 - spared_frac) * base
+        assert operator.seconds(gpu, constants, some | {size: 2 * some[size]}) >= (1.0 - spared_frac) * base
     faster = {"peak_ops_per_s": 2 * gpu.peak_ops_per_s, "peak_bytes_per_s": 2 * gpu.peak_bytes_per_s}
     for number, value in faster.items():
-        assert operator.seconds(gpu._replace(**{number: value}), constants, shapes) <= base
+        assert operator.seconds(gpu._replace(**{number: value}), constants, some) <= base
     doubled = gpu._replace(**faster, clock_hz=2 * gpu.clock_hz)
-    assert np.allclose(2 * operator.seconds(doubled, constants, shapes), base, rtol=1e-9)  # fixed costs are cycles
+    assert np.allclose(2 * operator.seconds(doubled, constants, some), base, rtol=1e-9)  # fixed costs are cycles
 
 
 LAYER = {"num_tokens": 64, "hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128, "distribution": "balanced"}
@@ -69,8 +65,8 @@ HEAD = {"batch_size": 1, "isl": 1, "num_heads": 8, "num_key_value_heads": 8, "he
     ("moe", {"num_tokens": 65536, "moe_ep_size": 128}, "activations"),
 ])  # fmt: skip
 def test_regimes(name, shape, expected):
-    shapes = arrays(LAYER | shape if name == "moe" else shape)
-    assert OPERATORS[name].regime(H100, CONSTANTS_OF[name], shapes) == expected
+    some = shapes(**(LAYER | shape if name == "moe" else shape))
+    assert OPERATORS[name].regime(H100, CONSTANTS_OF[name], some) == expected
 
 
 @pytest.mark.parametrize(("name", "shape", "words"), [
@@ -85,4 +81,4 @@ def test_regimes(name, shape, expected):
     ("prefill_attention", HEAD | {"isl": [5, 0]}, r"'isl'\] row 1: must be at least 1"),
 ])  # fmt: skip
 def test_bad_shapes_are_named(name, shape, words):
-    refuses(words, OPERATORS[name].seconds, A100, CONSTANTS_OF[name], arrays(shape))
+    refuses(words, OPERATORS[name].seconds, A100, CONSTANTS_OF[name], shapes(**shape))
