@@ -72,11 +72,7 @@ def test_layers_and_tables_are_thinned_rather_than_let_the_page_grow(connection:
 
 def test_what_the_paper_gains_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["paper"] == "cxl_ndp"]
-
-    def add(rows: Rows) -> None:
-        rows["claims"] += stated
-
-    with opened(add) as connection:
+    with opened(lambda rows: rows["claims"].extend(stated)) as connection:
         found = cxl_ndp.asked(connection)("published")
     gains = ("decode_throughput_gain", "speedup", "e2e_speedup")
     ratios = [row["value"] for row in stated if row["metric"] in gains and row["value"] is not None]

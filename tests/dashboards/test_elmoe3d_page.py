@@ -131,11 +131,7 @@ def test_platforms_have_bands_and_energy_is_relative_to_ours(page: Page) -> None
 
 def test_the_papers_gain_of_hotness_is_read_from_the_claims() -> None:
     stated = [row for row in claims().to_pylist() if row["metric"] == "hotness_vs_random_pool_acceptance_gain"]
-
-    def add(rows: Rows) -> None:
-        rows["claims"] += stated
-
-    with opened(add) as connection:
+    with opened(lambda rows: rows["claims"].extend(stated)) as connection:
         assert elmoe3d.asked(connection)("published_gain_frac")["gain"][0] == pytest.approx(stated[0]["value"] / 100)
 
 
