@@ -17,7 +17,7 @@ of 8 bits, vLLM's CUTLASS kernels.
   1,980). Products of 8 bits do not get there: their one tile reaches .46 to .63 of the peak.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel that begins when the product has ended: split_launches x launch, and f32 traffic within L2 at
-  three times the memory's rate.
+  three times the memory's rate. What is sooner is chosen by squares, which costs no powers and is right to some percent.
 - Operands of 8 bits: a kernel of its own reads the activations and writes them rounded, in memory or L2. The product takes the
   one tile of vLLM's ladder for so many rows on this generation, and splits no k.
 - A tile is computed whole: below 64 rows, time hardly depends on m. Times never rise with more bandwidth or a higher tensor rate;
@@ -92,25 +92,27 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> tuple[Floats, ...
         step_s = _STEP_K * _tile_macs(rows, width) / macs_per_s
         return tiles, step_s, np.ceil(tiles / gpu.n_sms) * (steps + overhead_steps) * step_s
 
-    fastest_s, sums_s = np.inf * m, 0.0 * m
-    for tile in TILES:
-        tiles, step_s, whole_s = walked(*tile)
-        parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
-        one_wave_s = (np.ceil(steps / parts) + overhead_steps) * step_s
-        added_s = split_launches * launch_s + parts * partial_s
-        is_split = (parts > 1.0) & (one_wave_s + added_s < whole_s)
-        of_tile_s, added_s = np.where(is_split, one_wave_s, whole_s), np.where(is_split, added_s, 0.0)
-        is_faster = of_tile_s + added_s < fastest_s + sums_s
-        fastest_s, sums_s = np.where(is_faster, of_tile_s, fastest_s), np.where(is_faster, added_s, sums_s)
-    is_rounded = value_bits < OUTPUT_BITS
-    together_s = 2.0 * m * n * k / (gpu.peak_ops_per_s * sustained_frac)
-    compute_s = np.where(is_rounded, walked(*_of_ladder(gpu, m))[2], np.maximum(fastest_s, together_s))
     weights, others = weight_bits / 8.0 * k * n, m * (value_bits / 8.0 * k + OUTPUT_BITS / 8.0 * n)
     memory_s = weights * gpu.s_per_byte(bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)
-    rounded = np.where(is_rounded, m * k * (OUTPUT_BITS + value_bits) / 8.0, 0.0)
+
+    whole_s, split_s, sums_s = np.inf * m, np.inf * m, 0.0 * m
+    for tile in TILES:
+        tiles, step_s, of_tile_s = walked(*tile)
+        whole_s = np.minimum(whole_s, of_tile_s)
+        parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
+        part_s = np.where(parts > 1.0, (np.ceil(steps / parts) + overhead_steps) * step_s, np.inf)
+        added_s = split_launches * launch_s + parts * partial_s
+        is_faster = part_s + added_s < split_s + sums_s
+        split_s, sums_s = np.where(is_faster, part_s, split_s), np.where(is_faster, added_s, sums_s)
+    is_plain, squared = value_bits >= OUTPUT_BITS, memory_s * memory_s
+    is_split = is_plain & (np.sqrt(split_s * split_s + squared) + sums_s < np.sqrt(whole_s * whole_s + squared))
+    together_s = 2.0 * m * n * k / (gpu.peak_ops_per_s * sustained_frac)
+    of_tiles_s = np.maximum(np.where(is_split, split_s, whole_s), together_s)
+    compute_s = np.where(is_plain, of_tiles_s, walked(*_of_ladder(gpu, m))[2])
+    rounded = np.where(is_plain, 0.0, m * k * (OUTPUT_BITS + value_bits) / 8.0)
     rounding_s = rounded * gpu.s_per_byte(bandwidth_frac, rounded)
-    return launch_s + 0.0 * m, compute_s, memory_s, np.where(is_rounded, 0.0, sums_s), rounding_s
+    return launch_s + 0.0 * m, compute_s, memory_s, np.where(is_split, sums_s, 0.0), rounding_s
 
 
 def _of_ladder(gpu: Gpu, m: Floats) -> tuple[Floats, Floats]:
