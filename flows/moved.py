@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ SAME = ("view_name", "engine", "system", "trace_id", "model_id", "hardware", "pr
 BUT_SEEDS = ("place", "study", "sources_sha256", "hardware_sha256")  # what runs have alike that differ in their seed alone
 Row = dict[str, Any]
 Band = tuple[float, float]
+Ends = tuple[float, float | None, float | None]  # value, low, high
 
 
 @dataclass(frozen=True)
@@ -65,39 +67,43 @@ def difference(store: Store, before: str, after: str) -> Difference:
     Runs are matched by all that was given but the seed; two single runs with each other, whatever they ran.
     Raises ValueError for a run, study or time that is not there, and where nothing can be compared.
     """
-    whole = [
-        batch for batch in results.batches(store) if not results.lost_files(store, [results.batch_path(store, "runs", batch)])
-    ]
-    runs = results.stored(store, "runs", whole)
-    rows = runs.with_columns(place=pl.Series([_place(row) for row in runs.iter_rows(named=True)], dtype=pl.String)).to_dicts()
-    for row in rows:  # of a system's run, also the seed of its requests
-        asked = json.loads(json.loads(row["facts"]).get("asked") or "{}")
-        row["seed"] = asked.get("workload", {}).get("seed", row["seed"])
+    stems = results.batches(store)
+    whole = [stem for stem in stems if not results.lost_files(store, [results.batch_path(store, "runs", stem)])]
+    rows = results.stored(store, "runs", whole).to_dicts()
+    for row in rows:
+        row["facts"] = json.loads(row["facts"])
+        asked = json.loads(row["facts"].get("asked") or "{}").get("workload", {})  # of a system's run, whose requests draw too
+        row |= {"place": _place(row), "seed": asked.get("seed", row["seed"])}
     sides = [_side(store, rows, word) for word in (before, after)]
     alone = [len(side) == 1 and "@" not in word for side, word in zip(sides, (before, after), strict=True)]
-    of = [{row["place"] if not all(alone) else "": row for row in side} for side in sides]
+    of = [defaultdict[str, list[Row]](list) for _ in sides]
+    for side, places in zip(sides, of, strict=True):
+        for row in side:
+            places["" if all(alone) else row["place"]].append(row)
     both = [place for place in of[0] if place in of[1]]
     if not both:
         raise ValueError(
             f'{before} and {after} have no run of the same conditions; `tokentape sql "from runs"` shows what there is'
         )
-    seeds = [[row for row in rows if alone[0] and all(row[name] == sides[0][0][name] for name in BUT_SEEDS)], []]
-    found = {row["run_id"]: row for row in chain(*sides, *seeds)}
-    values = _values(store, pl.DataFrame(list(found.values()), infer_schema_length=None))
+    seeds = [row for row in rows if alone[0] and all(row[name] == sides[0][0][name] for name in BUT_SEEDS)]
+    found = {row["run_id"]: row["stem"] for row in chain(*sides, seeds)}
+    values = defaultdict[str, dict[str, Ends]](dict)
+    runs = pl.DataFrame({"run_id": [*found], "stem": [*found.values()]})
+    for run_id, metric, *ends in (
+        results.measured_of(store, "metrics", runs).select("run_id", "metric", "value", "low", "high").iter_rows()
+    ):
+        values[run_id][metric] = (ends[0], ends[1], ends[2])
     units, moved, n_metrics = dict(metric_defs().select("metric", "unit").iter_rows()), list[Moved](), 0
     for place in both:
-        here = [[row for row in side if all(alone) or row["place"] == place] for side in sides]
-        spread = seeds[0] or here[0]
-        for metric in sorted({metric for row in chain(*here) for metric in values.get(row["run_id"], {})}):
-            was, now = ([values[r["run_id"]][metric] for r in part if metric in values.get(r["run_id"], {})] for part in here)
-            band, n_seeds = _band(spread, values, metric)
+        here = [places[place] for places in of]
+        for metric in sorted({metric for row in chain(*here) for metric in values[row["run_id"]]}):
+            told = [[values[row["run_id"]][metric] for row in part if metric in values[row["run_id"]]] for part in here]
+            was, now = (median(value for value, *_ in part) if part else None for part in told)
+            band, n_seeds = _band(seeds or here[0], values, metric)
             n_metrics += 1
-            ends = [median(value for value, *_ in part) if part else None for part in (was, now)]
-            if not _equal(*ends):
-                is_beyond = None in ends or band is None or not _within(ends[1], band)
-                moved.append(
-                    Moved(_named(here[1][-1]), metric, units.get(metric, ""), ends[0], band, n_seeds, ends[1], is_beyond)
-                )
+            if was is None or now is None or not _equal(was, now):
+                is_beyond = was is None or now is None or band is None or not _within(now, band)
+                moved.append(Moved(_named(here[1][-1]), metric, units.get(metric, ""), was, band, n_seeds, now, is_beyond))
     if not n_metrics:
         raise ValueError(f"{before} and {after} hold no metrics, so that nothing can be compared")
     ids = [{row["run_id"] for row in side} for side in sides]
@@ -106,8 +112,7 @@ def difference(store: Store, before: str, after: str) -> Difference:
 
 def _place(row: Row) -> str:
     """Hash of what a run was given but its seed, machine's numbers and code."""
-    facts = {name: value for name, value in json.loads(row["facts"]).items() if name not in FOUND}
-    workload = row["workload"]
+    facts, workload = {name: value for name, value in row["facts"].items() if name not in FOUND}, row["workload"]
     if asked := facts.pop("asked", None):  # which says the workload too
         facts["asked"] = json.loads(asked)
         facts["asked"].get("workload", {}).pop("seed", None)  # a run that was not possible has none
@@ -125,9 +130,7 @@ def _side(store: Store, rows: Sequence[Row], word: str) -> list[Row]:
         if not ids or not word:
             raise unknown("run", word, sorted({row["run_id"] for row in rows})[:20])
         return [row for row in rows if row["run_id"] == ids[0]][-1:]
-    points = {
-        json.loads(row["facts"])["result_id"] for row in rows if row["view_name"] == "study_points" and row["study"] == study
-    }
+    points = {row["facts"]["result_id"] for row in rows if (row["view_name"], row["study"]) == ("study_points", study)}
     places = {row["place"] for row in rows if row["run_id"] in points}
     mine = [row for row in rows if row["view_name"] not in NO_RUNS and (row["study"] == study or row["place"] in places)]
     if not mine:
@@ -147,51 +150,40 @@ def _time(word: str, time: str) -> datetime:
         found = datetime.fromisoformat(time)
     except ValueError as error:
         raise ValueError(f"{word}: {time!r} is no time; give {LATEST}, 2026-11-23 or 2026-11-23T02:00 (UTC)") from error
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    return _utc(found)
 
 
 def _written(store: Store, batch: str) -> datetime:
     try:
-        made: datetime = store.fs.modified(results.batch_path(store, "runs", batch))
+        return _utc(store.fs.modified(results.batch_path(store, "runs", batch)))
     except NotImplementedError as error:
         raise ValueError(f"{store.root}: this kind of store tells no times; give runs by their ids") from error
-    return made.astimezone(UTC) if made.tzinfo else made.replace(tzinfo=UTC)
 
 
-def _values(store: Store, runs: pl.DataFrame) -> dict[str, dict[str, tuple[float, float | None, float | None]]]:
-    """By run and metric: value, low, high."""
-    found = dict[str, dict[str, tuple[float, float | None, float | None]]]()
-    columns = ("run_id", "metric", "value", "low", "high")
-    for run_id, metric, *value in results.measured_of(store, "metrics", runs).select(columns).iter_rows():
-        found.setdefault(run_id, {})[metric] = (value[0], value[1], value[2])
-    return found
+def _utc(time: datetime) -> datetime:
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _band(rows: Sequence[Row], values: Mapping[str, Any], metric: str) -> tuple[Band | None, int]:
+def _band(rows: Sequence[Row], values: Mapping[str, Mapping[str, Ends]], metric: str) -> tuple[Band | None, int]:
     """Lowest and highest of a metric over seeds, from runs of several, or as one of several says itself; how many seeds."""
-    of = {row["seed"]: values[row["run_id"]][metric] for row in rows if metric in values.get(row["run_id"], {})}
+    of = {row["seed"]: found[metric] for row in rows if metric in (found := values[row["run_id"]])}
     if len(of) > 1:
         return (min(value for value, *_ in of.values()), max(value for value, *_ in of.values())), len(of)
-    n_seeds = json.loads(rows[0]["facts"]).get("n_seeds") or 1
-    for _, low, high in of.values():
-        if n_seeds > 1 and low is not None and high is not None:
-            return (low, high), n_seeds
-    return None, n_seeds
+    n_seeds = rows[0]["facts"].get("n_seeds") or 1
+    _, low, high = next(iter(of.values()), (0.0, None, None))
+    return ((low, high) if n_seeds > 1 and low is not None and high is not None else None), n_seeds
 
 
-def _equal(before: float | None, after: float | None) -> bool:
-    if before is None or after is None:
-        return False
+def _equal(before: float, after: float) -> bool:
     return math.isclose(before, after, rel_tol=EXACT) or (math.isnan(before) and math.isnan(after))
 
 
-def _within(value: float | None, band: Band) -> bool:
-    return value is not None and (band[0] <= value <= band[1] or any(math.isclose(value, end, rel_tol=EXACT) for end in band))
+def _within(value: float, band: Band) -> bool:
+    return band[0] <= value <= band[1] or any(math.isclose(value, end, rel_tol=EXACT) for end in band)
 
 
 def _named(row: Row) -> str:
     """A run in words: what decides in it, at which capacity, on which machine and tape."""
-    facts, rules = json.loads(row["facts"]), json.loads(row["semantics"] or "{}")
-    size = facts.get("capacity_frac")
+    size, rules = row["facts"].get("capacity_frac"), json.loads(row["semantics"] or "{}")
     words = [*json.loads(row["system"]).values(), f"{100 * size:.3g} %" if size is not None else "", rules.get("scope")]
     return ", ".join(str(word) for word in [*words, row["hardware"], row["trace_id"]] if word) or row["run_id"]

@@ -56,9 +56,7 @@ def test_runs_that_were_not_possible_stand_beside_others() -> None:
         {"policy": "lru", "workload": {"seed": 2}, "numbers": {"static_w": float("nan")}},
         {"policy": "lru"},
     )
-    rows = [
-        dict.fromkeys(SAME) | {"workload": None, "facts": json.dumps({"asked": json.dumps(of)})} for of in (first, second, apart)
-    ]
+    rows = [dict.fromkeys(SAME) | {"workload": None, "facts": {"asked": json.dumps(of)}} for of in (first, second, apart)]
     of_first, of_second, of_apart = map(_place, rows)
     assert of_first == of_second != of_apart
 
