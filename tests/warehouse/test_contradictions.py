@@ -1,7 +1,6 @@
 """Tapes whose rows contradict each other, the manifest or another table are refused, with the row."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,21 +130,3 @@ def test_a_request_in_two_shards_is_refused(store: Store) -> None:
     write_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
     with pytest.raises(BadTape, match="request 0 is in two shards"):
         list(store.open("twice").shards("routing"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hidden": -8}, "hidden is -8; it must not be negative"),
-        ({"moe_layers": (1, 1)}, "moe_layers (1, 1) must rise"),
-        ({"n_experts": 10**9}, "n_experts is 1000000000"),
-        ({"n_layers": 10**6}, "65536 are the most"),
-    ],
-)
-def test_impossible_geometry_is_refused(small: Store, change: dict[str, object], message: str) -> None:
-    path = Path(small.trace_path("hand-made", "manifest.json"))
-    fields = json.loads(path.read_text())
-    fields["geometry"] |= change
-    path.write_text(json.dumps(fields))
-    with pytest.raises(BadTape, match=rf"manifest\.json: not a manifest \(geometry: Value error, .*{re.escape(message)}"):
-        small.open("hand-made")

@@ -1,5 +1,7 @@
 """Declared columns: what conforms round-trips, what does not is named, and the documents say the same."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,6 +144,15 @@ def test_tape_files_that_cannot_be_read(small: Store) -> None:
     refuses("is missing; the tape is damaged", small.open("hand-made").read, "routing", error=BadTape)
 
 
+def with_geometry(text: str, **changes: object) -> str:
+    fields = json.loads(text)
+    return json.dumps(fields | {"geometry": fields["geometry"] | changes})
+
+
+NEGATIVE = r"manifest\.json: not a manifest \(geometry: Value error, hidden is -8; it must not be negative"
+EDITED = r"manifest\.json: changed since it was written; restore it from a copy"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -149,6 +160,14 @@ def test_tape_files_that_cannot_be_read(small: Store) -> None:
         (lambda text: text[:50], "not a manifest"),
         (lambda text: text.replace('"origin"', '"origins"'), "not a manifest"),
         (lambda text: "[]", "schema version None"),
+        (lambda text: with_geometry(text, hidden=-8), NEGATIVE),
+        (lambda text: with_geometry(text, moe_layers=(1, 1)), r"geometry: Value error, .*moe_layers \(1, 1\) must rise"),
+        (lambda text: with_geometry(text, n_experts=10**9), "geometry: Value error, .*n_experts is 1000000000"),
+        (lambda text: with_geometry(text, n_layers=10**6), "geometry: Value error, .*65536 are the most"),
+        (lambda text: text.replace('"hidden": 8', '"hidden": 9'), EDITED),
+        (lambda text: text.replace('"seed": null', '"seed": 3'), EDITED),
+        (lambda text: text.replace("tokentape-sha256:", "tokentape-sha257:"), EDITED),
+        (lambda text: re.sub(r'"seal": "[^"]*",', "", text), EDITED),
     ],
 )
 def test_manifests_that_cannot_be_read(small: Store, change: Callable[[str], str], message: str) -> None:
