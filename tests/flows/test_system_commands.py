@@ -11,8 +11,8 @@ from tiny_tape import N_OUTPUT, N_REQUESTS, STUDY
 
 from bench.compare import MACHINES, SYSTEMS
 from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows import system_runs as runs
 from tokentape.flows.grid import record_machine
-from tokentape.flows.system_runs import Asked
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
 
@@ -71,8 +71,6 @@ def test_of_equal_systems_the_first_is_best_by_every_metric(tokentape: Cli, stor
 
 
 def test_a_share_is_the_same_bytes_for_every_system(store: Store, tape: str, tmp_path: Path) -> None:
-    from tokentape.flows import system_runs as runs
-
     asked = runs.Asked(tape, "lru_offload", "", runs.workload_of("batch=1"), budget="75%", expert_format="int8-g32")
     sliced = tmp_path / "sliced.toml"  # zero points beside its scales
     route = 'route = { policy = "slicemoe", router = "lru", budget = "none" }'
@@ -103,8 +101,6 @@ def test_what_no_system_could_run_with_is_refused_before_any_runs(
 
 
 def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokentape.flows import system_runs as runs
-
     asked = runs.Asked(tape, "sarathi", "h100", runs.workload_of("batch=3,order=shuffled,seed=4"))
     key, made = runs.run_asked(store, asked)
     series = made.timeline
@@ -125,8 +121,6 @@ def test_a_run_is_kept_and_not_made_again(store: Store, tape: str, monkeypatch: 
 
 
 def test_answers_end_where_the_workload_says_and_what_is_near_while_decoding_is_counted_apart(store: Store, tape: str) -> None:
-    from tokentape.flows import system_runs as runs
-
     of = {
         cut: runs.run_asked(
             store,
@@ -185,7 +179,10 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
     assert all(row["time"] for row in worths)
     ran = stored(store, "system_runs", batches(store, "system_runs"))
     for run_id, asked, name in ran.filter(pl.col("system").str.contains(" without ")).select("run_id", "asked", "system").rows():
-        assert (Asked.from_json(asked).key(store), Asked.from_json(asked).name) == (run_id, name)  # so that it is explained, too
+        assert (runs.Asked.from_json(asked).key(store), runs.Asked.from_json(asked).name) == (
+            run_id,
+            name,
+        )  # so that it is explained, too
     if system == "near_compute":
         assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
