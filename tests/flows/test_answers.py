@@ -21,7 +21,7 @@ def asked(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", ["slicemoe", "cxl_ndp"])
+@pytest.mark.parametrize("system", ["slicemoe", "cxl_ndp", "offloaders"])
 def test_the_errors_of_the_readme_are_those_of_the_study(system: str, tmp_path: Path) -> None:
     made = error_table.answers(system, Store(str(tmp_path / "tape")))
     assert error_table.lines(made) == stands(system), AGAIN

@@ -6,10 +6,8 @@ from statistics import mean
 
 import pytest
 from command import Cli
-from readme_errors import AGAIN, stands
 
 from bench import fit_offloaders as fit
-from bench.docs import errors as error_table
 from tokentape.flows.answers import stated
 from tokentape.flows.running import run
 from tokentape.flows.systems.offloaders.study import PAPER, Settings, asked_for, claimed, draw, drawn_of
@@ -103,8 +101,3 @@ def test_a_copy_runs_beside_it_and_answers_nothing(tokentape: Cli, tmp_path: Pat
     assert read_rows(Store(), "answers") == []
     mine.write_text(f"{head}answers = []\n[[grid]]{small}budget = 3\n", encoding="utf-8")
     assert "mine.toml: grid.0: Value error, budget is no field of a point" in tokentape.refused("study", str(mine)).err
-
-
-@pytest.mark.slow
-def test_the_errors_of_the_readme_are_those_of_the_study(store: Store) -> None:
-    assert error_table.lines(error_table.answers(PAPER, store)) == stands(PAPER), AGAIN
