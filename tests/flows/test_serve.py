@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,37 +44,30 @@ def ask(url: str, path: str, **filters: Any) -> Any:
         return json.load(answer)
 
 
+@contextlib.contextmanager
+def serving(store: Store, folder: Path, *words: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`tokentape serve` and where its server answers; ended as by Ctrl-C, with exit code 0. What it says is in folder/log."""
+    port = free_port()
+    environment = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+    environment["PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS"] = "2"
+    environment.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-m", "tokentape.flows.cli", "serve", "--store", store.uri, "--port", str(port), *words]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        try:
+            yield f"http://127.0.0.1:{port}/api", process
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=40)
+    assert code == 0, (folder / "log").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.embedded
 def test_a_schedule_creates_a_run_that_records_studies_and_publishes_and_its_page_shows_it(store: Store, tmp_path: Path) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
-    study = tmp_path / "small.toml"
-    study.write_text(STUDY)
-    arguments = [
-        "serve",
-        "--store",
-        store.uri,
-        "--port",
-        str(port),
-        "--study",
-        str(study),
-        "--cron",
-        f"nightly={EVERY_TEN_SECONDS}",
-    ]
-    home = {
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
-    }
-    environment = {**os.environ, **home}
-    environment.pop("PREFECT_API_URL", None)
-    log = (tmp_path / "log").open("w+")
-    command = [sys.executable, "-m", "tokentape.flows.cli", *arguments]
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
-    shown = ""
-    try:
-        completed: list[dict[str, Any]] = []
+    (tmp_path / "small.toml").write_text(STUDY)
+    shown, completed = "", list[dict[str, Any]]()
+    with serving(store, tmp_path, "--study", "small.toml", "--cron", f"nightly={EVERY_TEN_SECONDS}") as (url, process):
         give_up = time.monotonic() + 240
         while not completed and time.monotonic() < give_up and process.poll() is None:
             time.sleep(1)
@@ -86,14 +80,9 @@ def test_a_schedule_creates_a_run_that_records_studies_and_publishes_and_its_pag
         if completed:
             limits = {one["tag"]: one["concurrency_limit"] for one in ask(url, "/concurrency_limits/filter")}
             assert limits == tasks.LIMITS
-            shown = page_of(f"http://127.0.0.1:{port}/runs/flow-run/{completed[0]['id']}")
-    finally:
-        process.send_signal(signal.SIGINT)
-        code = process.wait(timeout=40)
-        log.seek(0)
-        said = log.read()
+            shown = page_of(f"{url.removesuffix('/api')}/runs/flow-run/{completed[0]['id']}")
+    said = (tmp_path / "log").read_text()
     assert completed, said
-    assert code == 0, said
     assert "Traceback" not in said, said
     assert completed[0]["name"] == "capture math from embedded + small + pages"
     assert len(run_ids(store)) == 2  # of the tape that was there, and of the one recorded
@@ -106,17 +95,10 @@ def test_a_schedule_creates_a_run_that_records_studies_and_publishes_and_its_pag
 def test_a_file_that_is_dropped_becomes_a_tape_its_study_and_a_page_and_a_bad_one_a_failed_run(
     store: Store, tmp_path: Path
 ) -> None:
-    port, incoming = free_port(), tmp_path / "incoming"
-    url = f"http://127.0.0.1:{port}/api"
-    incoming.mkdir()
+    (incoming := tmp_path / "incoming").mkdir()
     (tmp_path / "small.toml").write_text(STUDY)
     words = f"{incoming} --study {tmp_path / 'small.toml'} --every 1"
-    command = [sys.executable, "-m", "tokentape.flows.cli", "serve", "--store", store.uri, "--port", str(port), "--watch", words]
-    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
-    environment.pop("PREFECT_API_URL", None)
-    log = (tmp_path / "log").open("w+")
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True)
-    try:
+    with serving(store, tmp_path, "--watch", words) as (url, process):
         (incoming / "tiny.route.csv").write_bytes((Path(__file__).parents[1] / "data" / "tiny.route.csv").read_bytes())
         good = _ended(url, process, 1)
         page = (tmp_path / "site" / "experts.html").read_text()
@@ -124,13 +106,7 @@ def test_a_file_that_is_dropped_becomes_a_tape_its_study_and_a_page_and_a_bad_on
         bad = [run for run in _ended(url, process, 2) if run not in good]
         tasks_seen = {one["name"]: one["state"] for one in ask(url, "/task_runs/filter")}
         failures = [one["data"] for one in ask(url, "/artifacts/filter") if one["key"] == "failure"]
-    finally:
-        process.send_signal(signal.SIGINT)
-        code = process.wait(timeout=40)
-        log.seek(0)
-        said = log.read()
-    assert [run["state_type"] for run in (*good, *bad)] == ["COMPLETED", "FAILED"], said
-    assert code == 0, said
+    assert [run["state_type"] for run in (*good, *bad)] == ["COMPLETED", "FAILED"], (tmp_path / "log").read_text()
     (tape,) = (one for one in store.trace_ids() if one != "tiny-0001")
     assert good[0]["name"] == "new in incoming"
     assert tape in page
