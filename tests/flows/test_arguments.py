@@ -15,9 +15,7 @@ from tokentape.flows.console import progress_bar
 from tokentape.flows.effects import IDLE, without_effect
 from tokentape.flows.study_run import check
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
-from tokentape.warehouse.tape import Store
 
-REPLAY = ("replay", "tiny", "--policy", "lru", "--capacity", "50%", "--scope", "global")
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
     **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "watch", "demo"), MADE),
@@ -44,21 +42,19 @@ def test_every_command_has_quiet_verbose_and_json_but_for_those_that_list_nothin
         assert ("--json" in options) == (name not in WITHOUT_JSON), name
 
 
-def test_the_help_shows_every_command_and_the_version_is_printed(tokentape: Cli) -> None:
+def test_the_help_shows_every_command_with_examples_and_the_version_is_printed(tokentape: Cli) -> None:
     top: Any = typer.main.get_command(cli.app)
     assert sorted(name for names in cli.HEADINGS.values() for name in names) == sorted(top.commands)
-    said = tokentape("--help").out
+    said = tokentape.ok("--help").out
     assert all(f"\n{heading}:\n" in said for heading in cli.HEADINGS)
     assert "..." not in said.partition("\nTapes:")[2]
+    assert "tokentape replay TRACE --policy lru --capacity 50% --scope global" in said
+    for command in ("capture", "replay", "study", "verify", "sql", "serve"):
+        assert "Example" in tokentape(command, "--help").out
     shown = tokentape("--version")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.split()[0] == "tokentape"
     assert shown.out.split()[1][0].isdigit()
-
-
-def test_an_option_that_may_repeat_still_does(store: Store, tokentape: Cli) -> None:
-    done = tokentape(*REPLAY[:3], "static", *REPLAY[4:], "--param", "profile_frac=0.2", "--param", "profile_frac=0.3")
-    assert "times" not in done.err
 
 
 ON = json.loads((Path(__file__).parent / "options_without_effect.json").read_text())
