@@ -46,15 +46,11 @@ def test_a_store_is_the_same_from_everywhere_and_an_empty_one_says_what_to_run(s
     refuses("the store is empty: run `tokentape capture` or `tokentape import`", store.resolve, "any", error=BadTape)
 
 
-def test_tapes_and_results_that_cannot_be_opened_are_told(small: Store, capsys: pytest.CaptureFixture[str], store: Store) -> None:
+def test_tapes_that_cannot_be_opened_are_told(small: Store, capsys: pytest.CaptureFixture[str]) -> None:
     write_tape(small, "second")
     Path(small.trace_path("second", "manifest.json")).write_text("{")
     assert [tape.trace_id for tape in small.readable()] == ["hand-made"]
     assert capsys.readouterr().err.startswith(f"left out: {small.trace_path('second', 'manifest.json')}: not a manifest")
-    path = store.path("results", "metrics", "a.parquet")
-    for data in (b"PAR1 cut", b"", b"PAR1" * 40):
-        store.write_bytes(path, data)
-        refuses(r"metrics/a\.parquet: changed since it was written", store.parquet, path, error=BadTable)
 
 
 def test_a_writer_marks_a_shard_by_its_last_part_and_counts_its_rows(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
