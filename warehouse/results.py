@@ -198,15 +198,13 @@ def stored(store: Store, table: str, of: Sequence[str]) -> pl.DataFrame:
 
     Raises BadTable for a file that is truncated, foreign or changed.
     """
-    found = [pl.DataFrame(schema(table).empty_table())]
+    found = [pl.DataFrame(schema(table).empty_table()).with_columns(stem=pl.lit("", pl.String))]
     for batch in of:
         path = batch_path(store, table, batch)
-        rows = store.parquet(path).read()
-        check_schema(table, filled(table, rows).schema, path)
-        found.append(pl.DataFrame(conform(table, filled(table, rows).select(schema(table).names))))
-    sizes = [frame.height for frame in found[1:]]
-    named = pl.Series("stem", [batch for batch, n in zip(of, sizes, strict=True) for _ in range(n)], dtype=pl.String)
-    return pl.concat(found).with_columns(named)
+        rows = filled(table, store.parquet(path).read())
+        check_schema(table, rows.schema, path)
+        found.append(pl.DataFrame(conform(table, rows.select(schema(table).names))).with_columns(stem=pl.lit(batch)))
+    return pl.concat(found)
 
 
 def newest(runs: pl.DataFrame) -> pl.DataFrame:
