@@ -31,8 +31,5 @@ def record(store: Store, machine: HardwareSpec) -> None:
 @lru_cache(maxsize=1)
 def shipped() -> dict[str, list[dict[str, Any]]]:
     """Rows of every machine that ships with the project, by table."""
-    found: dict[str, list[dict[str, Any]]] = {"machines": [], "hardware_numbers": []}
-    for name in spec.shipped():
-        for table, of_table in rows(spec.load(name)).items():
-            found[table] += of_table
-    return found
+    every = [rows(spec.load(name)) for name in spec.shipped()]
+    return {table: [row for of in every for row in of[table]] for table in every[0]}

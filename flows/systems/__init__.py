@@ -5,14 +5,8 @@ from pathlib import Path
 
 from tokentape.policies.names import unknown
 
-SYSTEMS = {
-    "cxl_ndp": "tokentape.flows.systems.cxl_ndp.study",
-    "elmoe3d": "tokentape.flows.systems.elmoe3d.study",
-    "kelle": "tokentape.flows.systems.kelle.study",
-    "layered_prefill": "tokentape.flows.systems.layered_prefill.study",
-    "offloaders": "tokentape.flows.systems.offloaders.study",
-    "slicemoe": "tokentape.flows.systems.slicemoe.study",
-}
+PUBLISHED = ("cxl_ndp", "elmoe3d", "kelle", "layered_prefill", "offloaders", "slicemoe")
+SYSTEMS = {name: f"tokentape.flows.systems.{name}.study" for name in PUBLISHED}  # the module that runs each
 GRIDS = Path(__file__).parents[1] / "studies"
 IN_MODEL = frozenset({"cxl_ndp", "elmoe3d", "kelle", "slicemoe"})  # they also measure inside a live model, for minutes
 
@@ -42,6 +36,6 @@ def system_of(name_or_path: str) -> str:
 def questions() -> dict[str, str]:
     """The question of every study that ships, by name; reads the heads of their files and imports nothing that computes."""
     files = {name: GRIDS / f"{name}.toml" for name in grids()}
-    files |= {name: Path(__file__).parent / module.split(".")[-2] / "study.toml" for name, module in SYSTEMS.items()}
+    files |= {name: Path(__file__).parent / name / "study.toml" for name in SYSTEMS}
     heads = {name: path.read_text(encoding="utf-8").partition("\n[")[0] for name, path in files.items()}
     return {name: str(tomllib.loads(head)["question"]) for name, head in heads.items()}
