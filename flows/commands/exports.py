@@ -137,7 +137,6 @@ def moe_trace(trace: TraceArgument, out: OutFile, store: StoreOption = None) -> 
 
     tokentape export moe-trace TRACE --out profile.csv
     """
-
     read, tape = _trace(store, trace), store.open(trace)
     from tokentape.replay.exports.llama import trace_csv
 

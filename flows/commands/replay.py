@@ -163,7 +163,6 @@ def verify(
 
     tokentape verify TRACE --budget-mib 4000
     """
-
     if not 0 < budget_mib < 2**33:
         raise ValueError(f"--budget-mib {budget_mib:g} is no cache size; give the MiB that the engine ran with")
     tape = store.open(trace)

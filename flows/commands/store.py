@@ -56,7 +56,6 @@ def ls(store: StoreOption = None) -> None:
 
 def show(trace: TraceArgument, store: StoreOption = None) -> None:
     """Print a tape's manifest as JSON: model, geometry, tables, seeds, versions, contamination flags."""
-
     print(json.dumps(store.open(trace).manifest.model_dump(mode="json"), indent=2))
 
 
@@ -65,7 +64,6 @@ def rm(
     store: StoreOption = None,
 ) -> None:
     """Delete tapes. Results of replays stay; `tokentape load` leaves out those whose tape is gone."""
-
     store.remove(*traces)
     note(f"removed {', '.join(traces)}")
 

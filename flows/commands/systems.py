@@ -163,7 +163,6 @@ def show_one(of: SimpleNamespace, store: Store) -> None:
 
 def _banded(metric: Metric | None) -> Shown | str:
     """A metric with its band, in as few digits as tell them apart."""
-
     if metric is None:
         return ""
     low, high = metric.low, metric.high
@@ -173,7 +172,6 @@ def _banded(metric: Metric | None) -> Shown | str:
 
 def _changed(metric: Metric | None) -> Shown | str:
     """A relative change, with the range over seeds where there are several."""
-
     if metric is None:
         return ""
     ends = f" ({metric.low:+.1%} to {metric.high:+.1%})" if metric.low != metric.high else ""

@@ -89,7 +89,6 @@ def serving(
 
 def _print_rows(what: str, rows: Sequence[Row]) -> None:
     """Predicted beside measured; what: the sources are."""
-
     numbers = ("measured", "predicted", "off by")
     head = (what, "stage", "metric", "statistic", *numbers)
     shown = [
