@@ -56,7 +56,6 @@ def digests(store: Store) -> dict[str, str]:
 def test_everything_is_multiplied_out_and_what_decides_the_numbers_decides_the_id(small: study.Study, store: Store) -> None:
     cells = expanded(small, store)
     assert len(cells) == len(set(cells)) == 2 * 3 * 4  # scopes x capacities x (lru, random twice, belady)
-    cells = expanded(small, store)
     ids = {grid.replay_key(store, cell) for cell in cells}
     assert len(ids) == len(cells)
     assert all(len(i) == at_rest.ID_DIGITS for i in ids)

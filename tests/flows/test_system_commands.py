@@ -151,6 +151,9 @@ def test_what_no_one_chose_is_said_and_what_cannot_be_made_again_not_explained(t
     assert "room for experts: what is left beside weights and KV" in done.err
     done = tokentape("explain", "nope")
     assert (done.code, "unknown result 'nope'" in done.err) == (2, True)
+    said = tokentape.ok("replay", tape, "--policy", "lru", "--capacity", "50%", "--scope", "global").err
+    run = said.split("result ")[1].split()[0]
+    assert f"result '{run}' is of replays, not of system_runs" in tokentape.refused("explain", run).err
 
 
 @pytest.mark.slow
@@ -186,12 +189,6 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
     if system == "near_compute":
         assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
-
-
-def test_explain_says_that_a_result_is_of_a_replay(tokentape: Cli, store: Store, tape: str) -> None:
-    said = tokentape.ok("replay", tape, "--policy", "lru", "--capacity", "50%", "--scope", "global").err
-    run = said.split("result ")[1].split()[0]
-    assert f"result '{run}' is of replays, not of system_runs" in tokentape.refused("explain", run).err
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="the recorded tape lies outside the repository")

@@ -42,13 +42,11 @@ def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small: Store, table: str) 
     small.open("hand-made").read(table)
 
 
-def test_the_manifest_names_the_sum_of_every_shard_and_it_decides_results(small: Store) -> None:
-    tape = small.open("hand-made")
-    assert {name: len(of) for name, of in tape.manifest.sha256.items()} == dict.fromkeys(tape.manifest.tables, 1)
+def test_what_the_shards_hold_decides_results(small: Store) -> None:
     other = [[1, 0], [1, 2], [3, 1], [1, 3], [0, 2]]
     at = lambda tables: tables["routing"].column_names.index("expert_ids")  # noqa: E731
     swap = lambda tables: tables.update(routing=tables["routing"].set_column(at(tables), "expert_ids", pa.array(other)))  # noqa: E731
-    before = tape.content_sha256
+    before = small.open("hand-made").content_sha256
     small.remove("hand-made")
     write_tape(small)
     assert small.open("hand-made").content_sha256 == before

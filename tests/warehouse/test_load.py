@@ -31,7 +31,7 @@ from tokentape.warehouse.results import (
 )
 from tokentape.warehouse.sql import connect, query
 from tokentape.warehouse.tables import RESULT_TABLES, VIEWS, WAREHOUSE_TABLES, BadTable, schema
-from tokentape.warehouse.tape import BadTape, Store
+from tokentape.warehouse.tape import Store
 
 N_CLAIMS = sum(1 for path in ALL_CLAIMS for _ in csv.DictReader(path.open(encoding="utf-8")))
 N_METRICS = metric_defs().height
@@ -207,21 +207,15 @@ def test_a_damaged_tape_is_named_and_does_not_hide_the_others(small: Store) -> N
     assert report.rows["popularity"] > 0
 
 
-def test_a_tape_without_manifest_is_left_out_and_refused(small: Store) -> None:
+def test_unfinished_tapes_incomplete_results_and_results_without_a_tape_are_left_out(small: Store) -> None:
     write_tape(small, "second")
     small.fs.rm(small.trace_path("second", "manifest.json"))
-    report = load(small, database_path(small))
-    assert report.unfinished_tapes == ("second",)
-    assert "left out: 1 unfinished tapes (second)" in str(report)
-    refuses(r"second has no manifest\.json", small.open, "second", error=BadTape)
-
-
-def test_incomplete_results_and_results_without_a_tape_are_left_out(small: Store) -> None:
     small.fs.rm(batch_path(small, "runs", "replays-r5"))
     write_replays(small, result_tables("r9", "lru", 2, 0.3, 1.0, 1.0, trace_id="gone"))
     assert run_ids(small) == ["r0", "r1", "r2", "r3", "r4", "r9"]
     report = load(small, database_path(small))
-    assert (report.n_incomplete, report.n_without_tape) == (1, 1)
+    assert (report.unfinished_tapes, report.n_incomplete, report.n_without_tape) == (("second",), 1, 1)
+    assert "left out: 1 unfinished tapes (second)" in str(report)
     for name in WRITTEN:
         found = query(report.database, f"select distinct run_id from {name} order by 1")
         assert found["run_id"].to_list() == ["r0", "r1", "r2", "r3", "r4"], name
