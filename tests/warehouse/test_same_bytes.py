@@ -38,7 +38,7 @@ def test_a_sliced_replay_has_the_lru_and_the_front_of_its_bytes_beside_it(with_s
 
 
 def test_a_replay_is_held_against_the_lru_of_its_own_format_first(small: Store) -> None:
-    write_replays(small, result_tables("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="int8"))
+    write_replays(small, result_tables("other", "lru", 2, 0.7, 1.0, 1.0, expert_format="fp8"))
     database = load(small, database_path(small)).database
     rows = query(
         database,

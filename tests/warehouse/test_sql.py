@@ -51,12 +51,6 @@ def test_views_of_policies_and_the_best_of_them(database: Path) -> None:
     assert answer.select("capacity_frac", "policy", "decode_step_ms").rows() == [(0.25, "lru", 4000.0), (0.5, "lfu", 2000.0)]
 
 
-def test_baselines_compare_only_equal_conditions(small: Store) -> None:
-    write_replays(small, result_tables("r9", "fifo", 2, 0.3, 1.0, 1.0, lookup="serial"))
-    database = load(small, database_path(small)).database
-    assert query(database, "select lru_hit_frac, gap_captured_frac from baselines where policy = 'fifo'").rows() == [(None, None)]
-
-
 def test_means_are_added_up_in_the_order_of_seeds(small: Store) -> None:
     steps_s = first, second, third = (0.1, 0.2, 0.3)  # from the other end they come to another last digit
     for seed, step_s in enumerate(steps_s):

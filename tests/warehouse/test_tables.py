@@ -176,7 +176,6 @@ def test_manifests_that_cannot_be_read(small: Store, change: Callable[[str], str
     refuses(message, small.open, "hand-made", error=BadTape)
 
 
-def test_unknown_tapes_and_tables_are_named(small: Store) -> None:
-    refuses(r"no tape 'nope' in .*; there are hand-made", small.open, "nope", error=BadTape)
+def test_unknown_tables_are_named(small: Store) -> None:
     refuses("holds no scores; capture it with --tables scores", small.open("hand").read, "scores", error=BadTape)
     refuses("unknown table 'nonsense'", small.open("hand").read, "nonsense", error=BadTape)
