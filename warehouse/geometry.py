@@ -275,9 +275,7 @@ class Geometry(BaseModel, frozen=True, extra="forbid"):
 
     def non_expert_bytes(self, expert_format: str) -> int:
         """Bytes of non-expert weights read per decode token: as recorded, else INT8 (1 byte per weight)."""
-        if expert_format == "recorded" and self.recorded_dense_bytes:
-            return sum(self.recorded_dense_bytes)
-        return self.non_expert_params
+        return sum(self.non_expert_bytes_by_layer(expert_format))
 
     def non_expert_bytes_by_layer(self, expert_format: str) -> tuple[int, ...]:
         """The same layer by layer, and the output head's last; recorded ones count as their MoE layer's, the head among them."""
