@@ -1,7 +1,7 @@
 """Placements over recorded routing, and bit widths over measured losses: for `decide place` and `decide precision`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,21 +44,11 @@ def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
     return " ".join([name, *changed]), made
 
 
-@dataclass(frozen=True)
-class Placed:
-    """The answer of a tape, or of several together.
-
-    hits: by (placement, batch). similarity: rows of cxl_ndp_similarity, empty where there is no control.
-    """
-
-    routing: CXLNDPRouting
-    capacity: Capacity
-    hits: dict[tuple[str, int], Hits]
-    similarity: list[dict[str, Any]]
-
-
-def placed(of: SimpleNamespace, store: Store, names: Sequence[str] | None, batches: Sequence[int]) -> Placed:
-    """Computes hit shares and similarity and writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use. Several tapes count as one.
+def placed(
+    of: SimpleNamespace, store: Store, names: Sequence[str] | None, batches: Sequence[int]
+) -> tuple[CXLNDPRouting, Capacity, dict[tuple[str, int], Hits], list[dict[str, Any]]]:
+    """The tapes' routing as one, the room, hits by (placement, batch), and rows of cxl_ndp_similarity, none where there is no
+    control. Writes cxl_ndp_hits, cxl_ndp_similarity and cxl_ndp_use.
 
     of: options of `decide place`. names: None for all that go with the scope, and by no machine's times. Batches of more
     sequences than the tape has are left out, and shuffled prompts of a single group. Expert use by step is kept of two requests.
@@ -105,7 +95,7 @@ def placed(of: SimpleNamespace, store: Store, names: Sequence[str] | None, batch
     ):
         if table:
             write_rows(store, name, [{**known, **row} for row in table])
-    return Placed(routing, size, found, alike)
+    return routing, size, found, alike
 
 
 def bit_losses(of: SimpleNamespace, store: Store, mean_bits: Sequence[float]) -> list[dict[str, Any]]:

@@ -103,25 +103,25 @@ def placement(
 
     names = None if placements is None else [name.strip() for name in placements.split(",")]
     numbers = tuple(_numbers(batch, "--batch", int))
-    found = placed(SimpleNamespace(**ctx.params), store, names, numbers)
-    sequences, batches = found.routing.n_sequences, sorted({batch for _, batch in found.hits})
+    recorded, size, found, similar = placed(SimpleNamespace(**ctx.params), store, names, numbers)
+    sequences, batches = recorded.n_sequences, sorted({batch for _, batch in found})
     rows = []
-    for label in dict.fromkeys(label for label, _ in found.hits):
-        of_batch = [found.hits.get((label, b)) for b in batches]
+    for label in dict.fromkeys(label for label, _ in found):
+        of_batch = [found.get((label, b)) for b in batches]
         hit = ["" if hits is None else percent(hits.hit_frac) for hits in of_batch]
         moved = ["" if hits is None else number(hits.moves_per_step().mean(), ".3g") for hits in of_batch]
         rows.append((label, *hit, *moved))
     columns = (*(f"hits, batch {b}" for b in batches), *(f"moved per layer-step, batch {b}" for b in batches))
-    where = f"{found.capacity.experts} of a layer's {found.routing.n_experts} experts on the GPU"
+    where = f"{size.experts} of a layer's {recorded.n_experts} experts on the GPU"
     where += " on average" if scope == "global" else ""
-    print_table(f"{found.routing.trace_id}: {sequences} sequences, {where}", ("placement", *columns), rows, numbers=columns)
+    print_table(f"{recorded.trace_id}: {sequences} sequences, {where}", ("placement", *columns), rows, numbers=columns)
     if len(batches) < len(numbers):
         note(f"left out: batches of more than the tape's {sequences} sequences")
     shown = ("own_cosine", "shuffled_cosine", "static_cosine", "flat_cosine", "static_frac")
-    cells_of = [[number(row[name], ".3f") for name in shown] for row in found.similarity]
-    layers = ["all" if row["layer"] is None else str(row["layer"]) for row in found.similarity]
+    cells_of = [[number(row[name], ".3f") for name in shown] for row in similar]
+    layers = ["all" if row["layer"] is None else str(row["layer"]) for row in similar]
     words = ("own prompt", "other prompts", "all others summed", "nothing in common", "share of popularity")
-    if found.similarity:
+    if similar:
         table = [(layer, *cells) for layer, cells in zip(layers, cells_of, strict=True)]
         print_table("cosine of expert counts in decode with", ("layer", *words), table, numbers=words)
     else:
