@@ -38,13 +38,8 @@ def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[S
         raise ValueError(f"result {run_id} cannot be made again: its tape, system, machine or the code has changed; run it again")
     _, result = run_asked(store, asked)
     shares = breakdown(tape, asked.workload.of(tape), system, machine, setting_of(store, asked, system))
-    return (
-        run_id,
-        asked,
-        result,
-        shares,
-        [_worth(store, asked, system, slot, result) for slot in SLOTS if slot in system.policies],
-    )
+    worths = [_worth(store, asked, system, slot, result) for slot in SLOTS if slot in system.policies]
+    return run_id, asked, result, shares, worths
 
 
 def _worth(store: Store, asked: Asked, system: System, slot: str, result: ReplayResult) -> Worth:

@@ -400,11 +400,9 @@ def _failed(study: str, refused: Refused) -> dict[str, Any]:
     row: dict[str, Any] = {"study": study, "reason": refused.reason}
     if (job := refused.job) is None:
         return row
-    return (
-        row
-        | dict(zip(("system", "hardware"), job.told, strict=True))
-        | {"trace_id": job.trace_id, "asked": json.dumps(dataclasses.asdict(job))}
-    )
+    system, hardware = job.told
+    asked = json.dumps(dataclasses.asdict(job))
+    return row | {"system": system, "hardware": hardware, "trace_id": job.trace_id, "asked": asked}
 
 
 def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], int]], list[Any], list[Refused], set[str]]:
