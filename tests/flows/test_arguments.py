@@ -112,7 +112,6 @@ def test_studies_are_listed_without_what_computes_and_without_extras(tmp_path: P
 def test_a_study_is_checked_by_name_and_by_what_it_takes() -> None:
     for name in IN_MODEL:
         check(name, None, in_model=False)
-    refuses("did you mean 'kelle'", check, "kele", None)
     refuses("makes its own tapes", check, "kelle", None, traces=("a",))
 
 

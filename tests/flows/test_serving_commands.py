@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from command import Cli
+from refusing import refuses
 from tiny_tape import write_tiny
 
 from tokentape.flows.commands import serving as commands_serving
@@ -84,25 +85,12 @@ def test_points_that_differ_are_told_apart(tokentape: Cli):
 
 
 @pytest.mark.parametrize("n", [0, 3])
-def test_a_trace_has_no_more_windows_than_requests(tokentape: Cli, n):
+def test_a_trace_alone_has_windows_and_no_more_than_requests(tokentape: Cli, n):
     Path("r.csv").write_text(HEADER + "0,100,20\n1,200,10\n")
     point = Point(scheduler="chunked", workload="r.csv", arrival="trace", windows=n)
-    with pytest.raises(ValueError, match=f"windows {n}: r.csv has 2 requests"):
-        workload_of(Store("tape"), point, 1.0, 1)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"cv": 3.0}, "--cv 3 goes with --arrival gamma, not with poisson"),
-        ({"prefix_cache": True}, "only a tape names prefix blocks"),
-        ({"windows": 2}, "windows 2 has no effect with --arrival poisson"),
-        ({"arrival": "at_once"}, "--rate has no effect with --arrival at_once"),
-    ],
-)
-def test_a_field_of_a_studys_point_that_would_be_ignored_is_refused(fields, words):
-    with pytest.raises(ValueError, match=words):
-        workload_of(Store("tape"), Point(**{"scheduler": "chunked", "arrival": "poisson", "rate_per_s": 1.0} | fields), 1.0, 0)
+    refuses(f"windows {n}: r.csv has 2 requests", workload_of, Store("tape"), point, 1.0, 1)
+    drawn = Point(scheduler="chunked", rate_per_s=1.0, windows=2)
+    refuses("windows 2 has no effect with --arrival poisson", workload_of, Store("tape"), drawn, 1.0, 0)
 
 
 def test_a_file_that_changed_between_two_runs_of_a_study_is_read_again(tmp_path: Path):
@@ -114,11 +102,7 @@ def test_a_file_that_changed_between_two_runs_of_a_study_is_read_again(tmp_path:
         assert found.n_prompt_tokens.tolist() == [n]
 
 
-def test_times_of_two_engines_and_damaged_tapes_are_refused(tokentape: Cli, tmp_path: Path):
-    refused = tokentape.refused("serving", "simulate", "--scheduler", "disaggregated", "--rate", "1", "--out", "a/b.csv", *FEW)
-    assert "disaggregated is two engines in series" in refused.err
-    assert not read_rows(Store("tape"), "serving_points")
-    assert not Path("a").exists()
+def test_damaged_tapes_are_refused(tokentape: Cli, tmp_path: Path):
     (tmp_path / "log.csv").write_text(HEADER + "0,100,5\n1,30,5\n")
     trace_id = tokentape("import", "requests", "log.csv").out.strip()
     (shard,) = (tmp_path / "tape" / "traces" / f"trace_id={trace_id}").rglob("*.parquet")

@@ -209,12 +209,8 @@ def test_a_log_at_an_address_is_taken_as_it_grows(incoming: Path, tmp_path: Path
     ("asked", "said"),
     [
         ({"form": "vlm"}, "did you mean 'vllm'"),
-        ({"studies": ("kelle",)}, "makes its own tapes"),
-        ({"alerts": ("lru",)}, "not POLICY:SHARE"),
         ({"alerts": ("lfu:0.2",)}, "no study replays lfu beside belady"),
-        ({"webhook": "http://example.com"}, "example.com is not this machine .*; others need --webhook-anywhere"),
         ({"webhook": "localhost:8080"}, "it is not this machine"),
-        ({"source": "nowhere"}, "no such folder or file"),
         ({"source": "http://me:secret@localhost/log"}, "give name and password by its environment"),
     ],
 )
