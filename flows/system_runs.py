@@ -101,8 +101,10 @@ def workload_of(text: str | None) -> Workload:
     given: dict[str, int | float | str] = {}
     for pair in filter(None, (text or "").split(",")):
         name, equals, value = (part.strip() for part in pair.partition("="))
-        if name not in WORDS or not equals:
+        if name not in WORDS:
             raise unknown("word of --workload", name, WORDS)
+        if not equals:
+            raise ValueError(f"--workload {name} has no value; write {name}=VALUE")
         if name in given:
             raise ValueError(f"--workload gives {name} twice; leave one out")
         given[name] = convert(f"--workload {name}", value, {"order": str, "rate": float}.get(name, int))

@@ -1,20 +1,24 @@
 """One replay from Python, of a policy or a whole system, and several beside each other."""
 
 import html
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tokentape.flows.grid import Cell, forget_machines, replay_once
 from tokentape.flows.system_runs import Asked, run_asked, workload_of
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import told
 from tokentape.policies.systems import System
 from tokentape.replay.result import ReplayResult
-from tokentape.replay.semantics import Semantics
+from tokentape.replay.semantics import CHOICES, Semantics
+from tokentape.stores import expect
 from tokentape.warehouse.recorded import Tape
 
 SHOWN = ("hit_frac", "decode_step_s", "decode_energy_j_per_token", "tbt_mean_s", "energy_j_per_output_token")
@@ -69,11 +73,11 @@ def run(
     *,
     capacity: str,
     scope: str,
-    machine: str = "phone-lpddr5x-ufs4",
-    params: dict[str, Any] | None = None,
+    machine: str | Path = "phone-lpddr5x-ufs4",
+    params: Mapping[str, Any] | None = None,
     expert_format: str = "auto",
     seed: int = 0,
-    profile: str | None = None,
+    profile: str | Path | None = None,
     **semantics: str,
 ) -> Run:
     """Replays a tape through a policy and writes the result beside the tape, unless it is there.
@@ -83,22 +87,27 @@ def run(
     profile: how steps are priced, a name or a TOML file; physical by default. semantics: other fields of
     replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
     """
-    name, given = (policy, params or {}) if isinstance(policy, str) else _told(policy, params)
+    _expect_tape(tape)
+    expect("params", params or {}, Mapping, '{"NAME": VALUE}')
+    expect("seed", seed, (int, np.integer), "a whole number")
+    for word in semantics:
+        refuse_unknown("argument of run", word, [*(run.__kwdefaults__ or ()), *CHOICES])
+    name, given = (str(policy), params or {}) if isinstance(policy, str | Path) else _told(policy, params)
     forget_machines()
-    how = (machine, Semantics(scope, **semantics), capacity, expert_format, seed, profile or PHYSICAL)
+    how = (str(machine), Semantics(scope, **semantics), capacity, expert_format, int(seed), str(profile or PHYSICAL))
     return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
 
 def run_system(
     tape: Tape,
-    system: str,
+    system: str | Path,
     *,
-    changes: dict[str, str] | None = None,
+    changes: Mapping[str, str] | None = None,
     workload: str = "",
-    model: str | None = None,
-    machine: str = "phone-lpddr5x-ufs4",
+    model: str | Path | None = None,
+    machine: str | Path = "phone-lpddr5x-ufs4",
     expert_format: str = "auto",
-    profile: str | None = None,
+    profile: str | Path | None = None,
 ) -> Run:
     """Replays a tape through a system of policies and writes the result beside the tape; of one that is there the numbers are
     read, without timeline and requests.
@@ -107,18 +116,27 @@ def run_system(
     workload: "rate=2,batch=8". model: that the tape was taken from, where it records no widths, a name or a config.json. Raises
     ValueError naming what is wrong; nothing is written then.
     """
+    _expect_tape(tape)
+    expect("changes", changes or {}, Mapping, '{"SLOT.WORD": "VALUE"}')
+    expect("workload", workload or "", str, '"rate=2,batch=8"')
     forget_machines()
-    given = (workload_of(workload), changes or {}, None, model, expert_format, profile or PHYSICAL)
-    return Run(*run_asked(tape.store, Asked(tape.trace_id, system, machine, *given)))
+    of = None if model is None else str(model)
+    given = (workload_of(workload), changes or {}, None, of, expert_format, str(profile or PHYSICAL))
+    return Run(*run_asked(tape.store, Asked(tape.trace_id, str(system), str(machine), *given)))
 
 
-def _told(policy: Any, params: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def _expect_tape(tape: object) -> None:
+    expect("tape", tape, Tape, 'a Tape: store.tape("NAME")')
+
+
+def _told(policy: Any, params: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     if params:
         raise ValueError("params are of a policy that is named; a policy object has its own")
     kind = "system" if isinstance(policy, System) else "residency"
     name = registry.name_of(kind, policy)
-    if name not in {*registry.shipped(kind), *registry.installed()} and not Path(name.rpartition(":")[0]).is_file():
-        raise ValueError(f"{policy!r} is no policy; give a name, my.py:MyCache, or an object of a class that stands in a file")
+    is_found = name in {*registry.shipped(kind), *registry.installed()} or Path(name.rpartition(":")[0]).is_file()
+    if not is_found or not is_dataclass(policy):
+        raise ValueError(f"{policy!r} is no policy; give a name, my.py:MyCache, or an object of a dataclass of a file")
     return told(kind, policy)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -12,6 +13,12 @@ from tokentape.warehouse import load as loader
 from tokentape.warehouse import sql as asker
 from tokentape.warehouse import tape as tapes
 from tokentape.warehouse.recorded import Tape
+
+
+def expect(what: str, value: object, kind: Any, remedy: str) -> None:
+    """Raises ValueError in a line where an argument is of another type than `kind`, one or a tuple of them."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{what}: found {type(value).__name__}; give {remedy}")
 
 
 class Store:
@@ -39,7 +46,7 @@ class Store:
 
         Raises BadTape for none, several, or one that has changed since it was written.
         """
-        return self.files.open(name)
+        return self.files.open(str(name))
 
     def load(self) -> Store:
         """Builds the warehouse anew from what the store holds, and returns the store. Raises as `tokentape load` does."""
@@ -76,10 +83,11 @@ def open(uri: str | Path | None = None) -> Store:
     return store
 
 
-def study(name: str, store: Store, *, in_model: bool = True, workers: int | None = None) -> dict[str, int]:
+def study(name: str | Path, store: Store, *, in_model: bool = True, workers: int | None = None) -> dict[str, int]:
     """Runs what is missing of a study (a shipped one, or a TOML file); how many answers or replays that were.
 
     in_model: also what it measures inside a live model. Load the store to ask of the results. Raises ValueError for no such
     study.
     """
-    return run_study(name, store.files, workers=workers, in_model=in_model)
+    expect("store", store, Store, 'a Store: tt.open("FOLDER")')
+    return run_study(str(name), store.files, workers=workers, in_model=in_model)

@@ -16,7 +16,7 @@ from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import Buddy
 from tokentape.policies.sliced.cache import SlicedCache
 from tokentape.policies.sliced.precision import Amat
-from tokentape.warehouse.tape import BadTape
+from tokentape.warehouse.tape import BadTape, Store
 
 SIZE = {"capacity": "50%", "scope": "global"}
 
@@ -54,7 +54,7 @@ def test_a_machines_file_that_changed_is_read_again(store: tt.Store, tmp_path: P
         mine.write_text(
             f'base = "phone-lpddr5x-ufs4"\nname = "mine"\nsource = "assumed"\n[tiers.flash]\npeak_bytes_per_s = {rate}\n'
         )
-        made = tt.run(tape, "lru", machine=str(mine), **SIZE), tt.run_system(tape, "lru_offload", machine=str(mine))
+        made = tt.run(tape, "lru", machine=mine, **SIZE), tt.run_system(tape, "lru_offload", machine=mine)
         seconds.append([run["total_s"] for run in made])
     assert all(slow > fast for slow, fast in zip(*seconds, strict=True))
 
@@ -97,6 +97,9 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
     for wrong, said in (
         ({"system": "lru_ofload"}, "lru_offload"),
         ({"workload": "rat=1"}, "rate"),
+        ({"workload": "rate"}, "rate has no value"),
+        ({"workload": {"rate": 1}}, "workload: found dict"),
+        ({"changes": ["residency=lfu"]}, "changes: found list"),
         ({"changes": {"residency.budget": "1 experts"}}, "event"),
         ({"system": "no_offload", "changes": half}, "residency"),
     ):
@@ -125,10 +128,16 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
         ({"policy": LRU(), "params": {"a": 1}}, "a policy object has its own"),
         ({"policy": "lru", "machine": "phone"}, "phone-lpddr5x-ufs4"),
         ({"policy": "lru", "capacity": 0.5}, "capacity 0.5 is not understood; write 50%"),
-        ({"policy": Path}, "is no policy; give a name, my.py:MyCache, or an object of a class that stands in a file"),
+        ({"policy": Path}, "is no policy; give a name, my.py:MyCache, or an object of a dataclass of a file"),
+        ({"policy": Store(None)}, "is no policy"),
+        ({"tape": "tiny"}, "tape: found str; give a Tape"),
+        ({"params": "a=1"}, 'params: found str; give {"NAME": VALUE}'),
+        ({"policy": "random", "seed": 1.0}, "seed: found float; give a whole number"),
+        ({"fetch": "blocking"}, "unknown argument of run 'fetch'; did you mean 'fetching'"),
         ({"policy": type("Mine", (LRU,), {"__module__": "__nowhere__"})()}, "is no policy"),
     ):
-        refuses(said, tt.run, tape, **{**SIZE, **wrong})
+        refuses(said, tt.run, **{"tape": tape, "policy": "lru", **SIZE, **wrong})
+    refuses("store: found Tape; give a Store", tt.study, "baselines", tape)
     for wrong in ((), ([tt.run(tape, "lru", **SIZE)],)):
         refuses("runs are compared", tt.compare, *wrong)
     with pytest.raises(KeyError, match="the metrics are"):
