@@ -144,13 +144,20 @@ function fillTable(name, table) {
   }
   const body = made.createTBody();
   for (const row of by ? rows.toSorted(order) : rows) {
-    const line = body.insertRow();
-    line.classList.toggle("faded", picked.length > 0 && !picked.includes(row[table.pick]));
-    if (table.pick) line.onclick = (event) => clickOn(row[table.pick], event.shiftKey);
+    const lines = [body.insertRow()];
     for (const [field, , form] of table.columns) {
-      const cell = line.insertCell();
+      const cell = lines[0].insertCell();
       cell.textContent = cellOf(row[field], form);
       cell.classList.toggle("n", typeof row[field] === "number");
+    }
+    if (table.below) {
+      lines.push(body.insertRow());
+      const cell = Object.assign(lines[1].insertCell(), { className: "below", colSpan: table.columns.length });
+      cell.appendChild(document.createElement("div")).textContent = cellOf(row[table.below]);
+    }
+    for (const line of lines) {
+      line.classList.toggle("faded", picked.length > 0 && !picked.includes(row[table.pick]));
+      if (table.pick) line.onclick = (event) => clickOn(row[table.pick], event.shiftKey);
     }
   }
   place.replaceChildren(made);

@@ -32,6 +32,7 @@ OF_PANEL = (
     "pick",
 )
 OF_GROUP = ("across", "down", "spacing", "columns", "resolve", "each", "title")
+OF_TABLE = ("data", "pick", "columns", "below")
 OF_CHART = ("rows", "caption", "params", "gap", "join")
 
 
@@ -61,9 +62,12 @@ def chart(scope: Scope, told: Mapping[str, Any], start: Mapping[str, str], param
 
 
 def table(scope: Scope, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows as a table that assets/site.js makes. columns: "field | head | format", a format of numbers "%", "x", or digits."""
+    """Rows as a table that assets/site.js makes. columns: "field | head | format", a format of numbers "%", "x", or digits;
+    below: a field of long words, which stand on a line of their own under the row's numbers."""
+    if unknown := sorted(told.keys() - set(OF_TABLE)):
+        raise scope.bad(f"{unknown[0]}: no setting of a table; it has {', '.join(OF_TABLE)}")
     cells = [(*segments(scope.text(text)), "", "")[:3] for text in told.get("columns", ())]
-    for field, *_ in cells:
+    for field in (*(field for field, *_ in cells), *(told[of] for of in ("pick", "below") if of in told)):
         _of(scope, told).column(field)
     return {**told, "columns": cells}
 

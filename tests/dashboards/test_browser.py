@@ -182,7 +182,7 @@ def picked(page: Opened) -> list[str]:
     """Methods that stand out: in the frontier, then in the table."""
     points = page.page.locator("#frontier .mark-symbol.role-mark path")
     bright = points.evaluate_all("all => all.filter(p => p.getAttribute('opacity') !== '0.12').map(p => p.__data__.datum.method)")
-    return [*bright, "|", *page.page.locator("#everything tbody tr:not(.faded) td:first-child").all_text_contents()]
+    return [*bright, "|", *page.page.locator("#everything tbody tr:not(.faded) td:first-child:not(.below)").all_text_contents()]
 
 
 def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(site_folder: Path, open_file: Opener) -> None:
@@ -193,6 +193,8 @@ def test_what_is_picked_in_a_chart_stands_out_in_the_others_and_in_the_table(sit
         bars.nth(methods.index("near_compute")).click(force=True)
         page.settle()
         assert picked(page) == ["near_compute", "|", "near_compute"]
+        assert page.page.locator("#everything tbody tr:not(.faded) .below").all_text_contents()[0].startswith("schedule ")
+        assert page.page.locator("#everything").evaluate("place => place.scrollWidth <= place.clientWidth")
         assert_clean(page, 5)
         first = page.page.locator("#frontier .mark-symbol.role-mark path").first
         first.scroll_into_view_if_needed()

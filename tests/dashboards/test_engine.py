@@ -129,8 +129,13 @@ def test_what_is_not_picked_fades_and_a_table_names_its_columns(scope: Scope) ->
     assert (box["condition"]["test"], words) == ("!length(pick) || indexof(pick, datum.who) >= 0", {"value": 1})
     told = {"data": "rows", "columns": ["ms | time (ms)", "who"]}
     assert chart(scope, {"table": told}, {}, ["law"])["table"]["columns"] == [("ms", "time (ms)", ""), ("who", "", "")]
-    with pytest.raises(BadFigure, match="table: mss: the rows have no such field"):
-        chart(scope, {"table": {**told, "columns": ["mss"]}}, {}, [])
+    for wrong, said in (
+        ({"columns": ["mss"]}, "mss: the rows have"),
+        ({"below": "mss"}, "mss: the rows have"),
+        ({"under": "who"}, "no setting"),
+    ):
+        with pytest.raises(BadFigure, match=f"table: .*{said}"):
+            chart(scope, {"table": {**told, **wrong}}, {}, [])
 
 
 @pytest.mark.parametrize(("wrong", "said"), [
