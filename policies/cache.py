@@ -41,7 +41,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 
 
-def _refuse_incomplete(policy: Any) -> None:
+def refuse_incomplete(policy: Any) -> None:
     """Raises ValueError naming what a policy lacks."""
     name = type(policy).__name__
     if getattr(policy, "kind", None) not in _NEEDED:
@@ -52,8 +52,8 @@ def _refuse_incomplete(policy: Any) -> None:
     if policy.kind == "lists" and policy.which not in KNOWN:
         raise ValueError(f"{name}.which is {policy.which!r}; it must be SIEVE, SLRU, S3_FIFO or ARC of policies/lists.py")
     if policy.kind == "ranked":
-        if not 0.0 <= policy.profile_frac <= 1.0:
-            raise ValueError(f"{name}.profile_frac is {policy.profile_frac}; it must lie in 0..1")
+        if not (isinstance(policy.profile_frac, float | int) and 0.0 <= policy.profile_frac <= 1.0):
+            raise ValueError(f"{name}.profile_frac is {policy.profile_frac!r}; it must lie in 0..1")
         code = inspect.unwrap(policy.rank).__code__
         if code.co_argcount != 1:
             raise ValueError(
@@ -65,8 +65,11 @@ def _refuse_incomplete(policy: Any) -> None:
 
 
 def needs_of(policy: Any) -> tuple[str, ...]:
-    """Of GIVEN, what its lookups must be told."""
-    return getattr(policy, "needs", ())
+    """Of GIVEN, what its lookups must be told. Raises ValueError for other words, and for text in place of a tuple."""
+    needs = getattr(policy, "needs", ())
+    if isinstance(needs, str) or not {*needs} <= {*GIVEN}:
+        raise ValueError(f"{type(policy).__name__}.needs is {needs!r}; it must be a tuple of {' and '.join(GIVEN)}, as ('gate',)")
+    return tuple(needs)
 
 
 def split_by_cache(
@@ -108,7 +111,7 @@ class ExpertCache:
         profile: NDArray[np.float64] | None = None,
         n_layers: int = 1,
     ) -> None:
-        _refuse_incomplete(policy)
+        refuse_incomplete(policy)
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed {seed} must lie in 0..2^64 - 1")
         n_keys, n_caches = sizes.size, capacity.size

@@ -16,7 +16,7 @@ from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
-from tokentape.policies.cache import ExpertCache
+from tokentape.policies.cache import ExpertCache, refuse_incomplete
 from tokentape.policies.lru import LRU
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System
@@ -163,6 +163,7 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, 
     frac = getattr(policy, "profile_frac", 0.0)
     if not sees_all and not frac:
         return slots
+    refuse_incomplete(policy)
     system, requests = slots.system, slots.requests
     if requests.arrival_s[-1] > 0.0 or limits.kv_blocks is not None:
         what = "a bound needs" if sees_all else f"{type(policy).__name__} counts a share of all lookups: it needs"

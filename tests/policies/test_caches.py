@@ -396,6 +396,10 @@ class Untold(RankedLRU):
         return of.gate + of.score
 
 
+class Word(Untold):
+    needs = "gate"
+
+
 class NoMethod(RankedLRU):
     def rank(of):
         return of.now
@@ -433,6 +437,7 @@ def test_a_rank_of_the_wrong_form_is_named_with_the_reason():
     """Or one without what it reads, that does not compile or gives no numbers; nothing beside the parameters is read."""
     refuses(r"Positional.rank takes 5 arguments; write rank\(of\)", run, Positional(), [[0]], [1], 1)
     refuses(r"reads of.gate, .* needs = \('gate',\)", run, Untold(), [[0]], [1], 1)
+    refuses(r"Word.needs is 'gate'; it must be a tuple of gate and score, as \('gate',\)", run, Word(), [[0]], [1], 1)
     cache = run("gate-weighted", [[0]], [1], 1)[1]
     refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
     for policy, says in (

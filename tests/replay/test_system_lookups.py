@@ -94,6 +94,8 @@ def test_a_policy_that_reads_what_the_tape_or_the_loop_lacks_is_refused_in_one_l
         ),
     ):
         refuses(words, simulate, tape, tape.requests(), system(policy, "global", 50), MACHINE, SETTING)
+    twice = system(type("Twice", (MostScored,), {"needs": (), "profile_frac": 2.0})(), "global", 50)
+    refuses("Twice.profile_frac is 2.0; it must lie in 0..1", simulate, tape, tape.requests(), twice, MACHINE, SETTING)
     routed = replace(one := system(GateWeighted(), "global", 50), policies=one.policies | {"route": CachePrior()})
     tape = recorded(trace, trace.told["gate"], scores=scores)
     refuses("leave route and draft out", simulate, tape, tape.requests(), routed, MACHINE, SETTING)
