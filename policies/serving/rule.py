@@ -22,7 +22,7 @@ class BatchRule:
     the last prompt is cut to fit; else only whole prompts are taken, the first one whatever its length. waits_for_idle: a batch
     is formed only when nothing decodes. max_prompts: prompts of a batch. starts_decoding: arriving prompts were processed
     elsewhere and decode from their second token on. steps: (largest batch in tokens, groups of layers), by size; the last
-    one holds for every larger batch too.
+    one holds for every larger batch too. Raises ValueError for what no engine can follow.
     """
 
     budget_tokens: int
@@ -35,6 +35,11 @@ class BatchRule:
 
     def __post_init__(self) -> None:
         at_least_one(self, "budget_tokens", "max_prompts")
+        batches = [largest for largest, _ in self.steps]
+        whole = (self.budget_tokens, self.max_prompts, *batches, *(groups for _, groups in self.steps))
+        if not all(isinstance(n, int) and 1 <= n <= UNLIMITED for n in whole) or not batches or batches != sorted({*batches}):
+            told = f"budget_tokens {self.budget_tokens}, max_prompts {self.max_prompts} and steps {self.steps}"
+            raise ValueError(f"BatchRule: {told} must be at least 1 and whole, and one step or more, by size of batch")
 
     def numbers(self) -> NDArray[np.int64]:
         """(6,) the fields but `steps`, in their order, as the kernel takes them."""

@@ -170,11 +170,14 @@ class KVSlots:
     @property
     def refresh_w_per_byte(self) -> float:
         """Of what is held where memory is refreshed, at the system's intervals; without a policy at the machine's, where the
-        profile goes by what is held, else 0."""
+        profile goes by what is held, else 0. Raises ValueError for an interval that is not above 0."""
         tier, policy = self.machine.tiers[self.tier], self.system.refresh
         if policy is None or tier.refresh_j is None:
             return tier.refresh_w(self.end) / tier.capacity_bytes.value * (self.tier in self.by_profile)
-        return float(at(tier.refresh_j, self.end) / tier.capacity_bytes.value / (policy.harmonic_mean_us * 1e-6))
+        mean_us = policy.harmonic_mean_us
+        if not (isinstance(mean_us, float | int) and mean_us > 0.0):
+            raise ValueError(f"{type(policy).__name__}.harmonic_mean_us is {mean_us!r}; it must be a number of us above 0")
+        return float(at(tier.refresh_j, self.end) / tier.capacity_bytes.value / (mean_us * 1e-6))
 
     @property
     def replaced_w(self) -> float:

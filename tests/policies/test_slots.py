@@ -78,7 +78,12 @@ def test_a_system_of_ones_own_is_a_file(tmp_path) -> None:
     refuses("No such file", system_of, "nowhere.toml")
 
 
-@pytest.mark.parametrize("wrong", [{"budget_tokens": 0}, {"budget_tokens": -5}, {"max_prompts": 0}])
+_WRONG_STEPS = ((), ((8, 0),), ((8, -2),), ((8, 1.5),), ((8, 1), (4, 2)))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"budget_tokens": 0}, {"budget_tokens": 6.5}, {"max_prompts": 0}, *({"steps": of} for of in _WRONG_STEPS)]
+)
 def test_a_batch_without_room_for_a_prompt_would_never_end_and_is_refused(wrong) -> None:
     refuses("must be at least 1", BatchRule, **{"budget_tokens": 64, "counts_decodes": False, "may_split": True, **wrong})
 

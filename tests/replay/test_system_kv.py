@@ -279,6 +279,9 @@ def test_what_cannot_be_had_is_one_line() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             simulate(of, of.requests(), made, machine, INT8)
+    backwards = type("Backwards", (), {"harmonic_mean_us": -5.0})()
+    with pytest.raises(ValueError, match=r"Backwards.harmonic_mean_us is -5.0; it must be a number of us above 0"):
+        simulate(tape, tape.requests(), system(refresh=backwards), load("kelle-edram"), INT8)
     elsewhere = run(tape, tape.requests(), system(options=shared("75%"), **lru), load("h100"), INT8)
     assert "nothing is shared" in elsewhere.settings["outside_envelope"]
     streamed = simulate(bare, bare.requests(), system(kv=KV_POLICIES["streaming"](8)), machine)
