@@ -142,11 +142,18 @@ def serve(
     that a tape recorded for these requests, where the costs are of events (replay/system/experts.py).
     Raises ValueError naming the request whose KV can never fit, and a scheduler that does not fit the model.
     """
-    rule, limits = scheduler.rule(cost.geometry.n_layers), limits or Limits()
+    rule, limits = rule_of(scheduler, cost.geometry.n_layers), limits or Limits()
     if limits.n_engines == 1:
         return run_rule(requests, rule, cost, limits, record, seed, slots)
     turns = [np.arange(i, len(requests), limits.n_engines) for i in range(min(limits.n_engines, len(requests)))]
     return _side_by_side(requests, turns, [run_rule(requests.taken(of), rule, cost, limits, seed=seed) for of in turns], limits)
+
+
+def rule_of(scheduler: Scheduler, n_layers: int) -> BatchRule:
+    """Of an engine that stands alone. Raises ValueError where its prompts come processed: no first token would have a time."""
+    if (rule := scheduler.rule(n_layers)).starts_decoding:
+        raise ValueError(f"{type(scheduler).__name__}: starts_decoding is for the second of two engines in series; leave it out")
+    return rule
 
 
 def run_rule(

@@ -24,7 +24,7 @@ from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs
-from tokentape.replay.serving.run import Limits, ServingRun, run_rule
+from tokentape.replay.serving.run import Limits, ServingRun, rule_of, run_rule
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system import events as ev
 from tokentape.replay.system import kv as kept
@@ -106,7 +106,7 @@ def simulate(
     geometry = recorded.geometry
     value_format = how.dense_format or geometry.value_format(how.expert_format)
     timed = fits_of(machine, value_format) if fits is None else fits
-    rule = system.schedule.rule(geometry.n_layers)
+    rule = rule_of(system.schedule, geometry.n_layers)
     kv = KVSlots(recorded, requests, system, machine, rule, end)
     costs = iteration_costs(
         geometry,

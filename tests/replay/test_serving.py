@@ -401,6 +401,7 @@ def test_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         (lambda: dataclasses.replace(one(5), n_cached_tokens=np.array([5])), "n_cached_tokens is 5"),
         (lambda: serve(one(900, 3), Chunked(), qwen, Limits(kv_blocks=56)), "need 57 KV blocks of 16, kv_blocks is 56"),
         (lambda: serve(one(5), Layered(n_max=49, n_lg_rule="fixed"), qwen), "n_max 49: more groups than the model's 48 layers"),
+        (lambda: serve(one(5), type("Own", (), {"rule": Disaggregated().decode_rule})(), qwen), "Own: starts_decoding"),
         (lambda: Layered(n_lg_rule="ceil"), "n_lg_rule 'ceil' is unknown"),
         (lambda: Layered(n_max=0), "n_max must be at least 1, found 0"),
         (lambda: Chunked(0), "chunk_tokens must be at least 1"),
