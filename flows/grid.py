@@ -601,9 +601,9 @@ OF_MACHINES = (_hardware, _fits, record_machine)
 READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _decided_once, *OF_MACHINES]  # kept of files
 
 
-def forget_machines() -> None:
-    """Their files may have changed since they were read."""
-    for read in OF_MACHINES:
+def forget_changed(tape: Tape) -> None:
+    """What was read of machines, whose files may have changed since; of tapes, too, where this one has been made anew."""
+    for read in READ if manifest_of(tape.store, tape.trace_id) != tape.manifest else OF_MACHINES:
         read.cache_clear()
 
 

@@ -40,6 +40,7 @@ from tokentape.replay.system.run import Setting, run
 from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse import models, results
 from tokentape.warehouse.at_rest import hash_of
+from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 from tokentape.warehouse.schema.metrics import METRICS as UNITS
@@ -225,11 +226,11 @@ def _read(facts: Mapping[str, object], metrics: pl.DataFrame) -> ReplayResult:
 
 
 @lru_cache(maxsize=2)
-def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> Recorded:
+def _recorded(uri: str, trace_id: str, model: str | None, of_model: Geometry | None, has_scores: bool) -> Recorded:
     store = Store(uri)
     trace, scores = scored_trace(store, trace_id) if has_scores else (load_trace(store, trace_id), None)
-    if model is not None:
-        trace = replace(trace, geometry=trace.geometry.completed(models.load(model).geometry, model))
+    if model is not None and of_model is not None:
+        trace = replace(trace, geometry=trace.geometry.completed(of_model, model))
     tape = store.open(trace_id)
     routing = tape.read("routing")
     gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
@@ -245,7 +246,8 @@ def _recorded(uri: str, trace_id: str, model: str | None, has_scores: bool) -> R
 def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:
     """A tape's requests, with the widths of a model where given, and what its router ranked by where a system asks. Raises
     ValueError where the model is another, and for a tape without what is asked."""
-    return _recorded(store.absolute, trace_id, model, has_scores)
+    of_model = None if model is None else models.load(model).geometry  # as its file has it now
+    return _recorded(store.absolute, trace_id, model, of_model, has_scores)
 
 
 def asks_scores(system: System) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tokentape.flows.grid import Cell, forget_machines, replay_once
+from tokentape.flows.grid import Cell, forget_changed, replay_once
 from tokentape.flows.system_runs import Asked, run_asked, workload_of
 from tokentape.hw.profile import PHYSICAL
 from tokentape.policies import registry
@@ -93,7 +93,7 @@ def run(
     for word in semantics:
         refuse_unknown("argument of run", word, [*(run.__kwdefaults__ or ()), *CHOICES])
     name, given = (str(policy), params or {}) if isinstance(policy, str | Path) else _told(policy, params)
-    forget_machines()
+    forget_changed(tape)
     how = (str(machine), Semantics(scope, **semantics), capacity, expert_format, int(seed), str(profile or PHYSICAL))
     return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
@@ -119,7 +119,7 @@ def run_system(
     _expect_tape(tape)
     expect("changes", changes or {}, Mapping, '{"SLOT.WORD": "VALUE"}')
     expect("workload", workload or "", str, '"rate=2,batch=8"')
-    forget_machines()
+    forget_changed(tape)
     of = None if model is None else str(model)
     given = (workload_of(workload), changes or {}, None, of, expert_format, str(profile or PHYSICAL))
     return Run(*run_asked(tape.store, Asked(tape.trace_id, str(system), str(machine), *given)))

@@ -1,5 +1,6 @@
 """`import tokentape as tt`: what a notebook sees."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,21 @@ def test_a_machines_file_that_changed_is_read_again(store: tt.Store, tmp_path: P
         made = tt.run(tape, "lru", machine=mine, **SIZE), tt.run_system(tape, "lru_offload", machine=mine)
         seconds.append([run["total_s"] for run in made])
     assert all(slow > fast for slow, fast in zip(*seconds, strict=True))
+
+
+def test_a_models_config_and_a_tape_that_was_made_anew_are_read_again(store: tt.Store, tmp_path: Path) -> None:
+    config, seconds, tape = tmp_path / "mine.json", [], store.tape("tiny")
+    sizes = {"num_hidden_layers": 3, "num_experts": 8, "num_attention_heads": 4, "vocab_size": 100, "moe_intermediate_size": 32}
+    for width in (64, 256):
+        of = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts_per_tok": 2, **sizes}
+        config.write_text(json.dumps(of | {"hidden_size": width, "intermediate_size": width}))
+        seconds.append(tt.run_system(tape, "no_offload", model=config, machine="h100")["total_s"])
+    assert seconds[0] < seconds[1]
+    store.files.remove(tape.trace_id)
+    write_tiny(store.files, "between")
+    tt.run(store.tape("between"), "lru", **SIZE)  # what is kept is of one tape
+    write_tiny(store.files, created_utc="2026-11-21T00:00:00Z")
+    assert tt.run(store.tape("tiny"), "fifo", **SIZE)["n_lookups"] > 0
 
 
 def test_runs_are_those_of_the_command_line_and_stand_side_by_side(store: tt.Store) -> None:
