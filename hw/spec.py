@@ -335,7 +335,9 @@ def _streaming(tier: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_names(spec: HardwareSpec, where: str) -> None:
-    """Raises BadSpec where a name points nowhere."""
+    """Raises BadSpec where a name points nowhere, and for a machine whose own is no word: '' is that of a run without one."""
+    if not spec.name.strip() or not spec.name.isprintable():
+        raise BadSpec(f"{where}: name = {spec.name!r} must be a word or more, in one line")
     tiers = ", ".join(spec.tiers)
     pointers = [("fast", spec.fast), *((f"links.{k}: source_tier", v.source_tier) for k, v in spec.links.items())]
     pointers += [(f"links.{k}: target_tier", v.target_tier) for k, v in spec.links.items()]

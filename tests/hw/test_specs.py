@@ -71,6 +71,7 @@ def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_
     ("text", "message"),
     [
         ("", r"mine\.toml: name = 'h100' is that of a shipped machine; give it a name of its own"),
+        ("name = ' '", r"mine\.toml: name = ' ' must be a word or more"),
         ("links = 3", r"mine\.toml: links must be tables \[links\.<name>\], found 3"),
         ("tiers = 3", r"mine\.toml: tiers must be tables"),
         ("name = 'mine'\n[links]", None),
