@@ -184,7 +184,8 @@ def of_data(data: Mapping[str, Any], where: str) -> Profile:
     file = _parts(dict(data), where, name=None, **dict.fromkeys(STEPS.values()), **FLAGS, numbers={}, lane=None, energy={})
     flags, numbers = {key: file[key] for key in FLAGS}, _parts(file["numbers"], f"{where}: numbers")
     energy = _parts(file["energy"], f"{where}: energy", j_per_byte=None, j_per_op=None, static_w=None, leakage=None, refresh={})
-    if not isinstance(file["name"], str) or not isinstance(file["lane"], dict) or not isinstance(file["step"], str):
+    is_named = isinstance(file["name"], str) and file["name"].strip()
+    if not is_named or not isinstance(file["lane"], dict) or not isinstance(file["step"], str):
         raise BadSpec(f"{where}: a cost profile needs name, step and tables [lane.<name>]")
     for key, value in flags.items():
         if not isinstance(value, bool):

@@ -87,6 +87,8 @@ def find(kind: str, name: str, also: Iterable[str] = ()) -> Any:
             raise ValueError(f"{of.noun} {name!r}: name the class too, as in {name}:MyPolicy")
         raise unknown(of.noun, name, (*names, *installed(), *also))
     found = _loaded(point) if point else _of_file(name)
+    if not point and found.__name__ in names:
+        raise ValueError(f"{name}: {found.__name__} is that of a shipped {of.noun}; give the class a name of its own")
     if not dataclasses.is_dataclass(found):
         raise ValueError(f"{name}: a {of.noun} is a frozen dataclass; put @dataclass(frozen=True) above it (docs/development.md)")
     return found

@@ -44,6 +44,10 @@ class MostUsed:
 
 class NotADataclass:
     pass
+
+
+class lru(MostUsed):
+    pass
 '''
 
 
@@ -80,6 +84,7 @@ def test_own_policy_takes_text_as_its_fields_types(mine: str) -> None:
         ("mine.py", {}, "name the class too"),
         ("MINE:MostUse", {}, "did you mean 'MostUsed'"),
         ("MINE:NotADataclass", {}, "frozen dataclass"),
+        ("MINE:lru", {}, "lru is that of a shipped policy; give the class a name of its own"),
     ],
 )
 def test_mistakes_are_one_line(mine: str, name: str, params: dict[str, Value], says: str) -> None:
