@@ -25,7 +25,7 @@ from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
 from tokentape.policies.bits import UNIFORM, BitRule
 from tokentape.policies.cache import needs_of
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import convert, told
 from tokentape.policies.slots import System, system_of
 from tokentape.replay.capacity import parse_capacity
@@ -102,8 +102,7 @@ def workload_of(text: str | None) -> Workload:
     given: dict[str, int | float | str] = {}
     for pair in filter(None, (text or "").split(",")):
         name, equals, value = (part.strip() for part in pair.partition("="))
-        if name not in WORDS:
-            raise unknown("word of --workload", name, WORDS)
+        refuse_unknown("word of --workload", name, WORDS)
         if not equals:
             raise ValueError(f"--workload {name} has no value; write {name}=VALUE")
         if name in given:

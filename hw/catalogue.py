@@ -94,13 +94,10 @@ def _peak(spec: HardwareSpec) -> str:
 
 def _tiers(spec: HardwareSpec) -> str:
     """Name, capacity and bandwidth of each tier, the fast and the backing one first."""
-    first = [name for name in (spec.fast, spec.backing) if name]
-    parts = []
-    for name in [*first, *(n for n in spec.tiers if n not in first)]:
-        tier = spec.tiers[name]
-        capacity, peak = (readable(key, getattr(tier, key).value) for key in ("capacity_bytes", "peak_bytes_per_s"))
-        parts.append(f"{name} {capacity} at {peak}")
-    return ", ".join(parts)
+    tiers = {name: spec.tiers[name] for name in (spec.fast, spec.backing, *spec.tiers) if name}
+    keys = ("capacity_bytes", "peak_bytes_per_s")
+    told = {name: " at ".join(readable(key, getattr(tier, key).value) for key in keys) for name, tier in tiers.items()}
+    return ", ".join(f"{name} {of}" for name, of in told.items())
 
 
 def _share(spec: HardwareSpec) -> str:

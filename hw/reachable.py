@@ -47,8 +47,6 @@ def split(measurements: Measurements, gpu: Gpu) -> tuple[Measurements, list[Left
     )
     times_peak = np.maximum(by_ops, by_bytes)
     beyond = np.flatnonzero(times_peak > MOST)
-    if not beyond.size:
-        return measurements, []
     found = []
     for i in beyond[np.argsort(-times_peak[beyond], kind="stable")]:
         source, row = measurements.places[i].tolist() if len(measurements.places) else (0, int(i))

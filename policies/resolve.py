@@ -14,7 +14,7 @@ import numpy as np
 
 from tokentape.policies import registry
 from tokentape.policies.kernels import scalar_of
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown, unknown
 
 Value = str | int | float | bool | None
 NAMES = "names"  # metadata of a field that is a part: name -> class
@@ -95,8 +95,7 @@ def _plan(kind: type, where: str, left: dict[str, Any], known: list[str], prefix
         if names := field.metadata.get(NAMES):
             known.append(key)
             chosen = str(left.pop(key)) if key in left else _name_in(names, field.default_factory())  # type: ignore[operator]
-            if chosen not in names:
-                raise unknown(field.name, chosen, names)
+            refuse_unknown(field.name, chosen, names)
             parts[field.name] = _plan(names[chosen], where, left, known, f"{key}.")
         elif dataclasses.is_dataclass(wanted):
             parts[field.name] = _plan(wanted, where, left, known, prefix)  # type: ignore[arg-type]

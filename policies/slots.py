@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokentape.policies import registry
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown, unknown
 from tokentape.policies.resolve import convert, resolve, told
 
 SLOTS = ("schedule", "draft", "route", "precision", "residency", "prefetch", "place", "kv", "refresh")
@@ -36,8 +36,7 @@ class System:
     def __post_init__(self) -> None:
         filled: dict[str, str] = {}
         for slot, policy in self.policies.items():
-            if slot not in SLOTS:
-                raise unknown(f"system {self.name}: slot", slot, SLOTS)
+            refuse_unknown(f"system {self.name}: slot", slot, SLOTS)
             label, takes = type(policy).__name__, slots_of(slot, policy)
             if slot not in takes:
                 raise ValueError(f"system {self.name}: {label} decides {' and '.join(takes)}, not {slot}")
@@ -132,8 +131,7 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
             table[slot] = {**told_as, "policy": f"{beside}:{class_name}"}
     for key, value in sorted((given or {}).items(), key=lambda of: "." in of[0]):
         slot, dot, parameter = key.partition(".")
-        if slot not in SLOTS:
-            raise unknown("slot", slot, SLOTS)
+        refuse_unknown("slot", slot, SLOTS)
         if not dot:
             kept = {name: of for name, of in table.get(slot, {}).items() if name in OPTIONS.get(slot, {}) and value != "none"}
             table[slot] = kept | _as_table(path, slot, value)
@@ -148,8 +146,7 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
     """From policy names and parameters by slot. Raises ValueError as `system_of`."""
     policies, options = dict[str, Any](), dict[str, dict[str, str]]()
     for slot, value in table.items():
-        if slot not in SLOTS:
-            raise unknown(f"slot of system {name}:", slot, SLOTS)
+        refuse_unknown(f"slot of system {name}:", slot, SLOTS)
         given = dict(value)
         policy = str(given.pop("policy", "none"))
         options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}

@@ -87,13 +87,12 @@ def run(
     profile: how steps are priced, a name or a TOML file; physical by default. semantics: other fields of
     replay.semantics.Semantics. Raises ValueError naming what is wrong; nothing is written then.
     """
-    _expect_tape(tape)
+    _begin(tape)
     expect("params", params or {}, Mapping, '{"NAME": VALUE}')
     expect("seed", seed, (int, np.integer), "a whole number")
     for word in semantics:
         refuse_unknown("argument of run", word, [*(run.__kwdefaults__ or ()), *CHOICES])
     name, given = (str(policy), params or {}) if isinstance(policy, str | Path) else _told(policy, params)
-    forget_changed(tape)
     how = (str(machine), Semantics(scope, **semantics), capacity, expert_format, int(seed), str(profile or PHYSICAL))
     return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
@@ -116,17 +115,16 @@ def run_system(
     workload: "rate=2,batch=8". model: that the tape was taken from, where it records no widths, a name or a config.json. Raises
     ValueError naming what is wrong; nothing is written then.
     """
-    _expect_tape(tape)
+    _begin(tape)
     expect("changes", changes or {}, Mapping, '{"SLOT.WORD": "VALUE"}')
     expect("workload", workload or "", str, '"rate=2,batch=8"')
-    forget_changed(tape)
-    of = None if model is None else str(model)
-    given = (workload_of(workload), changes or {}, None, of, expert_format, str(profile or PHYSICAL))
+    given = (workload_of(workload), changes or {}, None, str(model) if model else None, expert_format, str(profile or PHYSICAL))
     return Run(*run_asked(tape.store, Asked(tape.trace_id, str(system), str(machine), *given)))
 
 
-def _expect_tape(tape: object) -> None:
+def _begin(tape: Tape) -> None:
     expect("tape", tape, Tape, 'a Tape: store.tape("NAME")')
+    forget_changed(tape)
 
 
 def _told(policy: Any, params: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:

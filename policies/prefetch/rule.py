@@ -35,8 +35,9 @@ class Prefetcher:
     predict: ClassVar[Any]  # of PREDICT_SIGNATURE
 
     def __post_init__(self) -> None:
-        if self.n < 0 or self.distance < 1:
-            raise ValueError(f"prefetch: n {self.n} must be 0 or more, distance {self.distance} a layer or more")
+        if self.n < 0 or self.distance < 1 or not 0.0 <= self.profile_frac <= 1.0:
+            counts = f"n {self.n} must be 0 or more, distance {self.distance} a layer or more"
+            raise ValueError(f"prefetch: {counts}, profile_frac {self.profile_frac} in 0..1")
 
     @property
     def is_bound(self) -> bool:

@@ -34,7 +34,6 @@ class BatchRule:
     steps: tuple[tuple[int, int], ...] = ((UNLIMITED, 1),)
 
     def __post_init__(self) -> None:
-        at_least_one(self, "budget_tokens", "max_prompts")
         batches = [largest for largest, _ in self.steps]
         whole = (self.budget_tokens, self.max_prompts, *batches, *(groups for _, groups in self.steps))
         if not all(isinstance(n, int) and 1 <= n <= UNLIMITED for n in whole) or not batches or batches != sorted({*batches}):

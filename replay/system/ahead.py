@@ -133,15 +133,12 @@ def look_up_ahead(  # type: ignore[no-untyped-def]
 
 
 def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> tuple[Any, tuple[Any, ...]]:
-    """PREDICT and AHEAD of a run that starts now. Raises ValueError for a distance that no layer has another behind it at, and
-    for a profile of more than the tape, or less than nothing."""
+    """PREDICT and AHEAD of a run that starts now. Raises ValueError for a distance that no layer has another behind it at."""
     if policy is None:
         return dispatcher_of(Oracle.predict, PREDICT_SIGNATURE), zeros_of(AHEAD)
     n_layers, n_experts = recorded.ids.shape[1], recorded.geometry.n_experts
     if policy.distance >= n_layers:
         raise ValueError(f"prefetch.distance {policy.distance}: nothing lies so far ahead in {n_layers} MoE layers; give less")
-    if not 0.0 <= policy.profile_frac <= 1.0:
-        raise ValueError(f"{type(policy).__name__}.profile_frac is {policy.profile_frac!r}; it must lie in 0..1")
     n_rows = round(policy.profile_frac * int(recorded.first[-1]))
     numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
     gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0))

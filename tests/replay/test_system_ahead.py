@@ -316,7 +316,6 @@ def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_param
     assert simulate(tape, tape.requests(), system_of(Neighbours(distance=LAYERS - 1)), load(MACHINE)).total(ev.FORETOLD) > 0
     with pytest.raises(FloatingPointError, match="predict scored an expert NaN"):
         simulate(tape, tape.requests(), system_of(NoNumber()), load(MACHINE))
-    whole = type("Whole", (Neighbours,), {"profile_frac": 2.0})()
-    refuses("Whole.profile_frac is 2.0; it must", simulate, tape, tape.requests(), system_of(whole), load(MACHINE))
+    refuses("profile_frac 2.0 in 0..1", type("Whole", (Neighbours,), {"profile_frac": 2.0}))
     for wrong in ({"n": -1}, {"distance": 0}, {"profile_frac": 0.0}):
         refuses("must", PREFETCHERS["transitions"], **wrong)
