@@ -79,6 +79,7 @@ def array(of: Type, n_dims: int, layout: str = "C", readonly: bool = False) -> T
 
 I16, I32, I64, U8, U32, U64, F32, F64 = (array(of, 1) for of in (int16, int32, int64, uint8, uint32, uint64, float32, float64))
 I64_2D, F32_2D, F64_2D = (array(of, 2) for of in (int64, float32, float64))
+U8_3D, I16_3D, F64_3D = (array(of, 3) for of in (uint8, int16, float64))
 
 
 def function(signature: Type) -> Type:

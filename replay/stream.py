@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, float32, int32, int64, kernel, uint64, void
+from tokentape.policies.kernels import F32, I32, I64, int64, kernel, uint64, void
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import PREFILL, Trace
-
-_I32, _I64, _F32 = (array(t, 1) for t in (int32, int64, float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +42,7 @@ class Stream:
         return Stream(keys, offsets, self.event_pass[first:last] - np.int32(passes.start), np.array([0, last - first]))
 
 
-@kernel(int64(_I32, _I64, _I32, _I64, _I64, int64, int64, _I32, _I64))
+@kernel(int64(I32, I64, I32, I64, I64, int64, int64, I32, I64))
 def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, n_keys, out, out_offsets):  # type: ignore[no-untyped-def]
     """Fills `out` with each event's distinct keys in order of last mention; returns how many there are.
 
@@ -78,7 +76,7 @@ def _unique_keys(ids, row_offsets, row_layer, order, event_rows, n_experts, n_ke
     return n
 
 
-@kernel(void(_I32, _I64, _I32, _I64, _I64, int64, int64, _I32, _I64, _F32, _F32))
+@kernel(void(I32, I64, I32, I64, I64, int64, int64, I32, I64, F32, F32))
 def _largest(ids, row_offsets, row_layer, order, event_rows, n_experts, n_keys, keys, offsets, values, out):  # type: ignore[no-untyped-def]
     """Fills `out` with the largest of `values` (of every entry of ids) that an event has of each of its keys."""
     place = np.zeros(n_keys, np.int64)

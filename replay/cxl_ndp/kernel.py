@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.work import Floats, Ints
-from tokentape.policies.kernels import array, float64, function, int16, int32, int64, kernel, uint8, void
+from tokentape.policies.kernels import F64, F64_3D, I32, I64, I64_2D, U8_3D, array, function, int16, int64, kernel, void
 from tokentape.policies.placement import MIGRATE_SIGNATURE, ReactivePlacement, migrated, start_average
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.work import Items, Share
@@ -18,13 +18,10 @@ from tokentape.replay.cxl_ndp.work import Items, Share
 # elsewhere in FP16 ones.
 MIGRATED, HOT, HITS, AWAY, ON_AWAY, READS, N_COUNTS = range(7)
 
-_F64, _I32, _I64 = array(float64, 1), array(int32, 1), array(int64, 1)
-_I64_2D = array(int64, 2)
-_F64_3D, _U8_3D = array(float64, 3), array(uint8, 3)
 _I16_4D = array(int16, 4)
 
 
-@kernel(int64(int64, int64, int64, int64, _I64, _I64, _I64, _F64))
+@kernel(int64(int64, int64, int64, int64, I64, I64, I64, F64))
 def _add(cell, key, first, n, at, cells, keys, times):  # type: ignore[no-untyped-def]
     """One more expert of `key` in the cell whose items begin at `first`; the items there are then."""
     i = at[key]
@@ -40,8 +37,8 @@ def _add(cell, key, first, n, at, cells, keys, times):  # type: ignore[no-untype
 
 @kernel(
     void(
-        function(MIGRATE_SIGNATURE), _F64, _I16_4D, _I32, _I64_2D, _F64_3D, _U8_3D, _U8_3D, _F64, int64, _I64, int64, _F64_3D,
-        _I64, _I64, _F64, _I64, _I64, _F64, _I64,
+        function(MIGRATE_SIGNATURE), F64, _I16_4D, I32, I64_2D, F64_3D, U8_3D, U8_3D, F64, int64, I64, int64, F64_3D,
+        I64, I64, F64, I64, I64, F64, I64,
     ),
 )  # fmt: skip
 def decode(  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ maximum over a range, read from a stack of falling durations.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tokentape.policies.kernels import array, float64, int64, kernel, void
+from tokentape.policies.kernels import F64, I64, float64, int64, kernel, void
 
 _SHIFT = 40  # of a double's 52 bits of mantissa, 12 are kept
 _BASE = (1023 - 30) << 12  # 2^-30 s
@@ -17,10 +17,8 @@ N_BINS = 48 << 12  # up to 2^18 s
 # Entries of `sums`.
 GAP_SUM_S, GAP_SQUARES = range(2)
 
-_I1, _F1 = array(int64, 1), array(float64, 1)
 
-
-@kernel(void(float64, int64, _I1, _F1, _F1), allocates=False)
+@kernel(void(float64, int64, I64, F64, F64), allocates=False)
 def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untyped-def]
     """Counts a gap so many times. sums: (2,) of gaps and of their squares. scratch: (1,)."""
     scratch[0] = seconds
@@ -30,7 +28,7 @@ def add_gap(seconds, times, histogram, sums, scratch):  # type: ignore[no-untype
     sums[GAP_SQUARES] += times * seconds * seconds
 
 
-@kernel(float64(_I1, _F1, int64, int64), allocates=False)
+@kernel(float64(I64, F64, int64, int64), allocates=False)
 def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Longest duration of the iterations from `first` on."""
     low, high = 0, stacked - 1
@@ -43,7 +41,7 @@ def longest_since(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped
     return stack_s[low]
 
 
-@kernel(int64(_I1, _F1, int64, int64), allocates=False)
+@kernel(int64(I64, F64, int64, int64), allocates=False)
 def drop_before(stack_at, stack_s, stacked, first):  # type: ignore[no-untyped-def]
     """Drops the stack's entries of iterations before `first`; returns how many stay."""
     kept = 0

@@ -27,7 +27,7 @@ from tokentape.hw.profile import Profile
 from tokentape.hw.rates import rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values
-from tokentape.policies.kernels import array, float64, int64, kernel, uint64
+from tokentape.policies.kernels import F64_2D, float64, int64, kernel, uint64
 from tokentape.policies.placement.host import Host
 from tokentape.policies.serving import Speculation
 from tokentape.replay.passes import not_measured
@@ -101,7 +101,6 @@ EVENT = (
 TRACK = ("keys", "scores", "rebuilt")
 _CHOSEN, _WEIGHTS, _MISSED = (N_OF_KIND + EVENT.index(name) for name in ("chosen", "weights", "missed"))
 N_PLACES = 64  # where layers that may cost the same meet
-_F2 = array(float64, 2)
 _SOURCE = """\
 def cost(t):
     n_kinds = t.shape[0] - {N_OTHER_ROWS}
@@ -161,7 +160,7 @@ near_kv = min(1.0, {room} / max(held, 1.0))
 far_kv = 1.0 - near_kv"""
 
 
-@kernel(float64(_F2, int64, int64), error_model="numpy", allocates=False)
+@kernel(float64(F64_2D, int64, int64), error_model="numpy", allocates=False)
 def covered(table, n_tokens, kind):  # type: ignore[no-untyped-def]
     """Share of a layer's experts that n_tokens touch. Beyond the table the untouched share falls as 1 / n_tokens."""
     last = table.shape[0] - 1

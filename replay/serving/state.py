@@ -5,7 +5,7 @@ that iteration, a linked list. A second list runs over the decodes in the order 
 request `jump` to an earlier bucket.
 """
 
-from tokentape.policies.kernels import array, int64, kernel, void
+from tokentape.policies.kernels import I64, I64_2D, int64, kernel, void
 from tokentape.replay.serving.iteration import (
     FULLEST,
     HELD,
@@ -56,8 +56,6 @@ N_REQUEST = 13
 ) = range(14)
 N_STATE = 14
 
-_I1, _I2 = array(int64, 1), array(int64, 2)
-
 
 @kernel(inline="always")
 def input_of(r, at, requests):  # type: ignore[no-untyped-def]
@@ -71,7 +69,7 @@ def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     return (n_tokens + block_tokens - 1) // block_tokens
 
 
-@kernel(void(int64, _I2, _I1), allocates=False)
+@kernel(void(int64, I64_2D, I64), allocates=False)
 def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Puts request r into the bucket of its last iteration."""
     q = requests[r]
@@ -82,7 +80,7 @@ def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     bucket[last] = r
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
+@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r decodes from iteration at + 1 on.
 
@@ -109,7 +107,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
     needs_block[(at + 2 - length) % needs_block.shape[0]] += 1
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1), allocates=False)
+@kernel(void(int64, int64, I64_2D, I64, I64, I64), allocates=False)
 def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r stops decoding after n_steps iterations; its KV blocks are free. Its bucket is the caller's concern."""
     q = requests[r]
@@ -134,7 +132,7 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
     q[GENERATED] += n_steps
 
 
-@kernel(void(int64, _I2, _I1), allocates=False)
+@kernel(void(int64, I64_2D, I64), allocates=False)
 def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
     """Takes request r out of the bucket of its last iteration."""
     q = requests[r]
@@ -147,7 +145,7 @@ def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
         requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
 
 
-@kernel(void(int64, int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
+@kernel(void(int64, int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
     q = requests[r]
@@ -168,7 +166,7 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, _I1, _I1), allocates=False)
+@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
     q = requests[r]

@@ -6,9 +6,8 @@ Kernels take that table, whose third row from the last has the pack from column 
 import numpy as np
 
 from tokentape.hw.by_model import ALPHA, OF_ATTENTION, OF_EXPERTS, OF_LAYER, OF_ONCE, OF_SEQUENCE, ByModel
-from tokentape.policies.kernels import array, float64, int64, kernel
+from tokentape.policies.kernels import F64_2D, float64, int64, kernel
 
-_F2 = array(float64, 2)
 # Rows of a transformer's step (replay/transformer.py) that the tables time, by name; those in _WITHIN in others' times.
 LAYER, HEAD, EXPERTS = "query, key, value", "output head", "routed experts"
 _WITHIN = (
@@ -36,7 +35,7 @@ def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_pa
     return found
 
 
-@kernel(float64(_F2, int64, int64, float64))
+@kernel(float64(F64_2D, int64, int64, float64))
 def curve(t, first, which, n):  # type: ignore[no-untyped-def]
     """Seconds at n of a curve; 0 at 0."""
     if n <= 0.0:
@@ -48,7 +47,7 @@ def curve(t, first, which, n):  # type: ignore[no-untyped-def]
     return row[at + 1 + i] + (n - i) * (row[at + 2 + i] - row[at + 1 + i])
 
 
-@kernel(float64(_F2, int64, float64, float64))
+@kernel(float64(F64_2D, int64, float64, float64))
 def plane(t, first, n_tokens, n_active):  # type: ignore[no-untyped-def]
     """Seconds of a layer of experts."""
     row = t[t.shape[0] - 3]
@@ -79,7 +78,7 @@ def _below(row, start, value):  # type: ignore[no-untyped-def]
     return low + (max(value, row[start + 1]) - row[at]) / (row[at + 1] - row[at]), low
 
 
-@kernel(float64(_F2, int64, *[float64] * 5))
+@kernel(float64(F64_2D, int64, *[float64] * 5))
 def attention(t, first, prompt, pairs, decodes, context, longest):  # type: ignore[no-untyped-def]
     """Seconds of a call: prompt tokens with so many query-key pairs, beside decodes that attend to the mean `context`."""
     mean_s, alpha = _attention(t, first, prompt, pairs, decodes, context), t[t.shape[0] - 3, first + ALPHA]

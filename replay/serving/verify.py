@@ -3,16 +3,14 @@
 Unlike plain decodes, requests then advance by different numbers of tokens, so each is visited in every iteration.
 """
 
-from tokentape.policies.kernels import array, float64, int64, kernel
+from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
 from tokentape.replay.serving.state import FREE, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
-_I1, _I2, _F1 = array(int64, 1), array(int64, 2), array(float64, 1)
 
-
-@kernel(int64(int64, int64, int64, _I2, _I1, DRAFTS), allocates=False)
+@kernel(int64(int64, int64, int64, I64_2D, I64, DRAFTS), allocates=False)
 def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ignore[no-untyped-def]
     """KV blocks that the decodes need more in iteration `at`: of the last token and of its drafts, n_nodes where drawn."""
     needed = 0
@@ -24,7 +22,7 @@ def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ig
     return needed
 
 
-@kernel(int64(int64, int64, _I2, _I1, DRAFTS), allocates=False)
+@kernel(int64(int64, int64, I64_2D, I64, DRAFTS), allocates=False)
 def count_nodes(at, n_nodes, requests, state, drafts):  # type: ignore[no-untyped-def]
     """Drafts that the decodes have verified in iteration `at`, n_nodes of each where drawn."""
     if drafts[1].shape[0] == 0:
@@ -38,7 +36,7 @@ def count_nodes(at, n_nodes, requests, state, drafts):  # type: ignore[no-untype
 
 
 @kernel(
-    int64(int64, float64, int64, int64, _F1, _I2, _I1, _I1, _I1, _I1, DRAFTS, _F1, _I1, _F1, _F1),
+    int64(int64, float64, int64, int64, F64, I64_2D, I64, I64, I64, I64, DRAFTS, F64, I64, F64, F64),
     allocates=False,
 )
 def verify(  # type: ignore[no-untyped-def]

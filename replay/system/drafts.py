@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tokentape.hw.work import Ints
-from tokentape.policies.kernels import OF_TABLE, array, float64, function, int16, int64, kernel, tuple_of, void
+from tokentape.policies.kernels import F64, F64_2D, I16_3D, I64, I64_2D, OF_TABLE, function, int64, kernel, tuple_of, void
 from tokentape.policies.resolve import told
 from tokentape.replay.serving import iteration as it
 from tokentape.replay.serving.state import NEWER, OLDEST, input_of
@@ -24,11 +24,10 @@ from tokentape.warehouse.model_sizes import static_bytes
 TABLES = ("rounds", "node_routing")
 _FORMATS = {4: "int4", 8: "int8-g32"}  # of weights but experts, by the drafter's bits at most
 
-_I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(float64, 2)
 # first_row (n,): of a request in ids; round_at (positions,): the round that begins there, -1: none; n_accepted (rounds,);
 # bounds of a round's verified nodes (rounds + 1,) in ids, of its draft passes (rounds + 1,), of a pass's nodes (passes + 1,) in
 # ids; of_table (MoE layers,): row of the draft's table; table; numbers (N_DRAFTED,).
-DRAFTS = tuple_of(_I1, _I1, _I1, _I1, _I1, _I1, _I1, _F2, _F1)
+DRAFTS = tuple_of(I64, I64, I64, I64, I64, I64, I64, F64_2D, F64)
 N_EXPERTS, WIDTH, WINDOW_TOKENS, DRAFT_S, ROUNDS, VERIFIED, N_DRAFTED = range(7)
 NO_DRAFTS = (*(np.zeros(0, np.int64) for _ in range(7)), np.zeros((0, 0)), np.zeros(N_DRAFTED))
 
@@ -49,7 +48,7 @@ def nodes_of(r, held, n_nodes, drafts):  # type: ignore[no-untyped-def]
     return drafts[3][k + 1] - drafts[3][k] - 1
 
 
-@kernel(int64(int64, _I2, _I1, _I1, DRAFTS, _I1), allocates=False)
+@kernel(int64(int64, I64_2D, I64, I64, DRAFTS, I64), allocates=False)
 def decode_rows(at, requests, state, first_row, drafts, rows):  # type: ignore[no-untyped-def]
     """Fills `rows` with the rows of ids that the decodes take in iteration `at`, in order of joining; returns how many."""
     n = 0
@@ -68,7 +67,7 @@ def decode_rows(at, requests, state, first_row, drafts, rows):  # type: ignore[n
     return n
 
 
-@kernel(void(int64, _I2, _I1, function(OF_TABLE), array(int16, 3), DRAFTS, _I1, _F1))
+@kernel(void(int64, I64_2D, I64, function(OF_TABLE), I16_3D, DRAFTS, I64, F64))
 def draft_passes(at, requests, state, iteration, ids, drafts, rows, cost):  # type: ignore[no-untyped-def]
     """Adds to an iteration's `cost` what drafting for its rounds takes: a pass per level over the nodes of all decodes."""
     first_row, round_at, _, verify, passes, bounds, of_table, table, numbers = drafts

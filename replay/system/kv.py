@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokentape.hw.rates import at
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats
-from tokentape.policies.kernels import array, float64, int64, kernel, total, tuple_of, void
+from tokentape.policies.kernels import F64, F64_2D, F64_3D, I64, I64_2D, float64, int64, kernel, total, tuple_of, void
 from tokentape.policies.kv.quest import PAGE_TOKENS, Quest
 from tokentape.policies.kv.recompute import PAIRS, X_TOKENS
 from tokentape.policies.kv.rule import KVPolicy
@@ -49,14 +49,12 @@ N_TRACK = 3
 # Columns of the recorded iterations: bytes of KV, of hidden states, of room for experts, of experts that lie in it beforehand.
 N_OF_ITERATION = 4
 
-_I1, _I2 = array(int64, 1), array(int64, 2)
-_F1, _F2, _F3 = array(float64, 1), array(float64, 2), array(float64, 3)
 # numbers; track (rows, layers, N_TRACK) of the tape, or empty; bytes (rows,) in all layers that are held, and that are read;
 # first_row (n,) of a request; of_iteration (i, N_OF_ITERATION).
-KV = tuple_of(_F1, _F3, _F1, _F1, _I1, _F2)
+KV = tuple_of(F64, F64_3D, F64, F64, I64, F64_2D)
 
 
-@kernel(float64(int64, _I2, _I1, KV), allocates=False)
+@kernel(float64(int64, I64_2D, I64, KV), allocates=False)
 def _held(at, requests, state, kv):  # type: ignore[no-untyped-def]
     """Bytes of the decodes' KV in iteration `at`, its own tokens included."""
     numbers, track, held, _, first_row, _ = kv
@@ -70,7 +68,7 @@ def _held(at, requests, state, kv):  # type: ignore[no-untyped-def]
     return n_bytes
 
 
-@kernel(float64(int64, _I2, _I1, _I1, int64, KV), allocates=False)
+@kernel(float64(int64, I64_2D, I64, I64, int64, KV), allocates=False)
 def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Bytes of drafts' KV, of prompts in flight, whole, and of the hidden states of so many tokens."""
     tokens = state[st.N_NODES]
@@ -83,7 +81,7 @@ def _others(hidden, requests, state, members, n_members, kv):  # type: ignore[no
     return tokens * kv[0][TOKEN] + hidden * kv[0][HIDDEN]
 
 
-@kernel(int64(int64, int64, int64, _I2, _I1, _I1, int64, KV), allocates=False)
+@kernel(int64(int64, int64, int64, I64_2D, I64, I64, int64, KV), allocates=False)
 def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # type: ignore[no-untyped-def]
     """Room that iteration `at` takes before a batch is formed, in prompt tokens; state[FREE] is then all of it. `needed` where KV
     has its own room. hidden: tokens of a batch between its first and last group of layers."""
@@ -95,7 +93,7 @@ def reserve(needed, at, hidden, requests, state, members, n_members, kv):  # typ
     return int64(np.ceil(n_bytes / numbers[UNIT]))
 
 
-@kernel(void(int64, int64, _I2, _I1, _I1, int64, _F2, int64, SHRINKS, CACHE, KV), allocates=False)
+@kernel(void(int64, int64, I64_2D, I64, I64, int64, F64_2D, int64, SHRINKS, CACHE, KV), allocates=False)
 def serve_kv(at, hidden, requests, state, members, n_members, table, first, shrink, cache, kv):  # type: ignore[no-untyped-def]
     """The KV of iteration `at`: experts give way to it, and entries of `table`, from `first` on, say what decodes read."""
     capacity = cache.capacity
