@@ -15,7 +15,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -347,6 +347,7 @@ def run(
     jobs, points, impossible, finished = asked(study, store)
     n_found, n_run, total = 0, 0, sum(n for _, _, n in jobs) + len(impossible)
     is_apart = not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
+    broken = cache(partial(results.broken, store))  # of all tapes, read once, and where nothing is missing never
     with ending(pool):
         for trace_id, of_trace, n_jobs in jobs:
             wanted, missing, reasons, there = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
@@ -356,7 +357,7 @@ def run(
             n_found += len(there)
             total += len(missing) + len(reasons) + len(there) - n_jobs  # what is asked for twice is one run
             if missing:
-                results.remove_broken(store, set(missing))
+                results.remove_broken(store, filter(store.fs.exists, broken()), set(missing))
                 try:
                     load_trace(store, trace_id, any(map(_is_whole, missing.values())))  # once, before the threads ask for it
                 except ValueError as error:  # a damaged tape does not keep the others from their replays

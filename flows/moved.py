@@ -67,8 +67,8 @@ def difference(store: Store, before: str, after: str) -> Difference:
     Runs are matched by all that was given but the seed; two single runs with each other, whatever they ran.
     Raises ValueError for a run, study or time that is not there, and where nothing can be compared.
     """
-    stems = results.batches(store)
-    whole = [stem for stem in stems if not results.lost_files(store, [results.batch_path(store, "runs", stem)])]
+    lost = set(results.broken(store))
+    whole = [batch for batch in results.batches(store) if results.batch_path(store, "runs", batch) not in lost]
     rows = results.stored(store, "runs", whole).to_dicts()
     for row in rows:
         row["facts"] = json.loads(row["facts"])

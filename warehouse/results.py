@@ -146,9 +146,14 @@ def stored_run(store: Store, of: str, run_id: str) -> tuple[dict[str, Any], pl.D
     return row | json.loads(row["facts"]), stored(store, "metrics", [batch])
 
 
-def remove_broken(store: Store, made_again: set[str]) -> None:
-    """Removes what is left of batches that lost a file, where all their runs are among those that are `made_again`."""
-    for path in lost_files(store, [batch_path(store, "runs", batch) for batch in batches(store)]):
+def broken(store: Store) -> list[str]:
+    """The files of `runs` whose batch lost others, or that are damaged: every one of the store is read."""
+    return [*lost_files(store, [batch_path(store, "runs", batch) for batch in batches(store)])]
+
+
+def remove_broken(store: Store, paths: Iterable[str], made_again: set[str]) -> None:
+    """Removes what is left of batches of these that still lack a file, where all their runs are among those `made_again`."""
+    for path in lost_files(store, paths):
         files = [batch_path(store, name, _stem(path)) for name in reversed(RESULT_TABLES)]
         try:
             runs = set(store.parquet(path).read(["run_id"]).column("run_id").to_pylist())
@@ -167,27 +172,28 @@ def has_rows(store: Store, name: str, of: str) -> bool:
 
 def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
     """Those of `paths`, files of `runs`, whose batch lost others: which; itself if it is damaged."""
+    paths = [*paths]
     there: dict[str, set[str]] = {}
     lost: dict[str, list[str]] = {}
     for path in paths:
         try:
-            if found := _lost(store, path, store.parquet(path), there):
+            if found := _lost(store, path, store.parquet(path), there if len(paths) > 1 else None):
                 lost[path] = found
         except BadTable:
             lost[path] = [path]
     return lost
 
 
-def _lost(store: Store, path: str, file: pq.ParquetFile, there: dict[str, set[str]]) -> list[str]:
-    """Files of its batch that a file of `runs` names and that are gone. there: what tables hold, found where it is not given."""
+def _lost(store: Store, path: str, file: pq.ParquetFile, there: dict[str, set[str]] | None) -> list[str]:
+    """Files of its batch that a file of `runs` names and that are gone. there: what tables hold, listed where it is not given;
+    None for one batch alone, whose files are asked for by name: a listing is as long as all that the store has."""
     root, _, name = path.rsplit("/", 2)
-    found = []
-    for table in json.loads((file.schema_arrow.metadata or {}).get(WITH, b"[]")):
-        if table not in there:
-            there[table] = set(_stems(store, f"{root}/{table}"))
-        if _stem(name) not in there[table]:
-            found.append(f"{root}/{table}/{name}")
-    return found
+    tables = json.loads((file.schema_arrow.metadata or {}).get(WITH, b"[]"))
+    if there is None:
+        return [other for table in tables if not store.fs.exists(other := f"{root}/{table}/{name}")]
+    for table in set(tables) - set(there):
+        there[table] = set(_stems(store, f"{root}/{table}"))
+    return [f"{root}/{table}/{name}" for table in tables if _stem(name) not in there[table]]
 
 
 # ------------------------------------------------------------------------------------------------ reading

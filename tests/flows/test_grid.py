@@ -151,6 +151,33 @@ def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small
         assert (results.read_rows(store, "replays"), results.run_ids(store)) == (before, ids)
 
 
+def test_what_is_there_is_read_as_often_for_many_tapes_as_for_one(
+    small: study.Study, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in (2, 3, 4):
+        write_tiny(store, f"tiny-000{n}")
+    grid.run(small, store, workers=1)
+    of_tape = {results.stored(store, "runs", [batch])["trace_id"][0]: batch for batch in results.batches(store)}
+    for table, batch in zip(("runs", "metrics", "steps", "runs"), of_tape.values(), strict=False):  # every tape lacks some
+        Path(results.batch_path(store, table, batch)).unlink()
+    kept, opened, parquet = results.batches(store)[0], list[str](), Store.parquet
+    monkeypatch.setattr(Store, "parquet", lambda self, path: opened.append(path) or parquet(self, path))
+    assert grid.run(small, store, workers=1).n_run >= 4
+    assert opened.count(results.batch_path(store, "runs", kept)) == 2  # for the ids that are there, and for what lost a file
+
+
+def test_one_run_is_asked_for_without_listing_all_that_there_are(
+    small: study.Study, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid.run(small, store)
+    batch = results.batches(store)[0]
+    view, _, key = batch.rpartition("-")
+    monkeypatch.setattr(results, "_stems", lambda store, path: pytest.fail(f"listed {path}"))
+    assert results.stored_run(store, view, key)
+    Path(results.batch_path(store, "steps", batch)).unlink()
+    assert results.stored_run(store, view, key) is None
+
+
 def test_threads_and_processes_write_the_same_bytes(small: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = {}
     for runner in ("threads", "processes"):

@@ -50,6 +50,15 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return place
 
 
+def test_a_table_is_listed_once_for_all_batches(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed, stems = list[str](), results._stems
+    monkeypatch.setattr(results, "_stems", lambda store, path: listed.append(path) or stems(store, path))
+    ids = results.run_ids(kept)
+    listed.clear()
+    difference(kept, ids[0], ids[-1])
+    assert len(listed) == len(set(listed)) > 0
+
+
 def test_runs_that_were_not_possible_stand_beside_others() -> None:
     first, second, apart = (
         {"policy": "lru", "workload": {"seed": 1}, "numbers": {"static_w": float("nan")}},  # as older grids took it
