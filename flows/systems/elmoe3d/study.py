@@ -29,7 +29,7 @@ from tokentape.replay.elmoe3d.checks import HONESTY, held_out, link_checks, low_
 from tokentape.replay.elmoe3d.events import of_tape, played, texts_of
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.laws import touched, weights_of
-from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, QUANT, Setup, points_of
+from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, OPTIONAL, QUANT, Setup, points_of
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY
 from tokentape.replay.elmoe3d.tape import coverage, drafted_point, implied, law_of, misses
 from tokentape.replay.elmoe3d.work import findings
@@ -94,21 +94,20 @@ def sweep_points(study: Settings, setup: Setup, table: pl.DataFrame, fit: ELMoE3
     """
     known = table.select("hb_gb", "scheme", pl.col("batch").cast(pl.Int64), like="model", known="alpha").sort("batch")
     like, machines, made = {one.name: one.like or one.name for one in study.models}, dict(setup.machines), []
+    others = {name: OPTIONAL[name] for name in ("hit_model", "context_tokens", "alpha")} | dict.fromkeys(CHANGES)
     for grid in study.grid:
-        given = pl.DataFrame(list(grid.points(model=tuple(setup.models))), infer_schema_length=None)
+        given = pl.DataFrame(list(grid.points(model=tuple(setup.models), **others)), infer_schema_length=None)
         sizes = pl.DataFrame({"hb_gb": sorted(study.machines) if grid.on_all else [max(study.machines)]})
         points = sizes.join(given, how="cross").with_columns(like=pl.col("model").replace(like), series=pl.lit(grid.series))
         near = points.sort("batch").join_asof(known, on="batch", by=("hb_gb", "like", "scheme"), check_sortedness=False)
-        for model, of, scheme in near.filter(pl.col("known").is_null()).select("model", "like", "scheme").rows():
+        near = near.with_columns(pl.coalesce("alpha", "known"), machine=pl.struct("hb_gb", *CHANGES).struct.json_encode())
+        for model, of, scheme in near.filter(pl.col("alpha").is_null()).select("model", "like", "scheme").rows():
             raise ValueError(f"study {study.name}: the paper has no acceptance of {of} under {scheme}; say `like` of {model}")
-        changes = [name for name in CHANGES if name in given.columns]
-        near = near.with_columns(machine=pl.concat_str("hb_gb", *changes, separator=" "))
-        for key, gb, *values in near.select("machine", "hb_gb", *changes).unique().rows():
+        for key, gb, *values in near.select("machine", "hb_gb", *CHANGES).unique().rows():
             machines[key] = setup.machines[str(gb)]
-            for name, value in zip(changes, values, strict=True):
-                machines[key] = changed(machines[key], name, value)
-        alpha = pl.col("alpha" if "alpha" in given.columns else "known")
-        made.append(points_of(near.with_columns(alpha=alpha).drop("known", *changes), fit, like="like"))
+            for name, value in zip(CHANGES, values, strict=True):
+                machines[key] = machines[key] if value is None else changed(machines[key], name, value)
+        made.append(points_of(near.drop("known", *CHANGES), fit, like="like"))
     made.append(points_of(ran(setup, table), fit, accepted_form="chain", series="accepted-form"))
     return pl.concat(made, how="diagonal_relaxed"), replace(setup, machines=machines)
 
