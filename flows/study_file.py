@@ -142,6 +142,8 @@ class StudyFile(Part):
         A copy answers no claim: the paper's numbers are of the paper's models and machines.
         """
         named = {view: self.named(rows) if "study" in TABLES[view].columns else rows for view, rows in made.items()}
+        for view, rows in named.items():
+            self._refuse_alike(view, rows)
         maker = self._maker(sources)
         if last:
             write_together(store, named, last, of, maker)
@@ -149,6 +151,14 @@ class StudyFile(Part):
         for view, rows in named.items():
             if rows and not (self.is_copy and view == "answers"):
                 write_rows(store, view, rows, of or self.name, maker)
+
+    def _refuse_alike(self, view: str, rows: Rows) -> None:
+        """Raises ValueError for rows that differ though they have one key: the later would take the other's place."""
+        key, found = TABLES[view].key, dict[tuple[Any, ...], Mapping[str, Any]]()
+        for row in rows:
+            if found.setdefault(tuple(row.get(name) for name in key), row) != row:
+                told = ", ".join(f"{name} {row.get(name)!r}" for name in key if name != "study")
+                raise ValueError(f"study {self.name}: two points are one in {view}; set apart {told}")
 
     def once(self, store: Store, of: str, last: str, make: Callable[[], Made]) -> str:
         """Writes what `make` makes with the rows of view `last`, unless they are there; what they are `of`."""

@@ -1,5 +1,6 @@
 """Studies: the shipped ones parse; a wrong file is one clear line; a copy of a published one runs by its path beside it."""
 
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -124,6 +125,16 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         (tmp_path / "mine.toml").write_text(text)
         done = tokentape.refused("study", str(tmp_path / "mine.toml"))
         assert message in done.err
+
+
+SETTINGS = {name: importlib.import_module(module).Settings for name, module in SYSTEMS.items()}
+
+
+def test_points_that_one_name_stands_for_are_refused_and_not_lost(store: Store) -> None:
+    rows = [{"series": "a", "setting": "", "energy_j": joules} for joules in (1.0, 2.0)]
+    refuses("two points are one in kelle_points; set apart series 'a', setting ''", SETTINGS["kelle"].shipped().write, store,
+            {"kelle_parts": rows[:1], "kelle_points": rows})  # fmt: skip
+    assert not batches(store)
 
 
 def test_runs_say_what_their_system_decides() -> None:

@@ -17,7 +17,6 @@ from tokentape.replay.kelle.ratios import ratios
 from tokentape.replay.kelle.rows import Setup
 from tokentape.replay.kelle.systems import MODES, Work
 from tokentape.warehouse.model_config import from_config
-from tokentape.warehouse.tables import TABLES
 
 __all__ = ["Settings", "run"]
 
@@ -62,8 +61,7 @@ def run(at: Running) -> list[Row]:
 def points_of(study: Settings, made: Setup) -> list[Row]:
     """Rows of `kelle_points`, series by series; a system that keeps all tokens has one row for all budgets."""
     rows = [row for group in study.grid for row in of_views.swept(made, group.series, group.role, list(study.points(group)))]
-    rows += of_views.swept(made, "sensitivity", "report", of_views.retained(made))
-    return list({tuple(row[name] for name in TABLES["kelle_points"].key): row for row in rows}.values())
+    return [*rows, *of_views.swept(made, "sensitivity", "report", of_views.retained(made))]
 
 
 def checks(study: Settings, made: Setup) -> list[Row]:
