@@ -25,7 +25,6 @@ from tokentape.policies.slots import SLOTS
 
 OF_REPLAYS = ("policies", "capacities", "scopes", "hardware")
 OF_TEXT = ("trace", "system", "machine", "budget", "model", "expert_format", "profile")
-OF_POINT = (*OF_TEXT, "panel", "line", "x")
 OF_PARTS = ("machine", "workload", *SLOTS)  # whose own fields are given as "machine.links.pcie.peak_bytes_per_s", "kv.budget"
 
 
@@ -52,22 +51,13 @@ class Points(Grid):
     """`[[grid]]`: runs of systems, by what `compare` takes and by fields of their parts. panel, line, x: where a run stands in
     the study's figure, in which "{residency.budget}" is that field."""
 
-    @model_validator(mode="after")
-    def _refuse_others(self) -> Self:
-        for name in (name for fields in (self.model_extra or {}, *self.each) for name in fields):
-            part, dot, _ = name.partition(".")
-            if name not in (*OF_POINT, *SLOTS) and not (dot and part in OF_PARTS):
-                known = (*OF_POINT, *SLOTS, *(f"{of}.FIELD" for of in OF_PARTS))
-                raise ValueError(f"{name!r} is no field of a point; fields are {', '.join(known)}")
-        needed = ("system", "machine")
-        if missing := [name for name in needed for fields in self.each if name not in {**(self.model_extra or {}), **fields}]:
-            raise ValueError(f"{missing[0]} is missing; a point names {' and '.join(needed)}")
-        if not (points := list(self.points())):
-            raise ValueError(f"series {self.series} has no point: one of its lists is empty")
-        for name, value in ((name, point[name]) for point in points for name in OF_TEXT if name in point):
-            if not isinstance(value, str):
-                raise ValueError(f"{name} = {value!r} must be text")
-        return self
+    FIELDS = dict.fromkeys(OF_TEXT, str) | dict.fromkeys(("panel", "line", "x", *SLOTS, *(f"{of}.FIELD" for of in OF_PARTS)), Any)
+    NEEDED = ("system", "machine")
+
+    @classmethod
+    def is_field(cls, name: str) -> bool:
+        part, dot, _ = name.partition(".")
+        return name in cls.FIELDS or (bool(dot) and part in OF_PARTS)
 
 
 def given_of(point: Mapping[str, Any], part: str) -> dict[str, Any]:

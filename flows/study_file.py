@@ -4,9 +4,9 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.registry import is_path
@@ -17,6 +17,7 @@ from tokentape.warehouse.tape import Store
 
 Rows = Sequence[dict[str, Any]]
 Made = Mapping[str, Rows]  # by view
+Positive = Annotated[int, Field(ge=1)]
 
 
 class Part(BaseModel):
@@ -34,13 +35,30 @@ class Grid(Part):
     series: str
     each: tuple[dict[str, Any], ...] = ({},)
 
-    FIELDS: ClassVar[frozenset[str]] = frozenset()  # that a point may have; empty: what makes points of them refuses others
+    FIELDS: ClassVar[Mapping[str, Any]] = {}  # that a point may have, with types; empty: what makes points refuses others
+    NEEDED: ClassVar[tuple[str, ...]] = ()  # that every point has
+
+    @classmethod
+    def is_field(cls, name: str) -> bool:
+        """Whether a point may have it."""
+        return not cls.FIELDS or name in cls.FIELDS
 
     @model_validator(mode="after")
     def _refuse_others(self) -> Self:
-        given = {*(self.model_extra or {}), *(name for fields in self.each for name in fields)}
-        if self.FIELDS and (others := sorted(given - self.FIELDS)):
-            raise ValueError(f"{others[0]} is no field of a point; fields are {', '.join(sorted(self.FIELDS))}")
+        given = [{**(self.model_extra or {}), **fields} for fields in self.each]
+        if others := [name for fields in given for name in fields if not self.is_field(name)]:
+            raise ValueError(f"{others[0]!r} is no field of a point; fields are {', '.join(self.FIELDS)}")
+        if missing := [name for name in self.NEEDED for fields in given if name not in fields]:
+            raise ValueError(f"{missing[0]} is missing; a point names {', '.join(self.NEEDED)}")
+        if not (points := list(self.points())):
+            raise ValueError(f"series {self.series} has no point: one of its lists is empty")
+        for name in sorted({name for fields in given for name in fields} & self.FIELDS.keys()):
+            adapter = TypeAdapter(self.FIELDS[name])
+            for value in (point[name] for point in points if name in point):
+                try:
+                    adapter.validate_python(value, strict=True)
+                except ValidationError as error:
+                    raise ValueError(f"{name} = {value!r}: {error.errors()[0]['msg']}") from error
         return self
 
     def points(self, **others: Any) -> Iterator[dict[str, Any]]:

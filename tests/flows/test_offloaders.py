@@ -100,4 +100,4 @@ def test_a_copy_runs_beside_it_and_answers_nothing(tokentape: Cli, tmp_path: Pat
     assert (row["line"], row["x"], row["hardware"]) == ("one A5000", "batch 2", "workstation-rtx-a5000")
     assert read_rows(Store(), "answers") == []
     mine.write_text(f"{head}answers = []\n[[grid]]{small}budget = 3\n", encoding="utf-8")
-    assert "mine.toml: grid.0: Value error, budget is no field of a point" in tokentape.refused("study", str(mine)).err
+    assert "mine.toml: grid.0: Value error, 'budget' is no field of a point" in tokentape.refused("study", str(mine)).err

@@ -4,9 +4,11 @@ import importlib
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Cli, written
+from pydantic import ValidationError
 from refusing import refuses
 from tiny_tape import STUDY
 
@@ -117,7 +119,7 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         (kelle.replace('role = "predict"', 'role = "foretell"', 1), "Input should be 'calibrate', 'predict' or 'report'"),
         (kelle.replace("edram = 0.33", "edram = -0.1"), "shares of area and power lie in 0 to 1"),
         (kelle.replace("static_w = 1.956", "static_w = -2"), "static_w = -2.0 must be a number from 0 on"),
-        (kelle.replace("batch = 16\n", 'batch = "16"\n', 1), "batch is '16'; it must be a number of at least 1"),
+        (kelle.replace("batch = 16\n", 'batch = "16"\n', 1), "batch = '16': Input should be a valid integer"),
         (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
         ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
         (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
@@ -128,6 +130,28 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
 
 
 SETTINGS = {name: importlib.import_module(module).Settings for name, module in SYSTEMS.items()}
+POINTS: dict[str, dict[str, Any]] = {
+    "cxl_ndp": {}, "kelle": {}, "elmoe3d": {"scheme": "SLM-SD", "batch": 1}, "slicemoe": {"pair": "MAT84", "configuration": "amat"},
+    "offloaders": {"model": "a", "top_k": 1, "prompt": 1, "output": 1, "requests": 1, "batch": 1, "system": "a", "machine": "a",
+                   "expert_format": "a"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "value"),
+    [
+        ("cxl_ndp", "overlaps", "no"), ("cxl_ndp", "ndp_macs", True), ("cxl_ndp", "batch", 1.5), ("elmoe3d", "batch", 0),
+        ("elmoe3d", "scheme", "foo"), ("kelle", "recomputes", "no"), ("kelle", "accounting", {"true_gqa": "no"}),
+        ("kelle", "accounting", {"gqa": True}), ("kelle", "machine", 3), ("slicemoe", "router", "lru"),
+        ("offloaders", "top_k", 0), ("kelle", "batch", []), *((system, name, None) for system in POINTS for name in POINTS[system]),
+    ],
+)  # fmt: skip
+def test_points_of_a_copy_are_held_to_their_types(system: str, name: str, value: Any) -> None:
+    kind, given = SETTINGS[system].model_fields["grid"].annotation.__args__[0], POINTS[system] | {name: value}
+    assert list(kind(series="a", **POINTS[system]).points()) == [POINTS[system]]
+    said = f"{name} is missing" if value is None else f"{name} = {value!r}: Input" if value != [] else "series a has no point"
+    with pytest.raises(ValidationError, match=re.escape(said)):
+        kind(series="a", **{field: of for field, of in given.items() if of is not None})
 
 
 def test_points_that_one_name_stands_for_are_refused_and_not_lost(store: Store) -> None:

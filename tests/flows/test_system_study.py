@@ -58,7 +58,7 @@ def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(
         (SMALL.replace('"{system}"', '"{scope}"'), "the point has no scope"),
         (SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h'), "no tape fits nope"),
         (SMALL.replace('"h100-cxl-ndp"', '["h100-cxl-ndp", "h1000"]'), "unknown hardware 'h1000'"),
-        (SMALL.replace('"h100-cxl-ndp"', "3"), "machine = 3 must be text"),
+        (SMALL.replace('"h100-cxl-ndp"', "3"), "machine = 3: Input should be a valid string"),
         (SMALL.replace('"h100-cxl-ndp"', "[]"), "one of its lists is empty"),
         *((SMALL.replace("32e9,", f"{rate},"), "pcie.peak_bytes_per_s") for rate in ("true", "-32e9", "nan", "0", "'32e9'")),
     ],

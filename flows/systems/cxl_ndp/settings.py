@@ -1,9 +1,8 @@
 """What the GPU-NDP study runs: study.toml, checked, and the machine, its cost profile and the models as numbers."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from tokentape.flows.answers import Query
 from tokentape.flows.grid import load_hardware
@@ -54,7 +53,7 @@ def changed(machine: HardwareSpec, change: str, value: float) -> HardwareSpec:
 class Sweep(Grid):
     """Fields of replay.cxl_ndp.setting.Setting, a machine or CHANGES of it. only_swept: of models that are."""
 
-    FIELDS = frozenset({"setting", "value", "hardware", *CHANGES, *(field.name for field in fields(Setting))})
+    FIELDS = get_type_hints(Setting) | dict.fromkeys(("setting", "value", "hardware"), str) | dict.fromkeys(CHANGES, float)
 
     only_swept: bool = False
 

@@ -8,11 +8,12 @@ from pydantic import Field
 
 from tokentape.flows.answers import Query
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.study_file import Grid, Part, StudyFile
+from tokentape.flows.study_file import Grid, Part, Positive, StudyFile
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, load
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec, MemTier, with_values
-from tokentape.replay.elmoe3d.points import Setup, cache_of
+from tokentape.replay.elmoe3d.laws import HIT_LAWS
+from tokentape.replay.elmoe3d.points import SCHEMES, Setup, cache_of
 from tokentape.replay.elmoe3d.rows import Assumed
 from tokentape.warehouse import models
 
@@ -45,7 +46,11 @@ def changed(machine: HardwareSpec, name: str, value: float) -> HardwareSpec:
 class Sweep(Grid):
     """Points past the paper, of all models where none is named; on_all: machines, not that of the largest HB alone."""
 
-    FIELDS = frozenset({"model", "scheme", "batch", "hit_model", "context_tokens", "alpha", *CHANGES})
+    FIELDS = {"model": str, "scheme": Literal[SCHEMES], "hit_model": Literal[tuple(HIT_LAWS)]} | {
+        **dict.fromkeys(("batch", "context_tokens"), Positive),
+        **dict.fromkeys(("alpha", *CHANGES), float),
+    }
+    NEEDED = ("scheme", "batch")
 
     on_all: bool = False
 

@@ -1,9 +1,10 @@
 """What the Kelle study runs: study.toml, checked and multiplied out, and what it computes with."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import GenericAlias
+from typing import Any, Literal, get_type_hints
 
 from pydantic import Field
 
@@ -13,19 +14,20 @@ from tokentape.flows.study_file import Grid, Part, StudyFile
 from tokentape.policies.kv.refresh import RetentionCurve
 from tokentape.policies.names import refuse_unknown
 from tokentape.replay.kelle.rows import Cell, Chip, Refresh, Requests, Setup, Variant
-from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Shares, Work, decisions, systems
+from tokentape.replay.kelle.systems import FITS, PROFILE, SYSTEMS, Accounting, Shares, Work, decisions, systems
 from tokentape.warehouse import models
 
 PAPER = "kelle"
 MEAN_FAILURE = "kelle/7.1/retention_failure_average/four-default-intervals"
-VARIED = tuple(field.name for field in fields(Variant))
+COUNTED = GenericAlias(dict, (Literal[tuple(get_type_hints(Accounting))], bool | Literal["final", "mean"]))
+VARIED = get_type_hints(Variant) | {"accounting": COUNTED}
 OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
 
 
 class Group(Grid):
     """Decode steps: a model, a workload and what of it is changed, a system, fields of a variant; all where none is given."""
 
-    FIELDS = frozenset({"model", "workload", "system", *OF_WORK, *VARIED})
+    FIELDS = VARIED | dict.fromkeys(("model", "workload", "system"), str) | dict.fromkeys(OF_WORK, int)
 
     role: Literal["calibrate", "predict", "report"] = "report"
 
@@ -113,7 +115,7 @@ def setup(study: Settings, shares: Shares | None = None) -> Setup:
     claimed, refresh = stated(PAPER), study.refresh
     refuse_unknown("workload", study.chip.workload, study.workloads)
     mean_frac, intervals_us = claimed[MEAN_FAILURE]["value"], list(refresh.intervals_us.values())
-    sensitivity = (Variant(**one) for group in study.grid if group.series == "sensitivity" for one in group.each)
+    sensitivity = (variant for group in study.grid if group.series == "sensitivity" for *_, variant in study.points(group))
     return Setup(
         systems=systems(lambda name: load_hardware(study.machines.get(name, name))),
         geometries={name: models.load(name).geometry for name in study.named_models},
@@ -125,7 +127,7 @@ def setup(study: Settings, shares: Shares | None = None) -> Setup:
         refresh=refresh,
         chip=study.chip,
         requests=study.requests,
-        sensitivity=tuple(sensitivity),
+        sensitivity=tuple({repr(variant): variant for variant in sensitivity}.values()),
         errors=(study.typical_err_frac, study.worst_err_frac),
         profile=study.profile,
     )

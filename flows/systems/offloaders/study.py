@@ -14,7 +14,7 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.answers import Query, Row, answered
 from tokentape.flows.running import Running
 from tokentape.flows.study import worded
-from tokentape.flows.study_file import Grid, StudyFile
+from tokentape.flows.study_file import Grid, Positive, StudyFile
 from tokentape.flows.system_grid import asked_of
 from tokentape.flows.system_runs import Asked, Workload, room_for, run_asked, tape_of
 from tokentape.warehouse import models
@@ -22,6 +22,7 @@ from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
 PAPER = "offloaders"
+OF_RUN = ("system", "machine", "expert_format")
 METRICS = ("tbt_mean_s", "ttft_mean_s", "tokens_per_s")  # that claims are answered with
 
 
@@ -29,16 +30,17 @@ class Drawn(NamedTuple):
     """A tape: fields of its points. top_k: experts of a token, of a model's own number or fewer."""
 
     model: str
-    top_k: int
-    prompt: int
+    top_k: Positive
+    prompt: Positive
     output: int
-    requests: int
+    requests: Positive
 
 
 class Points(Grid):
     """Runs: the fields of a tape, those of a run, and where it stands in the study's figure (flows/study.py)."""
 
-    FIELDS = frozenset((*Drawn._fields, "system", "expert_format", "machine", "batch", "panel", "line", "x"))
+    FIELDS = Drawn.__annotations__ | {"batch": Positive} | dict.fromkeys((*OF_RUN, "panel", "line", "x"), str)
+    NEEDED = (*Drawn._fields, "batch", *OF_RUN)
 
 
 class Settings(StudyFile):
@@ -88,8 +90,7 @@ def draw(store: Store, tape: Drawn, seed: int) -> str:
 
 def asked_for(store: Store, trace_id: str, fields: Mapping[str, Any]) -> Asked:
     """A point's run: `batch` requests at once, with the room for experts that the GPU has beside weights, keys and values."""
-    of_run = {name: fields[name] for name in ("system", "machine", "expert_format")}
-    asked = replace(asked_of(of_run, trace_id), workload=Workload(batch=fields["batch"]))
+    asked = replace(asked_of({name: fields[name] for name in OF_RUN}, trace_id), workload=Workload(batch=fields["batch"]))
     return replace(asked, budget=f"{room_for(store, asked, tape_of(store, trace_id, None), asked.machine)}B")
 
 
@@ -103,7 +104,7 @@ def row_of(store: Store, trace_id: str, fields: Mapping[str, Any]) -> Row:
     asked = asked_for(store, trace_id, fields)
     result_id, result = run_asked(store, asked)
     ends = {"": "value", "_low": "low", "_high": "high"}
-    found = {f"{name}{end}": getattr(result.metrics[name], of) for name in METRICS for end, of in ends.items()}
+    found = {f"{name}{end}": getattr(result.metrics.get(name), of, None) for name in METRICS for end, of in ends.items()}
     told = {"hardware": asked.hardware.name, "trace_id": trace_id, "seed": 0, "result_id": result_id, "reason": None}
     stands = {name: worded(fields, name) for name in ("panel", "line", "x")}
     return {**fields, **stands, **told, **found, "setting": claimed(fields)}
