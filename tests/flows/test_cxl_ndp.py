@@ -5,10 +5,12 @@ import json
 import polars as pl
 import pytest
 from command import Cli
+from refusing import refuses
 
 from tokentape.flows.answers import bars_held
 from tokentape.flows.systems.cxl_ndp import live
 from tokentape.flows.systems.cxl_ndp import study as cxl_ndp
+from tokentape.flows.systems.cxl_ndp.points import variations
 from tokentape.flows.systems.cxl_ndp.settings import setup
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.replay.cxl_ndp.decode import UNITS
@@ -117,6 +119,14 @@ def test_sweeps_say_what_pays_and_nothing_of_the_held_out_model_is_fitted(points
     assert step("hot experts", "0 hot", "OURS-3") > step("hot experts", "4 hot", "OURS-3")
     placed = {name: step("placement", name, "OURS-3") for name in ("prefill_guided", "oracle", "random")}
     assert placed["oracle"] <= placed["prefill_guided"] < placed["random"]
+
+
+def test_a_points_name_is_made_of_its_fields_and_a_machine_needs_no_link(study):
+    (model, *_), made = study.models, setup(study, study.models[0].name)
+    for fields in ({"setting": "{bits}"}, {"setting": "a", "value": "bits"}):
+        grid = type(study.grid[0])(series="a", hardware="kelle-edram", hot_experts=2, **fields)
+        asked = variations(study.model_copy(update={"grid": [grid]}), made, model)
+        refuses("series a: .*: 'bits'; fields are hot_experts", list, asked)
 
 
 def test_requests_lanes_bits_and_losses_add_up(made):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from command import Cli
+from refusing import refuses
 
 from tokentape.capture import orderings
 from tokentape.flows.commands.claims import COLUMNS
@@ -14,7 +15,7 @@ from tokentape.flows.grid import load_hardware
 from tokentape.flows.running import run
 from tokentape.flows.systems.slicemoe import live, sweeps
 from tokentape.flows.systems.slicemoe import study as slicemoe
-from tokentape.flows.systems.slicemoe.settings import Inside, Settings
+from tokentape.flows.systems.slicemoe.settings import Inside, Settings, Sweep
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.slicemoe import token_cost
 from tokentape.warehouse import models as geometries
@@ -64,6 +65,15 @@ SMALL = SHIPPED.model_copy(
         ),
     }
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gb", "share", "says"), [(0, 0, "capacity_gb or"), (1, 0.5, "capacity_gb or"), (1, 0, "than 10 tokens")]
+)
+def test_a_copy_names_its_series_as_it_likes_and_what_it_lacks_is_named(store, gb, share, says):
+    grid = Sweep(series="mine", pair="MAT84", configuration="dbsc", capacity_gb=gb, capacity_frac=share)
+    mine = SMALL.model_copy(update={"grid": (grid,), "prompt": 2, "output": 4})
+    refuses(says, sweeps.of_tape, store, mine, sweeps.Job(SMALL.models[0], 0))
 
 
 @pytest.fixture(scope="module")

@@ -131,9 +131,9 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
 
 SETTINGS = {name: importlib.import_module(module).Settings for name, module in SYSTEMS.items()}
 POINTS: dict[str, dict[str, Any]] = {
-    "cxl_ndp": {}, "kelle": {}, "elmoe3d": {"scheme": "SLM-SD", "batch": 1}, "slicemoe": {"pair": "MAT84", "configuration": "amat"},
-    "offloaders": {"model": "a", "top_k": 1, "prompt": 1, "output": 1, "requests": 1, "batch": 1, "system": "a", "machine": "a",
-                   "expert_format": "a"},
+    "cxl_ndp": {}, "elmoe3d": {"scheme": "SLM-SD", "batch": 1}, "slicemoe": {"pair": "MAT84", "configuration": "amat"},
+    "kelle": {}, "offloaders": {"model": "a", "top_k": 1, "prompt": 1, "output": 1, "requests": 1, "batch": 1, "system": "a",
+                                "machine": "a", "expert_format": "a"},
 }  # fmt: skip
 
 
@@ -142,8 +142,8 @@ POINTS: dict[str, dict[str, Any]] = {
     [
         ("cxl_ndp", "overlaps", "no"), ("cxl_ndp", "ndp_macs", True), ("cxl_ndp", "batch", 1.5), ("elmoe3d", "batch", 0),
         ("elmoe3d", "scheme", "foo"), ("kelle", "recomputes", "no"), ("kelle", "accounting", {"true_gqa": "no"}),
-        ("kelle", "accounting", {"gqa": True}), ("kelle", "machine", 3), ("slicemoe", "router", "lru"),
-        ("offloaders", "top_k", 0), ("kelle", "batch", []), *((system, name, None) for system in POINTS for name in POINTS[system]),
+        ("kelle", "accounting", {"gqa": True}), ("kelle", "machine", 3), ("offloaders", "top_k", 0),
+        ("slicemoe", "router", "lru"), ("kelle", "batch", []), *((of, name, None) for of in POINTS for name in POINTS[of]),
     ],
 )  # fmt: skip
 def test_points_of_a_copy_are_held_to_their_types(system: str, name: str, value: Any) -> None:

@@ -51,11 +51,15 @@ def _variation(study: Settings, made: Setup, model: Model, series: str, fields: 
     machine = load_hardware(fields.pop("hardware", study.hardware))
     for change in (change for change in CHANGES if change in fields):
         machine = changed(machine, change, fields[change])
-    told = {"link_gb_per_s": dict(machine.numbers())[LINK].value / 1e9} | fields
+    link = dict(machine.numbers()).get(LINK)
+    told = ({"link_gb_per_s": link.value / 1e9} if link else {}) | fields
     given = {"batch": study.batch, "hot_experts": model.hot_experts} | fields
     setting = Setting(**{name: of for name, of in given.items() if name not in CHANGES})
-    on, number = replace(made, machine=machine), float(told[value]) if value else None
-    return Variation(series, name.format(**told), setting, on, study.compared, number)
+    try:
+        on, number, called = replace(made, machine=machine), float(told[value]) if value else None, name.format(**told)
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"series {series}: setting {name!r}, value {value!r}: {error}; fields are {', '.join(told)}") from error
+    return Variation(series, called, setting, on, study.compared, number)
 
 
 def losses_of(study: Settings, made: Setup, seed: int) -> Floats:

@@ -1,7 +1,7 @@
 """What the SliceMoE study runs: study.toml, checked."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokentape.flows.answers import Query
 from tokentape.flows.study_file import Grid, Part, StudyFile
@@ -52,9 +52,11 @@ class Sweep(Grid):
     """Replays of a tape: a cache, in GB or as a share of all experts at the first pair; a system; the strength of its router.
     output: tokens of longer generations than the study's, on a drawn tape of their own."""
 
-    FIELDS = frozenset(
-        ("capacity_gb", "capacity_frac", "pair", "configuration", "tau", "warmup", "router", "strength", "target_frac")
-    )
+    FIELDS = dict.fromkeys(("capacity_gb", "capacity_frac", "tau", "strength", "target_frac"), float) | {
+        **dict.fromkeys(("pair", "configuration", "warmup"), str),
+        "router": Literal["cache_prior", "cumsum"],
+    }
+    NEEDED = ("pair", "configuration")
 
     is_captured: bool = False
     output: int = 0
@@ -88,7 +90,7 @@ class Settings(StudyFile):
     @property
     def pair(self) -> str:
         """At which claims are read."""
-        return str(self.values(EQUAL_QUALITY, "pair")[0])
+        return str((self.values(EQUAL_QUALITY, "pair") or [fields["pair"] for grid in self.grid for fields in grid.points()])[0])
 
     @property
     def warmed(self) -> dict[str, Any]:

@@ -82,13 +82,17 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
     points = dict[tuple[System, int], bool]()  # each once, and whether it is a warm-up
     for grid in (grid for grid in study.grid if (grid.is_captured, grid.output) == (isinstance(model, Captured), output)):
         for fields in grid.points():
-            share, gb = fields.pop("capacity_frac", 0.0), fields.pop("capacity_gb", 0.0)
-            point = System(**fields), round(share * whole_bytes) or round(gb * 1e9)
+            sizes = round(fields.pop("capacity_frac", 0.0) * whole_bytes), round(fields.pop("capacity_gb", 0.0) * 1e9)
+            if min(sizes) != 0 or max(sizes) <= 0:
+                raise ValueError(f"series {grid.series}: give a point capacity_gb or capacity_frac, above 0")
+            point = System(**fields), max(sizes)
             points[point] = points.get(point, False) or grid.series == WARM_UPS
     rows, warmups = [], []
     for (system, capacity_bytes), is_warmup in points.items():
         result = replay_sliced(trace, scores, system.policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
         of = {**where, "capacity_bytes": capacity_bytes}
+        if MEASURED[2] not in result.metrics:
+            raise ValueError(f"{job}: no answer is longer than {system.policy.free_steps} tokens, from which misses count")
         made = {name: result.metrics[name].value for name in MEASURED}
         rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **made})
         if is_warmup:
