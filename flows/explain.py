@@ -65,7 +65,8 @@ def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Aske
         room = geometry.top_k * max(geometry.expert_bytes(setting_of(store, asked, system).expert_format))
         alone = {"residency.scope": "global", "residency.share_kv": "false"}  # keys and values would not fit
         instead = f"room for one layer's {geometry.top_k} experts"
-        return replace(named, changes={**asked.changes, **alone}, budget=f"{room}B"), instead
+        others = {key: of for key, of in asked.changes.items() if key != "residency.budget"}
+        return replace(named, changes=others | alone, budget=f"{room}B"), instead
     off = kept | {slot: "none"}
     if system.room and not system.without(slot).room:
         off = {key: of for key, of in off.items() if not key.startswith("precision")}  # widths of what a placement leaves away

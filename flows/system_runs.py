@@ -161,13 +161,18 @@ class Asked:
         return cls(**given | {"workload": Workload(**given["workload"])})
 
     def made(self) -> System:
-        """Raises ValueError as `system_of`."""
+        """Raises ValueError as `system_of`, and where a change and a word of the run say one thing twice."""
         system = system_of(self.system, self.changes)
         options = {slot: dict(given) for slot, given in system.options.items()}
-        if self.budget and system.room:
-            options.setdefault(system.room, {})["budget"] = self.budget
-        if self.workload.batch:
-            options.setdefault("schedule", {})["max_seqs"] = str(self.workload.batch)
+        shared = (
+            (system.room, "budget", self.budget, "budget"),
+            ("schedule", "max_seqs", self.workload.batch, "batch of the workload"),
+        )
+        for slot, name, value, word in shared:
+            if slot and value:
+                if (key := f"{slot}.{name}") in self.changes:
+                    raise ValueError(f"{key}={self.changes[key]} and the {word}, {value}, say one thing; leave one out")
+                options.setdefault(slot, {})[name] = str(value)
         return replace(system, name=self.name or system.name, options=options)
 
 
