@@ -17,11 +17,11 @@ of 8 bits, vLLM's CUTLASS kernels.
   1,980). Products of 8 bits do not get there: their one tile reaches .46 to .63 of the peak.
 - Where tiles are fewer than SMs, k may be split into as many parts as fill one wave, of at least two 64-deep steps. Adding the
   partial sums is a further kernel that begins when the product has ended: split_launches x launch, and f32 traffic within L2 at
-  three times the memory's rate. Whether to split is weighed as a library does that knows the SMs and not what memory will take.
+  three times the memory's rate. Whether to split is chosen with the memory's time by squares, which takes no powers.
 - Operands of 8 bits: a kernel of its own reads the activations and writes them rounded, in memory or L2. The product takes the
   one tile of vLLM's ladder for so many rows on this generation, and splits no k.
 - A tile is computed whole: below 64 rows, time hardly depends on m. Times never rise with more bandwidth or a higher tensor rate;
-  with the shape they may fall by a few percent where another tile begins to fit, and by up to a sixth where splitting ends.
+  with the shape they may fall by a few percent where another tile or split begins to fit.
 - Fixed costs are cycles. Weights are met again after weight_copies others of their size: in a benchmark that cycles few copies
   from L2 where these fit, within a model from memory (the default). Activations were written just before.
 
@@ -96,19 +96,17 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Floats) -> tuple[Floats, ...
     memory_s = weights * gpu.s_per_byte(bandwidth_frac, weight_copies * weights + others)
     memory_s = memory_s + others * gpu.s_per_byte(bandwidth_frac, weights + others)
 
-    whole_s, split_s, sums_s, soonest_s = np.inf * m, np.inf * m, 0.0 * m, np.inf * m
+    whole_s, split_s, sums_s = np.inf * m, np.inf * m, 0.0 * m
     for tile in TILES:
         tiles, step_s, of_tile_s = walked(*tile)
         whole_s = np.minimum(whole_s, of_tile_s)
         parts = np.minimum(np.maximum(np.floor(gpu.n_sms / tiles), 1.0), np.maximum(1.0, np.floor(steps / _STEPS_PER_PART)))
         part_s = np.where(parts > 1.0, (np.ceil(steps / parts) + overhead_steps) * step_s, np.inf)
-        weighed_s = part_s + split_launches * launch_s + parts * m * n * _BYTES_PER_PARTIAL / gpu.l2_bytes_per_s
         added_s = split_launches * launch_s + parts * partial_s
-        is_sooner = weighed_s < soonest_s
-        soonest_s, split_s = np.where(is_sooner, weighed_s, soonest_s), np.where(is_sooner, part_s, split_s)
-        sums_s = np.where(is_sooner, added_s, sums_s)
-    is_plain = value_bits >= OUTPUT_BITS
-    is_split = is_plain & (soonest_s < whole_s)
+        is_faster = part_s + added_s < split_s + sums_s
+        split_s, sums_s = np.where(is_faster, part_s, split_s), np.where(is_faster, added_s, sums_s)
+    is_plain, squared = value_bits >= OUTPUT_BITS, memory_s * memory_s
+    is_split = is_plain & (np.sqrt(split_s * split_s + squared) + sums_s < np.sqrt(whole_s * whole_s + squared))
     together_s = 2.0 * m * n * k / (gpu.peak_ops_per_s * sustained_frac)
     of_tiles_s = np.maximum(np.where(is_split, split_s, whole_s), together_s)
     compute_s = np.where(is_plain, of_tiles_s, walked(*_of_ladder(gpu, m))[2])

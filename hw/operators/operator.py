@@ -54,15 +54,10 @@ class Gpu(NamedTuple):
         """How much longer a cycle is than an H100's."""
         return REFERENCE_HZ / self.clock_hz
 
-    @property
-    def l2_bytes_per_s(self) -> float:
-        """What all SMs together read of the L2 cache."""
-        return _L2_BYTES_PER_CYCLE * self.n_sms * self.clock_hz
-
     def s_per_byte(self, efficiency_frac: float, footprint_bytes: Floats) -> Floats:
         """Seconds per byte that is read again after `footprint_bytes` of others, from L2 where they fit; (n,)."""
         memory = self.peak_bytes_per_s * efficiency_frac
-        l2 = np.maximum(self.l2_bytes_per_s, memory)
+        l2 = np.maximum(_L2_BYTES_PER_CYCLE * self.n_sms * self.clock_hz, memory)
         hit = 1.0 / (1.0 + (footprint_bytes / self.l2_bytes) ** _L2_SHARPNESS)
         made: Floats = hit / l2 + (1.0 - hit) / memory
         return made

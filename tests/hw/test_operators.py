@@ -22,7 +22,7 @@ ATTENTION = {
 }  # fmt: skip
 # Shapes; sizes that take longer when doubled, but for such a share as a better tile or split may save.
 DRAWN = {
-    "gemm": (SIZES, ("m", "n", "k"), 0.18),
+    "gemm": (SIZES, ("m", "n", "k"), 0.05),
     "moe": (EXPERTS, ("num_tokens", "hidden_size", "inter_size"), 0.0),
     "prefill_attention": (ATTENTION, (), 0.0),
     "decode_attention": (ATTENTION | {"isl": st.just(1), "step": st.integers(0, 131_072)}, ("step",), 1e-12),
