@@ -67,13 +67,11 @@ SMALL = SHIPPED.model_copy(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("gb", "share", "says"), [(0, 0, "capacity_gb or"), (1, 0.5, "capacity_gb or"), (1, 0, "than 10 tokens")]
-)
-def test_a_copy_names_its_series_as_it_likes_and_what_it_lacks_is_named(store, gb, share, says):
-    grid = Sweep(series="mine", pair="MAT84", configuration="dbsc", capacity_gb=gb, capacity_frac=share)
-    mine = SMALL.model_copy(update={"grid": (grid,), "prompt": 2, "output": 4})
-    refuses(says, sweeps.of_tape, store, mine, sweeps.Job(SMALL.models[0], 0))
+def test_a_copy_names_its_series_as_it_likes_and_what_it_lacks_is_named(store):
+    for gb, share, says in ((0, 0, "capacity_gb or"), (1, 0.5, "capacity_gb or"), (1, 0, "than 10 tokens")):
+        grid = (Sweep(series="mine", pair="MAT84", configuration="dbsc", capacity_gb=gb, capacity_frac=share),)
+        mine = SMALL.model_copy(update={"grid": grid, "prompt": 2, "output": 4})
+        refuses(says, sweeps.of_tape, store, mine, sweeps.Job(SMALL.models[0], 0))
 
 
 @pytest.fixture(scope="module")

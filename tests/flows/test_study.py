@@ -119,7 +119,6 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         (kelle.replace('role = "predict"', 'role = "foretell"', 1), "Input should be 'calibrate', 'predict' or 'report'"),
         (kelle.replace("edram = 0.33", "edram = -0.1"), "shares of area and power lie in 0 to 1"),
         (kelle.replace("static_w = 1.956", "static_w = -2"), "static_w = -2.0 must be a number from 0 on"),
-        (kelle.replace("batch = 16\n", 'batch = "16"\n', 1), "batch = '16': Input should be a valid integer"),
         (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
         ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
         (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
@@ -130,35 +129,26 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
 
 
 SETTINGS = {name: importlib.import_module(module).Settings for name, module in SYSTEMS.items()}
-POINTS: dict[str, dict[str, Any]] = {
-    "cxl_ndp": {}, "elmoe3d": {"scheme": "SLM-SD", "batch": 1}, "slicemoe": {"pair": "MAT84", "configuration": "amat"},
-    "kelle": {}, "offloaders": {"model": "a", "top_k": 1, "prompt": 1, "output": 1, "requests": 1, "batch": 1, "system": "a",
-                                "machine": "a", "expert_format": "a"},
-}  # fmt: skip
+OF_OTHER_TYPES: list[tuple[str, str, Any]] = [
+    ("cxl_ndp", "overlaps", "no"), ("cxl_ndp", "ndp_macs", True), ("cxl_ndp", "batch", 1.5), ("elmoe3d", "batch", 0),
+    ("kelle", "recomputes", "no"), ("kelle", "accounting", {"true_gqa": "no"}), ("kelle", "accounting", {"gqa": True}),
+    ("kelle", "machine", 3), ("offloaders", "top_k", 0), ("slicemoe", "router", "lru"), ("kelle", "batch", []),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("system", "name", "value"),
-    [
-        ("cxl_ndp", "overlaps", "no"), ("cxl_ndp", "ndp_macs", True), ("cxl_ndp", "batch", 1.5), ("elmoe3d", "batch", 0),
-        ("elmoe3d", "scheme", "foo"), ("kelle", "recomputes", "no"), ("kelle", "accounting", {"true_gqa": "no"}),
-        ("kelle", "accounting", {"gqa": True}), ("kelle", "machine", 3), ("offloaders", "top_k", 0),
-        ("slicemoe", "router", "lru"), ("kelle", "batch", []), *((of, name, None) for of in POINTS for name in POINTS[of]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("system", "name", "value"), OF_OTHER_TYPES)
 def test_points_of_a_copy_are_held_to_their_types(system: str, name: str, value: Any) -> None:
-    kind, given = SETTINGS[system].model_fields["grid"].annotation.__args__[0], POINTS[system] | {name: value}
-    assert list(kind(series="a", **POINTS[system]).points()) == [POINTS[system]]
-    said = f"{name} is missing" if value is None else f"{name} = {value!r}: Input" if value != [] else "series a has no point"
-    with pytest.raises(ValidationError, match=re.escape(said)):
-        kind(series="a", **{field: of for field, of in given.items() if of is not None})
+    kind = SETTINGS[system].model_fields["grid"].annotation.__args__[0]
+    given = {field: "a" if kind.FIELDS[field] is str else 1 for field in kind.NEEDED} | {name: value}
+    wrong = "has no point" if value == [] else f"{name} = {value!r}: Input"
+    for says, left_out in ((wrong, ""), *((f"{field} is missing", field) for field in kind.NEEDED)):
+        with pytest.raises(ValidationError, match=re.escape(says)):
+            kind(series="a", **{field: of for field, of in given.items() if field != left_out})
 
 
 def test_points_that_one_name_stands_for_are_refused_and_not_lost(store: Store) -> None:
-    rows = [{"series": "a", "setting": "", "energy_j": joules} for joules in (1.0, 2.0)]
-    refuses("two points are one in kelle_points; set apart series 'a', setting ''", SETTINGS["kelle"].shipped().write, store,
-            {"kelle_parts": rows[:1], "kelle_points": rows})  # fmt: skip
-    assert not batches(store)
+    made = {"kelle_points": [{"series": "a", "setting": "", "energy_j": joules} for joules in (1.0, 2.0)]}
+    refuses("points are one in kelle_points; set apart series 'a', setting ''", SETTINGS["kelle"].shipped().write, store, made)
 
 
 def test_runs_say_what_their_system_decides() -> None:

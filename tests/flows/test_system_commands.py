@@ -3,12 +3,10 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 from command import Cli
-from refusing import refuses
 from tiny_tape import N_OUTPUT, N_REQUESTS, STUDY
 
 from bench.compare import MACHINES, SYSTEMS
@@ -134,14 +132,6 @@ def test_answers_end_where_the_workload_says_and_what_is_near_while_decoding_is_
     assert decodes == {2: N_REQUESTS, N_OUTPUT: N_REQUESTS * (N_OUTPUT - 1), 99: N_REQUESTS * N_OUTPUT, 3: 2 * N_REQUESTS}
     assert of[3].metrics["away_frac_decode"].value == 1.0  # no whole expert in any layer
     assert 0.0 < of[99].metrics["away_frac_decode"].value < 1.0
-
-
-@pytest.mark.parametrize(
-    ("key", "more"), [("schedule.max_seqs", {"workload": runs.Workload(batch=1)}), ("residency.budget", {"budget": "8%"})]
-)
-def test_what_a_change_and_the_run_say_twice_is_refused(tape: str, key: str, more: dict[str, Any]) -> None:
-    asked = runs.Asked(tape, "lru_offload", "h100-cxl-ndp", changes={key: "9"}, **more)
-    refuses(f"{key}=9 and the .* say one thing; leave one out", asked.made)
 
 
 def test_bands_are_over_seeds_where_something_draws(tokentape: Cli, store: Store, tape: str) -> None:

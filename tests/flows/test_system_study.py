@@ -59,6 +59,11 @@ def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(
         (SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h'), "no tape fits nope"),
         (SMALL.replace('"h100-cxl-ndp"', '["h100-cxl-ndp", "h1000"]'), "unknown hardware 'h1000'"),
         (SMALL.replace('"h100-cxl-ndp"', "3"), "machine = 3: Input should be a valid string"),
+        (
+            SMALL.replace('"workload.rate"', 'budget = "9%"\n"workload.rate"'),
+            "residency.budget=50% and the budget, 9%, say one thing",
+        ),
+        (SMALL.replace('"workload.rate"', '"workload.batch" = 1\n"schedule.max_seqs"'), "schedule.max_seqs=50 and the batch of"),
         (SMALL.replace('"h100-cxl-ndp"', "[]"), "one of its lists is empty"),
         *((SMALL.replace("32e9,", f"{rate},"), "pcie.peak_bytes_per_s") for rate in ("true", "-32e9", "nan", "0", "'32e9'")),
     ],
