@@ -55,6 +55,11 @@ class AttentionCapture(Hooked):
         self.model, self.with_heads, self.with_vectors = model, with_heads, with_vectors
         self.stated = said = stated(model)
         self.is_latent = said.kv_lora_rank > 0
+        if any("compressed" in kind for kind in getattr(model.config.get_text_config(), "layer_types", None) or ()):
+            raise ValueError(
+                f"{type(model).__name__} attends to compressed keys, each of many positions, and masses are of single ones here; "
+                "leave attention, or the KV policy, out"
+            )
         if with_vectors and self.is_latent:
             raise ValueError(f"{type(model).__name__} caches one latent for all heads, no keys: leave --key-pages out")
         if said.alike(True).n_kv_heads != said.n_kv_heads and not self.is_latent:

@@ -125,6 +125,7 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
     [
         ("jamba", lambda model: Inside(model, schedule=Chunked(4)), "loses track of a prompt in slices"),
         ("mimo_v2_flash", AttentionCapture, "other KV heads than the rest"),
+        ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
         ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
         ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
     ],
