@@ -58,7 +58,7 @@ _SIGMOID_NORMED = Family("sigmoid_bias_groups", fixed=_NORMED, bias=_BIAS)
 _SCALED_OUTSIDE = replace(_SIGMOID_NORMED, outer_scale="block.routed_scaling_factor")
 _SQRTSOFTPLUS = Family("sqrtsoftplus_bias_groups", _SCALE, fixed=_NORMED, bias=_BIAS)
 _GEMMA = Family("softmax", fixed=_NORMED, expert_scale="per_expert_scale", speaks="probabilities")
-_ERNIE = Family("softmax", fixed=_NORMED, bias="moe_statics.e_score_correction_bias")
+_ERNIE = Family("softmax", {"norm_min": "norm_min"}, fixed=_NORMED, bias="moe_statics.e_score_correction_bias")
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("Qwen2Moe", "Qwen3Moe", "Qwen3Next", "Qwen3OmniMoeThinkerText", "Olmoe", "FlexOlmo", "Mellum"), _SOFTMAX),

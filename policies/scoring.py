@@ -10,9 +10,10 @@ which rule stands in capture/families.py. Sources: the routers' forward in trans
     sqrtsoftplus_bias_groups  the same with the square root of softplus
     sparsemixer               two experts; each weight a softmax over the logits within 2 * jitter of the best one left
 
-Parameters, each only where a family has it: norm_topk_prob and routed_scaling_factor of the weights, expert_scale a factor per
-layer and expert; bias per layer and expert, added to what is ranked (bias_on: to the logits instead); n_group, topk_group and how
-many of a group's values count (topk_method, group_best); token_layers, whose experts follow from the token id alone.
+Parameters, each only where a family has it: norm_topk_prob, norm_min (the least sum that divides) and routed_scaling_factor of
+the weights, expert_scale a factor per layer and expert; bias per layer and expert, added to what is ranked (bias_on: to logits
+instead); n_group, topk_group and how many of a group's values count (topk_method, group_best); token_layers, whose experts follow
+from the token id alone.
 """
 
 from collections.abc import Mapping
@@ -106,7 +107,7 @@ def weights_of(scores: np.ndarray, ids: np.ndarray, rule: str, params: Mapping[s
         return _softmax(np.take_along_axis(scores, ids, axis=-1))
     weights = np.take_along_axis(gates(scores, rule), ids, axis=-1)
     if params["norm_topk_prob"]:
-        weights = weights / (weights.sum(axis=-1, keepdims=True) + 1e-20)
+        weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True) + 1e-20, params.get("norm_min", 0.0))
     if "expert_scale" in params:
         weights = weights * np.asarray(_of_layer("expert_scale", rule, params, layer), dtype=np.float64)[ids]
     return np.asarray(weights * params.get("routed_scaling_factor", 1.0))

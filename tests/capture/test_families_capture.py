@@ -83,6 +83,12 @@ def test_routers_that_speak_otherwise_are_recorded_as_their_experts_are_given(ot
     assert measure.geometry(others[name]).moe_layers == tuple(find_blocks(others[name]))
 
 
+def test_weights_are_divided_by_no_less_than_a_config_says():
+    model = build_tiny("ernie4_5_moe", moe_norm_min=0.9)
+    check_pass(model)
+    assert score_rule(model, 3)[1]["norm_min"] == 0.9
+
+
 def test_text_models_and_layers_that_follow_the_token_id_are_recorded_and_named(others):
     model = build_tiny("aria")
     assert [block.name for block in find_blocks(model).values()] == [f"model.language_model.layers.{i}.mlp" for i in range(4)]
