@@ -222,7 +222,7 @@ def _shard(
 def _compact(tables: Mapping[str, pa.Table], rule: str | None, params: Mapping[str, Any], top_k: int) -> dict[str, pa.Table]:
     """The tables of scores as policies/compact.py has them."""
     made = {}
-    for name, rows in ((name, tables[name]) for name in ("scores", "node_scores") if name in tables):
+    for name, rows in ((name, tables[name]) for name in ("scores", "node_scores") if name in tables and tables[name].num_rows):
         exact = rows["scores"].combine_chunks().values.to_numpy().reshape(rows.num_rows, -1)
         scores = rows_of(compacted(exact, rows["layer"].to_numpy(), rule, params, top_k))
         made[name] = rows.drop_columns("scores").append_column("scores", scores)

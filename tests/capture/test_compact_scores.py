@@ -63,6 +63,8 @@ def test_drafts_are_compact_too(tmp_path):
         ranks = [of["scores"].list.eval(pl.element().rank("ordinal", descending=True)) for of in (a, b)]
         assert ranks[0].equals(ranks[1])
         assert not a["scores"].equals(b["scores"])
+    nothing = dataclasses.replace(asked, max_new_tokens=1, compact_scores=True)  # a first token is chosen by the prompt: no draft
+    assert store.open(capture(nothing, store)).read("node_scores").is_empty()
 
 
 def test_compact_scores_without_scores_are_refused():
