@@ -154,8 +154,8 @@ class ShardRecorder:
         """(L, heads, keys) of a member: of its query `back` before the last, which sees no later keys, or of all queries."""
         position = done.starts[member] + done.counts[member] - 1
         if back is None:
-            of_one = HEAD_SUM if more.get("by_query_head") else "row" if done.kind == "decode" else "column_sum"
-            told = (position, done.counts[member], "block_sum" if self.keep.kind == "block" else of_one)
+            of_group = "block_sum" if self.keep.kind == "block" else "row" if done.kind == "decode" else "column_sum"
+            told = (position, done.counts[member], HEAD_SUM if more.get("by_query_head") else of_group)
         else:
             mass, told = mass[..., : mass.shape[-1] - back], (position - back, 1, PROMPT_ROW)
         dropped = done.width - (back or 0) - mass.shape[-1]  # columns a sliding cache no longer holds

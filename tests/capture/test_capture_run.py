@@ -111,6 +111,14 @@ def test_shortened_attention_keeps_the_whole_mass(settings, captured, store, kee
             assert b["key_positions"] == list(range(0, len(a["mass"]), size))
 
 
+def test_sums_of_blocks_by_query_head_are_named_as_the_others_are(settings, store):
+    rows = read(store, capture(dataclasses.replace(settings, attention="block:8", query_heads=True), store))[1]["attention"]
+    assert (rows["query_head"].is_not_null() == (rows["reduction"] == "head_sum")).all()
+    head, of_group = (rows.filter(reduction=of, n_queries=rows["n_queries"].max()) for of in ("head_sum", "block_sum"))
+    assert len(head) == 2 * len(of_group) > 0
+    assert sum(head["mass"].explode()) == pytest.approx(sum(of_group["mass"].explode()))
+
+
 @pytest.mark.parametrize("family", ["Qwen3Moe", "GptOss", "DeepseekV3"])
 def test_a_batch_of_unequal_prompts_records_what_single_requests_do(model_folder, prompts, store, family):
     base = CaptureSettings(model_folder(family), prompts, tables=ALL, max_requests=5, max_prompt_tokens=20, max_new_tokens=6)
