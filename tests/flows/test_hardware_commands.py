@@ -133,7 +133,7 @@ def test_rows_that_the_device_cannot_have_reached_are_left_out_counted_and_named
 def test_impossible_tables_and_constants_off_on_their_own_rows_are_refused(tokentape: Cli, folder: Path) -> None:
     gemm_rows(slower=1e-3).write_parquet(folder / "seconds.parquet")
     done = tokentape.refused("calibrate", "gpu", "seconds.parquet", "--hardware", "my-gpu.toml")
-    assert "too few for 5 constants: is `latency` in milliseconds, and my-gpu the machine that was measured?" in done.err
+    assert "too few for 6 constants: is `latency` in milliseconds, and my-gpu the machine that was measured?" in done.err
     assert not (folder / "fits").exists()
     pytest.importorskip("scipy")
     command = ("calibrate", "gpu", "chance.parquet", "--hardware", "my-gpu.toml")
