@@ -47,7 +47,8 @@ def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
         def engine(requests: Requests) -> ServingRun:
             return serve(requests, scheduler_of(served.engine), *on(served.engine, step_s))
 
-        return Client().served(served.requests, engine) if served.is_of_client else engine(served.requests)
+        client = Client(gather_s=served.engine.gather_s)
+        return client.served(served.requests, engine) if served.is_of_client else engine(served.requests)
 
     return stage
 

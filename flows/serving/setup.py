@@ -114,6 +114,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     if point.engine is not None:
         settings, own = EngineSettings(**point.engine), None if point.fits is None else Path(point.fits)
         cost, limits = costs_of(settings, point.hardware, point.model, own, end)
+        client = client and dataclasses.replace(client, gather_s=settings.gather_s)
         return Engine(cost, limits, 1.0, None, (*model.doubts, *filter(None, (cost.outside,))), client, tokens_of_text)
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = model.geometry

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.operator import release
 from tokentape.hw.work import Floats
+from tokentape.replay.serving.client import GATHER_S
 from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
 from tokentape.replay.serving.workload import LONGEST, Requests
 
@@ -53,6 +54,7 @@ _NOT_MODELLED = {
     **dict.fromkeys(("compilation_config", "cudagraph_capture_sizes", "cuda_graph_sizes")),
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
+_GATHERS = ((0, 10), (0, 24))  # vLLM from which on, and before which, its server gathers prompts before it cuts them
 _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default, and replicas of a dense model step apart
 
 
@@ -60,7 +62,7 @@ _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defa
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
     from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
-    graph_tokens: of the largest CUDA graph, 0 for none."""
+    graph_tokens: of the largest CUDA graph, 0 for none; gather_s: as a `client.Client` in front of it has it."""
 
     model: str
     max_seqs: int
@@ -76,6 +78,7 @@ class Engine:
     weight_format: str = "bf16"
     kv_format: str = "bf16"
     graph_tokens: int = 0
+    gather_s: float = GATHER_S
 
     @property
     def n_devices(self) -> int:
@@ -178,7 +181,7 @@ def engine_of(path: Path) -> Engine:
     if not version and "async_scheduling" not in kwargs:
         raise ValueError(f"{path}: field vllm_version is missing; without async_scheduling it tells if batches are fixed ahead")
     try:
-        is_todays = not version or release(version) >= _TODAYS_FROM
+        numbers = release(version) if version else _TODAYS_FROM
     except ValueError as error:
         raise ValueError(f"{path}: vllm_{error}") from None
     told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
@@ -206,11 +209,12 @@ def engine_of(path: Path) -> Engine:
         data_parallel=told_or("data_parallel_size", 1),
         expert_parallel=told_or("enable_expert_parallel", False),
         expert_placement=told_or("expert_placement_strategy", "linear"),
-        schedules_ahead=told_or("async_scheduling", is_todays),
-        steps_apart=is_todays,
+        schedules_ahead=told_or("async_scheduling", numbers >= _TODAYS_FROM),
+        steps_apart=numbers >= _TODAYS_FROM,
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
         graph_tokens=0 if told_or("enforce_eager", False) else largest,
+        gather_s=GATHER_S if _GATHERS[0] <= numbers < _GATHERS[1] else 0.0,
     )
 
 

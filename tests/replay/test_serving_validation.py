@@ -91,7 +91,7 @@ def test_times_of_a_client_have_its_connection_and_tokenizer_before_the_engine(t
         made = run(of, 0.0)
         found.append(latencies(of.requests.arrival_s, made.first_token_s, made.finish_s, n_output))
     for metric in ("ttft_s", "e2e_s"):
-        assert found[1][metric, "mean"] - found[0][metric, "mean"] == pytest.approx(3.2e-3 + 100 * 2.8e-6)
+        assert found[1][metric, "mean"] - found[0][metric, "mean"] == pytest.approx(5.2e-3 + 100 * 2.8e-6)
     assert found[1]["tpot_s", "mean"] == pytest.approx(found[0]["tpot_s", "mean"])
 
 
@@ -226,9 +226,9 @@ def test_a_log_of_a_server_whose_gpu_was_measured(log, fits, bars):
 
 @pytest.mark.slow
 def test_servers_with_nothing_fitted():
-    """3.9 (TPOT, end to end), 7.6 (inter-token), 8.5 % (TTFT) over twelve stages of seven servers, dense and MoE."""
+    """3.9 (TPOT, end to end), 7.6 (inter-token), 4.2 % (TTFT) over twelve stages of seven servers, dense and MoE."""
     found = errors_of(DATA / "vllm_experiments", "h100")
-    for metric, bar in (("tpot_s", 0.06), ("e2e_s", 0.06), ("itl_s", 0.10), ("ttft_s", 0.10)):
+    for metric, bar in (("tpot_s", 0.06), ("e2e_s", 0.06), ("itl_s", 0.10), ("ttft_s", 0.06)):
         means = [abs(error) for (_, _, name, which), error in found.items() if (name, which) == (metric, "mean")]
         assert len(means) == 12
         assert np.mean(means) < bar, metric
@@ -236,8 +236,8 @@ def test_servers_with_nothing_fitted():
 
 @pytest.mark.slow
 def test_constants_of_the_host_that_are_fitted_on_some_servers_serve_the_others():
-    """The front end of 63 (1.4 ms) alone; and both constants, of all models but the one that is predicted: 4.4 (end to end) and
-    6.2 % (TTFT), 1.9 to 2.8 ms and .1 to .3 ms per iteration."""
+    """Beyond the client nothing is left to find: 63's front end is 0 ms, that of all models but the one that is predicted 0 to .8
+    ms, .1 to .3 ms per iteration; 4.1 (end to end) and 6.0 % (TTFT)."""
     folder = DATA / "vllm_experiments"
     if not folder.is_dir():
         pytest.skip("needs the experiments beside the project")
@@ -253,7 +253,7 @@ def test_constants_of_the_host_that_are_fitted_on_some_servers_serve_the_others(
         return np.mean(of["ttft_s"]), np.mean(of["e2e_s"])
 
     one = fit_host([served for served in stages if served.source == "63"], run, ("ttft_s",))
-    assert 0.001 < one.server_s < 0.003
+    assert one.server_s < 0.001
     assert one.step_s == 0.0
     assert errors([(served, one) for served in stages if served.source != "63"])[0] < 0.06
     ttft, e2e = errors([(served, fit_host(others, run)) for _, others, own in without_model(stages) for served in own])
@@ -289,6 +289,9 @@ def test_the_hosts_constants_are_found_again():
         ({"model": "openai/gpt-oss-20b"}, {"enforce_eager": True}, {"weight_format": "mxfp4", "graph_tokens": 0}),
         ({"model": "Qwen/Qwen3-8B-AWQ"}, {"data_parallel_size": 2}, {"weight_format": "int4", "n_devices": 2}),
         ({"vllm_version": "0.12.1"}, {"gpu_memory_utilization": 0.8}, {"schedules_ahead": False, "memory_frac": 0.8}),
+        ({"vllm_version": "0.9.2"}, {}, {"gather_s": 0.0}),
+        ({"vllm_version": "0.23.0"}, {}, {"gather_s": 0.002}),
+        ({"vllm_version": "v0.24.0"}, {}, {"gather_s": 0.0, "schedules_ahead": True}),
         ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
         ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
         ({}, {"max_cudagraph_capture_size": 8}, {"graph_tokens": 8}),

@@ -1,5 +1,7 @@
 """Workloads: moments of the length fits, arrivals, resampling, prefix caches; the benchmark client and when it sends."""
 
+from collections import deque
+
 import numpy as np
 import polars as pl
 import pytest
@@ -126,17 +128,28 @@ def test_a_seed_draws_the_lengths_alone_and_text_has_as_many_tokens_as_the_token
     assert np.abs(shorter.n_output_tokens - drawn.n_output_tokens / 2).max() <= 0.5
 
 
-def test_the_tokeniser_takes_prompts_in_turn() -> None:
-    rng, client = np.random.default_rng(0), Client(connection_s=0.004, tokenise_s=1e-5)
-    for _ in range(20):
-        n = int(rng.integers(1, 60))
-        arrival = np.cumsum(rng.exponential(0.05, n))
-        sent = Requests(arrival, rng.integers(1, 20_000, n), np.ones(n, np.int64))
-        free_s, there = 0.0, []
-        for at, tokens in zip(arrival, sent.n_prompt_tokens, strict=True):
-            free_s = max(free_s, at + 0.004) + 1e-5 * tokens
-            there.append(free_s)
+@pytest.mark.parametrize("gather_s", [0.0, 0.002, 0.03])
+def test_the_tokeniser_takes_prompts_in_turn_or_waits_for_more_and_cuts_them_together(gather_s: float) -> None:
+    rng, client = np.random.default_rng(0), Client(connection_s=0.004, tokenise_s=1e-6, gather_s=gather_s)
+    sizes = set()
+    for mean_s in (0.05, 0.005, 1e-4) * 7:
+        n = int(rng.integers(1, 120))
+        sent = Requests(np.cumsum(rng.exponential(mean_s, n)), rng.integers(1, 20_000, n), np.ones(n, np.int64))
+        waiting = deque(zip((sent.arrival_s + 0.004).tolist(), (1e-6 * sent.n_prompt_tokens).tolist(), strict=True))
+        now, there = 0.0, list[float]()
+        while waiting:
+            at, busy = waiting.popleft()
+            now = max(now, at)
+            until, batch = now + gather_s, [busy]
+            while gather_s and len(batch) < 32 and waiting and waiting[0][0] <= until:
+                at, busy = waiting.popleft()
+                now = max(now, at)
+                batch.append(busy)
+            now = (now if len(batch) == 32 else until) + sum(batch)
+            there += [now] * len(batch)
+            sizes.add(len(batch))
         np.testing.assert_allclose(client.handed_over(sent).arrival_s, there, rtol=1e-12)
+    assert sizes == {1} if not gather_s else 1 in sizes and 32 in sizes
 
 
 def test_times_begin_when_it_sends() -> None:
