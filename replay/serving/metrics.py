@@ -61,12 +61,12 @@ def load_of(run: ServingRun) -> Load | None:
 
     Requests start in order of arrival, so the times in which any of them waits are read off arrivals and starts.
     """
-    arrival, started = run.requests.arrival_s, np.maximum.accumulate(run.started_s)
-    if arrival[-1] == arrival[0]:
+    queued, started = run.queued_s, np.maximum.accumulate(run.started_s)
+    if run.requests.arrival_s[-1] == run.requests.arrival_s[0]:
         return None
-    begins = np.maximum(arrival, np.append(arrival[0], started[:-1]))
+    begins = np.maximum(queued, np.append(queued[0], started[:-1]))
     waited_s = float(np.maximum(started - begins, 0.0).sum())
-    n_waited = int((run.started_s > arrival).sum())
+    n_waited = int((run.started_s > queued).sum())
     return Load(run.requests.rate_per_s, n_waited / waited_s if waited_s else float("inf"))
 
 
@@ -84,8 +84,8 @@ def jain(run: ServingRun) -> float:
 
 
 def queue_length(run: ServingRun, at_s: Floats) -> NDArray[np.int64]:
-    """(m,) requests that have arrived and not started, at these times."""
-    arrived = np.searchsorted(run.requests.arrival_s, at_s, side="right")
+    """(m,) requests that the engine has and has not started, at these times."""
+    arrived = np.searchsorted(run.queued_s, at_s, side="right")
     return np.asarray(arrived - np.searchsorted(np.sort(run.started_s), at_s, side="right"), np.int64)
 
 
@@ -133,8 +133,8 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None) -> dict[str, Met
         "energy_j_per_output_token": Metric(energy_j / n_output, "J", denominator="output tokens"),
         "decode_batch_mean": Metric(run.n_decoded / run.n_iterations, "1", denominator="iterations"),
         "output_tokens_per_s": Metric(n_output / run.wall_s, "1/s"),
-        "queue_mean": Metric(float((run.started_s - requests.arrival_s).sum()) / run.wall_s, "1"),
-        "queue_max": Metric(float(queue_length(run, requests.arrival_s).max()), "1"),
+        "queue_mean": Metric(float((run.started_s - run.queued_s).sum()) / run.wall_s, "1"),
+        "queue_max": Metric(float(queue_length(run, run.queued_s).max()), "1"),
         "busy_frac": Metric(run.busy_s / run.wall_s, "1", denominator="wall time"),
         **{
             f"{part}_frac": Metric(seconds / run.busy_s, "1", denominator="busy time") for part, seconds in run.seconds_of.items()

@@ -60,7 +60,8 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class ServingRun:
-    """What a run did. Per request (n,), seconds: started_s, first_token_s, finish_s, largest_gap_s; n_restarts.
+    """What a run did. Per request (n,), seconds: queued_s, when the engine has it (a client sends it sooner), started_s,
+    first_token_s, finish_s, largest_gap_s; n_restarts.
 
     end_s: last finish; busy_s: time in iterations, of several engines the mean; seconds_of: by part of the iteration.
     expert_bytes: routed experts read, whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram
@@ -71,6 +72,7 @@ class ServingRun:
 
     requests: Requests
     cost: IterationCosts
+    queued_s: Floats
     started_s: Floats
     first_token_s: Floats
     finish_s: Floats
@@ -220,6 +222,7 @@ def run_rule(
     return ServingRun(
         requests=requests,
         cost=cost,
+        queued_s=requests.arrival_s,
         **by_name,
         end_s=float(totals[k.NOW]),
         busy_s=float(totals[k.BUSY_S]),
@@ -238,7 +241,7 @@ def _side_by_side(requests: Requests, turns: Sequence[Ints], runs: Sequence[Serv
     of_all |= {name: np.concatenate([getattr(run, name) for run in runs])[back] for name in _BY_REQUEST}
     of_all["busy_s"] = sum(run.busy_s for run in runs) / limits.n_engines
     of_all["seconds_of"] = {part: sum(run.seconds_of[part] for run in runs) / limits.n_engines for part in PARTS}
-    return replace(runs[0], requests=requests, end_s=max(run.end_s for run in runs), **of_all)
+    return replace(runs[0], requests=requests, queued_s=requests.arrival_s, end_s=max(run.end_s for run in runs), **of_all)
 
 
 def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:

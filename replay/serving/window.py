@@ -65,7 +65,7 @@ def _spans(run: ServingRun, begin: float, end: float, iterations: Rows) -> Rows:
 
     for r in np.flatnonzero((arrival < end) & (run.finish_s > begin)).tolist():
         started, first = float(run.started_s[r]), float(run.first_token_s[r])
-        add(r, "queued", float(arrival[r]), started)
+        add(r, "queued", float(run.queued_s[r]), started)
         for it in iterations:
             if it["n_prefill_tokens"] and started < it["start_s"] + it["seconds"] / 2 < first:
                 group = it["layer_group"] if it["n_groups"] > 1 else None

@@ -12,6 +12,7 @@ from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
+from tokentape.replay.serving.metrics import load_of, metrics
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import (
     LENGTHS,
@@ -162,3 +163,6 @@ def test_times_begin_when_it_sends() -> None:
     np.testing.assert_allclose(seen.ttft_s - engine.ttft_s, engine.requests.arrival_s - sent.arrival_s, rtol=1e-9)
     at_once = client.served(sent.at_once(), lambda given: serve(given, Chunked(), cost))
     assert at_once.requests.rate_per_s == float("inf")
+    for name in ("queue_mean", "queue_max"):  # what the client takes is no queue of the engine
+        assert metrics(seen)[name].value == pytest.approx(metrics(engine)[name].value, rel=0.01)
+    assert load_of(seen).service_per_s == load_of(engine).service_per_s
