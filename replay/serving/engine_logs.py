@@ -51,9 +51,9 @@ _NOT_MODELLED = {
     "max_num_partial_prefills": 1,
     "cpu_offload_gb": 0,
     **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes")),
-    **dict.fromkeys(("compilation_config", "cudagraph_capture_sizes", "cuda_graph_sizes")),
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
+_OF_GRAPHS = ("cudagraph_capture_sizes", "cuda_graph_sizes", "max_cudagraph_capture_size")  # the second: of older releases
 _GATHERS = ((0, 10), (0, 24))  # vLLM from which on, and before which, its server gathers prompts before it cuts them
 _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by default, and replicas of a dense model step apart
 
@@ -62,7 +62,7 @@ _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defa
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
     from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
-    graph_tokens: of the largest CUDA graph, 0 for none; gather_s: as a `client.Client` in front of it has it."""
+    graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a `client.Client` in front of it has it."""
 
     model: str
     max_seqs: int
@@ -77,7 +77,7 @@ class Engine:
     steps_apart: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
-    graph_tokens: int = 0
+    graph_sizes: tuple[int, ...] = ()
     gather_s: float = GATHER_S
 
     @property
@@ -198,11 +198,11 @@ def engine_of(path: Path) -> Engine:
     # Told to each replica; what vLLM says that it has is the sum of them.
     of_all = None if meta.get("num_gpu_blocks") is None else _field(meta, "num_gpu_blocks", path, int)
     n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or of_all
-    largest = told_or("max_cudagraph_capture_size", min(GRAPH_TOKENS, 2 * max_seqs))
+    budget = _field(kwargs, "max_num_batched_tokens", path, int)
     return Engine(
         model=model,
         max_seqs=max_seqs,
-        budget_tokens=_field(kwargs, "max_num_batched_tokens", path, int),
+        budget_tokens=budget,
         kv_blocks=n_blocks and n_blocks * told_or("block_size", BLOCK_TOKENS) // BLOCK_TOKENS,
         memory_frac=told_or("gpu_memory_utilization", MEMORY_FRAC),
         tensor_parallel=told_or("tensor_parallel_size", 1),
@@ -213,9 +213,30 @@ def engine_of(path: Path) -> Engine:
         steps_apart=numbers >= _TODAYS_FROM,
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
-        graph_tokens=0 if told_or("enforce_eager", False) else largest,
+        graph_sizes=() if told_or("enforce_eager", False) else _graphs(kwargs, max_seqs, budget, path),
         gather_s=GATHER_S if _GATHERS[0] <= numbers < _GATHERS[1] else 0.0,
     )
+
+
+def graph_sizes(most: int) -> tuple[int, ...]:
+    """Tokens of the CUDA graphs that vLLM captures of itself: 1, 2, 4, multiples of 8 to 256, and of 16."""
+    return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)) if n <= most)
+
+
+def _graphs(kwargs: Mapping[str, Any], max_seqs: int, budget: int, path: Path) -> tuple[int, ...]:
+    """Sizes of an engine's CUDA graphs, none above its token budget: those listed, else up to the largest. Raises ValueError for
+    what else a compilation_config says, and for what are no sizes."""
+    config = _field({"compilation_config": {}, **kwargs}, "compilation_config", path, dict)
+    config = {name: value for name, value in config.items() if value is not None}
+    if unknown := sorted(config.keys() - _OF_GRAPHS):
+        raise ValueError(f"{path}: {unknown[0]} of compilation_config is not modelled; only {', '.join(_OF_GRAPHS)} are")
+    told = {**kwargs, **config}
+    name = next((name for name in _OF_GRAPHS[:2] if told.get(name)), "")
+    sizes = [_field({name: n}, name, path, int) for n in (_field(told, name, path, list) if name else ())]
+    if name == _OF_GRAPHS[1] and len(sizes) == 1:  # the largest, not the only one
+        told, sizes = {_OF_GRAPHS[2]: sizes[0]}, []
+    largest = _field({_OF_GRAPHS[2]: min(GRAPH_TOKENS, 2 * max_seqs), **told}, _OF_GRAPHS[2], path, int)
+    return tuple(n for n in sorted({*sizes}) if 0 < n <= budget) if sizes else graph_sizes(min(largest, budget))
 
 
 def _weights(quantization: str, dtype: str, model: str, path: Path) -> str:
@@ -265,7 +286,7 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
         kv_blocks=_field(experiment, "kv_blocks_of_16_tokens", path, int) if "kv_blocks_of_16_tokens" in experiment else None,
         **{name: _field(experiment, name, path, type(default)) for name, default in of_one.items()},
         weight_format=_weights(precision, "auto", "", path),
-        graph_tokens=min(GRAPH_TOKENS, 2 * max_seqs),
+        graph_sizes=graph_sizes(min(GRAPH_TOKENS, 2 * max_seqs)),
     )
     sizes = ("output_tokens", "system_prompts", "users_per_system_prompt", "system_prompt_tokens", "question_tokens")
     n_output, n_shared, n_users, n_system, n_question = (_field(load, name, path, int) for name in sizes)

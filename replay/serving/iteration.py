@@ -273,7 +273,7 @@ def iteration_costs(
     dense_format: str | Mapping[str, str] = ACTIVATION,
     kv_format: str = ACTIVATION,
     by_model: ByModel | None = None,
-    graph_tokens: int = 0,
+    graph_sizes: Sequence[int] = (),
     is_ahead: bool = False,
     ranks: Ranks | None = None,
 ) -> IterationCosts:
@@ -286,8 +286,8 @@ def iteration_costs(
     replay/system/events.py says of them; tracks: what decodes read is what kv.py says, layer by layer; kv_frac: bytes of what is
     kept over those of 16-bit keys and values. end: of the machine's ranges. keeps_ledger: sums up what each object takes.
     dense_format: of weights but experts, or by kind of row; kv_format: of keys and values. by_model: measured times of
-    this model's layers, in place of operators. graph_tokens: of the largest CUDA graph; decodes are padded to
-    the sizes of graphs, and what pads them chooses experts too. is_ahead: events fetch ahead. Raises ValueError for windows of
+    this model's layers, in place of operators. graph_sizes: tokens of the CUDA graphs, rising; decodes are
+    padded to them, and what pads them chooses experts too. is_ahead: events fetch ahead. Raises ValueError for windows of
     several sizes, and for a profile that would count what is fetched ahead as nothing.
     """
     made = profiles.load(profile) if isinstance(profile, str) else profile
@@ -299,7 +299,7 @@ def iteration_costs(
     prefill, decode = coverage.tables(geometry) if geometry.moe_layers else (np.zeros((2, 1)), np.zeros((2, 1)))
     if speculation is not None and speculation.n_nodes:
         decode = at_multiples(decode, coverage.tokens_of_nodes(speculation.n_nodes))
-    decode = decode[_padded(np.arange(len(decode)), graph_tokens, machine.data_parallel)]
+    decode = decode[_padded(np.arange(len(decode)), graph_sizes, machine.data_parallel)]
     by_layer = events or prefill.shape[1] > 1
     moe_index = {layer: i for i, layer in enumerate(geometry.moe_layers)}
     keys = [
@@ -378,13 +378,12 @@ def _of_kinds(table: Floats, columns: list[int]) -> Floats:
     return np.ascontiguousarray(np.column_stack([np.zeros(len(table)) if c < 0 else table[:, c] for c in columns]))
 
 
-def _padded(n_tokens: NDArray[np.int64], most: int, n_replicas: int) -> NDArray[np.int64]:
-    """Tokens as CUDA graphs of up to `most` tokens compute them: vLLM captures 1, 2, 4, multiples of 8 to 256, and of 16."""
+def _padded(n_tokens: NDArray[np.int64], sizes: Sequence[int], n_replicas: int) -> NDArray[np.int64]:
+    """Tokens as CUDA graphs of these sizes compute them, each replica's in its own; more than the largest as they are."""
     of_one = -(-n_tokens // n_replicas)
-    few = 2 ** np.ceil(np.log2(np.maximum(of_one, 1))).astype(np.int64)
-    step = np.where(of_one <= 256, 8, 16)
-    sizes = np.where(of_one <= 8, few, -(-of_one // step) * step)
-    return np.asarray(np.where((of_one > 0) & (sizes <= most), np.minimum(n_replicas * sizes, n_tokens[-1]), n_tokens))
+    at = np.searchsorted(np.array(sizes, np.int64), of_one)
+    padded = n_replicas * np.array([*sizes, 0], np.int64)[at]
+    return np.asarray(np.where((of_one > 0) & (at < len(sizes)), np.minimum(padded, n_tokens[-1]), n_tokens))
 
 
 def _ranks(machine: HardwareSpec) -> int:

@@ -108,7 +108,7 @@ def on_engine(
         dense_format=formats or {},
         kv_format=engine.kv_format,
         by_model=tables,
-        graph_tokens=engine.graph_tokens,
+        graph_sizes=engine.graph_sizes,
         end=end,
         ranks=ranks,
     )

@@ -13,7 +13,7 @@ from refusing import refuses
 from tokentape.flows.serving.held import costs_of, runs_on
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked
-from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage
 from tokentape.replay.serving.engine_logs import Served, engine_of, latencies, read
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.run import Limits, serve
@@ -73,7 +73,7 @@ def test_a_log_is_read_in_order_and_one_token_has_no_time_per_token(tmp_path):
     (served,) = read(write_log(tmp_path))
     assert served.requests.arrival_s.tolist() == [0.0, 1.0]
     engine = served.engine
-    assert (engine.max_seqs, engine.budget_tokens, engine.schedules_ahead, engine.graph_tokens) == (8, 512, True, 16)
+    assert (engine.max_seqs, engine.budget_tokens, engine.schedules_ahead, engine.graph_sizes) == (8, 512, True, (1, 2, 4, 8, 16))
     assert served.measured["ttft_s", "mean"] == pytest.approx(1.0)
     assert served.measured["tpot_s", "p50"] == pytest.approx(0.25)
     assert served.measured["output_tokens_per_s", "mean"] == pytest.approx(10 / 2.5)
@@ -286,7 +286,7 @@ def test_the_hosts_constants_are_found_again():
     ("meta", "settings", "wanted"),
     [
         ({}, {"kv_cache_dtype": "fp8_e4m3", "quantization": "fp8"}, {"weight_format": "fp8", "kv_format": "fp8"}),
-        ({"model": "openai/gpt-oss-20b"}, {"enforce_eager": True}, {"weight_format": "mxfp4", "graph_tokens": 0}),
+        ({"model": "openai/gpt-oss-20b"}, {"enforce_eager": True}, {"weight_format": "mxfp4", "graph_sizes": ()}),
         ({"model": "Qwen/Qwen3-8B-AWQ"}, {"data_parallel_size": 2}, {"weight_format": "int4", "n_devices": 2}),
         ({"vllm_version": "0.12.1"}, {"gpu_memory_utilization": 0.8}, {"schedules_ahead": False, "memory_frac": 0.8}),
         ({"vllm_version": "0.9.2"}, {}, {"gather_s": 0.0}),
@@ -294,9 +294,14 @@ def test_the_hosts_constants_are_found_again():
         ({"vllm_version": "v0.24.0"}, {}, {"gather_s": 0.0, "schedules_ahead": True}),
         ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
         ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
-        ({}, {"max_cudagraph_capture_size": 8}, {"graph_tokens": 8}),
+        ({}, {"max_cudagraph_capture_size": 8}, {"graph_sizes": (1, 2, 4, 8)}),
+        ({}, {"cudagraph_capture_sizes": [48, 6, 6, 1024]}, {"graph_sizes": (6, 48)}),
+        ({}, {"compilation_config": {"cudagraph_capture_sizes": [5, 3], "mode": None}}, {"graph_sizes": (3, 5)}),
+        ({}, {"compilation_config": {"max_cudagraph_capture_size": 2}}, {"graph_sizes": (1, 2)}),
+        ({}, {"cuda_graph_sizes": [9]}, {"graph_sizes": (1, 2, 4, 8)}),
+        ({}, {"max_num_batched_tokens": 8}, {"graph_sizes": (1, 2, 4, 8)}),
         ({"vllm_version": None}, {"async_scheduling": True}, {"schedules_ahead": True}),
-        ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "graph_tokens": 16}),
+        ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "max_seqs": 8}),
         ({"num_gpu_blocks": 100}, {"data_parallel_size": 2}, {"kv_blocks": 100}),
         ({"num_gpu_blocks": 200}, {"data_parallel_size": 2, "num_gpu_blocks_override": 70}, {"kv_blocks": 140}),
     ],
@@ -307,9 +312,27 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
     assert {name: getattr(engine, name) for name in wanted} == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("cuda_graph_sizes", 8, None)]
-)
+@pytest.mark.parametrize(("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0)])
 def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
     refuses(rf"meta.json: {name} {value} is not modelled; only {only} is", engine_of, folder / "meta.json")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"compilation_config": {"mode": 0}}, "mode of compilation_config is not modelled; only cudagraph_capture_sizes"),
+        ({"compilation_config": 3}, "field compilation_config is 3, no dict"),
+        ({"cudagraph_capture_sizes": [1, 2.5]}, "field cudagraph_capture_sizes is 2.5, no int"),
+        ({"cuda_graph_sizes": 8}, "field cuda_graph_sizes is 8, no list"),
+    ],
+)
+def test_sizes_of_graphs_that_are_none_are_refused(tmp_path, settings, says):
+    refuses(says, engine_of, write_log(tmp_path, told(**settings)) / "meta.json")
+
+
+def test_decodes_are_padded_to_the_sizes_that_are_listed():
+    g = models.load("qwen3-30b-a3b").geometry
+    plain, padded = (iteration_costs(g, load("h100"), IndependentCoverage(), graph_sizes=of) for of in ((), (3, 20)))
+    wanted = [0, 3, 3, 3, *[20] * 17, 21, 22]
+    assert padded.cov_decode[:23].tolist() == [plain.cov_decode[n].tolist() for n in wanted]
