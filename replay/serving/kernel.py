@@ -70,8 +70,10 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
 def _reserve(  # type: ignore[no-untyped-def]
     at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps, stacked, queues
 ):
-    """Reserves the KV of iteration `at`; while there is not enough, the newest decode loses its own."""
+    """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
+    the newest decode. Returns how many requests did."""
     bucket, leaves_window, needs_block = queues
+    n_restarted = 0
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     while True:
         needed = needs_block[at % block_tokens]
@@ -81,7 +83,11 @@ def _reserve(  # type: ignore[no-untyped-def]
             needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
         if state[st.N_DECODE] == 0 or state[st.FREE] >= needed:
             state[st.FREE] -= needed
-            break
+            return n_restarted
+        n_restarted += 1
+        if state[st.PARTIAL] >= 0:
+            counts[N_LOST] += st.restart_prompt(block_tokens, requests, state)
+            continue
         r = state[st.NEWEST]
         if at - requests[r, st.JOINED] > 1:
             longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
@@ -193,23 +199,25 @@ def run_engine(  # type: ignore[no-untyped-def]
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+        n_restarted = 0
         if n_blocks > 0:
-            _reserve(
+            n_restarted = _reserve(
                 at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps,
                 stacked, queues,
             )  # fmt: skip
         if has_drafts:
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
+            n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
             n_members, batch_tokens, most = st.form_batch(
-                rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried
+                rule, n_open, n_blocks, block_tokens, requests, state, members, takes, carried
             )
             group = 0
             if n_members > 0:
                 n_of_groups = n_groups(steps, most)
             for j in range(n_members):
                 r = members[j]
-                if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.GENERATED] == 0:
+                if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.N_RESTARTS] == 0:
                     times[STARTED, r] = now
         n_decode, n_ended = state[st.N_DECODE], state[st.ENDED]
         state[st.FREE], state[st.ENDED], late = state[st.FREE] + late, 0, 0

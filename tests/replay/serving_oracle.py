@@ -117,14 +117,15 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
             now = seen = max(now, coming[0].arrival)
             free, late, n_late = free + late, 0, 0
             continue
-        taken = {}
+        taken, n_lost = {}, 0
         for r in tuple(decoding):  # in the order in which they joined
             if r not in decoding:
                 continue
             needed = r.blocks(block, 1 + m) - r.blocks(block)
             while kv_blocks is not None and free < needed and r in decoding:
-                victim = decoding.pop()
-                free += victim.blocks(block) + taken.pop(victim.number, 0)
+                victim = partial or decoding.pop()  # a prompt that is cut was taken last
+                free += math.ceil(victim.target / block) if partial else victim.blocks(block) + taken.pop(victim.number, 0)
+                partial, n_lost = None, n_lost + 1
                 victim.position = victim.cached
                 victim.restarts += 1
                 queue.insert(0, victim)
@@ -132,7 +133,8 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 free -= needed
                 taken[r.number] = needed
         if not batch:
-            batch, free = form(scheduler, partial, queue, decoding, max_seqs - n_late, kv_blocks, free, block, now, m)
+            n_open = 0 if n_lost and decoding else max_seqs - n_late
+            batch, free = form(scheduler, partial, queue, decoding, n_open, kv_blocks, free, block, now, m)
             if batch:
                 partial, group = None, 0
                 n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
@@ -216,7 +218,7 @@ def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, 
         if not is_partial:
             queue.pop(0)
             free -= needed
-            if r.position == r.cached and r.emitted == 0:
+            if r.position == r.cached and r.restarts == 0:
                 r.started = now
         batch.append((r, take))
         tokens += take

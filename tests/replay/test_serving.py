@@ -296,6 +296,15 @@ def test_a_restart_worked_by_hand() -> None:
     assert (run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([40.0, 63.0], [1.0, 24.0])
 
 
+def test_a_prompt_that_is_cut_restarts_before_a_decode() -> None:
+    """Five blocks. From iteration 6 on the first request decodes beside 2 tokens of the second, whose 48 hold three. Iteration
+    22 stores the first one's 33rd token: the second, 34 tokens far, gives its blocks back, and starts anew after the decodes."""
+    run = serve(requests_of([[0, 16, 40], [0, 48, 1]]), Chunked(3), clockwork(), Limits(kv_blocks=5), record=True)
+    assert run.iterations["n_prefill"].tolist() == [3] * 6 + [2] * 16 + [0] * 23 + [3] * 16
+    assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 34)
+    assert (run.started_s.tolist(), run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([0, 5], [45, 61], [1, 0])
+
+
 def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
     """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
     tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
