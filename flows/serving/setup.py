@@ -18,6 +18,7 @@ from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw import by_model, calibrate, serving_fits
 from tokentape.hw import profile as profiles
+from tokentape.hw.clock import background_w
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
 from tokentape.policies.names import refuse_unknown
@@ -136,7 +137,10 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         _refuse_of_recorded(point, machine, held_frac)
     how: dict[str, Any] = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
     how["ranks"] = ranks
-    cost = iteration_costs(geometry, machine, coverage, costs, point.expert_format, fits, **how)
+    n_apart = 1 if geometry.moe_layers or point.scheduler == "disaggregated" else machine.data_parallel
+    one = dataclasses.replace(machine, n_devices=machine.n_devices // n_apart, data_parallel=machine.data_parallel // n_apart)
+    cost = iteration_costs(geometry, one, coverage, costs, point.expert_format, fits, **how)
+    cost = dataclasses.replace(cost, background_w=float(sum(background_w(machine, costs, end).values())))
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
     outside = [*model.doubts, *filter(None, (cost.outside, tape.gaps if tape else ""))]
     if is_paper and machine.name != fit.machine:
@@ -149,7 +153,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
     if drafts and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    limits = Limits(point.max_seqs, kv_blocks)
+    limits = Limits(-(-point.max_seqs // n_apart), kv_blocks and kv_blocks // n_apart, n_engines=n_apart)
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
 

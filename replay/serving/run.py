@@ -142,13 +142,18 @@ def serve(
 
     record: keep every iteration. seed: of the drafts that are accepted, where the costs have a speculation. slots: the experts
     that a tape recorded for these requests, where the costs are of events (replay/system/experts.py).
-    Raises ValueError naming the request whose KV can never fit, and a scheduler that does not fit the model.
+    Raises ValueError naming the request whose KV can never fit, a scheduler that does not fit the model, and for iterations of
+    several engines.
     """
     rule, limits = rule_of(scheduler, cost.geometry.n_layers), limits or Limits()
     if limits.n_engines == 1:
         return run_rule(requests, rule, cost, limits, record, seed, slots)
+    if record:
+        raise ValueError(f"iterations are recorded of one engine, and these are {limits.n_engines} replicas, each on its own")
     turns = [np.arange(i, len(requests), limits.n_engines) for i in range(min(limits.n_engines, len(requests)))]
-    return _side_by_side(requests, turns, [run_rule(requests.taken(of), rule, cost, limits, seed=seed) for of in turns], limits)
+    seeds = [seed * limits.n_engines + i for i in range(len(turns))]  # each its own draws
+    runs = [run_rule(requests.taken(of), rule, cost, limits, seed=own) for of, own in zip(turns, seeds, strict=True)]
+    return _side_by_side(requests, turns, runs, limits)
 
 
 def rule_of(scheduler: Scheduler, n_layers: int) -> BatchRule:

@@ -2,8 +2,8 @@
 
 What is kept of a request does not depend on the schedule, so it is a track: computed once per tape and policy by the KV engine
 (replay/kv), and read by position. The room is a ledger of one tier: experts are elastic between a floor and all of it, keys and
-values and layered prefill's hidden states evict them, and where that is not enough a cut prompt, else the newest decode, loses its
-KV.
+values and layered prefill's hidden states evict them, and where that is not enough a cut prompt, or the newest decode, loses
+its KV.
 """
 
 from __future__ import annotations

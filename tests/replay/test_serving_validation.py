@@ -11,6 +11,8 @@ import pytest
 from refusing import refuses
 
 from tokentape.flows.serving.held import costs_of, runs_on
+from tokentape.flows.serving.setup import Point
+from tokentape.flows.serving.setup import engine_of as engine_of_point
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage
@@ -20,6 +22,7 @@ from tokentape.replay.serving.run import Limits, serve
 from tokentape.replay.serving.validation import N_MOMENTS, compare, fit_host, over_time, without_model
 from tokentape.replay.serving.workload import Requests
 from tokentape.warehouse import models
+from tokentape.warehouse.tape import Store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 SETTINGS = {"max_num_seqs": 8, "max_num_batched_tokens": 512}
@@ -67,6 +70,16 @@ def test_replicas_of_a_dense_model_are_engines_that_take_requests_in_turn(tmp_pa
     assert apart.gap_mean_s < 0.95 * together.gap_mean_s
     assert [run.joules_of["static"] / run.wall_s for run in (apart, together)] == pytest.approx([240.0, 240.0])
     assert apart.busy_s == pytest.approx(sum(run.busy_s for run in alone) / 2) == pytest.approx(sum(apart.seconds_of.values()))
+    path = tmp_path / "two.toml"
+    path.write_text('base = "h100x2"\nname = "two"\ndata_parallel = 2\n')  # without a log: as today's engines have them
+    point = Point(model="llama-3.1-8b", hardware=str(path), scheduler="chunked", max_seqs=16, kv_blocks=2001)
+    plain = engine_of_point(Store(str(tmp_path)), point)
+    assert plain.limits == Limits(8, 1000, n_engines=2)
+    apart, one = plain.serve(requests, Chunked(512)), engine_of_point(Store(""), point.model_copy(update={"hardware": "h100"}))
+    for i in range(2):
+        assert apart.finish_s[i::2].tolist() == one.serve(requests.taken(slice(i, None, 2)), Chunked(512)).finish_s.tolist()
+    assert plain.cost.background_w == 2 * one.cost.background_w
+    refuses("iterations are recorded of one engine, and these are 2 replicas", plain.serve, requests, Chunked(512), True)
 
 
 def test_a_log_is_read_in_order_and_one_token_has_no_time_per_token(tmp_path):
