@@ -227,16 +227,13 @@ def _graphs(kwargs: Mapping[str, Any], max_seqs: int, budget: int, path: Path) -
     """Sizes of an engine's CUDA graphs, none above its token budget: those listed, else up to the largest. Raises ValueError for
     what else a compilation_config says, and for what are no sizes."""
     config = _field({"compilation_config": {}, **kwargs}, "compilation_config", path, dict)
-    config = {name: value for name, value in config.items() if value is not None}
-    if unknown := sorted(config.keys() - _OF_GRAPHS):
+    given = {**kwargs, **{name: of for name, of in config.items() if of is not None}}
+    if unknown := sorted(given.keys() - kwargs.keys() - {*_OF_GRAPHS}):
         raise ValueError(f"{path}: {unknown[0]} of compilation_config is not modelled; only {', '.join(_OF_GRAPHS)} are")
-    told = {**kwargs, **config}
-    name = next((name for name in _OF_GRAPHS[:2] if told.get(name)), "")
-    sizes = [_field({name: n}, name, path, int) for n in (_field(told, name, path, list) if name else ())]
-    if name == _OF_GRAPHS[1] and len(sizes) == 1:  # the largest, not the only one
-        told, sizes = {_OF_GRAPHS[2]: sizes[0]}, []
-    largest = _field({_OF_GRAPHS[2]: min(GRAPH_TOKENS, 2 * max_seqs), **told}, _OF_GRAPHS[2], path, int)
-    return tuple(n for n in sorted({*sizes}) if 0 < n <= budget) if sizes else graph_sizes(min(largest, budget))
+    told = {**dict(zip(_OF_GRAPHS, ([], [], min(GRAPH_TOKENS, 2 * max_seqs)), strict=True)), **given}
+    new, old = ([_field({name: n}, name, path, int) for n in _field(told, name, path, list)] for name in _OF_GRAPHS[:2])
+    largest = old.pop() if len(old) == 1 else _field(told, _OF_GRAPHS[2], path, int)
+    return tuple(n for n in sorted({*new, *old}) if 0 < n <= budget) or graph_sizes(min(largest, budget))
 
 
 def _weights(quantization: str, dtype: str, model: str, path: Path) -> str:

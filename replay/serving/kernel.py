@@ -85,16 +85,14 @@ def _reserve(  # type: ignore[no-untyped-def]
             state[st.FREE] -= needed
             return n_restarted
         n_restarted += 1
-        if state[st.PARTIAL] >= 0:
-            counts[N_LOST] += st.restart_prompt(block_tokens, requests, state)
-            continue
-        r = state[st.NEWEST]
-        if at - requests[r, st.JOINED] > 1:
-            longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
-            times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-        st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
-        counts[N_LOST] += requests[r, st.TARGET] - requests[r, st.CACHED]
-        times[FINISHED, r] = now  # until it finishes: when it had its last token
+        r = state[st.PARTIAL]
+        if r < 0:
+            r = state[st.NEWEST]
+            times[FINISHED, r] = now  # until it finishes: when it had its last token
+            if at - requests[r, st.JOINED] > 1:
+                longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
+                times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
+        counts[N_LOST] += st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
 

@@ -166,41 +166,26 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
+@kernel(int64(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
-    """Request r loses its KV at the start of iteration `at` and heads the queue; its tokens are processed again."""
+    """Request r, the first of the cut prompts or a decode, loses its KV at the start of iteration `at` and heads the queue; its
+    tokens are processed again: returns how many."""
     q = requests[r]
-    _take_out(r, requests, bucket)
-    leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
-    q[TARGET] = q[PROMPT] + q[GENERATED]
-    _requeue(r, requests, state)
-
-
-@kernel(int64(int64, I64_2D, I64), allocates=False)
-def restart_prompt(block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """The last of the cut prompts loses its KV and heads the queue; returns how many of its tokens were processed."""
-    r, before = state[PARTIAL], -1
-    while requests[r, REQUEUED_NEXT] >= 0:
-        r, before = requests[r, REQUEUED_NEXT], r
-    if before < 0:
-        state[PARTIAL] = -1
+    if r == state[PARTIAL]:
+        n_lost = q[POSITION] - q[CACHED]
+        state[PARTIAL] = q[REQUEUED_NEXT]
+        state[FREE] += blocks_of(q[TARGET], needs_block.shape[0])
     else:
-        requests[before, REQUEUED_NEXT] = -1
-    n_lost = requests[r, POSITION] - requests[r, CACHED]
-    state[FREE] += blocks_of(requests[r, TARGET], block_tokens)
-    _requeue(r, requests, state)
-    return n_lost
-
-
-@kernel(void(int64, I64_2D, I64), allocates=False)
-def _requeue(r, requests, state):  # type: ignore[no-untyped-def]
-    """Request r, which lost its KV, heads the queue."""
-    q = requests[r]
+        _take_out(r, requests, bucket)
+        leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
+        q[TARGET] = q[PROMPT] + q[GENERATED]
+        n_lost = q[TARGET] - q[CACHED]
     q[POSITION] = q[CACHED]
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
     state[REQUEUED] = r
     state[N_REQUEUED] += 1
+    return n_lost
 
 
 @kernel(
