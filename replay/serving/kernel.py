@@ -15,7 +15,7 @@ from tokentape.replay.serving.verify import count_nodes, node_blocks, verify
 from tokentape.replay.system import events as ev
 from tokentape.replay.system.ahead import AHEAD, PREDICT
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
-from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, reserve, serve_kv
+from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, ROOM, reserve, serve_kv
 from tokentape.replay.system.moves import MIGRATE, MOVES
 from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 
@@ -68,12 +68,13 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
 
 @kernel(inline="always")
 def _reserve(  # type: ignore[no-untyped-def]
-    at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps, stacked, queues
-):
+    at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps, stacked,
+    queues,
+):  # fmt: skip
     """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
-    the newest decode. Returns how many requests did."""
+    the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many did."""
     bucket, leaves_window, needs_block = queues
-    n_restarted = 0
+    n_restarted, n_nodes = 0, rule[7]
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     while True:
         needed = needs_block[at % block_tokens]
@@ -81,7 +82,12 @@ def _reserve(  # type: ignore[no-untyped-def]
             needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
         if kv is not None:
             needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
-        if state[st.N_DECODE] == 0 or state[st.FREE] >= needed:
+        r, more, room = state[st.PARTIAL], 0, max(0, st.room_of(rule, state))
+        while r >= 0 and slices:
+            there = requests[r, st.POSITION]
+            more += st.blocks_of(min(there + room, requests[r, st.TARGET]), block_tokens) - st.blocks_of(there, block_tokens)
+            r = requests[r, st.REQUEUED_NEXT]
+        if (state[st.N_DECODE] == 0 and more == 0) or state[st.FREE] >= needed + more:
             state[st.FREE] -= needed
             return n_restarted
         n_restarted += 1
@@ -171,7 +177,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
-    has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
+    has_drafts, whole = n_nodes > 0 or drafts[1].shape[0] > 0, False
+    if kv is not None:
+        whole = kv[0][ROOM] > 0.0  # room that experts share is taken for a prompt as a whole
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
@@ -197,18 +205,18 @@ def run_engine(  # type: ignore[no-untyped-def]
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
-        n_restarted = 0
+        n_restarted, forms = 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
         if n_blocks > 0:
             n_restarted = _reserve(
-                at, now, hidden, n_nodes, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps,
-                stacked, queues,
+                at, now, hidden, rule, forms and not whole, block_tokens, requests, state, members, n_members, drafts, kv, counts,
+                times, gaps, stacked, queues,
             )  # fmt: skip
         if has_drafts:
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
             n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
             n_members, batch_tokens, most = st.form_batch(
-                rule, n_open, n_blocks, block_tokens, requests, state, members, takes, carried
+                rule, n_open, n_blocks, block_tokens, whole, requests, state, members, takes, carried
             )
             group = 0
             if n_members > 0:

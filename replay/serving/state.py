@@ -174,7 +174,7 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
     if r == state[PARTIAL]:
         n_lost = q[POSITION] - q[CACHED]
         state[PARTIAL] = q[REQUEUED_NEXT]
-        state[FREE] += blocks_of(q[TARGET], needs_block.shape[0])
+        state[FREE] += blocks_of(q[POSITION], needs_block.shape[0])
     else:
         _take_out(r, requests, bucket)
         leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
@@ -188,23 +188,29 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
     return n_lost
 
 
+@kernel(int64(I64, I64), allocates=False)
+def room_of(rule, state):  # type: ignore[no-untyped-def]
+    """Prompt tokens for which the decodes leave room, on each replica; 0 or less: none."""
+    decodes = state[N_DECODE] + state[N_NODES] if rule[1] else 0
+    return rule[0] - (decodes + rule[9] - 1) // rule[9]
+
+
 @kernel(
-    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
+    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, b1, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
     allocates=False,
 )
-def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
+def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
     and `carried` (iteration.py); returns how many, their tokens, and those of the fullest replica. rule: BatchRule.numbers(), the
-    window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly."""
-    budget, counts_decodes, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
+    window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly.
+    A prompt is admitted where blocks for all of it are free; it takes those of all of it (`whole`), or slice by slice."""
+    _, _, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
     carried[PROMPTS] = 0.0
     if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
         return 0, 0, 0
-    decodes = state[N_DECODE] + state[N_NODES] if counts_decodes else 0
-    n_members, tokens, first = 0, 0, 0  # of one replica alone the sums are its own
-    if n_replicas > 1:
-        decodes, first = (decodes + n_replicas - 1) // n_replicas, N_CARRIED
-    room, last = budget - decodes, first + N_OF_SLICES * (n_replicas - 1)
+    n_members, tokens, room = 0, 0, room_of(rule, state)
+    first = N_CARRIED if n_replicas > 1 else 0  # of one replica alone the sums are its own
+    last = first + N_OF_SLICES * (n_replicas - 1)
     for of in range(first, last + 1, N_OF_SLICES):
         carried[of] = 0.0
     while n_members < max_prompts:
@@ -231,8 +237,12 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, requests, state, members,
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
-        if is_new:
+        if not whole:
+            before = requests[r, POSITION]
+            blocks = blocks_of(before + take, block_tokens) - (0 if is_new else blocks_of(before, block_tokens))
+        if is_new or not whole:
             state[FREE] -= blocks
+        if is_new:
             if state[REQUEUED] >= 0:
                 state[REQUEUED] = requests[r, REQUEUED_NEXT]
                 state[N_REQUEUED] -= 1

@@ -124,14 +124,18 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
             needed = r.blocks(block, 1 + m) - r.blocks(block)
             while kv_blocks is not None and free < needed and r in decoding:
                 victim = partial or decoding.pop()  # a prompt that is cut was taken last
-                free += math.ceil(victim.target / block) if partial else victim.blocks(block) + taken.pop(victim.number, 0)
+                free += math.ceil(victim.position / block) if partial else victim.blocks(block) + taken.pop(victim.number, 0)
                 partial, n_lost = None, n_lost + 1
-                victim.position = victim.cached
-                victim.restarts += 1
-                queue.insert(0, victim)
+                lose(victim, queue)
             if r in decoding:
                 free -= needed
                 taken[r.number] = needed
+        if partial and not batch and kv_blocks is not None:
+            take = min(partial.target - partial.position, room_of(scheduler, decoding, m))
+            if math.ceil((partial.position + take) / block) - math.ceil(partial.position / block) > free:
+                free, n_lost = free + math.ceil(partial.position / block), n_lost + 1
+                lose(partial, queue)
+                partial = None
         if not batch:
             n_open = 0 if n_lost and decoding else max_seqs - n_late
             batch, free = form(scheduler, partial, queue, decoding, n_open, kv_blocks, free, block, now, m)
@@ -187,6 +191,18 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
     return everyone, log
 
 
+def lose(victim, queue):
+    """A request's KV is gone: it heads the queue."""
+    victim.position = victim.cached
+    victim.restarts += 1
+    queue.insert(0, victim)
+
+
+def room_of(scheduler, decoding, m):
+    """Prompt tokens of a batch of whom the last is cut."""
+    return scheduler.pass_tokens if isinstance(scheduler, Layered) else max(0, scheduler.chunk_tokens - len(decoding) * (1 + m))
+
+
 def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now, m):
     """The next batch of (request, tokens), by the rules of the four schedulers; takes from the queue."""
     if isinstance(scheduler, Static) and decoding:
@@ -210,14 +226,13 @@ def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, 
                 break
             take = left
         else:
-            room = scheduler.pass_tokens if isinstance(scheduler, Layered) else scheduler.chunk_tokens - len(decoding) * (1 + m)
-            take = min(left, room - tokens)
             assert isinstance(scheduler, Layered | Chunked)
+            take = min(left, room_of(scheduler, decoding, m) - tokens)
             if take <= 0:
                 break
+        free -= math.ceil((r.position + take) / block) - (math.ceil(r.position / block) if is_partial else 0)
         if not is_partial:
             queue.pop(0)
-            free -= needed
             if r.position == r.cached and r.restarts == 0:
                 r.started = now
         batch.append((r, take))

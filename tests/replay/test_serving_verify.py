@@ -77,9 +77,8 @@ def test_rounds_that_accept_nothing_at_no_cost_are_plain_decoding() -> None:
 def test_tokens_emitted_are_the_outputs(scheduler, is_scarce: bool) -> None:
     cost = both(tiny(), speculation=Speculation.conditional(7, 0.7))[0]
     requests = some(2, rate=1000.0)
-    limits = Limits(
-        kv_blocks=int((requests.n_prompt_tokens + requests.n_output_tokens + 7).max()) // 16 + 1 if is_scarce else None
-    )
+    most = int((requests.n_prompt_tokens + requests.n_output_tokens + 7).max())
+    limits = Limits(kv_blocks=most * 5 // 64 if is_scarce else None)
     run = serve(requests, scheduler, cost, limits, record=True, seed=3)
     assert run.n_decoded + run.n_accepted + run.n_restarts.sum() == requests.n_output_tokens.sum() - len(requests)
     assert run.gaps.sum() == requests.n_output_tokens.sum() - len(requests)
