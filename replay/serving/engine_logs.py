@@ -62,7 +62,7 @@ _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defa
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
     from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
-    graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a `client.Client` in front of it has it."""
+    prefix_caching: `Limits.keeps`; graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a `client.Client` has it."""
 
     model: str
     max_seqs: int
@@ -75,6 +75,7 @@ class Engine:
     expert_placement: str = "linear"
     schedules_ahead: bool = True
     steps_apart: bool = True
+    prefix_caching: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
     graph_sizes: tuple[int, ...] = ()
@@ -211,6 +212,7 @@ def engine_of(path: Path) -> Engine:
         expert_placement=told_or("expert_placement_strategy", "linear"),
         schedules_ahead=told_or("async_scheduling", numbers >= _TODAYS_FROM),
         steps_apart=numbers >= _TODAYS_FROM,
+        prefix_caching=told_or("enable_prefix_caching", True),
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
         graph_sizes=() if told_or("enforce_eager", False) else _graphs(kwargs, max_seqs, budget, path),

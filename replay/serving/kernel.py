@@ -68,9 +68,8 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
 
 @kernel(inline="always")
 def _reserve(  # type: ignore[no-untyped-def]
-    at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, counts, times, gaps, stacked,
-    queues,
-):  # fmt: skip
+    at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps, stacked, queues
+):
     """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
     the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many did."""
     bucket, leaves_window, needs_block = queues
@@ -89,16 +88,19 @@ def _reserve(  # type: ignore[no-untyped-def]
             r = requests[r, st.REQUEUED_NEXT]
         if (state[st.N_DECODE] == 0 and more == 0) or state[st.FREE] >= needed + more:
             state[st.FREE] -= needed
+            state[st.TAKEN] += needed
             return n_restarted
         n_restarted += 1
         r = state[st.PARTIAL]
         if r < 0:
             r = state[st.NEWEST]
+            if st.release_last(r, block_tokens, requests, state):
+                continue
             times[FINISHED, r] = now  # until it finishes: when it had its last token
             if at - requests[r, st.JOINED] > 1:
                 longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
                 times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-        counts[N_LOST] += st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
+        st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
 
@@ -115,6 +117,7 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
         times[FINISHED, r] = now
         n_done += 1
         st.leave(r, at - requests[r, st.JOINED], requests, state, leaves_window, needs_block)
+        st.end(r, st.blocks_of(requests[r, st.PROMPT] + requests[r, st.OUTPUT] - 1, needs_block.shape[0]), requests, state)
         r = requests[r, st.BUCKET_NEXT]
     return n_done
 
@@ -147,7 +150,7 @@ def _end_prompts(at, now, members, takes, n_members, requests, state, times, cou
         if requests[r, st.GENERATED] == requests[r, st.OUTPUT]:
             times[FINISHED, r] = now
             n_done += 1
-            state[st.FREE] += st.blocks_of(requests[r, st.TARGET], needs_block.shape[0])
+            st.end(r, st.blocks_of(requests[r, st.TARGET], needs_block.shape[0]), requests, state)
         else:
             st.join(r, at, requests, state, bucket, leaves_window, needs_block)
             n_joined += 1
@@ -167,7 +170,7 @@ def run_engine(  # type: ignore[no-untyped-def]
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: as state.form_batch takes it; steps:
     BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block, 1 where iterations
-    are scheduled one ahead. survival, seed: of accepted drafts (policies/serving).
+    are scheduled one ahead, 1 where KV that was lost is found again. survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
@@ -184,11 +187,12 @@ def run_engine(  # type: ignore[no-untyped-def]
     carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
-    state[st.FREE] = n_blocks
+    state[st.FREE], state[st.LAG], state[st.KEEPS] = n_blocks, limits[3], limits[4]
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = -1
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    now, n_done, at, late = arrival[0], 0, 0, 0
+    st.release(requests, state)
+    now, n_done, at = arrival[0], 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
         arrived = state[st.ARRIVED]
@@ -198,7 +202,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         is_idle = state[st.N_DECODE] == 0 and n_members == 0 and state[st.PARTIAL] < 0 and state[st.REQUEUED] < 0
         if is_idle and state[st.HEAD] == arrived:
             now = seen_s = max(now, arrival[arrived])
-            state[st.FREE], state[st.ENDED], late = state[st.FREE] + late, 0, 0
+            st.release(requests, state)
             continue
         if starts_decoding:
             _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues)
@@ -208,8 +212,8 @@ def run_engine(  # type: ignore[no-untyped-def]
         n_restarted, forms = 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
         if n_blocks > 0:
             n_restarted = _reserve(
-                at, now, hidden, rule, forms and not whole, block_tokens, requests, state, members, n_members, drafts, kv, counts,
-                times, gaps, stacked, queues,
+                at, now, hidden, rule, forms and not whole, block_tokens, requests, state, members, n_members, drafts, kv, times,
+                gaps, stacked, queues,
             )  # fmt: skip
         if has_drafts:
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
@@ -226,7 +230,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.N_RESTARTS] == 0:
                     times[STARTED, r] = now
         n_decode, n_ended = state[st.N_DECODE], state[st.ENDED]
-        state[st.FREE], state[st.ENDED], late = state[st.FREE] + late, 0, 0
+        st.release(requests, state)
         if n_ended > 0 and n_decode == 0 and n_members == 0:  # nothing could be fixed ahead
             seen_s = now
             continue
@@ -308,7 +312,6 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
                 times[LARGEST_GAP], histogram, sums, one,
             )  # fmt: skip
-        n_before, free = n_done, state[st.FREE]
         n_done += _finish(at, now, requests, state, times, gaps, stacked, queues)
         if n_members > 0:
             group += 1
@@ -322,10 +325,10 @@ def run_engine(  # type: ignore[no-untyped-def]
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
-        if is_ahead:  # what they held is the batch's after the next
-            state[st.ENDED], late, state[st.FREE] = n_done - n_before, state[st.FREE] - free, free
+        if not is_ahead:  # else what they held is the batch's after the next
+            st.release(requests, state)
         at += 1
-    counts[N_ITERATIONS] = at
+    counts[N_ITERATIONS], counts[N_LOST] = at, state[st.LOST]
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]
     totals[NOW] = now
 

@@ -43,12 +43,14 @@ class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
     (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
-    does what one that ends held. n_engines: as many as these, each on its own, that take the requests in turn."""
+    does what one that ends held. keeps: a request that lost its KV finds the blocks again that no other has taken since (vLLM's
+    prefix caching). n_engines: as many as these, each on its own, that take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
     schedules_ahead: bool = False
+    keeps: bool = False
     n_engines: int = 1
 
     def __post_init__(self) -> None:
@@ -206,7 +208,7 @@ def run_rule(
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle, cost.machine.data_parallel)),
         rule.step_numbers(),
-        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead], np.int64),
+        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead, limits.keeps], np.int64),
         speculation.chances(),
         seed,
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),

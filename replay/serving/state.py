@@ -34,8 +34,9 @@ from tokentape.replay.serving.iteration import (
     NEWER,
     REQUEUED_NEXT,
     N_RESTARTS,
-) = range(13)
-N_REQUEST = 13
+    OVERWRITTEN,  # of one that lost its KV: `TAKEN` when the last of its blocks is another's
+) = range(14)
+N_REQUEST = 14
 
 # Entries of `state` (N_STATE,); -1: none.
 (
@@ -53,8 +54,15 @@ N_REQUEST = 13
     N_REQUEUED,
     N_NODES,  # drafts that the decodes have verified in this iteration
     ENDED,  # requests that ended when the batch at hand was fixed already
-) = range(14)
-N_STATE = 14
+    ENDED_FIRST,  # one of them, by REQUEUED_NEXT
+    ENDED_BELOW,  # those from this one on have given their blocks back
+    LATE,  # blocks of the others
+    LAG,  # newest tokens of a decode that are not known yet when it loses its KV
+    KEEPS,  # 1: what lost its KV finds the blocks again that are nobody's yet (prefix caching)
+    TAKEN,  # blocks taken so far, those that were free longest first
+    LOST,  # tokens to process again
+) = range(21)
+N_STATE = 21
 
 
 @kernel(inline="always")
@@ -109,7 +117,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
 
 @kernel(void(int64, int64, I64_2D, I64, I64, I64), allocates=False)
 def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
-    """Request r stops decoding after n_steps iterations; its KV blocks are free. Its bucket is the caller's concern."""
+    """Request r stops decoding after n_steps iterations. Its bucket and its KV blocks are the caller's concern."""
     q = requests[r]
     if q[OLDER] >= 0:
         requests[q[OLDER], NEWER] = q[NEWER]
@@ -128,7 +136,6 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
         state[IN_WINDOW] -= 1
         leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
     needs_block[(q[JOINED] + 2 - start) % needs_block.shape[0]] -= 1
-    state[FREE] += blocks_of(length - 1, needs_block.shape[0])
     q[GENERATED] += n_steps
 
 
@@ -166,26 +173,66 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@kernel(int64(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
+@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
-    """Request r, the first of the cut prompts or a decode, loses its KV at the start of iteration `at` and heads the queue; its
-    tokens are processed again: returns how many."""
+    """Request r, the first of the cut prompts or a decode, loses its KV at the start of iteration `at` and heads the queue: what
+    it has processed is processed again, but for what `found` finds."""
     q = requests[r]
     if r == state[PARTIAL]:
-        n_lost = q[POSITION] - q[CACHED]
         state[PARTIAL] = q[REQUEUED_NEXT]
         state[FREE] += blocks_of(q[POSITION], needs_block.shape[0])
     else:
         _take_out(r, requests, bucket)
         leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
-        q[TARGET] = q[PROMPT] + q[GENERATED]
-        n_lost = q[TARGET] - q[CACHED]
-    q[POSITION] = q[CACHED]
+        target = q[PROMPT] + q[GENERATED]
+        q[TARGET], q[POSITION] = target, max(q[TARGET], target - 1 - state[LAG])
+        state[LOST] += target - q[POSITION]
+        state[FREE] += blocks_of(target - 1, needs_block.shape[0])
+    q[OVERWRITTEN] = state[KEEPS] * (state[TAKEN] + state[FREE])
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
     state[REQUEUED] = r
     state[N_REQUEUED] += 1
-    return n_lost
+
+
+@kernel(void(int64, int64, I64_2D, I64), allocates=False)
+def end(r, n_blocks, requests, state):  # type: ignore[no-untyped-def]
+    """Request r has its last token."""
+    requests[r, REQUEUED_NEXT] = state[ENDED_FIRST]
+    state[ENDED_FIRST] = r
+    state[ENDED] += 1
+    state[LATE] += n_blocks
+
+
+@kernel(void(I64_2D, I64), allocates=False)
+def release(requests, state):  # type: ignore[no-untyped-def]
+    """What the requests held that ended is free."""
+    state[FREE] += state[LATE]
+    state[ENDED], state[LATE], state[ENDED_FIRST], state[ENDED_BELOW] = 0, 0, -1, requests.shape[0]
+
+
+@kernel("b1(int64, int64, int64[:, ::1], int64[::1])", allocates=False)
+def release_last(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """Frees what the last of the requests held that ended, if it was taken after request r; whether it was."""
+    last, q = r, state[ENDED_FIRST]
+    while q >= 0:
+        if last < q < state[ENDED_BELOW]:
+            last = q
+        q = requests[q, REQUEUED_NEXT]
+    if last == r:
+        return False
+    n_blocks = blocks_of(requests[last, PROMPT] + requests[last, OUTPUT] - 1, block_tokens)
+    state[FREE] += n_blocks
+    state[LATE] -= n_blocks
+    state[ENDED] -= 1
+    state[ENDED_BELOW] = last
+    return True
+
+
+@kernel(int64(int64, int64, I64_2D, I64), allocates=False)
+def found(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """Blocks of request r, which lost its KV, that are still its own: the last ones were freed first, and are taken first."""
+    return min(requests[r, POSITION] // block_tokens, max(0, requests[r, OVERWRITTEN] - state[TAKEN]))
 
 
 @kernel(int64(I64, I64), allocates=False)
@@ -230,19 +277,24 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
             r = state[HEAD]
         else:
             break
-        blocks = blocks_of(requests[r, TARGET], block_tokens)
+        blocks, before, n_found = blocks_of(requests[r, TARGET], block_tokens), requests[r, POSITION], 0
+        if is_new and state[REQUEUED] >= 0:
+            n_found = found(r, block_tokens, requests, state)
+            before = max(requests[r, CACHED], n_found * block_tokens)
         if is_new and (state[N_DECODE] + state[ENDED] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
             break
-        rest = requests[r, TARGET] - requests[r, POSITION]
+        rest = requests[r, TARGET] - before
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
         if not whole:
-            before = requests[r, POSITION]
             blocks = blocks_of(before + take, block_tokens) - (0 if is_new else blocks_of(before, block_tokens))
         if is_new or not whole:
             state[FREE] -= blocks
+            state[TAKEN] += blocks - n_found
         if is_new:
+            state[LOST] += requests[r, POSITION] - before
+            requests[r, POSITION] = before
             if state[REQUEUED] >= 0:
                 state[REQUEUED] = requests[r, REQUEUED_NEXT]
                 state[N_REQUEUED] -= 1
@@ -253,7 +305,6 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take
-        before = requests[r, POSITION]
         more = 1.0 if filled > 0 else 0.0  # else what is there is of the batch before
         carried[of] += take
         carried[of + PROMPTS] = more * carried[of + PROMPTS] + 1.0

@@ -1,6 +1,8 @@
 """A serving engine with one object per request and the cost formulas written out layer by layer. Slow, and meant to be read."""
 
+import itertools
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from tokentape.policies.serving import Chunked, Continuous, Layered, Static
@@ -16,10 +18,12 @@ class Request:
     output: int
     cached: int = 0
     position: int = 0
+    processed: int = 0  # as a prompt
     emitted: int = 0
     started: float = 0.0
     token_times: list[float] = field(default_factory=list)
     restarts: int = 0
+    kept: list[int] = field(default_factory=list)  # KV blocks
     waits: list[float] = field(default_factory=list)  # between two deliveries
     gaps: list[float] = field(default_factory=list)  # the same, shared by the tokens delivered
 
@@ -32,8 +36,43 @@ class Request:
         """Tokens in its KV while it decodes: all but the last one made, whose turn comes next."""
         return self.prompt + self.emitted - 1
 
-    def blocks(self, size: int, more: int = 0) -> int:
-        return math.ceil((self.held + more) / size)
+
+class Pool:
+    """KV blocks, one by one. Free ones are taken in the order in which they were freed, of a request its last one first; what
+    lies in one is there until then."""
+
+    def __init__(self, n_blocks, block):
+        self.block, self.free, self.content = block, deque(range(n_blocks or 0)), {}
+        self.is_bounded = n_blocks is not None
+
+    def fits(self, tokens):
+        return not self.is_bounded or math.ceil(tokens / self.block) <= len(self.free)
+
+    def holds(self, r, tokens):
+        """Blocks for so many tokens of the request, no more and no less; whether there are as many."""
+        if not self.is_bounded:
+            return True
+        n_more = math.ceil(tokens / self.block) - len(r.kept)
+        if n_more > len(self.free):
+            return False
+        for _ in range(n_more):
+            r.kept.append(self.free.popleft())
+            self.content.pop(r.kept[-1], None)
+        while len(r.kept) > math.ceil(tokens / self.block):
+            self.free.append(r.kept.pop())
+        return True
+
+    def loses(self, r, tokens, queue):
+        """The request's blocks are free, and so many tokens lie in them; it heads the queue."""
+        self.content |= {b: (r.number, i) for i, b in enumerate(r.kept[: tokens // self.block])}
+        self.holds(r, 0)
+        r.position, r.restarts = r.cached, r.restarts + 1
+        queue.insert(0, r)
+
+    def finds(self, r):
+        """Blocks of a request that heads the queue that are still its own."""
+        there = {told: b for b, told in self.content.items() if b in self.free}
+        return list(itertools.takewhile(lambda b: b is not None, (there.get((r.number, i)) for i in range(len(there) + 1))))
 
 
 def n_accepted(seed, request, emitted, survival):
@@ -101,48 +140,48 @@ def cost_of_iteration(model, batch, decoding, group):
     return total
 
 
-def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False):
-    """All requests served; returns them and one dictionary per iteration. ahead: a batch is fixed when the one before starts."""
+def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False, keeps=False):
+    """All requests served; returns them and one dictionary per iteration. ahead: a batch is fixed when the one before starts;
+    keeps: a request that lost its KV finds the blocks again that no other has taken."""
     m, survival = (model.speculation.n_nodes, model.speculation.survival) if model.speculation else (0, ())
     everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
     for r in everyone:
         r.position = r.cached
     coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
-    now, free, group, n_groups = coming[0].arrival, kv_blocks or 0, 0, 1
-    seen, late, n_late = now, 0, 0  # blocks and number of the requests that ended since the batch was fixed
+    pool, now, group, n_groups = Pool(kv_blocks, block), coming[0].arrival, 0, 1
+    seen, ended = now, []  # requests that have their last token, which the batch does not know yet
     while coming or queue or decoding or partial or batch:
         while coming and coming[0].arrival <= seen:
             queue.append(coming.pop(0))
         if not (queue or decoding or partial or batch):
             now = seen = max(now, coming[0].arrival)
-            free, late, n_late = free + late, 0, 0
+            ended = [r for r in ended if not pool.holds(r, 0)]
             continue
-        taken, n_lost = {}, 0
-        for r in tuple(decoding):  # in the order in which they joined
-            if r not in decoding:
-                continue
-            needed = r.blocks(block, 1 + m) - r.blocks(block)
-            while kv_blocks is not None and free < needed and r in decoding:
-                victim = partial or decoding.pop()  # a prompt that is cut was taken last
-                free += math.ceil(victim.position / block) if partial else victim.blocks(block) + taken.pop(victim.number, 0)
-                partial, n_lost = None, n_lost + 1
-                lose(victim, queue)
-            if r in decoding:
-                free -= needed
-                taken[r.number] = needed
-        if partial and not batch and kv_blocks is not None:
-            take = min(partial.target - partial.position, room_of(scheduler, decoding, m))
-            if math.ceil((partial.position + take) / block) - math.ceil(partial.position / block) > free:
-                free, n_lost = free + math.ceil(partial.position / block), n_lost + 1
-                lose(partial, queue)
-                partial = None
+        n_lost = 0
+        for r in (*decoding, partial):  # in the order in which they were taken
+            while r in decoding or (r and r is partial and not batch):
+                tokens = r.held + 1 + m if r in decoding else min(r.position + room_of(scheduler, decoding, m), r.target)
+                if pool.holds(r, tokens):
+                    break
+                n_lost += 1
+                newest = max((of for of in (*decoding, *ended, partial) if of), key=lambda of: of.number)
+                if newest in ended:
+                    ended.remove(newest)
+                    pool.holds(newest, 0)
+                elif newest is partial:
+                    pool.loses(partial, keeps * partial.position, queue)
+                    partial = None
+                else:
+                    decoding.remove(newest)
+                    pool.loses(newest, keeps * max(newest.processed, newest.held - ahead), queue)
         if not batch:
-            n_open = 0 if n_lost and decoding else max_seqs - n_late
-            batch, free = form(scheduler, partial, queue, decoding, n_open, kv_blocks, free, block, now, m)
+            n_open = 0 if n_lost and decoding else max_seqs - len(ended)
+            batch = form(scheduler, partial, queue, decoding, n_open, pool, now, m)
             if batch:
                 partial, group = None, 0
                 n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
-        free, late, is_stuck, n_late = free + late, 0, n_late and not batch and not decoding, 0
+        is_stuck = ended and not batch and not decoding
+        ended = [r for r in ended if not pool.holds(r, 0)]
         if is_stuck:  # nothing was fixed ahead: the batch is formed of what is there now
             seen = now
             continue
@@ -159,15 +198,13 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
         seen = now if ahead else now + cost[0]
         now += cost[0]
         for r in decoding:
-            free += r.blocks(block) + taken[r.number]
             kept = min(n_accepted(seed, r.number, r.emitted, survival), r.output - r.emitted - 1)
             r.emitted += 1 + kept
-            free -= r.blocks(block)
-            late += r.blocks(block) if r.emitted == r.output else 0
+            pool.holds(r, r.held)
             r.token_times += [now] * (1 + kept)
             r.waits.append(cost[0])
             r.gaps += [cost[0] / (1 + kept)] * (1 + kept)
-        n_late = sum(r.emitted == r.output for r in decoding)
+        ended += [r for r in decoding if r.emitted == r.output]
         decoding = [r for r in decoding if r.emitted < r.output]
         group += bool(batch)
         if batch and group == n_groups:
@@ -184,18 +221,11 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 if r.emitted < r.output:
                     decoding.append(r)
                 else:
-                    late, n_late = late + r.blocks(block), n_late + 1
+                    ended.append(r)
             batch = []
         if not ahead:
-            free, late, n_late = free + late, 0, 0
+            ended = [r for r in ended if not pool.holds(r, 0)]
     return everyone, log
-
-
-def lose(victim, queue):
-    """A request's KV is gone: it heads the queue."""
-    victim.position = victim.cached
-    victim.restarts += 1
-    queue.insert(0, victim)
 
 
 def room_of(scheduler, decoding, m):
@@ -203,19 +233,18 @@ def room_of(scheduler, decoding, m):
     return scheduler.pass_tokens if isinstance(scheduler, Layered) else max(0, scheduler.chunk_tokens - len(decoding) * (1 + m))
 
 
-def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, now, m):
+def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m):
     """The next batch of (request, tokens), by the rules of the four schedulers; takes from the queue."""
     if isinstance(scheduler, Static) and decoding:
-        return [], free
+        return []
     batch, tokens = [], 0
     while (partial and not batch) or queue:
         is_partial = bool(partial and not batch)
         r = partial if is_partial else queue[0]
-        needed = math.ceil(r.target / block)
-        if not is_partial and len(decoding) + len(batch) >= max_seqs:
+        if not is_partial and (len(decoding) + len(batch) >= max_seqs or not pool.fits(r.target)):
             break
-        if not is_partial and kv_blocks is not None and needed > free:
-            break
+        own = [] if is_partial else pool.finds(r)
+        r.position = max(r.position, len(own) * pool.block)
         left = r.target - r.position
         if isinstance(scheduler, Static):
             if len(batch) == scheduler.max_prompts:
@@ -230,13 +259,17 @@ def form(scheduler, partial, queue, decoding, max_seqs, kv_blocks, free, block, 
             take = min(left, room_of(scheduler, decoding, m) - tokens)
             if take <= 0:
                 break
-        free -= math.ceil((r.position + take) / block) - (math.ceil(r.position / block) if is_partial else 0)
         if not is_partial:
             queue.pop(0)
             if r.position == r.cached and r.restarts == 0:
                 r.started = now
+        for b in own:
+            pool.free.remove(b)
+            r.kept.append(b)
+        pool.holds(r, r.position + take)
+        r.processed = r.target
         batch.append((r, take))
         tokens += take
         if take < left:
             break
-    return batch, free
+    return batch

@@ -1,6 +1,8 @@
 """The serving engine against a plain-Python one with an object per request: event by event, all schedulers."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,9 +78,11 @@ def test_agrees_with_the_oracle(block: int) -> None:
             nodes = model.speculation.n_nodes if model.speculation else 0
             longest = max(-(-(prompt + output - 1 + nodes * (output > 1)) // block_tokens) for _, prompt, output, _ in rows)
             kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
-        limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1)
+        limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1, keeps=seed % 3 > 0)
         made = serve(as_requests(rows), scheduler, cost, limits, record=True, seed=seed)
-        slow, log = serve_slowly(rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead)
+        slow, log = serve_slowly(
+            rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead, limits.keeps
+        )
         where = f"seed {seed}: {scheduler}, {limits}"
         for name, series in made.iterations.items():
             np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=f"{where}: {name}")
@@ -100,3 +104,18 @@ def test_agrees_with_the_oracle(block: int) -> None:
         totals = {"moved": made.j_of_bytes / c.j_per_byte, "ops": made.j_of_ops / c.j_per_op, "expert_bytes": made.expert_bytes}
         for name, total in totals.items():
             np.testing.assert_allclose(total, sum(row[name] for row in log), rtol=1e-9, err_msg=f"{where}: {name}")
+
+
+@pytest.mark.parametrize("told", json.loads(Path(__file__).with_name("vllm_0.19.1_schedules.json").read_text()))
+def test_vllm_schedules_the_same(told):
+    """What the scheduler of vLLM 0.19.1 did with requests that come at once and too little memory: tokens of every iteration, and
+    after how many each request had its first and its last token. Without and with prefix caching, and one iteration ahead."""
+    n = len(told["n_prompt"])
+    requests = Requests(np.zeros(n), np.array(told["n_prompt"]), np.array(told["n_output"]))
+    limits = Limits(told["max_seqs"], told["kv_blocks"], schedules_ahead=told["schedules_ahead"], keeps=told["keeps"])
+    run = serve(requests, Chunked(told["budget_tokens"]), MODELS[0][0], limits, record=True)
+    ends_s = run.iterations["start_s"] + run.iterations["seconds"]
+    assert (run.iterations["n_prefill"] + run.iterations["n_decode"]).tolist() == told["n_tokens"]
+    assert run.n_restarts.sum() >= 2
+    for times_s, wanted in ((run.first_token_s, told["first"]), (run.finish_s, told["finish"])):
+        assert (np.searchsorted(ends_s, times_s - 1e-12) + 1).tolist() == wanted
