@@ -39,18 +39,16 @@ _WEIGHTS = (
 _OTHER_WEIGHTS = re.compile(r"int8|w8a(?:8|16)|(?<!mx)fp4|nf4")
 _KV_FORMATS = dict.fromkeys(("auto", "bfloat16", "float16"), "bf16") | dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8")
 _SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "half")
-_NOT_MODELLED = {
-    "pipeline_parallel_size": 1,
-    "enable_chunked_prefill": True,
+# Settings that are modelled at one value alone, which is vLLM's own.
+_NOT_MODELLED: dict[str, Any] = {
     "scheduling_policy": "fcfs",
-    "enable_eplb": False,
-    "enable_dbo": False,
-    "decode_context_parallel_size": 1,
-    "prefill_context_parallel_size": 1,
-    "long_prefill_token_threshold": 0,
-    "max_num_partial_prefills": 1,
-    "cpu_offload_gb": 0,
-    **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes")),
+    "hf_overrides": {},
+    **dict.fromkeys(("enable_chunked_prefill", "scheduler_reserve_full_isl"), True),
+    **dict.fromkeys(("enable_eplb", "enable_dbo", "enable_lora", "disable_custom_all_reduce", "disable_sliding_window"), False),
+    **dict.fromkeys(("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"), 1),
+    **dict.fromkeys(("max_num_partial_prefills", "num_scheduler_steps", "prefill_schedule_interval"), 1),
+    **dict.fromkeys(("long_prefill_token_threshold", "cpu_offload_gb", "watermark"), 0),
+    **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes", "kv_offloading_size")),
 }
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _OF_GRAPHS = ("cudagraph_capture_sizes", "cuda_graph_sizes", "max_cudagraph_capture_size")  # the second: of older releases

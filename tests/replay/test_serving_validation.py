@@ -326,7 +326,9 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
     assert {name: getattr(engine, name) for name in wanted} == wanted
 
 
-@pytest.mark.parametrize(("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0)])
+@pytest.mark.parametrize(
+    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("watermark", 0.1, 0)]
+)
 def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
     refuses(rf"meta.json: {name} {value} is not modelled; only {only} is", engine_of, folder / "meta.json")
