@@ -151,7 +151,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"{1 - held_frac:.0%} of the experts are fetched, which profile {costs.name} does not count")
     if cost.uncounted and not is_paper:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
-    if drafts and point.coverage in COVERAGES[:2]:
+    if drafts and geometry.moe_layers and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     limits = Limits(-(-point.max_seqs // n_apart), kv_blocks and kv_blocks // n_apart, n_engines=n_apart)
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)

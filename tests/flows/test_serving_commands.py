@@ -175,6 +175,8 @@ def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
     assert found["accepted_mean"]["value"] == pytest.approx(1.0, abs=0.05)
     assert '"acceptance": "drafts"' in found["accepted_mean"]["policy_params"]
     assert "recorded no rounds" in tokentape("serving", "simulate", *options, "--acceptance", "tiny").err
+    dense = ("--model", "llama-3.1-8b", "--rate", "1", "--verify-nodes", "1", "--acceptance", "0.5", *FEW)
+    assert "drafts count as tokens" not in tokentape.ok("serving", "simulate", *dense).err, "it has no experts"
 
 
 def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
