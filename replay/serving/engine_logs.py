@@ -24,7 +24,8 @@ from tokentape.replay.serving.workload import LONGEST, Requests
 
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
-_COLUMNS = ("id", "stage", "metric", "measured_ms")
+_COLUMNS = {"id": pl.String, "stage": pl.Int64, "metric": pl.String, "measured_ms": pl.Float64}
+_MEASURED = {f"{metric}_{which}": (f"{metric}_s", which) for metric in ("e2e", "ttft", "itl") for which in STATISTICS}
 _OF_REQUEST = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
 # Words of a checkpoint's name or of its quantisation, and the format that they mean.
 _WEIGHTS = (
@@ -252,13 +253,12 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
     path, settings = folder / "measured_ms.csv", folder / "experiments.json"
     measured: dict[tuple[str, int], dict[tuple[str, str], float]] = {}
     try:
-        for i, stage, told, value in pl.read_csv(path, schema_overrides={"id": pl.String}).select(_COLUMNS).iter_rows():
-            metric, _, which = told.rpartition("_")
-            of_stage = measured.setdefault((i, stage), {})
-            if metric not in ("e2e", "ttft", "itl") or which not in STATISTICS or (f"{metric}_s", which) in of_stage:
-                raise ValueError(f"{told} of {i}, stage {stage}: twice, or none of {', '.join(STATISTICS)} of e2e, ttft and itl")
-            of_stage[f"{metric}_s", which] = value / 1e3
-    except (OSError, pl.exceptions.PolarsError, ValueError, TypeError, AttributeError) as error:
+        for i, stage, told, value in pl.read_csv(path, schema_overrides=_COLUMNS).select(list(_COLUMNS)).iter_rows():
+            key, of_stage = _MEASURED.get(told), measured.setdefault((i, stage), {})
+            if key is None or key in of_stage or value is None:
+                raise ValueError(f"{told} of {i}, stage {stage}: twice, empty, or none of {', '.join(_MEASURED)}")
+            of_stage[key] = value / 1e3
+    except (OSError, pl.exceptions.PolarsError, ValueError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are {', '.join(_COLUMNS)}") from None
     told = _json(settings)
     found = [served for of in (told if isinstance(told, list) else [told]) for served in _stages(of, measured, settings, seed)]

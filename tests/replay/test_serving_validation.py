@@ -172,7 +172,9 @@ def write_experiments(folder: Path, rows: str, columns="id,stage,metric,measured
     ("rows", "told", "words"),
     [
         ("", {}, "it holds no rows"),
-        ("1,0,tfft_mean,5", {}, "tfft_mean of 1, stage 0: .* none of mean, p50, p90, p99"),
+        ("1,0,tfft_mean,5", {}, "tfft_mean of 1, stage 0: .* none of e2e_mean, e2e_p50, e2e_p90, e2e_p99"),
+        ("1,0,,5", {}, "None of 1, stage 0: twice, empty, or none"),
+        ("1,0,ttft_mean,x", {}, "`x` as dtype `f64` at column 'measured_ms'"),
         ("1,0,ttft_mean,5\n1,0,ttft_mean,6", {}, "ttft_mean of 1, stage 0: twice"),
         ("1,1,ttft_mean,5", {}, "no experiment and stage 1 1"),
         ("1,0,ttft_mean,0", {}, "measured ttft_s mean is 0"),
