@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.operators.operator import release
 from tokentape.hw.work import Floats
+from tokentape.policies.names import refuse_unknown
 from tokentape.replay.serving.client import GATHER_S
 from tokentape.replay.serving.memory import BLOCK_TOKENS, MEMORY_FRAC
 from tokentape.replay.serving.workload import LONGEST, Requests
@@ -26,6 +27,10 @@ METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
 _COLUMNS = {"id": pl.String, "stage": pl.Int64, "metric": pl.String, "measured_ms": pl.Float64}
 _MEASURED = {f"{metric}_{which}": (f"{metric}_s", which) for metric in ("e2e", "ttft", "itl") for which in STATISTICS}
+_OF_EXPERIMENT = (
+    *("id", "gpu", "model", "precision", "workload", "tensor_parallel", "data_parallel", "expert_parallel"),
+    *("max_num_seqs", "max_num_batched_tokens", "kv_blocks_of_16_tokens"),
+)
 _OF_REQUEST = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
 # Words of a checkpoint's name or of its quantisation, and the format that they mean.
 _WEIGHTS = (
@@ -273,6 +278,8 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path, dict)
+    for name in experiment:
+        refuse_unknown(f"field of {path}:", name, _OF_EXPERIMENT)
     of_one: dict[str, Any] = {"tensor_parallel": 1, "data_parallel": 1, "expert_parallel": False}
     experiment = of_one | {name: of for name, of in experiment.items() if of is not None}
     max_seqs, precision = _field(experiment, "max_num_seqs", path, int), str(experiment.get("precision", "")).lower()
