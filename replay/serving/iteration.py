@@ -321,9 +321,8 @@ def iteration_costs(
         window_frac = windowed_bytes / token_bytes
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
-    told = (
-        seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, _ranks(machine), bool(ranks)) if by_model else {}
-    )
+    n_ranks = machine.n_devices if machine.expert_parallel else 1  # among which experts are shared whole
+    told = seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, n_ranks, bool(ranks)) if by_model else {}
     generated = _generated(
         how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told, bool(ranks)
     )
@@ -384,11 +383,6 @@ def _padded(n_tokens: NDArray[np.int64], sizes: Sequence[int], n_replicas: int) 
     at = np.searchsorted(np.array(sizes, np.int64), of_one)
     padded = n_replicas * np.array([*sizes, 0], np.int64)[at]
     return np.asarray(np.where((of_one > 0) & (at < len(sizes)), np.minimum(padded, n_tokens[-1]), n_tokens))
-
-
-def _ranks(machine: HardwareSpec) -> int:
-    """Devices among which experts are shared whole."""
-    return machine.n_devices if machine.expert_parallel else 1
 
 
 def _table(

@@ -62,7 +62,8 @@ def of_tape(trace: Trace, placement: str, n_ranks: int) -> Ranks:
         np.mean(by_layer(trace, phase, lambda layer, chosen: crowding(chosen.sum(axis=1), share[layer])), axis=0).T
         for phase in ("decode", "prefill")
     ]
-    return Ranks(_n_slots(share), np.stack([_filled(curve) for curve in curves]))
+    filled = [curve[:, np.minimum(np.arange(N_SIZES), curve.shape[1] - 1)] for curve in curves]
+    return Ranks(_n_slots(share), np.stack(filled))
 
 
 @lru_cache(maxsize=8)
@@ -91,11 +92,6 @@ def crowding(counts: NDArray[Any], share: Floats) -> Floats:
 
 def _n_slots(share: Floats) -> int:
     return int((share > 0).sum(axis=(1, 2)).max())
-
-
-def _filled(curve: Floats) -> Floats:
-    known = curve[:, :N_SIZES]
-    return np.hstack([known, np.repeat(known[:, -1:], N_SIZES - known.shape[1], axis=1)])
 
 
 @kernel(float64(array(float64, 2), int64, int64, float64))

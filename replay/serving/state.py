@@ -258,8 +258,7 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
     n_members, tokens, room = 0, 0, room_of(rule, state)
     first = N_CARRIED if n_replicas > 1 else 0  # of one replica alone the sums are its own
     last = first + N_OF_SLICES * (n_replicas - 1)
-    for of in range(first, last + 1, N_OF_SLICES):
-        carried[of] = 0.0
+    carried[first : last + N_OF_SLICES] = 0.0
     while n_members < max_prompts:
         of = first
         for other in range(first + N_OF_SLICES, last + 1, N_OF_SLICES):
@@ -305,13 +304,12 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take
-        more = 1.0 if filled > 0 else 0.0  # else what is there is of the batch before
         carried[of] += take
-        carried[of + PROMPTS] = more * carried[of + PROMPTS] + 1.0
-        carried[of + SEEN] = more * carried[of + SEEN] + (before + take)
+        carried[of + PROMPTS] += 1.0
+        carried[of + SEEN] += before + take
         carried[of + HELD] = carried[of + SEEN]
-        carried[of + SEEN_W] = more * carried[of + SEEN_W] + (take + min(before, window))
-        carried[of + HELD_W] = more * carried[of + HELD_W] + min(before + take, window)
+        carried[of + SEEN_W] += take + min(before, window)
+        carried[of + HELD_W] += min(before + take, window)
         if by_middle:
             middle = before + 0.5 * take
             pairs, pairs_w = take * middle, take * min(middle, float(window))
@@ -319,8 +317,8 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
             full = min(max(window - before, 0), take)  # of its tokens see all before them
             pairs = take * (before + 0.5 * (take + 1))
             pairs_w = full * (before + 0.5 * (full + 1)) + (take - full) * window
-        carried[of + PAIRS] = more * carried[of + PAIRS] + pairs
-        carried[of + PAIRS_W] = more * carried[of + PAIRS_W] + pairs_w
+        carried[of + PAIRS] += pairs
+        carried[of + PAIRS_W] += pairs_w
     if n_replicas == 1:
         return n_members, tokens, tokens
     fullest = first
@@ -330,5 +328,5 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
     for i in range(N_OF_SLICES):
         carried[FULLEST + i], carried[i] = carried[fullest + i], 0.0
         for of in range(first, last + 1, N_OF_SLICES):
-            carried[i] += carried[of + i] if carried[of] > 0.0 else 0.0
+            carried[i] += carried[of + i]
     return n_members, tokens, int64(carried[fullest])
