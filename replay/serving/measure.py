@@ -114,10 +114,11 @@ def measure(
         if of.engine.cost.held_frac < 1.0:
             one |= {"experts_held_frac": Metric(of.engine.cost.held_frac, "1", denominator="of the routed experts")}
         if run is not None and saturation_per_s:
-            load = Load(run.requests.rate_per_s, saturation_per_s)
+            leaves = Load(run.requests.rate_per_s, saturation_per_s)
+            load = load if leaves.is_saturated else None  # a short run leaves slowly, too, where nothing waits
             of_which = "rate at which requests leave that come at once"
-            one["saturation_per_s"] = Metric(load.service_per_s, "1/s")
-            one["saturation_distance_frac"] = Metric(load.distance_frac, "1", denominator=of_which)
+            one["saturation_per_s"] = Metric(leaves.service_per_s, "1/s")
+            one["saturation_distance_frac"] = Metric(leaves.distance_frac, "1", denominator=of_which)
         found.append(one)
         loads.append(load)
         if ttft.size and run is not None:

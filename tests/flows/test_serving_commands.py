@@ -45,6 +45,8 @@ def test_rates_beyond_saturation_and_what_lies_outside_are_said(tokentape: Cli):
     done = tokentape.ok("serving", "simulate", "--rate", "4", "--requests", "300", "--seeds", "2", *CHUNKED)
     assert "the queue grows without bound" in done.err
     assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
+    Path("few.csv").write_text(HEADER + "0,100,50\n0.1,100,50\n")  # they leave at 6 a second, and none waits
+    assert "without bound" not in tokentape.ok("serving", "simulate", "--workload", "few.csv").err
     other = ("--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5")
     done = tokentape.ok("serving", "simulate", *other, *FEW, *PAPER)
     for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
