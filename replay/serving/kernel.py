@@ -45,9 +45,9 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(inline="always")
-def _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues):  # type: ignore[no-untyped-def]
+def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, times, queues):  # type: ignore[no-untyped-def]
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
-    their KV and as far as there is room."""
+    their KV and as far as there is room for it, beside what the iteration stores."""
     bucket, leaves_window, needs_block = queues
     n_prompts, of = n_members, state[st.PARTIAL]
     while of >= 0:
@@ -56,7 +56,7 @@ def _start_decoding(at, now, arrived, n_members, limits, requests, state, times,
         if state[st.N_DECODE] + state[st.ENDED] + n_prompts >= limits[0]:
             break
         r = state[st.HEAD]
-        needed = st.blocks_of(requests[r, st.PROMPT], limits[2])
+        needed = st.blocks_of(requests[r, st.PROMPT] + 1 + n_nodes, limits[2])
         if limits[1] > 0 and needed > state[st.FREE]:
             break
         state[st.HEAD] += 1
@@ -204,8 +204,6 @@ def run_engine(  # type: ignore[no-untyped-def]
             now = seen_s = max(now, arrival[arrived])
             st.release(requests, state)
             continue
-        if starts_decoding:
-            _start_decoding(at, now, arrived, n_members, limits, requests, state, times, queues)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
@@ -215,10 +213,13 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, now, hidden, rule, forms and not whole, block_tokens, requests, state, members, n_members, drafts, kv, times,
                 gaps, stacked, queues,
             )  # fmt: skip
+        n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
+        if starts_decoding and n_open > 0:
+            _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, times, queues)
         if has_drafts:
+            state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
-            n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
             n_members, batch_tokens, most = st.form_batch(
                 rule, n_open, n_blocks, block_tokens, whole, requests, state, members, takes, carried
             )

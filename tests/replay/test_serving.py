@@ -369,12 +369,14 @@ def test_disaggregated_decodes_that_lose_their_kv_are_processed_again_there() ->
 def test_a_request_that_lost_its_kv_goes_before_those_that_come_to_decode() -> None:
     """The second of two loses its own to the first; sixty small ones that wait do not fill the room before it is back."""
     cost = both(tiny())[0]
-    prompts, outputs = np.array([10, 12] + [2] * 60), np.array([12, 12] + [4] * 60)
+    prompts, outputs = np.array([10, 11] + [2] * 60), np.array([12, 12] + [4] * 60)
     arrival = np.where(np.arange(62) < 2, 0.0, 1e-9)
     run = serve_disaggregated(Requests(arrival, prompts, outputs), Disaggregated(64), cost, cost, Limits(256, 24, 1)).decode
     assert run is not None
     assert run.n_restarts[1] == 1
     assert np.sum(run.finish_s < run.finish_s[1]) < 10, "it was the last of all"
+    run = run_rule(requests_of([[0, 10, 12], [0.5, 12, 12]]), Disaggregated().decode_rule(4), clockwork(), Limits(9, 24, 1))
+    assert (run.n_restarts.tolist(), run.finish_s.tolist()) == ([0, 0], [11, 22]), "it comes when it need not go at once"
 
 
 def test_layered_loses_on_a_dense_model() -> None:

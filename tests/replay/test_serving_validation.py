@@ -329,9 +329,7 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
     assert {name: getattr(engine, name) for name in wanted} == wanted
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0), ("watermark", 0.1, 0)]
-)
+@pytest.mark.parametrize(("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0)])
 def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
     refuses(rf"meta.json: {name} {value} is not modelled; only {only} is", engine_of, folder / "meta.json")
@@ -341,12 +339,12 @@ def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
     ("settings", "says"),
     [
         ({"compilation_config": {"mode": 0}}, "mode of compilation_config is not modelled; only cudagraph_capture_sizes"),
-        ({"compilation_config": 3}, "field compilation_config is 3, no dict"),
+        ({"watermark": 0.1}, "meta.json: watermark 0.1 is not modelled; only 0 is"),
         ({"cudagraph_capture_sizes": [1, 2.5]}, "field cudagraph_capture_sizes is 2.5, no int"),
         ({"cuda_graph_sizes": 8}, "field cuda_graph_sizes is 8, no list"),
     ],
 )
-def test_sizes_of_graphs_that_are_none_are_refused(tmp_path, settings, says):
+def test_sizes_of_graphs_that_are_none_and_other_admission_are_refused(tmp_path, settings, says):
     refuses(says, engine_of, write_log(tmp_path, told(**settings)) / "meta.json")
 
 
