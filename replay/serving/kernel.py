@@ -61,6 +61,7 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
             break
         state[st.HEAD] += 1
         state[st.FREE] -= needed
+        state[st.TAKEN] += needed
         times[STARTED, r] = now
         requests[r, st.GENERATED] = 1
         st.join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
