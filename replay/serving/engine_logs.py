@@ -49,7 +49,7 @@ _SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "hal
 _NOT_MODELLED: dict[str, Any] = {
     "scheduling_policy": "fcfs",
     "hf_overrides": {},
-    **dict.fromkeys(("enable_chunked_prefill", "scheduler_reserve_full_isl"), True),
+    "enable_chunked_prefill": True,
     **dict.fromkeys(("enable_eplb", "enable_dbo", "enable_lora", "disable_custom_all_reduce", "disable_sliding_window"), False),
     **dict.fromkeys(("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"), 1),
     **dict.fromkeys(("max_num_partial_prefills", "num_scheduler_steps", "prefill_schedule_interval"), 1),
@@ -66,7 +66,8 @@ _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defa
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
     from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
-    prefix_caching: `Limits.keeps`; graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a `client.Client` has it."""
+    prefix_caching, fits_whole: `Limits.keeps`, `fits_whole`; graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a
+    `client.Client` has it."""
 
     model: str
     max_seqs: int
@@ -80,6 +81,7 @@ class Engine:
     schedules_ahead: bool = True
     steps_apart: bool = True
     prefix_caching: bool = True
+    fits_whole: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
     graph_sizes: tuple[int, ...] = ()
@@ -217,6 +219,7 @@ def engine_of(path: Path) -> Engine:
         schedules_ahead=told_or("async_scheduling", numbers >= _TODAYS_FROM),
         steps_apart=numbers >= _TODAYS_FROM,
         prefix_caching=told_or("enable_prefix_caching", True),
+        fits_whole=told_or("scheduler_reserve_full_isl", not version or numbers >= (0, 19)),
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],
         graph_sizes=() if told_or("enforce_eager", False) else _graphs(kwargs, max_seqs, budget, path),

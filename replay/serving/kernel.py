@@ -171,7 +171,8 @@ def run_engine(  # type: ignore[no-untyped-def]
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: as state.form_batch takes it; steps:
     BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block, 1 where iterations
-    are scheduled one ahead, 1 where KV that was lost is found again. survival, seed: of accepted drafts (policies/serving).
+    are scheduled one ahead, 1 where KV that was lost is found again, how a prompt is
+    admitted (state.py). survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
@@ -181,9 +182,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
-    has_drafts, whole = n_nodes > 0 or drafts[1].shape[0] > 0, False
-    if kv is not None:
-        whole = kv[0][ROOM] > 0.0  # room that experts share is taken for a prompt as a whole
+    has_drafts, admits = n_nodes > 0 or drafts[1].shape[0] > 0, limits[5]
+    if kv is not None and kv[0][ROOM] > 0.0:  # room that experts share
+        admits = st.WHOLE
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
@@ -210,9 +211,10 @@ def run_engine(  # type: ignore[no-untyped-def]
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
         n_restarted, forms = 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
         if n_blocks > 0:
+            slices = forms and admits != st.WHOLE
             n_restarted = _reserve(
-                at, now, hidden, rule, forms and not whole, block_tokens, requests, state, members, n_members, drafts, kv, times,
-                gaps, stacked, queues,
+                at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps, stacked,
+                queues,
             )  # fmt: skip
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:
@@ -222,7 +224,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
             n_members, batch_tokens, most = st.form_batch(
-                rule, n_open, n_blocks, block_tokens, whole, requests, state, members, takes, carried
+                rule, n_open, n_blocks, block_tokens, admits, requests, state, members, takes, carried
             )
             group = 0
             if n_members > 0:

@@ -44,13 +44,15 @@ class Limits:
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
     (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
     does what one that ends held. keeps: a request that lost its KV finds the blocks again that no other has taken since (vLLM's
-    prefix caching). n_engines: as many as these, each on its own, that take the requests in turn."""
+    prefix caching). fits_whole: a prompt is admitted where blocks for all of it are free (vLLM's default from 0.19 on), else
+    where those of its first slice are. n_engines: as many as these, each on its own, that take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
     schedules_ahead: bool = False
     keeps: bool = False
+    fits_whole: bool = True
     n_engines: int = 1
 
     def __post_init__(self) -> None:
@@ -208,7 +210,17 @@ def run_rule(
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle, cost.machine.data_parallel)),
         rule.step_numbers(),
-        np.array([limits.max_seqs, limits.kv_blocks or 0, limits.block_tokens, limits.schedules_ahead, limits.keeps], np.int64),
+        np.array(
+            [
+                limits.max_seqs,
+                limits.kv_blocks or 0,
+                limits.block_tokens,
+                limits.schedules_ahead,
+                limits.keeps,
+                limits.fits_whole,
+            ],
+            np.int64,
+        ),
         speculation.chances(),
         seed,
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),

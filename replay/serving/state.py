@@ -38,6 +38,9 @@ from tokentape.replay.serving.iteration import (
 ) = range(14)
 N_REQUEST = 14
 
+# A prompt is admitted where blocks for its first slice are free, or for all of it, and takes them slice by slice or at once.
+FIRST_SLICE, FITS, WHOLE = range(3)
+
 # Entries of `state` (N_STATE,); -1: none.
 (
     OLDEST,
@@ -243,14 +246,14 @@ def room_of(rule, state):  # type: ignore[no-untyped-def]
 
 
 @kernel(
-    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, b1, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
+    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
     allocates=False,
 )
-def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
+def form_batch(rule, max_seqs, n_blocks, block_tokens, admits, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
     """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
     and `carried` (iteration.py); returns how many, their tokens, and those of the fullest replica. rule: BatchRule.numbers(), the
     window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly.
-    A prompt is admitted where blocks for all of it are free; it takes those of all of it (`whole`), or slice by slice."""
+    admits: FIRST_SLICE, FITS or WHOLE."""
     _, _, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
     carried[PROMPTS] = 0.0
     if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
@@ -280,15 +283,18 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, whole, requests, state, m
         if is_new and state[REQUEUED] >= 0:
             n_found = found(r, block_tokens, requests, state)
             before = max(requests[r, CACHED], n_found * block_tokens)
-        if is_new and (state[N_DECODE] + state[ENDED] + n_members >= max_seqs or (n_blocks > 0 and blocks > state[FREE])):
+        if is_new and state[N_DECODE] + state[ENDED] + n_members >= max_seqs:
             break
         rest = requests[r, TARGET] - before
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
-        if not whole:
-            blocks = blocks_of(before + take, block_tokens) - (0 if is_new else blocks_of(before, block_tokens))
-        if is_new or not whole:
+        of_slice = blocks_of(before + take, block_tokens) - (0 if is_new else blocks_of(before, block_tokens))
+        if is_new and n_blocks > 0 and (of_slice if admits == FIRST_SLICE else blocks) > state[FREE]:
+            break
+        if admits != WHOLE:
+            blocks = of_slice
+        if is_new or admits != WHOLE:
             state[FREE] -= blocks
             state[TAKEN] += blocks - n_found
         if is_new:

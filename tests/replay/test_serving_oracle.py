@@ -106,13 +106,13 @@ def test_agrees_with_the_oracle(block: int) -> None:
             np.testing.assert_allclose(total, sum(row[name] for row in log), rtol=1e-9, err_msg=f"{where}: {name}")
 
 
-@pytest.mark.parametrize("told", json.loads(Path(__file__).with_name("vllm_0.19.1_schedules.json").read_text()))
+@pytest.mark.parametrize("told", json.loads(Path(__file__).with_name("vllm_schedules.json").read_text()))
 def test_vllm_schedules_the_same(told):
-    """What the scheduler of vLLM 0.19.1 did with requests that come at once and too little memory: tokens of every iteration, and
-    after how many each request had its first and its last token. Without and with prefix caching, and one iteration ahead."""
+    """What the scheduler of vLLM 0.19.1 (0.15.1 where `fits_whole` is not so) did with requests that come at once and too little
+    memory: tokens of every iteration, and after how many each request had its first and its last token."""
     n = len(told["n_prompt"])
     requests = Requests(np.zeros(n), np.array(told["n_prompt"]), np.array(told["n_output"]))
-    limits = Limits(told["max_seqs"], told["kv_blocks"], schedules_ahead=told["schedules_ahead"], keeps=told["keeps"])
+    limits = Limits(**{name: told[name] for name in ("max_seqs", "kv_blocks", "schedules_ahead", "keeps", "fits_whole")})
     run = serve(requests, Chunked(told["budget_tokens"]), MODELS[0][0], limits, record=True)
     ends_s = run.iterations["start_s"] + run.iterations["seconds"]
     assert (run.iterations["n_prefill"] + run.iterations["n_decode"]).tolist() == told["n_tokens"]
