@@ -67,6 +67,10 @@ class RandomPlacement(FixedPlacement):
 
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed {self.seed} must be at least 0")
+
     def scores(self, seen: Seen) -> Floats:
         return np.random.default_rng(self.seed).random(seen.prefill_counts.shape)
 

@@ -257,6 +257,8 @@ def test_patterns_fields_and_folders_that_are_not_there_are_named(place, answers
     group = SMALL.grid[0].model_copy(update={"claims": ("table-99/*",)})
     job = jobs(SMALL.model_copy(update={"grid": (group,)}))[0]
     refuses(r"series one prompt: no claim is named layered_prefill/table-99", layered.answers, place, SMALL, {job: []})
+    unknown = SMALL.model_copy(update={"grid": (group.model_copy(update={"claims": ("{foo}",)}),)})
+    refuses(r"series one prompt: claims .*: 'foo'; fields are model,", jobs, unknown)
     with pytest.raises(ValueError, match="extra"):
         Point(scheduler="chunked", speed=3)  # type: ignore[call-arg]
     monkeypatch.setenv(ARRIVALS, str(tmp_path / "none"))

@@ -249,5 +249,6 @@ def test_refused_parameters():
         (lambda: PrefillGuided(1.5), "alpha"), (lambda: EMA(1.0), "beta"), (lambda: Balance(0.0), "fetch_reads"),
         (lambda: Balance(float("nan")), "fetch_reads"),
         (lambda: NearIfFaster(-1.0), "fetch_reads"), (lambda: FirstLayersNear(-1), "layers"),
+        (lambda: RandomPlacement(-1), "seed -1 must be"),
     ):  # fmt: skip
         refuses(words, make)

@@ -129,7 +129,11 @@ def _of_group(study: Settings, group: Group) -> Iterator[Job]:
         engine = {name: value for name, value in given.items() if name in Point.model_fields}
         against = None if group.against is None else point_of(engine | group.against)
         named = point.model_dump() | point.params | {"rate": f"{point.rate_per_s:g}" if point.rate_per_s else ""}
-        told = tuple(pattern.format(**named) for pattern in group.claims)
+        try:
+            told = tuple(pattern.format(**named) for pattern in group.claims)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            fields_are = f"fields are {', '.join(named)}"
+            raise ValueError(f"series {group.series}: claims {list(group.claims)}: {error}; {fields_are}") from error
         yield Job(group.series, point, told, against, group.attainment, group.last_rate, group.window)
 
 
