@@ -149,7 +149,7 @@ def _form(text: str) -> Form:
         raise unknown("coverage", name, (*FORMS, RECORDED))
     wanted = [field.name for field in dataclasses.fields(FORMS[name])]  # type: ignore[arg-type]
     if len(wanted) != bool(parameter):
-        need = f"needs {wanted[0]}, as in {name}=0.8, or --trace to estimate it from" if wanted else "takes no parameter"
+        need = f"needs {wanted[0]}, as in {name}=0.8, or a --trace that tells it" if wanted else "takes no parameter"
         raise ValueError(f"coverage {text!r}: {name} {need}")
     try:
         return FORMS[name](**{key: float(parameter) for key in wanted})

@@ -1,6 +1,7 @@
 """How many different experts a batch of tokens touches, as recorded on a tape, and the closed forms fitted to it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,24 +98,32 @@ def _runs(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np
 
 
 def forms_of(trace: Trace, curve: Curve) -> dict[str, Form]:
-    """The closed forms of hw/coverage.py with parameters estimated from the tape.
+    """The closed forms of hw/coverage.py with parameters estimated from the tape; without those whose parameter it does not tell
+    (single tokens, or experts that are all touched at once).
 
     Layer by layer, and averaged: exponents from how often each expert is selected, reuse from consecutive tokens; growth from the
     curve itself.
     """
     n_experts, top_k = trace.geometry.n_experts, trace.geometry.top_k
-    exponents, reuses = [], []
+    of_layer = []
     for layer in range(len(trace.geometry.moe_layers)):
         rows = np.flatnonzero((trace.row_layer == layer) & (trace.pass_kind[trace.row_pass] == PHASES[curve.phase]))
         rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
         rows = rows[np.diff(trace.offsets)[rows] == top_k]
-        ids = trace.ids[trace.offsets[rows][:, None] + np.arange(top_k)]
-        exponents.append(PowerLaw.from_counts(np.bincount(ids.ravel(), minlength=n_experts), len(ids)).exponent)
-        reuses.append(Reuse.from_routing(ids, n_experts, trace.row_request[rows]).reuse_prob)
-    return {
-        "uniform": Uniform(),
-        "pigeonhole": Pigeonhole(),
-        "power-law": PowerLaw(exponent=float(np.mean(exponents))),
-        "reuse": Reuse(reuse_prob=float(np.mean(reuses))),
-        "heaps": Heaps.from_curve(curve.n_tokens, curve.distinct, n_experts, top_k),
-    }
+        of_layer.append((trace.ids[trace.offsets[rows][:, None] + np.arange(top_k)], trace.row_request[rows]))
+
+    def power_law() -> Form:
+        counts = [(np.bincount(ids.ravel(), minlength=n_experts), len(ids)) for ids, _ in of_layer]
+        return PowerLaw(exponent=float(np.mean([PowerLaw.from_counts(*of).exponent for of in counts])))
+
+    def reuse() -> Form:
+        return Reuse(reuse_prob=float(np.mean([Reuse.from_routing(ids, n_experts, of).reuse_prob for ids, of in of_layer])))
+
+    def heaps() -> Form:
+        return Heaps.from_curve(curve.n_tokens, curve.distinct, n_experts, top_k)
+
+    found: dict[str, Form] = {"uniform": Uniform(), "pigeonhole": Pigeonhole()}
+    for name, estimated in (("power-law", power_law), ("reuse", reuse), ("heaps", heaps)):
+        with suppress(ValueError):
+            found[name] = estimated()
+    return found

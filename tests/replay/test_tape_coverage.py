@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from refusing import refuses
-from tapes import make_trace
+from tapes import GEOMETRY, make_trace
 
-from tokentape.hw.coverage import errors
+from tokentape.hw.coverage import FORMS, errors
 from tokentape.replay.coverage import forms_of, recorded
 from tokentape.replay.trace import DECODE
 
@@ -44,6 +44,19 @@ def test_uniform_routing_is_uniform_and_skewed_routing_is_not():
     assert off["power-law"] < 0.05
     assert off["uniform"] > 1.5 * off["power-law"]
     assert off["pigeonhole"] > off["uniform"]
+
+
+@pytest.mark.parametrize(
+    ("routed", "sizes", "untold"),
+    [
+        ({"n_experts": 2, "top_k": 2}, {}, {"reuse", "heaps"}),
+        ({}, {"n_requests": 1, "n_decode": 1}, {"power-law", "reuse", "heaps"}),
+        ({"n_experts": 2, "top_k": 1}, {"n_requests": 2, "n_decode": 1}, {"heaps"}),
+    ],
+)
+def test_a_form_that_a_tape_does_not_tell_is_left_out(routed, sizes, untold):
+    trace = make_trace(geometry=GEOMETRY.model_copy(update=routed), **sizes)
+    assert FORMS.keys() - forms_of(trace, recorded(trace, "decode")).keys() == untold
 
 
 def test_the_seed_decides_and_what_the_tape_cannot_tell_is_refused():
