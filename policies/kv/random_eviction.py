@@ -34,6 +34,11 @@ class RandomEviction(KVPolicy):
 
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.seed < 2**53:  # exact as one of `params`
+            raise ValueError(f"seed {self.seed} must lie in 0..2^53 - 1")
+
     @staticmethod
     @kernel(WEIGH_SIGNATURE)
     def weigh(mass, positions, now, total, rank, memory, salt, params):  # type: ignore[no-untyped-def]

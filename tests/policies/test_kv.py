@@ -218,6 +218,7 @@ def test_a_shared_register_saturates_large_scores():
         (lambda: SnapKV(8, window=0), "window 0 must be 1 or more"),
         (lambda: SnapKV(8, window=2, pool=-1), "pool -1 odd"),
         (lambda: SnapKV(8, window=2, pool=4), "pool 4 odd"),
+        (lambda: RandomEviction(seed=2**63), "seed 9223372036854775808 must lie in"),
         (lambda: KV_POLICIES["full"](5), "keeps every token"),
     ],
 )
