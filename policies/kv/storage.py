@@ -19,6 +19,7 @@ from tokentape.policies.quantise import Array, cast, dequantise, namespace, quan
 BITS, LSB_BITS = 16, 8
 LARGEST, SIGN = 32767, np.int16(-32768)
 FP16_LARGEST = 65504.0
+RARE = 2.0**-16  # rates below are drawn in double precision: single has steps of 2^-24, a 256th of this
 Words = NDArray[np.int16]
 
 
@@ -61,7 +62,8 @@ def flip_masks(shape: tuple[int, ...], by_bit: NDArray[np.float64], rng: np.rand
     for bit in range(BITS):
         rates = by_bit[:, bit]
         if rates.any():
-            drawn = rng.random(shape, np.float32)
+            is_rare = bool(np.any((rates > 0.0) & (rates < RARE)))
+            drawn = rng.random(shape) if is_rare else rng.random(shape, np.float32)
             for mask, rate in zip(masks, rates, strict=True):
                 mask |= (drawn < rate).astype(np.uint16) << np.uint16(bit)
     return masks.view(np.int16)

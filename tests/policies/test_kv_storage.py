@@ -69,6 +69,12 @@ def test_flip_counts_lie_within_four_sigma_of_every_bit():
     assert np.bitwise_or.reduce(lost) == 0xFF00
 
 
+def test_rare_losses_are_as_rare_as_told():
+    """Single precision draws nothing between 0 and 2^-24: sixty times as many bits would be lost."""
+    masks = flip_masks((2**22,), rates_by_bit(BitRates.uniform(1e-9))[:1], np.random.default_rng(0))
+    assert np.count_nonzero(masks) <= 1
+
+
 def test_masks_twice_are_nothing_and_rate_zero_is_exact():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(3, 50)).astype(np.float32)
