@@ -190,7 +190,7 @@ def replay_once(store: Store, cell: Cell) -> tuple[str, ReplayResult]:
     elif cell.seed and getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform":
         raise ValueError(f"--seed {cell.seed} has no effect on {cell.policy}, which draws nothing; leave it out")
     key, result = compute(store, cell, "adhoc")
-    if key not in results.run_ids(store):
+    if not results.is_whole(store, f"replays-{key}"):  # as `write` names a batch of one
         write(store, "adhoc", {key: (cell, result)})
     elif cell.hardware:
         record_machine(store.absolute, cell.hardware)  # which `check --repair` may have dropped

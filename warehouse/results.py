@@ -138,12 +138,16 @@ def all_ids(store: Store) -> set[tuple[str, str]]:
 
 def stored_run(store: Store, of: str, run_id: str) -> tuple[dict[str, Any], pl.DataFrame] | None:
     """The facts and the metrics of a run that is a batch of its own; None where it is not there whole."""
-    batch = f"{of}-{run_id}"
-    path = batch_path(store, "runs", batch)
-    if not store.fs.exists(path) or lost_files(store, [path]):
+    if not is_whole(store, batch := f"{of}-{run_id}"):
         return None
     row = stored(store, "runs", [batch]).row(0, named=True)
     return row | json.loads(row["facts"]), stored(store, "metrics", [batch])
+
+
+def is_whole(store: Store, batch: str) -> bool:
+    """Whether a batch is there with all of its files; no other is opened."""
+    path = batch_path(store, "runs", batch)
+    return bool(store.fs.exists(path)) and not lost_files(store, [path])
 
 
 def broken(store: Store) -> list[str]:
@@ -166,8 +170,7 @@ def remove_broken(store: Store, paths: Iterable[str], made_again: set[str]) -> N
 
 def has_rows(store: Store, name: str, of: str) -> bool:
     """True once the rows of a view that are `of` something are written, and all that was written with them is there."""
-    path = batch_path(store, "runs", _batch(name, of))
-    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+    return is_whole(store, _batch(name, of))
 
 
 def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
