@@ -5,6 +5,7 @@ Units: ms, mJ and GB, because a person reads them; fractions stay fractions.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import duckdb
@@ -62,8 +63,10 @@ def _named(frame: pl.DataFrame) -> pl.DataFrame:
     """`policy`: the display name, with the parameters where one policy ran with several sets of them."""
     variants = frame.select("family", "policy_params").unique().sort("family", "policy_params")
     crowded = set(variants.filter(pl.len().over("family") > 1)["family"])
+    alike = Counter(map(theme.label, variants["family"].unique()))
     names = [
-        theme.label(family) + (f" {_parameters(params)}" if family in crowded else "")
+        (family if alike[theme.label(family)] > 1 else theme.label(family))
+        + (f" {_parameters(params)}" if family in crowded else "")
         for family, params in variants.select("family", "policy_params").iter_rows()
     ]
     return frame.join(variants.with_columns(pl.Series("policy", names, pl.String)), on=["family", "policy_params"], how="left")

@@ -7,6 +7,7 @@ compare with.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
@@ -93,8 +94,8 @@ def colours(names: Iterable[str]) -> dict[str, str]:
 
 
 def label(policy: str) -> str:
-    """Display name; a policy without a look keeps its own name."""
-    return POLICIES[policy].label if policy in POLICIES else policy
+    """Display name; a policy without a look keeps its own name, without the folder of its file."""
+    return POLICIES[policy].label if policy in POLICIES else Path(policy).name
 
 
 def lines(policies: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:

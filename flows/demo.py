@@ -121,7 +121,7 @@ def _record_steps(store: Store, traces: list[str]) -> int:
     for machine in replayed.hardware:
         semantics = Semantics(scope="global", **replayed.semantics.model_dump())
         cell = Cell(traces[0], "lru", (), machine, semantics, "50%", replayed.expert_formats[0])
-        steps.of_replay(store, replay_key(store, cell, STUDY), "median", None, None)
+        steps.of_replay(store, replay_key(store, cell, STUDY), "median")
     load = Load(batch=16, context_tokens=4096)
     estimated(store, SERVED, "h100", load).write(store)
     anchors = validate.dram_anchors()

@@ -289,7 +289,7 @@ def _decided(uri: str, study: str, cell: Cell, types: tuple[type, ...]) -> tuple
         before |= {"policy": describe(policy), "expert_format": policy.cache.name}
     elif cell.policy != experts.ALL_CAPACITIES:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
-        before |= {"policy": registry.label(RESIDENCY, policy), "params": experts.policy_params(policy)}
+        before |= {"policy": registry.name_of(RESIDENCY, policy), "params": experts.policy_params(policy)}
         before["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
     if cell.hardware:
         before |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}

@@ -19,12 +19,11 @@ WHICH = ("slowest", "median")
 
 
 def of_replay(
-    store: Store, prefix: str, which: str, policy: str | None, hardware: str | None, profile: str | None = None
+    store: Store, prefix: str, which: str, hardware: str | None = None, profile: str | None = None
 ) -> tuple[str, str, pl.DataFrame]:
     """Runs the replay again and writes one pass's operations; the step's id and title, and its operations.
 
-    which: slowest or median decode pass, or a pass number. policy, hardware, profile: a user's own, which a result only
-    names.
+    which: slowest or median decode pass, or a pass number. hardware, profile: a user's own, which a result only names.
     Raises ValueError if no result starts with `prefix`, if its machine's file has changed, or if it has no such pass.
     """
     replay_id = resolve_run(store, prefix, "replays", "system_runs")
@@ -34,7 +33,7 @@ def of_replay(
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(
         trace_id=ran["trace_id"],
-        policy=policy or ran["policy"],
+        policy=ran["policy"],
         params=tuple(json.loads(ran["policy_params"]).items()),
         hardware=hardware or ran["hardware"],
         semantics=semantics,

@@ -18,7 +18,6 @@ from tokentape.flows.console import brief
 from tokentape.flows.study_file import Grid, Part, own_name, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.hw.profile import PHYSICAL
-from tokentape.policies import registry
 from tokentape.policies.names import unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.slots import SLOTS
@@ -122,11 +121,8 @@ def load(name_or_path: str) -> Study:
     study = parsed(Study, path, name=path.stem)
     if path.resolve().parent != GRIDS:
         own_name(path, study.name)
-    named = dict[str, str]()  # what results call a policy, and of what file it is
     for entry in study.policies:
-        label = registry.label("residency", resolve("residency", entry.name, entry.params))
-        if named.setdefault(label, entry.name) != entry.name:
-            raise ValueError(f"{path}: policies: {named[label]} and {entry.name} both go by {label}; rename a class of yours")
+        resolve("residency", entry.name, entry.params)
     return study
 
 

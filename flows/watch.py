@@ -196,7 +196,7 @@ class Watch:
             page = self.finish((), ())
         quoted = {"gap_to_belady": named()["gap_to_belady"].sql.rstrip(" ;\n"), "tapes": ", ".join(f"'{tape}'" for tape in tapes)}
         for policy, share in self.alerts if tapes else ():
-            asked = SHORT.format(policy=policy, share=share, **quoted)
+            asked = SHORT.format(policy=policy.replace("'", "''"), share=share, **quoted)
             for row in query(database_path(self.store), asked).to_dicts():
                 body = {"alert": f"{policy}:{share:g}", **row, "store": self.store.absolute}
                 hits, bound, size = (percent(row[of], ".1f") for of in ("hit_frac", "bound_hit_frac", "capacity_frac"))
@@ -249,8 +249,9 @@ def _alert(text: str, studies: tuple[str, ...]) -> tuple[str, float]:
     if not (told := re.fullmatch(r"(.+):(0?\.\d+|0)", text)):
         raise ValueError(f"--alert {text!r} is not POLICY:SHARE with a share below 1, for example lru:0.2")
     policy, share = told.groups()
+    policy = str(Path(policy).resolve()) if registry.is_path(policy) else policy
     of_studies = [[resolve("residency", of.name, of.params) for of in study.load(name).policies] for name in studies]
-    if not any({policy, BOUND} <= {registry.label("residency", of) for of in policies} for policies in of_studies):
+    if not any({policy, BOUND} <= {registry.name_of("residency", of) for of in policies} for policies in of_studies):
         raise ValueError(f"--alert {text}: no study replays {policy} beside {BOUND}; give one that does with --study")
     return policy, float(share)
 

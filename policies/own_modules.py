@@ -76,8 +76,8 @@ def load(path: Path) -> ModuleType:
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give a policy as path/to/file.py:ClassName")
     with _LOCK:
-        mine = own_modules(path)
-        name = f"tokentape_own_{path.stem}_{sha256(path, mine)[:16]}"
+        mine, path = own_modules(path), path.resolve()
+        name = f"tokentape_own_{path.stem}_{hashlib.sha256(f'{path} {sha256(path, mine)}'.encode()).hexdigest()[:16]}"
         if name in sys.modules:
             return sys.modules[name]
         _FINDER.take(mine, path)

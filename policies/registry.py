@@ -106,13 +106,8 @@ def is_of(kind: str, policy: Any) -> bool:
     return isinstance(policy, getattr(importlib.import_module(KINDS[kind].module), KINDS[kind].base))
 
 
-def label(kind: str, policy: Any) -> str:
-    """The name a person types for a shipped or an installed policy, else the class name."""
-    return name_of(kind, policy).rpartition(":")[2]
-
-
 def name_of(kind: str, policy: Any) -> str:
-    """What `find` takes: a name, else `file.py:Class`; the class name alone where it is of no file."""
+    """What `find` takes, and results say: a name, else `/path/to/file.py:Class`; the class name alone where it is of no file."""
     own = type(policy)
     for name, entry in shipped(kind).items():
         if entry is policy or entry is own:
@@ -121,7 +116,7 @@ def name_of(kind: str, policy: Any) -> str:
         if point.value == f"{own.__module__}:{own.__qualname__}":
             return name
     file = getattr(sys.modules.get(own.__module__), "__file__", None)
-    return f"{file}:{own.__name__}" if file else own.__name__
+    return f"{Path(file).resolve()}:{own.__name__}" if file else own.__name__
 
 
 def is_path(name: str) -> bool:

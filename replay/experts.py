@@ -19,7 +19,7 @@ from tokentape.hw.work import Floats, Ints
 from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel, uint32, uint64
 from tokentape.policies.protocol import GIVEN
-from tokentape.policies.registry import label
+from tokentape.policies.registry import name_of
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
@@ -107,7 +107,7 @@ def replay(
         "hit_frac_prefill": _ratio(n_hits, n_lookups, kind == PREFILL),
     }
     settings = {
-        "policy": label("residency", policy),
+        "policy": name_of("residency", policy),
         "policy_params": policy_params(policy),
         "is_bound": bool(policy.is_bound),
         "expert_format": expert_format,

@@ -66,7 +66,7 @@ class SystemTried(Tried):
         kv = self.kv(loaded, seed)
         slots: list[Slot] = [*self._experts(loaded, seed), *([] if kv is None else [kv])]
         if system.draft is not None:
-            pool = registry.label("draft", system.draft)
+            pool = registry.name_of("draft", system.draft)
             if pool not in POOLS:
                 raise self._refused("draft", f"{pool} names the drafts of a tape: give a pool, {', '.join(POOLS)}")
             drafter = drafter_of(loaded, replace(self.drafting, draft="elastic", pool=pool), seed=seed)
@@ -121,7 +121,7 @@ class SystemTried(Tried):
         return ExpertCache.of_layers(policy, sizes, n_experts, room, per_layer=per_layer, seed=seed)
 
     def _placed(self, loaded: models.Loaded, place: FixedPlacement) -> Placed:
-        system, name, geometry = self.system, registry.label("place", place), measure.geometry(loaded.model)
+        system, name, geometry = self.system, registry.name_of("place", place), measure.geometry(loaded.model)
         n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
         if name not in FIXED:
             raise self._refused("place", f"{name} is not one that ships; a live model takes {', '.join(FIXED)}")
@@ -133,7 +133,7 @@ class SystemTried(Tried):
             return Placed(loaded.model, None, policy, none)
         if self.replicas is None or self.losses is None:
             raise self._refused("precision", "widths go by losses and run on replicas; give --param losses=TRACE")
-        bits, rule = float(system.option("precision", "mean_bits")), registry.label("precision", system.precision)
+        bits, rule = float(system.option("precision", "mean_bits")), registry.name_of("precision", system.precision)
         policy = MixedPrecision(hot, bits, rule, placement=name, **given)
         return Placed(loaded.model, self.replicas(loaded), policy, self.losses)
 

@@ -172,7 +172,7 @@ def chrome(
         rows = told.select(of.name for of in told if of.null_count() < of.len()).rename({"step_s": "seconds"})
         content = chrome_trace(f"passes of {run}", rows, "pass_id", "kind")
     else:
-        _, title, rows = steps.of_replay(store, result, which, None, None)
+        _, title, rows = steps.of_replay(store, result, which)
         content = chrome_trace(title, rows, "operation", "resource")
     _write(out, json.dumps(content).encode(), f"{len(rows):,} events")
 

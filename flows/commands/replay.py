@@ -132,7 +132,6 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
 def timeline(
     result: Annotated[str, argument("RESULT", "A replay's id, or the start of one.")],
     which: Annotated[str, option("The slowest or median decode pass, or a pass number of the tape.", "--pass")] = "slowest",
-    policy: Annotated[str | None, option("my.py:MyCache, where the replay ran a policy of yours.")] = None,
     hardware: Annotated[str | None, option("my.toml, where it ran on a machine of yours.")] = None,
     profile: Annotated[str | None, option("my.toml, where it was priced by a profile of yours.")] = None,
     store: StoreOption = None,
@@ -145,7 +144,7 @@ def timeline(
     from tokentape.flows import steps
     from tokentape.replay.operations import busy_s, end_s
 
-    step_id, title, operations = steps.of_replay(store, result, which, policy, hardware, profile)
+    step_id, title, operations = steps.of_replay(store, result, which, hardware, profile)
     whole_s, busy = end_s(operations), sorted(busy_s(operations).items(), key=lambda b: -b[1])
     rows = [(name, quantity(seconds, "s"), percent(seconds / whole_s)) for name, seconds in busy]
     print_table(f"{title}: {quantity(whole_s, 's')}", ("resource", "busy", "of the step"), rows, numbers=("busy", "of the step"))

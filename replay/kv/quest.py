@@ -10,7 +10,7 @@ import polars as pl
 
 from tokentape.policies.kv.quest import Quest, page_scores
 from tokentape.policies.kv.rule import Floats
-from tokentape.policies.registry import label
+from tokentape.policies.registry import name_of
 from tokentape.replay.kv.tape import COLUMNS, AttentionTape, flat
 
 VECTORS = ("query", "key_min", "key_max")
@@ -61,7 +61,7 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
     if not n:
         raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
     told_policy = json.dumps(asdict(policy), sort_keys=True)
-    key = {"trace_id": tape.trace_id, "policy": label("kv", policy), "parameters": told_policy, "renorm": False}
+    key = {"trace_id": tape.trace_id, "policy": name_of("kv", policy), "parameters": told_policy, "renorm": False}
     steps = n / (len(tape.layers) * tape.n_heads)
     row = {
         "is_bound": False, "origin": tape.origin, "is_exact": True, "budget_tokens": policy.budget,

@@ -21,7 +21,7 @@ from tokentape.policies.kv.recompute import DISTINCT, PAIRS, POPULAR, WORD_BYTES
 from tokentape.policies.kv.rule import UNLIMITED
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.kv.tova import Oracle
-from tokentape.policies.registry import label
+from tokentape.policies.registry import name_of
 from tokentape.replay.kv.events import NO_SLOT, NOT_A_NUMBER, OK, OUT_OF_RANGE, ROWS, SUM_IS_OFF, add_future, run_events
 from tokentape.replay.kv.quest import head_rows, replay_quest
 from tokentape.replay.kv.tape import AttentionTape, Events, events_of, prompt_mass
@@ -257,7 +257,7 @@ class _Engine:
         if not n_events:
             raise ValueError(f"tape {tape.trace_id} holds no decoded attention rows: there is nothing to replay")
         told = json.dumps(asdict(self.policy), sort_keys=True)
-        key = {"trace_id": tape.trace_id, "policy": label("kv", self.policy), "parameters": told, "renorm": self.renorm}
+        key = {"trace_id": tape.trace_id, "policy": name_of("kv", self.policy), "parameters": told, "renorm": self.renorm}
         totals = self.of_bins.sum(axis=(0, 1))
         x_bytes, kv_bytes = self.widths.bytes_of(totals[3:])
         per_token = self.n_layers / n_events

@@ -35,12 +35,13 @@ def test_tapes_come_in_order_and_a_run_is_one_row_with_seeds_averaged(connection
 def test_parameters_are_named_only_where_they_differ() -> None:
     frame = pl.DataFrame(
         {
-            "family": ["static", "static", "lru", "mine.py:Cache"],
-            "policy_params": ['{"profile_frac": 0.1}', '{"profile_frac": 1.0}', "{}", "{}"],
+            "family": ["static", "static", "lru", "a/mine.py:Cache", "a/mine.py:Two", "b/mine.py:Two"],
+            "policy_params": ['{"profile_frac": 0.1}', '{"profile_frac": 1.0}', "{}", "{}", "{}", "{}"],
         }
     )
     named = rows._named(frame)["policy"].to_list()
-    assert named == ["static by frequency profile_frac=0.1", "static by frequency profile_frac=1.0", "LRU", "mine.py:Cache"]
+    assert named[:2] == ["static by frequency profile_frac=0.1", "static by frequency profile_frac=1.0"]
+    assert named[2:] == ["LRU", "mine.py:Cache", "a/mine.py:Two", "b/mine.py:Two"]
 
 
 def test_reuse_distances_add_up_to_the_lru_curve(connection: duckdb.DuckDBPyConnection) -> None:

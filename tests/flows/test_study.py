@@ -3,6 +3,7 @@
 import importlib
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from refusing import refuses
 from tiny_tape import STUDY
 
 from tokentape.flows import study
+from tokentape.flows.grid import Cell, replay_once
 from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.replay.cxl_ndp.system import decisions as ndp_decisions
 from tokentape.replay.kelle.systems import decisions as kelle_decisions
+from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.results import batches, read_rows, stored
 from tokentape.warehouse.tape import Store
 
@@ -34,17 +37,27 @@ def test_shipped_studies_parse_and_patterns_pick_traces() -> None:
     refuses("store is empty", study.matching, ("*",), [])
 
 
-def test_a_study_is_named_after_its_file_and_two_policies_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_a_study_is_named_after_its_file_and_policies_of_one_name_are_told_apart_by_theirs(tmp_path: Path, store: Store) -> None:
     loaded = study.load(written(tmp_path, GOOD))
     assert loaded.name == "mine"
     assert loaded.hardware == ("phone-lpddr5x-ufs4", str(tmp_path / "machines/mine.toml"))
-    # Results call both by it, and of two that differ in nothing else the newer one replaces the other.
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(MY_CACHE.read_text())
     text = GOOD + '[[policies]]\nname = "a/mine.py:DecayedLFU"\n'
     assert len(study.load(written(tmp_path, text + text[len(GOOD) :] + "params = { bonus_events = 1.0 }")).policies) == 3
-    refuses("both go by DecayedLFU", study.load, written(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"'))
+    assert len(study.load(written(tmp_path, text + '[[policies]]\nname = "b/mine.py:DecayedLFU"')).policies) == 3
+    named = sorted(str(tmp_path / folder / "mine.py:DecayedLFU") for folder in ("a", "b"))
+    for name in named:
+        cell = Cell("tiny-0001", name, (), "phone-lpddr5x-ufs4", Semantics("global"), "50%")
+        assert replay_once(store, cell)[1].settings["policy"] == name
+    both = read_rows(store, "replays")
+    assert sorted(row["policy"] for row in both) == named
+    (tmp_path / "a" / "mine.py").write_text(MY_CACHE.read_text() + "\n")  # its newer result takes the place of its own
+    replay_once(store, replace(cell, policy=named[0]))
+    found = read_rows(store, "replays")
+    assert sorted(row["policy"] for row in found) == named
+    assert len({row["replay_id"] for row in found} & {row["replay_id"] for row in both}) == 1
 
 
 @pytest.mark.parametrize(
