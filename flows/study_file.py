@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
-from tokentape.warehouse.results import has_rows, read_rows, write_batch, write_rows, write_together
+from tokentape.warehouse.results import has_rows, read_rows, remove_others, write_batch, write_rows, write_together
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
@@ -184,6 +184,11 @@ class StudyFile(Part):
         if not has_rows(store, last, of):
             self.write(store, make(), of, last)
         return of
+
+    def only(self, store: Store, view: str, of: Iterable[str], is_spared: Callable[[dict[str, Any]], bool]) -> None:
+        """Removes points of a copy that its file asked for before it was edited: all but those `of` these, and what is spared."""
+        if self.is_copy:
+            remove_others(store, view, self.name, of, is_spared)
 
     def write_points(self, store: Store, points: Sequence[Point]) -> None:
         """Runs of a closed form that has no view of its own, as one batch in place of an earlier one of the study."""

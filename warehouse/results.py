@@ -7,7 +7,7 @@ marks the batch complete. One that was interrupted, or has lost a file since, is
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -158,14 +158,29 @@ def broken(store: Store) -> list[str]:
 def remove_broken(store: Store, paths: Iterable[str], made_again: set[str]) -> None:
     """Removes what is left of batches of these that still lack a file, where all their runs are among those `made_again`."""
     for path in lost_files(store, paths):
-        files = [batch_path(store, name, _stem(path)) for name in reversed(RESULT_TABLES)]
         try:
             runs = set(store.parquet(path).read(["run_id"]).column("run_id").to_pylist())
         except BadTable:
             continue  # a damaged file does not say; `check --repair` removes it
         if runs <= made_again:
-            for file in filter(store.fs.exists, files):
-                store.fs.rm(file)
+            _remove(store, _stem(path))
+
+
+def remove_others(store: Store, name: str, study: str, of: Iterable[str], is_spared: Callable[[dict[str, Any]], bool]) -> None:
+    """Removes the batches of a study's view that are `of` nothing given and whose first run, with its facts, is not spared."""
+    kept = {_batch(name, one) for one in of}
+    for batch in _stems(store, store.path("runs")):
+        if batch.startswith(f"{name}-") and batch not in kept:
+            with suppress(BadTable):  # a damaged file does not say whose it is; its reader names it
+                run = stored(store, "runs", [batch]).row(0, named=True)
+                if run["study"] == study and not is_spared(run | json.loads(run["facts"])):
+                    _remove(store, batch)
+
+
+def _remove(store: Store, batch: str) -> None:
+    """Removes its files, that of `runs` last, by which what is left would be found."""
+    for path in filter(store.fs.exists, (batch_path(store, name, batch) for name in reversed(RESULT_TABLES))):
+        store.fs.rm(path)
 
 
 def has_rows(store: Store, name: str, of: str) -> bool:

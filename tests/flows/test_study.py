@@ -123,6 +123,29 @@ def test_a_copy_runs_beside_the_study_that_ships(system: str, tokentape: Cli, tm
     assert len(read_rows(store, view, f"my-{system}")) > 0
 
 
+EDITED = {
+    "slicemoe": ("slicemoe_points", "capacity_gb = 1.8", "capacity_gb = 2.4"),
+    "layered_prefill": ("serving_points", "rate_per_s = 0.5", "rate_per_s = 0.25"),
+}
+
+
+@pytest.mark.parametrize("system", EDITED)
+def test_a_copy_that_is_edited_has_the_points_of_its_file_alone(system: str, tokentape: Cli, tmp_path: Path) -> None:
+    machine(tmp_path, COPIES[system]["machine"])
+    path = copied(tmp_path, system, *COPIES[system]["changes"])
+    how = ("--runner", "threads", "--workers", "1", *(() if system == "layered_prefill" else ("--no-live",)))
+    view, was, edited = EDITED[system]
+    (other := tmp_path / "other.toml").write_text(text := path.read_text())
+    for at in (other, path):
+        tokentape.ok("study", str(at), *how)
+    before, beside = (read_rows(Store(), view, at.stem) for at in (path, other))
+    path.write_text(text.replace(was, edited))
+    for store in ("tape", "fresh"):
+        tokentape.ok("study", str(path), *how, "--store", store)
+    assert read_rows(Store(), view, path.stem) == read_rows(Store("fresh"), view, path.stem) != before
+    assert read_rows(Store(), view, "other") == beside
+
+
 def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
     kelle = (SYSTEM_FOLDERS["kelle"] / "study.toml").read_text(encoding="utf-8")
     for text, message in (

@@ -33,6 +33,8 @@ def run(at: Running) -> list[Row]:
     inside = live.jobs(study) if at.in_model else []
     at.expect(drawn, recorded, inside)
     ran = dict(at.each(sweeps.of_tape, [*drawn, *recorded]))
+    # Tapes that are recorded inside the model are not asked for without it.
+    study.only(at.store, "slicemoe_points", ran.values(), lambda of: not at.in_model and of["model_id"] == study.captured.name)
     if at.in_model:
         dict(at.each(live.run_job, inside))
     if study.is_copy:
