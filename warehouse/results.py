@@ -8,7 +8,7 @@ marks the batch complete. One that was interrupted, or has lost a file since, is
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import polars as pl
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tokentape.warehouse.at_rest import SHIPPED, Maker, at_rest, declared, filled, hash_of, hash_of_text, metric_defs, selected
 from tokentape.warehouse.in_memory import in_memory
 from tokentape.warehouse.tables import OWN_TABLES, RESULT_TABLES, TABLES, VIEWS, BadTable, check_schema, conform, schema
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import Store, packed
 
 WITH = b"tokentape.with"  # in a footer: the tables whose files of the same name were written before this one
 Rows = Sequence[Mapping[str, Any]]
@@ -100,12 +100,19 @@ def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, m
 
 
 def write_batch(store: Store, batch: str, tables: Mapping[str, pa.Table]) -> None:
-    """The files of a batch, that of `runs` after the others, which it names."""
-    others = sorted(set(tables) - {"runs"})
-    for name in others:
-        store.write_parquet(batch_path(store, name, batch), tables[name])
-    noted = {WITH: json.dumps(others).encode()}
-    store.write_parquet(batch_path(store, "runs", batch), tables["runs"].replace_schema_metadata(noted))
+    """The files of a batch, all written before any is put in place, that of `runs` last, which names the others.
+
+    An earlier one of other runs is gone before: with new files beside it, it would pass for a whole batch of runs without values.
+    """
+    others, mark = sorted(set(tables) - {"runs"}), batch_path(store, "runs", batch)
+    noted = tables["runs"].replace_schema_metadata({WITH: json.dumps(others).encode()})
+    with ExitStack() as files:  # which are put in place from the last to the first
+        for path, rows in ((mark, noted), *((batch_path(store, name, batch), tables[name]) for name in reversed(others))):
+            handle = files.enter_context(store.replacing(path))
+            handle.write(packed(rows))
+            handle.flush()
+        if store.fs.exists(mark) and store.fs.cat_file(mark) != packed(noted):
+            files.callback(store.fs.rm, mark)
 
 
 def _batch(name: str, of: str) -> str:

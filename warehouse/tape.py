@@ -68,6 +68,20 @@ def _bytes_in(folder: str) -> int:
         return sum(_bytes_in(entry.path) if entry.is_dir() else entry.stat().st_size for entry in entries)
 
 
+def packed(rows: pa.Table) -> bytes:
+    """What write_parquet writes."""
+    buffer, names = io.BytesIO(), rows.column_names
+    repeated = [f.name for f in rows.schema if f.name not in _COUNTED and not pa.types.is_floating(f.type)]
+    how: dict[str, Any] = {
+        "use_dictionary": repeated,
+        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED} or None,
+        "write_statistics": [name for name in names if name.endswith("_id")],  # by which rows are found
+        "store_schema": not any(map(is_coded, rows.schema.types)),  # without it texts by places are read as texts
+    }
+    pq.write_table(rows, buffer, **PARQUET, **how)
+    return seals.sealed_parquet(buffer.getvalue())
+
+
 class Store:
     """A directory of traces at a path or fsspec URI. Creating a Store touches nothing.
 
@@ -190,16 +204,7 @@ class Store:
     def write_parquet(self, path: str, rows: pa.Table) -> None:
         """One Parquet file, zstd, that carries a sum of itself. No timestamps inside: equal rows give equal bytes."""
         with self.replacing(path) as handle:
-            buffer, names = io.BytesIO(), rows.column_names
-            repeated = [f.name for f in rows.schema if f.name not in _COUNTED and not pa.types.is_floating(f.type)]
-            how: dict[str, Any] = {
-                "use_dictionary": repeated,
-                "column_encoding": {name: "DELTA_BINARY_PACKED" for name in names if name in _COUNTED} or None,
-                "write_statistics": [name for name in names if name.endswith("_id")],  # by which rows are found
-                "store_schema": not any(map(is_coded, rows.schema.types)),  # without it texts by places are read as texts
-            }
-            pq.write_table(rows, buffer, **PARQUET, **how)
-            handle.write(seals.sealed_parquet(buffer.getvalue()))
+            handle.write(packed(rows))
 
     def write_shard(self, path: str, rows: pa.Table) -> None:
         """The same for rows that may be many: the sum is left to the manifest. Floats hardly repeat: those of their bytes that

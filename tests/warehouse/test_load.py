@@ -1,11 +1,13 @@
 """The loader: what is in the database, that it is the same every time, that it swaps in whole, and that bad files are named."""
 
 import csv
+import errno
 import json
 import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import fsspec
@@ -16,6 +18,7 @@ import pytest
 from refusing import refuses
 from small_store import result_tables, row, write_tape
 
+from tokentape.warehouse import results, tape
 from tokentape.warehouse.at_rest import hash_of, metric_defs
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
@@ -315,13 +318,29 @@ def test_rows_of_something_are_read_back_and_their_marking_table_is_written_last
     write_rows(store, "quality", [QUALITY], of="this")
     assert rows_of(store, "quality", "this") == read_rows(store, "quality")
     assert rows_of(store, "quality", "that") is None
-    written = list[str]()
-    monkeypatch.setattr(store, "write_parquet", lambda path, rows: written.append(path.rsplit("/", 2)[1]))
+    written, settle = list[str](), tape.settle
+    monkeypatch.setattr(tape, "settle", lambda *told: written.append(told[1].parent.name) or settle(*told))
     write_together(store, {"quality": [QUALITY], "orderings": [ORDERING]}, "quality", "this")
     assert written == ["metrics", "runs"]
     with pytest.raises(BadTable, match="column surprise is not declared"):
         write_together(store, {"quality": [QUALITY], "orderings": [ORDERING | {"surprise": 1}]}, "quality", "this")
     assert written == ["metrics", "runs"]
+
+
+@pytest.mark.parametrize(("place", "n_done"), [(results, 0), (results, 1), (tape, 0), (tape, 1)])
+def test_a_batch_that_is_replaced_is_the_old_one_or_none_where_the_disk_is_full(
+    store: Store, monkeypatch: pytest.MonkeyPatch, place: Any, n_done: int
+) -> None:
+    write_rows(store, "quality", [QUALITY], of="this")
+    before, name = read_rows(store, "quality"), "packed" if place is results else "settle"
+
+    def fails(*told: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    turns = iter([getattr(place, name)] * n_done)
+    monkeypatch.setattr(place, name, lambda *told: next(turns, fails)(*told))
+    refuses("no space left while writing", write_rows, store, "quality", [QUALITY | {"dataset": "recall"}], "this", error=OSError)
+    assert read_rows(store, "quality") == (before if place is results else [])
 
 
 def test_quality(store: Store) -> None:
