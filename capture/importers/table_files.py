@@ -3,6 +3,7 @@ means is decided where it is used."""
 
 import io
 import re
+from codecs import BOM_UTF8
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def table(
 def csv_text(raw: bytes, path: Path, names: tuple[str, ...] = ()) -> pl.DataFrame:
     """The rows of a CSV as columns of text; an empty cell is null. names: of one without a header, the last of all cells that
     follow, with commas. Raises BadImport if it is no CSV or has no rows."""
+    raw = raw.removeprefix(BOM_UTF8)  # before a quoted header it would be a cell's text
     stray = _STRAY_QUOTE.search(raw) if b'"' in raw else None
     if stray:  # Polars drops it, other readers end the cell there
         line = raw.count(b"\n", 0, stray.start() + 1) + 1

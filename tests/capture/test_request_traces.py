@@ -38,9 +38,9 @@ def test_azure(tmp_path: Path, store: Store) -> None:
     assert import_requests(path, store, "azure") == tape.trace_id, "importing it again changes nothing"
 
 
-def test_azure_with_quotes_empty_lines_and_a_time_zone(tmp_path: Path, store: Store) -> None:
+def test_azure_with_a_byte_order_mark_quotes_empty_lines_and_a_time_zone(tmp_path: Path, store: Store) -> None:
     head = ",".join(f'"{name}"' for name in AZURE_HEAD.strip().split(","))
-    path = written(tmp_path, "azure.csv", f'{head}\r\n"2023-11-16 23:59:59","4808","10"\r\n\r\n\r\n')
+    path = written(tmp_path, "azure.csv", f'\ufeff{head}\r\n"2023-11-16 23:59:59","4808","10"\r\n\r\n\r\n')
     assert imports.published_form(path) == "azure"
     assert store.open(import_requests(path, store, "azure")).read("requests")["n_prompt_tokens"].to_list() == [4808]
     moments = [
