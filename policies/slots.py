@@ -150,6 +150,8 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         given = dict(value)
         policy = str(given.pop("policy", "none"))
         options[slot] = {key: str(given.pop(key)) for key in OPTIONS.get(slot, {}) if key in given}
+        if policy == "none" and slot == "kv" and options[slot]:
+            policy = "full"  # all are kept, and stored as the options say
         if policy == "none":
             continue
         try:
@@ -168,6 +170,10 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         if slot != made.room and made.option(slot, "budget"):
             remedy = f"give {made.room}.budget in its place" if made.room else "leave it out"
             raise ValueError(f"system {name}: {slot}.budget has no effect, experts have their room from elsewhere; {remedy}")
+    filled = {of for slot, policy in policies.items() for of in slots_of(slot, policy)}
+    for slot, given in options.items():
+        if given and slot not in filled:
+            raise ValueError(f"system {name}: {slot}.{next(iter(given))} has no effect without a policy in slot {slot}; name one")
     return made
 
 

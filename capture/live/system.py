@@ -138,9 +138,9 @@ class SystemTried(Tried):
         return Placed(loaded.model, self.replicas(loaded), policy, self.losses)
 
     def kv(self, loaded: models.Loaded, seed: int, **options: bool) -> KV | None:
-        """What is kept of keys and values; all if only storage or refresh is told. seed: of lost bits and policies that draw."""
+        """What is kept of keys and values; all if only refresh is told. seed: of lost bits and policies that draw."""
         system = self.system
-        if system.kv is None and system.refresh is None and not system.options.get("kv"):
+        if system.kv is None and system.refresh is None:
             return None
         policy = system.kv or Full()
         if hasattr(policy, "seed"):

@@ -37,6 +37,9 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
         assert system.told()["residency"].split()[:2] == ["lfu", "budget=12%"]
         assert system.option("schedule", "max_seqs") == system_of("lru_offload").option("schedule", "max_seqs") != "1"
     assert system_of("lru_offload", {"residency": "none"}).told()["residency"] == "none"
+    stored = [of_table("x", {"kv": of | {"storage": "quarot", "bits": 3}}) for of in ({}, {"policy": "none"}, {"policy": "full"})]
+    assert stored[0] == stored[1] == stored[2]
+    assert stored[0].told()["kv"].endswith("storage=quarot bits=3")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,7 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
         ({"residency": {"policy": "lru"}, "place": {"policy": "near_if_rare", "budget": "9%"}}, "effect.*give residency.budget"),
         ({"residency": {"budget": "9%"}, "place": {"policy": "prefill_guided"}}, "residency.budget has.*give place.budget"),
         ({"residency": {"policy": "none", "budget": "9%"}}, "residency.budget has no effect.*leave it out"),
+        ({"schedule": {"max_seqs": 4}}, "schedule.max_seqs has no effect without a policy in slot schedule"),
     ],
 )
 def test_what_is_no_system_is_refused_in_one_line(table: dict, said: str) -> None:
