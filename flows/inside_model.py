@@ -63,6 +63,8 @@ def sliced_run(
         raise ValueError(f"cache {cache_frac} must be a share of the experts' bytes, above 0 and at most 1")
     tried, room = {**params, "cache_frac": cache_frac, "scheme": scheme}, {"residency": {"budget": f"{100.0 * cache_frac:.10f}%"}}
     system = System(SLICEMOE, {"route": composed(params, store)}, room)
+    if isinstance(of := params.get("router.similarity"), str):
+        tried["router.similarity"] = (store or Store()).open(of).trace_id
     return SystemTried(system, SLICEMOE, tried, bytes_of, scheme=None if scheme == "none" else scheme, **windows)
 
 
@@ -112,7 +114,11 @@ def system_tried(
         raise ValueError(f"--scheme has no effect: system {system.name} has no policy in slot route; leave it out")
     drafting = {name.removeprefix("draft_"): convert(name, params[name], of) for name, of in OF_DRAFTS.items() if name in params}
     told: dict[str, Any] = {slot: text for slot, text in system.told().items() if text != "none"} | dict(params)
-    *_, losses, replicas = _replicas(params, store) if "losses" in params else (None, None)
+    told |= {} if scheme == SCHEME else {"scheme": scheme}
+    losses = replicas = None
+    if "losses" in params:
+        tape, _, losses, replicas = _replicas(params, store)
+        told["losses"] = tape.trace_id
     how = (DraftSettings(**drafting), None if scheme == "none" else scheme, replicas, losses)
     return _with_lengths(SystemTried(system, system.name, told, bytes_of, *how, **_windows(params, n_items)))
 

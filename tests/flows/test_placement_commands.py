@@ -121,7 +121,9 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
     assert json.loads(quality["parameters"])["router.strength"] == "0.3"
     tokentape.ok(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
-    assert len(read_rows(store, "quality")) == 2
+    rows = [json.loads(row["parameters"]) for row in read_rows(store, "quality")]
+    assert [row.get("router.similarity") for row in rows if row["router"] == "buddy"] == [trace_id]
+    assert len(rows) == 2
 
 
 @pytest.mark.embedded
@@ -136,7 +138,9 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
     assert told[0]["least"] > 0
     run = ("evaluate", "--datasets", "code", "--max-items", "1", "--policy", "cxl_ndp", "--param", f"losses={trace_id}")
     done = tokentape.ok(*run, "--param", "bits=2", "--param", "rule=reversed", "--param", "method=rtn", "--param", "hot=6")
-    (row,) = read_rows(Store(str(tmp_path / "tape")), "quality")
+    (row,) = read_rows(store := Store(str(tmp_path / "tape")), "quality")
+    of_system = system_tried(system_of("prefill_guided_3bit"), {"losses": trace_id[:12], "method": "rtn"}, 1, store)
+    assert of_system.parameters["losses"] == trace_id
     parameters = json.loads(row["parameters"])
     assert (parameters["losses"], parameters["rule"], parameters["hot"]) == (trace_id, "reversed", 6)
     assert 0 < row["hot_frac"] < 1
@@ -282,3 +286,5 @@ def test_parameters_as_typed() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             system_tried(system_of("h2o"), params, 1, Store("tape"), scheme)
+    tried = [system_tried(system_of("slicemoe"), {}, 1, Store("tape"), scheme).parameters for scheme in ("amat", "none")]
+    assert tried[1] == tried[0] | {"scheme": "none"}
