@@ -250,7 +250,7 @@ class _Lists:
         """Which rows hold a value twice."""
         n = self.lengths[0] if self.lengths.size else 0
         if 0 <= n <= _SHORT and (self.lengths == n).all() and not self.values.null_count():
-            places = np.ascontiguousarray(self.values.to_numpy().reshape(self.lengths.size, -1).T)
+            places = np.ascontiguousarray(self.values.to_numpy().reshape(self.lengths.size, n).T)
             bad = np.zeros(self.lengths.size, np.bool_)
             for one, other in combinations(places, 2):  # a list is short: several times faster than sorting it
                 bad |= one == other

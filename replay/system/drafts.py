@@ -155,7 +155,7 @@ class Rounds:
 
     def outside(self, budget_bytes: float, geometry: Geometry, expert_format: str) -> list[str]:
         """What a run leaves out of the drafts, one sentence each. budget_bytes: room for experts."""
-        if self.bounds.size == 1 and self.drafter != "ngram":
+        if self.bounds.size == 1 and self.n_accepted.size and self.drafter != "ngram":
             return [f"drafts of {self.drafter} take no time: the tape has no routing of its draft passes"]
         pool = self.pool_frac * sum(geometry.expert_bytes(expert_format)) * geometry.n_experts * self._width(expert_format)
         if self.drafter == "elastic" and pool > budget_bytes:

@@ -132,7 +132,7 @@ class ExpertSlots:
     @property
     def n_nodes(self) -> int:
         """The most that a round has verified beside its root."""
-        return int(np.diff(self.rounds.verify).max()) - 1 if self.rounds else 0
+        return int(np.diff(self.rounds.verify).max(initial=1)) - 1 if self.rounds else 0
 
     @property
     def draft_s(self) -> float:

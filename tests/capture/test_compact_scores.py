@@ -7,8 +7,12 @@ import polars as pl
 import pytest
 
 from tokentape.capture.run import CaptureSettings, capture
-from tokentape.flows.tapes import composed, scored_trace
+from tokentape.flows import system_runs
+from tokentape.flows.tapes import composed, rounds_of, scored_trace
+from tokentape.hw.spec import load
+from tokentape.policies.slots import system_of
 from tokentape.replay.system.routes import slices_of
+from tokentape.replay.system.run import Setting, simulate
 from tokentape.replay.system.slicemoe import serve
 from tokentape.warehouse.tape import Store
 
@@ -64,7 +68,13 @@ def test_drafts_are_compact_too(tmp_path):
         assert ranks[0].equals(ranks[1])
         assert not a["scores"].equals(b["scores"])
     nothing = dataclasses.replace(asked, max_new_tokens=1, compact_scores=True)  # a first token is chosen by the prompt: no draft
-    assert store.open(capture(nothing, store)).read("node_scores").is_empty()
+    tape = store.open(capture(nothing, store))
+    assert tape.read("node_scores").is_empty()
+    assert rounds_of(tape).replay().pools == {}
+    of = system_runs.tape_of(store, tape.trace_id, None)
+    drafting, plain = (system_of("elmoe3d", changes) for changes in ({}, {"draft": "none"}))
+    found, without = (simulate(of, of.requests(), system, load("h100"), Setting()) for system in (drafting, plain))
+    assert (found.serving.wall_s, found.joules_of) == (without.serving.wall_s, without.joules_of)
 
 
 def test_compact_scores_without_scores_are_refused():
