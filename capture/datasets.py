@@ -110,12 +110,15 @@ def _hub_records(name: str, split: str | None, subset: str | None) -> Iterator[M
         splits = datasets.get_dataset_split_names(name, subset)
         chosen = split or ("test" if "test" in splits else splits[0])
         if chosen not in splits:
-            raise ValueError(f"data set {name}: no split {chosen!r}; it has {', '.join(splits)}")
+            raise ValueError(f"no split {chosen!r}; it has {', '.join(splits)}")
         yield from datasets.load_dataset(name, subset, split=chosen, streaming=True)
     except (OSError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         message = f"data set {name} could not be read from the Hugging Face hub ({reason}); check its name and the network"
         raise OSError(message) from error
+    except ValueError as error:  # of the library: several subsets, none of that name, rows that cannot be read
+        told = " ".join(str(error).split("\n")[:2])
+        raise ValueError(f"data set {name}: {told}{' with --subset' * ('available configs' in told)}") from error
 
 
 def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str | None) -> Iterator[Item]:
