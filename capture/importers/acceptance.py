@@ -72,14 +72,14 @@ def _steps(stats: dict[str, Any], where: str, max_bytes: int) -> tuple[np.ndarra
     steps, n_accepted, n_drafted, per_step = (whole(stats.get(name), f"{where}: {name}") for name in COUNTS)
     within(steps * _ROUND_BYTES, max_bytes, where)
     whole(per_step, f"{where}: num_spec_tokens", _MOST_DRAFTED)
-    is_ordered = "per_step_accepted" in stats
+    is_ordered = stats.get("per_step_accepted") is not None  # what a server was not asked for may be null
     if is_ordered:
         accepted = _list(stats, "per_step_accepted", where)
     else:
         histogram = _list(stats, "acceptance_histogram", where)
         _same(where, "num_spec_steps", int(histogram.sum()), steps)
         accepted = np.repeat(np.arange(len(histogram)), histogram)[::-1]
-    is_listed = is_ordered and "per_step_drafted" in stats
+    is_listed = is_ordered and stats.get("per_step_drafted") is not None
     drafted = _list(stats, "per_step_drafted", where) if is_listed else np.full(len(accepted), per_step)
     _same(where, "num_spec_steps", len(accepted), steps)
     _same(where, "num_accepted_draft_tokens", int(accepted.sum()), n_accepted)

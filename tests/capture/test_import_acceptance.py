@@ -27,7 +27,11 @@ def imported(tmp_path, text):
     return store.open(import_acceptance(file, store))
 
 
-@pytest.mark.parametrize("body", [SUMMARY, DETAILED], ids=["summary", "detailed"])
+NULLS = copy.deepcopy(SUMMARY)
+NULLS["metrics"]["speculative_decoding"] |= {"per_step_accepted": None, "per_step_drafted": None}
+
+
+@pytest.mark.parametrize("body", [SUMMARY, NULLS, DETAILED], ids=["summary", "summary with nulls", "detailed"])
 def test_the_engines_own_means_come_out(tmp_path, body):
     found = acceptance_of(imported(tmp_path, json.dumps(body)))
     stats = body["metrics"]["speculative_decoding"]
