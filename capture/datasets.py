@@ -155,7 +155,7 @@ def _chat(where: str, name: str, messages: Any) -> Item:
 def _item(name: str, prompt: str, record: Mapping[str, Any], used: str) -> Item:
     follows = next((record[f] for f in CONTINUATION_FIELDS if f != used and isinstance(record.get(f), str)), None)
     answer = follows.rsplit(ANSWER_MARK, 1)[1].strip() if follows and ANSWER_MARK in follows else record.get("answer")
-    if type(answer) in (int, float):  # not bool
+    if type(answer) in (int, float) and answer == answer:  # not bool, and not NaN, which stands where there is none
         answer = str(answer).removesuffix(".0")  # a Parquet column of whole numbers may be float
     return Item(name, prompt, answer if isinstance(answer, str) and used != "answer" else None, follows)
 

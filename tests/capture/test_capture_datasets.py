@@ -42,6 +42,7 @@ def test_records_give_prompt_continuation_and_answer(tmp_path):
         {"prompt": "half:", "answer": 0.5},
         {"prompt": "whole:", "answer": 3.0},
         {"prompt": "is it:", "answer": True},
+        {"prompt": "none:", "answer": float("nan")},
     )
     found = datasets.items(path, 19)
     assert [(i.prompt, i.solution, i.answer) for i in found] == [
@@ -53,6 +54,7 @@ def test_records_give_prompt_continuation_and_answer(tmp_path):
         ("half:", None, "0.5"),
         ("whole:", None, "3"),
         ("is it:", None, None),
+        ("none:", None, None),
     ]
     assert [i.prompt for i in datasets.items(path, 1, field="question")] == ["1+1?"]
 
