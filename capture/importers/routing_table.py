@@ -125,6 +125,8 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
         falling = np.argsort(-weights, axis=1, kind="stable")
         ids, weights = np.take_along_axis(ids, falling, 1), np.take_along_axis(weights, falling, 1)
     if layout.order == "executed":
+        if layout.columns.phase == "widths" and (layer == layer[0]).all():
+            raise BadImport(f"all rows are of layer {layer[0]}: where a pass ends is not known; give another --phase than widths")
         if frame["position"].null_count() or layout.columns.phase == "widths":
             counted, width = _as_run(request, layer, is_decode)
             position = counted if frame["position"].null_count() else position
