@@ -2,6 +2,7 @@
 means is decided where it is used."""
 
 import io
+import json
 import re
 from codecs import BOM_UTF8
 from itertools import chain
@@ -96,7 +97,8 @@ def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl
     for number, line in json_lines(raw, path):
         if not isinstance(line, dict):
             raise BadImport(f"{path}: row {number} is {shown(line)}, not an object; give one object per line")
-        if keep is None or str(line.get(keep[0])) == keep[1]:
+        said = None if keep is None else line.get(keep[0])
+        if keep is None or (said if isinstance(said, str) else json.dumps(said)) == keep[1]:
             found.append((number, line))
     names = list(dict.fromkeys(name for _, line in found for name in line))
     rows = np.array([number for number, _ in found], np.int64)

@@ -42,7 +42,7 @@ NAMED = Columns(request="req", position="tok", experts="ids", weights="w")
 def write(folder: Path, form: str, content: list[dict[str, Any]], name: str = "log") -> Path:
     path = folder / f"{name}.{form}"
     if form == "jsonl":
-        lines = [{"type": "meta"}, *(row | {"type": "route"} for row in content)]
+        lines = [{"type": "meta"}, *(row | {"type": "route", "kept": True} for row in content)]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     elif form == "csv":
         pl.DataFrame([{key: str(value) for key, value in row.items()} for row in content]).write_csv(path)
@@ -85,6 +85,8 @@ def test_each_form_gives_the_same_rows(form: str, tmp_path: Path, imported: Call
     named = {"request": "req", "position": "tok", "layer": "layer", "experts": "ids", "weights": "w", "phase": "phase"}
     assert tape.manifest.settings["columns"] == named
     assert (tape.manifest.settings["order"], tape.manifest.settings["files"]) == ("requests", [f"log.{form}"])
+    if form == "jsonl":
+        check(imported(tmp_path / "log.jsonl", Layout(NAMED, where=("kept", "true"))))  # as Parquet says it
 
 
 def test_categories_parts_and_one_expert_per_row_are_the_same_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:
