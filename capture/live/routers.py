@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 
+UNKNOWN_SIZE = "keeps its experts in a way that is not known: how many bytes they are cannot be told; run over its tape"
 OUTSIDE_GROUPS = 1e6  # below every score: experts of groups that do not compete fill a pool that has too few others
 # Counted over decoded tokens after the free steps.
 FIELDS = (
@@ -209,9 +210,12 @@ def counted(events: Events, natural: np.ndarray, dense: np.ndarray, low_error: f
 
 
 def slices_of(model: nn.Module, cache: SlicedCache) -> tuple[tuple[int, int], int]:
-    """(MSB, LSB) slice bytes of one routed expert of a live model, and how many a layer has."""
+    """(MSB, LSB) slice bytes of one routed expert of a live model, and how many a layer has. Raises ValueError for experts of
+    unknown size."""
     experts = next(iter(experts_of(model).values()))
     n_weights = sum(p.numel() // p.shape[0] for p in experts.parameters(recurse=False) if p.ndim == 3)
+    if not n_weights:
+        raise ValueError(f"{type(model).__name__} {UNKNOWN_SIZE}")
     msb, lsb = slice_bytes(n_weights, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
     return (msb, lsb if cache.bits_high > cache.bits_low else 0), n_experts_of(experts)
 

@@ -14,7 +14,7 @@ from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import Report, answered, items_of
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.quality import Tried, evaluate_inside
-from tokentape.capture.live.routers import Placed, Resident, Sliced, slices_of
+from tokentape.capture.live.routers import UNKNOWN_SIZE, Placed, Resident, Sliced, slices_of
 from tokentape.capture.live.slots import Inside, Slot
 from tokentape.capture.live.storage import Plain, storage_of
 from tokentape.capture.speculation.drafters import drafter_of
@@ -28,6 +28,7 @@ from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
 from tokentape.policies.slots import OPTIONS, System
 from tokentape.policies.speculation import POOLS
+from tokentape.warehouse.geometry import Geometry
 
 Z_95 = 1.959964  # of a normal distribution, two-sided 95 %
 
@@ -114,18 +115,24 @@ class SystemTried(Tried):
         if needs := needs_of(policy):
             told = " and ".join(needs)
             raise self._refused("residency", f"{type(policy).__name__} reads {told} of lookups: it runs over a tape")
-        geometry = measure.geometry(loaded.model)
-        sizes, n_experts = geometry.expert_bytes("recorded"), geometry.n_experts
+        geometry, sizes = self._sized(loaded)
+        n_experts = geometry.n_experts
         room = self._bytes("residency", sum(sizes) * n_experts, len(sizes) * n_experts)
         per_layer = self.system.option("residency", "scope") != "global"
         return ExpertCache.of_layers(policy, sizes, n_experts, room, per_layer=per_layer, seed=seed)
 
+    def _sized(self, loaded: models.Loaded) -> tuple[Geometry, tuple[int, ...]]:
+        """The model's geometry, and bytes of an expert in each MoE layer. Raises ValueError where they are not known."""
+        geometry = measure.geometry(loaded.model)
+        if not geometry.recorded_expert_bytes:
+            raise ValueError(f"{type(loaded.model).__name__} {UNKNOWN_SIZE}")
+        return geometry, geometry.expert_bytes("recorded")
+
     def _placed(self, loaded: models.Loaded, place: FixedPlacement) -> Placed:
-        system, name, geometry = self.system, registry.name_of("place", place), measure.geometry(loaded.model)
+        system, name, (geometry, sizes) = self.system, registry.name_of("place", place), self._sized(loaded)
         n_layers, n_experts = len(geometry.moe_layers), geometry.n_experts
         if name not in FIXED:
             raise self._refused("place", f"{name} is not one that ships; a live model takes {', '.join(FIXED)}")
-        sizes = geometry.expert_bytes("recorded")
         hot = min(n_experts, self._bytes("place", sum(sizes) * n_experts, n_layers * n_experts) // sum(sizes))
         given = {key: getattr(place, key) for key in ("alpha", "seed") if hasattr(place, key)}
         if system.precision is None:  # who is hot is counted, and nothing is computed otherwise
