@@ -51,7 +51,5 @@ def trace_csv(trace: Trace, n_prompt: dict[int, int]) -> str:
         raise ValueError(
             f"tape {trace.trace_id}: row {wrong[0]} is at {at[wrong[0]]:+} of its prompt's end; import or record it again"
         )
-    return "".join(
-        f"{pos},{layer},{','.join(map(str, chosen.tolist()))}\n"
-        for pos, layer, chosen in zip(at.tolist(), layers.tolist(), ids, strict=True)
-    )
+    order = np.argsort(trace.row_request, kind="stable")  # a pass may hold tokens of several
+    return "".join(f"{at[row]},{layers[row]},{','.join(map(str, ids[row].tolist()))}\n" for row in order.tolist())

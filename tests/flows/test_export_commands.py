@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from command import Cli
 from refusing import refuses
-from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TOP_K, write_tiny
+from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TINY, TOP_K, write_tiny
 
 from bench.peer import peer_run
 from tokentape.capture.importers.request_traces import import_requests
@@ -26,6 +26,7 @@ from tokentape.replay.exports.aiconfigurator import experiment
 from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
+from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tape import Store
 
 MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -153,6 +154,16 @@ def test_a_profile_for_llama_cpp_s_cache_is_its_tracer_s_file(
     back = store.open(import_routing([out], store, Layout.of("moe-trace-positions", Columns()), n_experts=N_EXPERTS))
     assert back.read("routing")["expert_ids"].to_list() == routing["expert_ids"].to_list()
     assert back.read("passes")["n_tokens"].to_list() == [N_PROMPT, *[1] * N_OUTPUT] * N_REQUESTS
+
+
+def test_a_batchs_requests_stand_one_after_another_in_a_profile(routing: pl.DataFrame, store: Store) -> None:
+    """The same requests, all of them in every pass."""
+    steps, prompts, passes = N_OUTPUT + 1, dict.fromkeys(range(N_REQUESTS), N_PROMPT), store.open("tiny").passes
+    together = routing.with_columns(pl.col("pass_id") % steps).sort("pass_id", "layer", "request_id", "position")
+    of_all = pl.lit(list(prompts), pl.List(pl.UInt32))
+    batched = passes.head(steps).with_columns(pl.col("n_tokens") * N_REQUESTS, request_ids=of_all)
+    found = [trace_from_tables("tiny", TINY, "captured", *of) for of in ((routing, passes), (together, batched))]
+    assert llama.trace_csv(found[1], prompts) == llama.trace_csv(found[0], prompts)
 
 
 def test_a_step_and_all_passes_for_perfetto(routing: pl.DataFrame, tokentape: Cli, tmp_path: Path) -> None:
