@@ -77,7 +77,7 @@ def _header(raw: bytes, path: Path) -> _Header:
     """The comment lines and the column line. Raises BadImport."""
     if not raw:
         raise BadImport(f"{path}: the file is empty; record or download it again")
-    text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8", errors="replace")
+    text = io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8-sig", errors="replace")
     if text.readline().strip() != FORMAT:
         raise BadImport(f"{path}: line 1 is not {FORMAT!r}; give a BigMoeOnEdge route trace")
     comments = [line.strip() for line in itertools.takewhile(lambda line: line.startswith("#"), text)]

@@ -262,7 +262,7 @@ def importer_of(file: Path) -> str:
     from tokentape.capture.importers.limits import BadImport, read
 
     raw = read(file, TWO_GIB)
-    if raw.startswith(FORMAT.encode()):
+    if raw[:99].decode("utf-8-sig", "replace").startswith(FORMAT):
         return "bigmoe"
     if b'"speculative_decoding"' in raw and b'"routed_experts"' not in raw:
         return "acceptance"

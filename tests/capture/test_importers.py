@@ -15,6 +15,7 @@ from refusing import refuses
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.checks import known_top_k
 from tokentape.capture.importers.limits import BadImport
+from tokentape.flows.commands.imports import importer_of
 from tokentape.warehouse.tape import Store, Tape
 
 REPO = Path(__file__).resolve().parents[2]
@@ -89,6 +90,13 @@ def decode_batches(tape: Tape) -> tuple[list[Batch], list[bool]]:
 
 def test_tiny_is_what_its_recipe_gives() -> None:
     assert TINY.read_text() == tiny_trace(), "run `python tests/capture/test_importers.py` to write it"
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_no_damage(store: Store, tmp_path: Path) -> None:
+    (saved := tmp_path / "saved.csv").write_text(TINY.read_text(), encoding="utf-8-sig", newline="\r\n")
+    assert importer_of(saved) == "bigmoe"
+    tapes = [store.open(import_bigmoe(path, store)) for path in (saved, TINY)]
+    assert tapes[0].read("routing").equals(tapes[1].read("routing"))
 
 
 def test_golden_import(store: Store) -> None:
