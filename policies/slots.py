@@ -153,6 +153,7 @@ def of_table(name: str, table: Mapping[str, Mapping[str, Any]]) -> System:
         if policy == "none" and slot == "kv" and options[slot]:
             policy = "full"  # all are kept, and stored as the options say
         if policy == "none":
+            options[slot] |= {key: str(value) for key, value in given.items()}  # refused below, where nothing fills the slot
             continue
         try:
             policies[slot] = resolve(slot, policy, given)

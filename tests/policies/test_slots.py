@@ -55,6 +55,7 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
         ({"residency": {"budget": "9%"}, "place": {"policy": "prefill_guided"}}, "residency.budget has.*give place.budget"),
         ({"residency": {"policy": "none", "budget": "9%"}}, "residency.budget has no effect.*leave it out"),
         ({"schedule": {"max_seqs": 4}}, "schedule.max_seqs has no effect without a policy in slot schedule"),
+        ({"residency": {"policy": "none", "size": 3}}, "residency.size has no effect without a policy in slot residency"),
     ],
 )
 def test_what_is_no_system_is_refused_in_one_line(table: dict, said: str) -> None:
