@@ -1,7 +1,5 @@
 """Capture changes nothing and records the truth, on every family."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -20,15 +18,12 @@ from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, sc
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
-from tokentape.capture.live.system import SystemTried
 from tokentape.capture.models import auto_class
 from tokentape.capture.routing import RoutingCapture
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.scoring import UNKNOWN, topk_from_scores
 from tokentape.policies.serving import Chunked
-from tokentape.policies.slots import system_of
-from tokentape.replay.capacity import bytes_of
 
 # One of each kind of attention: a family's experts change nothing in it.
 ATTENTIONS = ("Qwen3Moe", "DeepseekV2", "DeepseekV3", "GptOss", "GraniteMoe", "Phimoe", *DENSE_CONFIGS)
@@ -131,10 +126,6 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
         torch.testing.assert_close([outcome.logits for outcome in together], alone, rtol=0, atol=1e-4)
 
 
-def tried(name, model):
-    return SystemTried(system_of(name), name, {}, bytes_of).inside(SimpleNamespace(model=model))
-
-
 @pytest.mark.parametrize(
     ("name", "asked", "said"),
     [
@@ -143,8 +134,6 @@ def tried(name, model):
         ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
         ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
         ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
-        ("dbrx", lambda model: tried("slicemoe", model), "how many bytes they are cannot be told"),
-        ("dbrx", lambda model: tried("lru_offload", model), "how many bytes they are cannot be told"),
     ],
 )
 def test_what_a_family_does_in_its_own_way_is_refused_in_one_line(name, asked, said):

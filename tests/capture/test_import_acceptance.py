@@ -18,6 +18,8 @@ DETAILED["metrics"]["speculative_decoding"] |= {
     "per_step_accepted": [3, *[0] * 39, 1, 3, 3],
     "per_step_drafted": [3] * 43,
 }
+NULLS = copy.deepcopy(SUMMARY)
+NULLS["metrics"]["speculative_decoding"] |= {"per_step_accepted": None, "per_step_drafted": None}
 
 
 def imported(tmp_path, text):
@@ -25,10 +27,6 @@ def imported(tmp_path, text):
     file.write_text(text)
     store = Store(str(tmp_path / "tape"))
     return store.open(import_acceptance(file, store))
-
-
-NULLS = copy.deepcopy(SUMMARY)
-NULLS["metrics"]["speculative_decoding"] |= {"per_step_accepted": None, "per_step_drafted": None}
 
 
 @pytest.mark.parametrize("body", [SUMMARY, NULLS, DETAILED], ids=["summary", "summary with nulls", "detailed"])

@@ -95,8 +95,8 @@ def test_tiny_is_what_its_recipe_gives() -> None:
 def test_a_byte_order_mark_and_windows_line_ends_are_no_damage(store: Store, tmp_path: Path) -> None:
     (saved := tmp_path / "saved.csv").write_text(TINY.read_text(), encoding="utf-8-sig", newline="\r\n")
     assert importer_of(saved) == "bigmoe"
-    tapes = [store.open(import_bigmoe(path, store)) for path in (saved, TINY)]
-    assert tapes[0].read("routing").equals(tapes[1].read("routing"))
+    ours, theirs = (store.open(import_bigmoe(path, store)).read("routing") for path in (saved, TINY))
+    assert ours.equals(theirs)
 
 
 def test_golden_import(store: Store) -> None:

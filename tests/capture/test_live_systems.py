@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 
+import every_family
 import numpy as np
 import pytest
 import torch
@@ -265,6 +267,9 @@ def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
         (system_of("prefill_guided", {"place.across_layers": "true"}), "slot place: across_layers is heeded over a tape only"),
     ):
         refuses(words, SystemTried(system, "mine", {}, bytes_of).inside, loaded)
+    for name in ("slicemoe", "lru_offload"):
+        run = SystemTried(system_of(name), "mine", {}, bytes_of)
+        refuses("how many bytes they are cannot be told", run.inside, SimpleNamespace(model=every_family.build("dbrx")))
     slot = SystemTried(of_table("mine", {"kv": {"policy": "random", "seed": 5}}), "mine", {}, bytes_of).kv(loaded, 2)
     assert slot.policy.seed == 7  # a seed of its own moves on with that of the run
 

@@ -157,11 +157,9 @@ def test_a_profile_for_llama_cpp_s_cache_is_its_tracer_s_file(
 
 
 def test_a_batchs_requests_stand_one_after_another_in_a_profile(routing: pl.DataFrame, store: Store) -> None:
-    """The same requests, all of them in every pass."""
     steps, prompts, passes = N_OUTPUT + 1, dict.fromkeys(range(N_REQUESTS), N_PROMPT), store.open("tiny").passes
     together = routing.with_columns(pl.col("pass_id") % steps).sort("pass_id", "layer", "request_id", "position")
-    of_all = pl.lit(list(prompts), pl.List(pl.UInt32))
-    batched = passes.head(steps).with_columns(pl.col("n_tokens") * N_REQUESTS, request_ids=of_all)
+    batched = passes.head(steps).with_columns(pl.col("n_tokens") * N_REQUESTS, request_ids=pl.lit([*prompts], pl.List(pl.UInt32)))
     found = [trace_from_tables("tiny", TINY, "captured", *of) for of in ((routing, passes), (together, batched))]
     assert llama.trace_csv(found[1], prompts) == llama.trace_csv(found[0], prompts)
 

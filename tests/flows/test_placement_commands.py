@@ -122,8 +122,7 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     assert json.loads(quality["parameters"])["router.strength"] == "0.3"
     tokentape.ok(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
     rows = [json.loads(row["parameters"]) for row in read_rows(store, "quality")]
-    assert [row.get("router.similarity") for row in rows if row["router"] == "buddy"] == [trace_id]
-    assert len(rows) == 2
+    assert sorted(row.get("router.similarity", "") for row in rows) == ["", trace_id]
 
 
 @pytest.mark.embedded

@@ -37,9 +37,8 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
         assert system.told()["residency"].split()[:2] == ["lfu", "budget=12%"]
         assert system.option("schedule", "max_seqs") == system_of("lru_offload").option("schedule", "max_seqs") != "1"
     assert system_of("lru_offload", {"residency": "none"}).told()["residency"] == "none"
-    stored = [of_table("x", {"kv": of | {"storage": "quarot", "bits": 3}}) for of in ({}, {"policy": "none"}, {"policy": "full"})]
-    assert stored[0] == stored[1] == stored[2]
-    assert stored[0].told()["kv"].endswith("storage=quarot bits=3")
+    tables = [{"kv": {"storage": "quarot", "bits": 3} | of} for of in ({}, {"policy": "none"}, {"policy": "full"})]
+    assert {of_table("x", of).told()["kv"] for of in tables} == {"full budget=None sink=0 recent=auto storage=quarot bits=3"}
 
 
 @pytest.mark.parametrize(
