@@ -74,19 +74,19 @@ def held_by(slots: Ints, n_experts: int, n_ranks: int) -> NDArray[np.float64]:
 def balance(trace: Trace, mapped: Ints, n_ranks: int, phase: str) -> tuple[float, float]:
     """Mean load of the ranks over the largest, 1 where all have the same: of the whole tape, and pass by pass. Means over layers
     and passes by their tokens; replicas of an expert share its tokens evenly."""
-    layer, expert, passes = entries(trace, phase)
-    n_experts, whole, by_pass, tokens = trace.geometry.n_experts, 0.0, 0.0, 0.0
-    for place, share in enumerate(held_by(mapped, n_experts, n_ranks)):
-        of_layer = layer == place
-        if not of_layer.any():  # a layer without rows, of the phase or of the tape
-            continue
-        chosen = np.bincount(passes[of_layer] * n_experts + expert[of_layer], minlength=trace.pass_ids.size * n_experts)
-        held = chosen.reshape(-1, n_experts) @ share
-        held = held[held.sum(axis=1) > 0]
-        by_pass += float((held.mean(axis=1) / held.max(axis=1) * held.sum(axis=1)).sum())
-        whole += float(held.sum() * held.sum(axis=0).mean() / held.sum(axis=0).max())
-        tokens += float(held.sum())
-    return whole / tokens, by_pass / tokens
+    n_experts, by_pass, whole = trace.geometry.n_experts, 0.0, np.zeros((len(mapped), n_ranks))
+    shares = held_by(mapped, n_experts, n_ranks)
+    for layer, expert, passes in entries(trace, phase):
+        for place in np.unique(layer):  # a layer may be without rows, of the phase or of the tape
+            of_layer = layer == place
+            chosen = np.bincount(passes[of_layer] * n_experts + expert[of_layer], minlength=(passes.max() + 1) * n_experts)
+            held = chosen.reshape(-1, n_experts) @ shares[place]
+            held = held[held.sum(axis=1) > 0]
+            by_pass += float((held.mean(axis=1) / held.max(axis=1) * held.sum(axis=1)).sum())
+            whole[place] += held.sum(axis=0)
+    whole = whole[whole.sum(axis=1) > 0]
+    of_layers = whole.mean(axis=1) / whole.max(axis=1) * whole.sum(axis=1)
+    return float(of_layers.sum() / whole.sum()), by_pass / float(whole.sum())
 
 
 def content(form: str, mapped: Ints, n_ranks: int, geometry: Geometry, model: str) -> dict[str, Any]:

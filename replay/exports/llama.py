@@ -7,6 +7,8 @@ src/llama-model-loader.cpp, tensor_buft_overrides; common/arg.cpp: <tensor name 
 tools/moe-trace/moe-trace.cpp, line 7).
 """
 
+from collections import defaultdict
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,10 +20,13 @@ EXPERTS = r"\.ffn_(gate|up|down|gate_up)_exps\."
 
 def experts_read(trace: Trace, phase: str) -> NDArray[np.float64]:
     """(MoE layers,) distinct experts that a pass reads, a mean over its passes."""
-    layer, expert, passes = entries(trace, phase)
     n_experts, n_layers = trace.geometry.n_experts, len(trace.geometry.moe_layers)
-    distinct = np.unique((passes * n_layers + layer) * n_experts + expert)
-    return np.bincount(distinct // n_experts % n_layers, minlength=n_layers) / np.unique(passes).size
+    read, n_passes = np.zeros(n_layers), 0
+    for layer, expert, passes in entries(trace, phase):
+        distinct = np.unique((passes * n_layers + layer) * n_experts + expert)
+        read += np.bincount(distinct // n_experts % n_layers, minlength=n_layers)
+        n_passes += np.unique(passes).size
+    return read / n_passes
 
 
 def layers_within(read: NDArray[np.float64], expert_bytes: tuple[int, ...], n_experts: int, n_bytes: int) -> list[int]:
@@ -42,14 +47,15 @@ def override_tensors(layers: list[int], device: str) -> str:
 
 def trace_csv(trace: Trace, n_prompt: dict[int, int]) -> str:
     """Rows `pos,layer,id0,id1,...` in the order executed, requests one after another; n_prompt: prompt tokens of each."""
-    is_prefill = trace.pass_kind[trace.row_pass] == PREFILL
-    ids = np.split(trace.ids, trace.offsets[1:-1])
-    layers = np.array(trace.geometry.moe_layers)[trace.row_layer]
-    at = trace.row_position - np.array([n_prompt[request] for request in trace.row_request.tolist()])
-    wrong = np.flatnonzero((at < 0) != is_prefill)
-    if wrong.size:
-        raise ValueError(
-            f"tape {trace.trace_id}: row {wrong[0]} is at {at[wrong[0]]:+} of its prompt's end; import or record it again"
-        )
-    order = np.argsort(trace.row_request, kind="stable")  # a pass may hold tokens of several
-    return "".join(f"{at[row]},{layers[row]},{','.join(map(str, ids[row].tolist()))}\n" for row in order.tolist())
+    n_rows, written, moe_layers = 0, defaultdict[int, list[str]](list), np.array(trace.geometry.moe_layers)
+    for _, part in trace.parts:
+        at = part.row_position - np.array([n_prompt[request] for request in part.row_request.tolist()])
+        wrong = np.flatnonzero((at < 0) != (part.pass_kind[part.row_pass] == PREFILL))
+        if wrong.size:
+            told = f"row {n_rows + wrong[0]} is at {at[wrong[0]]:+} of its prompt's end"
+            raise ValueError(f"tape {trace.trace_id}: {told}; import or record it again")
+        n_rows += part.row_pass.size
+        ids, layers = np.split(part.ids, part.offsets[1:-1]), moe_layers[part.row_layer]
+        for request, pos, layer, chosen in zip(part.row_request.tolist(), at.tolist(), layers.tolist(), ids, strict=True):
+            written[request].append(f"{pos},{layer},{','.join(map(str, chosen.tolist()))}\n")
+    return "".join(line for request in sorted(written) for line in written[request])

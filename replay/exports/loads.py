@@ -1,5 +1,7 @@
 """How often a tape chose every expert, and which are the hottest: what residency and load balance are decided by."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,26 +11,29 @@ from tokentape.replay.trace import DECODE, PREFILL, Trace
 PHASES: dict[str, tuple[int, ...]] = {"all": (PREFILL, DECODE), "prefill": (PREFILL,), "decode": (DECODE,)}
 
 
-def entries(trace: Trace, phase: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(n,) index of the MoE layer, expert and pass of every choice of a phase, of PHASES. Raises ValueError for none of it."""
+def entries(trace: Trace, phase: str) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
+    """Part by part of the tape, (n,) index of the MoE layer, expert and pass (of the part) of every choice of a phase, of PHASES.
+    Raises ValueError for none of it."""
     if phase not in PHASES:
         raise ValueError(f"--phase {phase!r} is unknown; choose {', '.join(PHASES)}")
-    row = np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets))
-    kinds = trace.pass_kind[trace.row_pass][row]
-    counts = np.isin(kinds, PHASES[phase])
-    if not counts.any():
+    kinds = np.unique(trace.pass_kind[trace.row_pass])
+    if not np.isin(kinds, PHASES[phase]).any():
         there = [name for name, of in PHASES.items() if np.isin(of, kinds).all()]
         remedy = f"choose {' or '.join(there)} for --phase" if there else "record one with routing"
         raise ValueError(f"tape {trace.trace_id} has no {phase}; {remedy}")
-    row = row[counts]
-    return trace.row_layer[row].astype(np.int64), trace.ids[counts].astype(np.int64), trace.row_pass[row].astype(np.int64)
+    for _, part in trace.parts:
+        rows = np.flatnonzero(np.isin(part.pass_kind[part.row_pass], PHASES[phase]))
+        ids, widths = part.ids_of(rows)
+        row = np.repeat(rows, widths)
+        yield part.row_layer[row].astype(np.int64), ids.astype(np.int64), part.row_pass[row].astype(np.int64)
 
 
 def loads(trace: Trace, phase: str) -> NDArray[np.int64]:
     """(MoE layers, E) tokens that chose each expert."""
-    layer, expert, _ = entries(trace, phase)
-    shape = (len(trace.geometry.moe_layers), trace.geometry.n_experts)
-    return np.bincount(layer * shape[1] + expert, minlength=shape[0] * shape[1]).reshape(shape)
+    counts = np.zeros((len(trace.geometry.moe_layers), trace.geometry.n_experts), np.int64)
+    for layer, expert, _ in entries(trace, phase):
+        counts += np.bincount(layer * counts.shape[1] + expert, minlength=counts.size).reshape(counts.shape)
+    return counts
 
 
 def hottest(counts: NDArray[np.int64], places: int, scope: str) -> NDArray[np.bool_]:

@@ -213,8 +213,8 @@ def run_engine(  # type: ignore[no-untyped-def]
         if n_blocks > 0:
             slices = forms and admits != st.WHOLE
             n_restarted = _reserve(
-                at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps, stacked,
-                queues,
+                at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps,
+                stacked, queues,
             )  # fmt: skip
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,11 @@ from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES
 from tokentape.replay.exports import arrivals, eplb, llama
 from tokentape.replay.exports.aiconfigurator import experiment
+from tokentape.replay.exports.loads import loads
 from tokentape.replay.exports.oracle import oracle_general
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
-from tokentape.replay.trace import trace_from_tables
+from tokentape.replay.trace import CELLS, trace_from_tables
 from tokentape.warehouse.tape import Store
 
 MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
@@ -117,6 +119,37 @@ def test_a_layer_without_rows_balances_nothing(routing: pl.DataFrame, store: Sto
     alone = dataclasses.replace(trace, **columns, ids=ids, offsets=np.concatenate(([0], np.cumsum(widths))))
     found = np.bincount(ids, minlength=N_EXPERTS).reshape(4, -1).sum(axis=1)
     assert eplb.balance(alone, mapped, 4, "all")[0] == pytest.approx(found.mean() / found.max())
+
+
+def test_a_long_tape_is_counted_part_by_part(store: Store) -> None:
+    """By hand and in the memory of a part, not of arrays of all choices."""
+    write_tiny(store)
+    tiny = load_trace(store, "tiny")
+    rng, n = np.random.default_rng(0), 2 * CELLS * N_LAYERS
+    row_pass, row_layer = (of.astype(np.int32) for of in np.divmod(np.arange(n), N_LAYERS))
+    first = rng.integers(0, N_EXPERTS, n, np.int32)
+    ids = np.stack([first, (first + rng.integers(1, N_EXPERTS, n, np.int32)) % N_EXPERTS], axis=1)
+    passes = np.arange(n // N_LAYERS)
+    kinds = (passes % 3 > 0).astype(np.uint8)
+    long = dataclasses.replace(
+        tiny, row_pass=row_pass, row_layer=row_layer, row_request=np.zeros(n, np.int32), row_position=row_pass, ids=ids.ravel(),
+        offsets=2 * np.arange(n + 1), pass_ids=passes, pass_kind=kinds, pass_tokens=np.ones_like(passes),
+        member_offsets=np.arange(passes.size + 1), members=np.zeros_like(passes),
+    )  # fmt: skip
+    of_decode = kinds[row_pass] == 1
+    counts = np.zeros((N_LAYERS, N_EXPERTS), np.int64)
+    np.add.at(counts, (np.repeat(row_layer[of_decode], 2), ids[of_decode].ravel()), 1)
+    held = np.stack([(ids[of_decode] // 2 == rank).sum(axis=1) for rank in range(4)], axis=1)
+    tracemalloc.start()
+    assert (loads(long, "decode") == counts).all()
+    assert llama.experts_read(long, "decode").tolist() == [2.0] * N_LAYERS
+    whole, by_pass = eplb.balance(long, eplb.as_numbered(counts), 4, "decode")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * ids.size
+    of_ranks = counts.reshape(N_LAYERS, 4, 2).sum(axis=2)
+    assert whole == pytest.approx(np.average(of_ranks.mean(axis=1) / of_ranks.max(axis=1), weights=of_ranks.sum(axis=1)))
+    assert by_pass == pytest.approx(np.mean(held.mean(axis=1) / held.max(axis=1)))
 
 
 @pytest.mark.parametrize("form", eplb.FORMS)
