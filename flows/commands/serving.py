@@ -44,6 +44,7 @@ def simulate(
     from tokentape.flows.grid import load_trace
     from tokentape.flows.serving.points import request_times, rows_of, served
     from tokentape.flows.serving.setup import COVERAGES, engine_of, paper_coverage
+    from tokentape.flows.workers import gone_soon
     from tokentape.hw import serving_fits
     from tokentape.hw.profile import ENDS
     from tokentape.replay.serving.coverage_points import error_sentences
@@ -58,14 +59,15 @@ def simulate(
         raise ValueError(f"--out {out}: disaggregated is two engines in series, and times are told of one; leave it out")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-    with progress_bar(f"simulate {point.scheduler}") as show:
+    with gone_soon(), progress_bar(f"simulate {point.scheduler}") as show:
         load = served(store, point)
         measured = measure(load, point.n_seeds, level, progress=show)
     _print(point, measured, level)
     tables = rows_of(STUDY, STUDY, point, measured)
     write_together(store, tables, "serving_points", tables["serving_points"][0]["point_id"])
     if out is not None:
-        times = request_times(load, point.n_seeds)
+        with gone_soon():
+            times = request_times(load, point.n_seeds)
         (times.write_csv if out.suffix == ".csv" else times.write_parquet)(out)
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
@@ -93,6 +95,7 @@ def capacity(
 
     from tokentape.flows.serving.points import served
     from tokentape.flows.serving.setup import engine_of
+    from tokentape.flows.workers import gone_soon
     from tokentape.replay.serving.metrics import capacity as search
     from tokentape.replay.serving.run import ServingRun
     from tokentape.replay.serving.workload import RUN_S
@@ -107,7 +110,7 @@ def capacity(
     if level is None:
         raise ValueError(f"the paper has no limits for {point.model} on {point.workload}; give --slo-ttft and --slo-tbt")
     on, n_served = engine_of(store, point), 0
-    with progress_bar(f"capacity {point.scheduler}") as show:
+    with gone_soon(), progress_bar(f"capacity {point.scheduler}") as show:
 
         def serve_at(rate: float, seed: int) -> ServingRun:
             nonlocal n_served

@@ -1,6 +1,7 @@
 """simulate, capacity, calibrate serving, import requests: what they print and write."""
 
 import json
+import signal
 from itertools import product
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tokentape.flows.running import Running
 from tokentape.flows.serving.setup import Point, workload_of
 from tokentape.hw import serving_fits
 from tokentape.replay.serving import fit as serving_fit
+from tokentape.replay.serving import run
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tables import schema
 from tokentape.warehouse.tape import Store
@@ -201,6 +203,22 @@ def test_capacity_is_found_within_a_hundredth_and_rates_that_miss_nothing_end_th
     monkeypatch.setattr(commands_serving, "MOST_REQUESTS", 5000)
     done = tokentape.refused("serving", "capacity", *CHUNKED, "--seeds", "1", "--slo-ttft", "1e9", "--slo-tbt", "1e9")
     assert "the limits still hold at 8 requests/s" in done.err
+
+
+@pytest.mark.parametrize("asked", [("simulate", "--rate", "1"), ("capacity", "--slo-ttft", "2", "--slo-tbt", "0.125")])
+def test_ctrl_c_ends_a_kernel_that_serves_millions_of_requests(tokentape: Cli, monkeypatch, asked: tuple[str, ...]) -> None:
+    """`gone_soon` watches while it runs: a kernel does not hear of Ctrl-C before its last request."""
+    watched, serve = [], run.serve
+
+    def told(*args, **options):
+        watched.append(signal.set_wakeup_fd(-1))
+        signal.set_wakeup_fd(watched[-1])
+        return serve(*args, **options)
+
+    monkeypatch.setattr("tokentape.replay.serving.measure.serve", told)
+    assert tokentape("serving", *asked, *CHUNKED, "--seeds", "1").code == 0
+    assert watched
+    assert min(watched) >= 0
 
 
 def test_constants_are_fitted_written_and_shown_fact_by_fact(tokentape: Cli, monkeypatch, tmp_path: Path):
