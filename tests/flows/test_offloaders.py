@@ -101,3 +101,5 @@ def test_a_copy_runs_beside_it_and_answers_nothing(tokentape: Cli, tmp_path: Pat
     assert read_rows(Store(), "answers") == []
     mine.write_text(f"{head}answers = []\n[[grid]]{small}budget = 3\n", encoding="utf-8")
     assert "mine.toml: grid.0: Value error, 'budget' is no field of a point" in tokentape.refused("study", str(mine)).err
+    mine.write_text(f"{head}answers = []\n[[grid]]{small}".replace("top_k = 2", "top_k = 500"), encoding="utf-8")
+    assert "top_k = 500: mixtral-8x7b takes 2 experts of a token, or fewer" in tokentape.refused("study", str(mine)).err

@@ -72,7 +72,12 @@ def run(at: Running) -> list[Row]:
 
 
 def drawn_of(fields: Mapping[str, Any]) -> Drawn:
-    return Drawn(*(fields[name] for name in Drawn._fields))
+    """Raises ValueError for a model that there is not, and for more experts of a token than its own."""
+    drawn = Drawn(*(fields[name] for name in Drawn._fields))
+    own = models.load(drawn.model).geometry.top_k
+    if 0 < own < drawn.top_k:
+        raise ValueError(f"top_k = {drawn.top_k}: {drawn.model} takes {own} experts of a token, or fewer")
+    return drawn
 
 
 def of_tape(store: Store, study: Settings, tape: Drawn) -> list[Row]:
