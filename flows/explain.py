@@ -69,7 +69,8 @@ def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Aske
         return replace(named, changes=others | alone, budget=f"{room}B"), instead
     off = kept | {slot: "none"}
     if system.room and not system.without(slot).room:
-        off = {key: of for key, of in off.items() if not key.startswith("precision")}  # widths of what a placement leaves away
+        # without the widths of what a placement leaves away, and with the room said once
+        off = {key: of for key, of in off.items() if not key.startswith("precision") and key != f"{system.room}.budget"}
         off |= {"residency": "lru"} | ({"precision": "none"} if "precision" in system.policies else {})
         return replace(named, changes=off, budget=system.option(system.room, "budget") or None), "lru in the same room"
     return replace(named, changes=off), "nothing"

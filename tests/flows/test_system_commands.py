@@ -159,14 +159,20 @@ def test_what_no_one_chose_is_said_and_what_cannot_be_made_again_not_explained(t
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "slots"),
-    [("near_compute", {"residency", "place"}), ("prefill_guided_3bit", {"precision", "place"}), ("shared_room", {"residency"})],
+    [
+        ("near_compute", {"residency", "place"}),
+        ("prefill_guided_3bit", {"precision", "place"}),
+        ("shared_room", {"residency"}),
+        ("slicemoe", {"route"}),
+    ],
 )
 def test_what_explain_shares_out_is_the_runs_time_and_energy(
     tokentape: Cli, store: Store, tape: str, system: str, slots: set[str]
 ) -> None:
     """On one machine, whose code both share; of others in tests/replay/test_system_drafts.py."""
     given = ("--hardware", "h100-cxl-ndp", "--workload", "rate=100,batch=2", "--json")
-    room = ("--set", "residency.budget=60%") if system == "shared_room" else ()
+    room = ("--set", "residency.budget=60%") if "residency" in slots or system == "slicemoe" else ()
+    room += ("--set", "route.router=lru") if system == "slicemoe" else ()
     done = tokentape.ok("replay", tape, "--system", system, *room, *given)
     total = {
         row["metric"]: row["value"]["value"] for row in json.loads(done.out)[0]["rows"] if row["metric"].startswith("total_")
