@@ -413,10 +413,10 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
 
 
 def winners(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, str]]:
-    """By machine and room, then by metric, the system that does best, the first of equals; bounds are none."""
+    """By machine and room, then by metric, the system that does best, the first of equals; what sees the future is none."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for at in dict.fromkeys((cell.machine, cell.room) for cell in cells):
-        ran = [cell for cell in cells if (cell.machine, cell.room) == at and cell.system != BOUND]
+        ran = [cell for cell in cells if (cell.machine, cell.room) == at and cell.any and not cell.any.settings["is_bound"]]
         for metric, more in METRICS.items():
             rated = [(of.value, cell.system) for cell in ran if (of := cell.metric(metric))]
             if rated:
@@ -424,8 +424,8 @@ def winners(cells: Sequence[Cell]) -> dict[tuple[str, str], dict[str, str]]:
     return found
 
 
-def limit_of(result: ReplayResult) -> str:
-    """The part of an iteration that takes longest, with its share."""
-    shares = {part: result.metrics[f"{part}_frac"].value for part in PARTS}
+def limit_of(cell: Cell) -> str:
+    """The part of an iteration that takes longest, with its share: medians of the seeds."""
+    shares = {part: share.value for part in PARTS if (share := cell.metric(f"{part}_frac"))}
     busiest = max(shares, key=shares.__getitem__)
     return f"{busiest} {shares[busiest]:.0%}"

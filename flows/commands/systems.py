@@ -80,7 +80,7 @@ def compare(
         last = (
             percent(hits.value if hits else None, ".1f"),
             quantity(fetched.value if fetched else 0.0, "B"),
-            runs.limit_of(cell.any),
+            runs.limit_of(cell),
         )
         rows.append((cell.machine, cell.room, cell.system, rate, change, *others, *last))
     n_runs = max(len(cell.runs) for cell in cells)

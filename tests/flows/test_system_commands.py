@@ -13,6 +13,7 @@ from bench.compare import MACHINES, SYSTEMS
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import system_runs as runs
 from tokentape.flows.grid import record_machine
+from tokentape.replay.result import Metric, ReplayResult
 from tokentape.warehouse.results import batches, rows_of_run, stored
 from tokentape.warehouse.tape import Store
 
@@ -68,6 +69,17 @@ def test_of_equal_systems_the_first_is_best_by_every_metric(tokentape: Cli, stor
     done = tokentape.ok("compare", tape, "--systems", "layered,sarathi", *on)
     ((row,),) = (table["rows"] for table in json.loads(done.out)[1:])
     assert {*row.values()} - {row["machine"], row["room"]} == {"no_offload"}
+
+
+def test_best_is_nothing_that_sees_the_future_and_limits_are_medians_of_the_seeds() -> None:
+    def cell(system: str, is_bound: bool, rate: float, *moe: float) -> runs.Cell:
+        each = [{"tokens_per_s": rate, "moe_frac": share, "other_frac": 0.3} for share in moe]
+        made = [{name: Metric(value, "1") for name, value in of.items()} for of in each]
+        return runs.Cell(system, "mine", {str(i): ReplayResult({"is_bound": is_bound}, of) for i, of in enumerate(made)})
+
+    cells = [cell("lru_offload", False, 1.0, 0.1, 0.5, 0.4), cell("prefetch_oracle", True, 2.0, 0.2)]
+    assert runs.winners(cells) == {("mine", ""): {"tokens_per_s": "lru_offload"}}
+    assert [runs.limit_of(of) for of in cells] == ["moe 40%", "other 30%"]
 
 
 def test_a_share_is_the_same_bytes_for_every_system(store: Store, tape: str, tmp_path: Path) -> None:
