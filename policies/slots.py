@@ -196,7 +196,8 @@ def _words(slot: str, system: System) -> list[str]:
     if policy is None and filling is None:
         return ["none"]
     name, params = told(slot, policy) if policy is not None else (f"by {filling}", {})
-    return [name, *(f"{key}={value}" for key, value in {**params, **system.options.get(slot, {})}.items() if value != "")]
+    params |= system.options.get(slot, {})
+    return [name, *(f"{key}={value}" for key, value in params.items() if value not in ("", None))]
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ def test_a_shipped_system_is_read_and_told_slot_by_slot(name: str) -> None:
     assert told["schedule"] != "none"
     filled = {taken for slot, policy in system.policies.items() for taken in slots_of(slot, policy)}
     assert {slot for slot, text in told.items() if text != "none"} == filled
+    assert "None" not in " ".join(told.values()), "what is not set is left out"
 
 
 def test_parameters_and_options_go_where_they_belong_and_may_be_set() -> None:
