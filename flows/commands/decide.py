@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from tokentape.flows.console import note, number, percent, print_table, progress_bar, quantity
+from tokentape.flows.console import band, note, number, percent, print_table, progress_bar, quantity
 from tokentape.flows.options import StoreOption, TraceArgument, argument, option
 
 Number = TypeVar("Number", int, float)
@@ -49,9 +49,9 @@ def kv(
         chosen = resolve("kv", policy, parse(param))
         found = replay_attention(store, trace, chosen, renorm, exact=not approximate)
     row = found.replay
-    high = "" if row["is_exact"] else f" to {percent(row['kept_mass_high_frac'])}"
+    kept, most = row["kept_mass_frac"], row["kept_mass_high_frac"]
     rows = [
-        ("attention on retained tokens", percent(row["kept_mass_frac"]) + high),
+        ("attention on retained tokens", percent(kept) if row["is_exact"] else band(kept, most, percent)),
         ("tokens evicted", number(row["n_evicted"], ",")),
         ("tokens that most heads retain, of those that any does", percent(row["popular_frac"])),
         ("keys and values", quantity(row["kv_bytes"], "B")),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokentape.flows.console import note, number, print_table, quantity, say
+from tokentape.flows.console import Shown, note, number, print_table, quantity, say
 from tokentape.flows.options import CheckOption, ProfileOption, option
 
 if TYPE_CHECKING:
@@ -131,9 +131,12 @@ def speculate(
         "AR per token": [quantity(of, "s") for of in ar.seconds / n],
         "SD per token": [quantity(of, "s") for of in found.round_s / (n * (1.0 + found.accepted_len))],
         "accepted": [number(of, ".2f") for of in found.accepted_len],
-        "hits AR, verify": [f"{of:.1%}, {other:.1%}" for of, other in zip(ar.hit_frac, verify.hit_frac, strict=True)],
+        "hits AR, verify": [
+            Shown(f"{of:.1%}, {other:.1%}", [of, other]) for of, other in zip(ar.hit_frac, verify.hit_frac, strict=True)
+        ],
         "AR step from HB, EXT": [
-            f"{quantity(hb, 'B')}, {quantity(ext, 'B')}" for hb, ext in zip(ar.hb_bytes, ar.ext_bytes, strict=True)
+            Shown(f"{quantity(hb, 'B')}, {quantity(ext, 'B')}", {"value": [hb, ext], "unit": "B"})
+            for hb, ext in zip(ar.hb_bytes, ar.ext_bytes, strict=True)
         ],
     }
     for name, each in (joules(arrays, found, costs) if nodes else {}).items():

@@ -47,7 +47,10 @@ def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my
 
     machine = spec.load(name)
     each = zip(catalogue.rows(machine), machine.numbers(), strict=True)
-    rows = [(key, Shown(value, number.value), *others) for (key, value, *others), (_, number) in each]
+    rows = [
+        (key, Shown(value, number.value), Shown(told, [number.low, number.high] if told else None), source)
+        for (key, value, told, source), (_, number) in each
+    ]
     print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
 
 

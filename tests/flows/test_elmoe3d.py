@@ -1,5 +1,6 @@
 """The ELMoE-3D study: its rows and answers, its bars, its speed; and the commands calibrate elmoe3d and speculate."""
 
+import json
 from dataclasses import replace
 from itertools import product
 
@@ -316,6 +317,9 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     policy = step("--model qwen3-30b-a3b --batch 1 --tau 2").out
     assert "from 2 on x" in policy
     assert policy.count("4.77") == 2
+    ((row,),) = (table["rows"] for table in json.loads(step("--model qwen3-30b-a3b --batch 1 --json").out))
+    assert all(0.0 < frac < 1.0 for frac in row["hits AR, verify"])
+    assert sum(row["AR step from HB, EXT"]["value"]) > 1e9
 
 
 def test_what_the_live_model_accepts_stands_beside_the_closed_forms(place, answers, points):

@@ -51,6 +51,8 @@ def test_list_show_and_diff_print_every_machine_model_and_number_with_its_source
     assert all(key in shown for key, _ in spec.load("h100").numbers())
     assert re.search(r"tiers\.hbm\.peak_bytes_per_s +3\.35 TB/s +NVIDIA H100 Tensor Core GPU datasheet", shown)
     assert "0.396 to 0.8" in shown  # the band of an assumed share
+    (table,) = json.loads(tokentape.ok("hardware", "show", "h100", "--json").out)
+    assert [0.396, 0.8] in [row["band"] for row in table["rows"]]
     shown = tokentape.ok("hardware", "diff", "a100", "h100").out
     assert re.search(r"tiers\.hbm\.peak_bytes_per_s +2\.039 TB/s +3\.35 TB/s", shown)
     assert "links.nvlink" not in shown  # both have none

@@ -222,6 +222,8 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
     assert ("bound" in done.out) is False
     (tmp_path / "mine.py").write_text(OWN)
     tokentape.ok("decide", "kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
+    (table,) = json.loads(tokentape.ok("decide", "kv", trace_id, "--policy", "aerp", "--param", "budget=16", "--json").out)
+    assert all(isinstance(row["mean after a token"], float | int | dict) for row in table["rows"])
     rows = {row["policy"]: row for row in read_rows(store, "kv_replays")}
     assert set(rows) == {"aerp", "oracle", "streaming", "Mine"}  # on a tape kelle is aerp
     assert rows["Mine"]["kept_mass_frac"] == rows["streaming"]["kept_mass_frac"]
