@@ -11,12 +11,12 @@ import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
-from made_up import Adder, opened, page_of
+from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, summaries
 
 from tokentape.dashboards import shell
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.shell import Figure, Page
-from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, kelle, layered, slicemoe
+from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, kelle, layered, slicemoe, tape
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
@@ -112,9 +112,21 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had() -> None:
     assert roles == {"lru_offload residency=lru": ("LRU", 1.0), "lru_offload residency=lfu": ("a method", 0.5)}
     with opened(for_systems.add_versions, for_systems.add_tape) as connection:
         times = sorted(cell["token_ms"] for cell in compare.asked(connection)("cells").to_dicts())
-    assert times == pytest.approx([15.0, 80.0, 160.0]), "a changed file is another method, a seed made twice counts once"
+    assert times == pytest.approx([25.0, 80.0, 160.0]), "a changed file is another method; of a seed made twice the newer counts"
     (answer,) = page_of(compare, for_systems.add_points).figures[-1].answers.values()
     assert answer == "one machine: both at 75% is fastest, 9.00 tokens/s."
+
+
+def test_tapes_of_prompts_alone_open_with_prompts() -> None:
+    def add(rows: Rows) -> None:
+        rows["traces"].append(catalogue(TAPES[0]))
+        summaries(TAPES[0], rows)
+        for name in ("popularity", "locality", "profiles"):
+            rows[name] = [row for row in rows[name] if row.get("phase") != "decode"]
+
+    page = page_of(tape, add)
+    assert page.opening["phase"] == "prefill"
+    assert "of the selections in prefill" in opening_answer(page, next(of for of in page.figures if of.name == "popularity"))
 
 
 def test_of_equals_lru_is_named_and_every_run_counts_in_what_a_method_takes() -> None:
