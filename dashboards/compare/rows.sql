@@ -50,9 +50,9 @@ select * exclude (sha256, version) replace (machine || if(
 from (from ({systems}) union all by name from ({caches}))
 window of_machine as (partition by machine), of_method as (partition by trace, terms, machine, method)
 
--- shown: part of others: runs with their numbers, of the tapes that most methods ran on; a seed once, in however many words its room was told
-with every as materialized (from ({named}) join ({numbers}) using (run_id)
-    qualify row_number() over (partition by trace, terms, machine, method, round(share, 3), seed order by run_id) = 1)
+-- shown: part of others: runs with their numbers, of the tapes that most methods ran on; a seed once, in however many words its room was told: the newest
+with every as materialized (from ({named}) join ({numbers}) using (run_id) join (select run_id, written from runs) using (run_id)
+    qualify row_number() over (partition by trace, terms, machine, method, round(share, 3), seed order by written desc, run_id) = 1)
 select *, count(*) over (partition by trace, terms, machine, method, round(share, 3)) as n_runs
 from every where trace in (select trace from every group by trace order by max(is_system) desc, count(*) desc, trace limit $size)
 

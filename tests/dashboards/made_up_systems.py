@@ -46,9 +46,10 @@ def add_variants(rows: Rows) -> None:
 
 
 def add_versions(rows: Rows) -> None:
-    """A system's file that was changed, then its policy, which a hash alone tells; two seeds, one made twice in other words."""
+    """A system's file that was changed, then its policy, which a hash alone tells; two seeds, one made again in other words, by
+    newer code."""
     for version, (seed, token_s, room, ahead, sha256) in enumerate((
-        (0, 0.01, "25%", "one", None), (1, 0.02, "25%", "one", None), (0, 0.01, "4 experts", "one", None),
+        (0, 0.01, "25%", "one", None), (1, 0.02, "25%", "one", None), (0, 0.03, "4 experts", "one", None),
         (0, 0.08, "25%", "two", None), (0, 0.16, "25%", "two", "0"),
     )):  # fmt: skip
         _add_run(rows, f"version-{version}", "h100-cxl-ndp", "mine", token_s, seed=seed)
