@@ -70,10 +70,11 @@ def _print_paper(paper: str, rows: Sequence[Row], summary: Sequence[Row]) -> Non
         )
         for row in answered
     ]
-    columns = ("role", "metric", "setting", "paper", "replay", "over seeds", "error", "mode")
+    columns = ("role", "metric", "setting", "paper", "replay", "band", "error", "mode")
     print_table(f"{paper}: {n_answered} of {n_stated} claims", columns, shown, numbers=("paper", "replay", "error"))
     if n_answered < n_stated:
-        note(f"{n_stated - n_answered} claims have no value here: they need the real models (--json lists them)")
+        others = f"`tokentape study {paper}` answers what it can, the others need the real models"
+        note(f"{n_stated - n_answered} claims have no value here: {others} (--json lists them)")
     units = {row["claim_id"]: row["unit"] for row in rows}
     of_all = [
         (

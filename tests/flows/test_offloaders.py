@@ -72,11 +72,14 @@ def test_a_changed_constant_is_worse(store: Store, name: str, by: float) -> None
     assert error(store, *of, **{name: by * NUMBERS[name]}) > error(store, *of) + 0.01
 
 
-def test_the_brief_study_answers_its_claims(store: Store) -> None:
+def test_the_brief_study_answers_its_claims(store: Store, tokentape: Cli) -> None:
     """Decode on two sockets within 5 %; a system that has no room for the experts is not asked for it."""
     told: list[str] = []
     made = {row["claim_id"]: row for row in run(BRIEF, store, runner="threads", workers=1, say=told.append)}
     assert len(made) == 10
+    said = tokentape.ok("claims", PAPER, "--store", store.absolute)
+    assert "16 claims have no value here: `tokentape study offloaders` answers what it can" in said.err
+    assert "over seeds" not in said.out, "bands are of a machine's numbers"
     assert all(row["low"] <= row["value"] <= row["high"] for row in made.values())
     for claim_id, row in stated(PAPER).items():
         if "v0.2/decode_throughput" in claim_id:
