@@ -304,6 +304,9 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ValueError):
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror}", 2)
+    if isinstance(error, UnicodeEncodeError):  # of what is printed, or of an argument in another encoding
+        text = ascii(error.object[error.start : error.end])
+        return _say(f"{text} is no text in {error.encoding}; set PYTHONUTF8=1, and the terminal to UTF-8", 2)
     if isinstance(error, (ValueError, OSError)):
         return _say(str(error), 2)
     raise error

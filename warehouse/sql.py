@@ -133,8 +133,9 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
     store: whose tapes the statement may name, as tape.routing, tape.passes, ..., read as far as the answer needs.
     Decimals, which DuckDB makes of integer sums, come back as Int64, or as Float64 where they have a fraction or more digits than
     that, within lists too. Raises BadQuery, also for bytes and for dates that are infinite or beyond the years 1 to 9999;
-    BadWarehouse; FileNotFoundError.
+    BadWarehouse; FileNotFoundError; UnicodeEncodeError for what is no text.
     """
+    sql.encode()  # or DuckDB says by a TypeError that it takes no text
     with closing(connect(database, tapes_named(store, sql) if store else None)) as connection:
         try:
             statements = connection.extract_statements(sql)

@@ -128,6 +128,7 @@ def test_study_load_sql_query_site(store: Store, tokentape: Cli, tmp_path: Path,
     assert tokentape("query", "best_policy", "--format", "csv", "--out", "best.csv").code == 0
     assert (tmp_path / "best.csv").read_text().startswith("trace_id,")
     assert "best_policy" in tokentape("query").out
+    assert r"'\udcff' is no text in utf-8; set PYTHONUTF8=1" in tokentape.refused("sql", "select '\udcff'").err
     (tmp_path / "prompt.csv").write_text('layer,phase,expert_ids\n0,prefill,"[3, 1]"\n')  # has no time per token
     prompt = tokentape.ok("import", "routing", "prompt.csv", "--n-experts", "8", "--expert-bytes", "9").out.strip()
     tokentape.ok("replay", prompt, "--policy", "lru", "--capacity", "50%", "--scope", "global")
