@@ -39,6 +39,12 @@ def add_lone(rows: Rows) -> None:
     rows["system_runs"][-1]["trace_id"] = "alone"
 
 
+def add_oracle(rows: Rows) -> None:
+    """A bound of another system, faster than LRU's."""
+    _add_run(rows, "oracle", "h100-cxl-ndp", "prefetch_oracle", 0.001)
+    rows["system_runs"][-1] |= {"capacity_frac": 0.25, "is_bound": True, "residency": "lru", "prefetch": "oracle"}
+
+
 def add_variants(rows: Rows) -> None:
     """One system with its own cache as it says itself, and with another."""
     for token_s, changes in ((0.01, {"residency": "lru", "residency.budget": "25%"}), (0.02, {"residency": "lfu"})):

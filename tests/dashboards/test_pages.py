@@ -104,6 +104,8 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had() -> None:
         rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
         beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
         assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
+    other = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_oracle).figures[0]
+    assert dict(other.answers)[here] == said["frontier"][here], "what LRU might hit is Belady's, not another system's bound"
     lone = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_lone)
     traces = [row["trace"] for row in lone.choices if "trace" in row]
     assert list(dict.fromkeys(traces)) == [for_systems.TRACE, "alone"], "the tape that most systems ran on comes first"
