@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokentape.capture.importers.grouped import BLOCK_ROWS
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_GATE_WEIGHT, MAX_LAYERS, MAX_TOKENS, U32, BadImport
 
 if TYPE_CHECKING:
     from tokentape.capture.importers.rows import RoutedRows, Source
 
+BLOCK_ROWS = 1 << 16  # that are sorted or compared together
 REPEATED_TOKENS_FRAC = 0.05  # above it, consecutive identical tokens are reported
 _FEW_COLUMNS = 16  # every pair of so many is compared in less time than their rows are sorted
 

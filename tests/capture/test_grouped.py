@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokentape.capture.importers import checks, grouped
-from tokentape.capture.importers.grouped import Grouped
-from tokentape.capture.importers.rows import RoutedRows
+from tokentape.capture.importers import checks
+from tokentape.capture.importers.rows import Grouped, RoutedRows
 
 Row = tuple[int, int, int, int]  # request, position, layer, pass
 
@@ -19,13 +18,10 @@ def routed(rows: list[Row]) -> RoutedRows:
     return RoutedRows(request, position, layer, pass_id, pass_id > 0, np.tile([3, 1], (len(rows), 1)))
 
 
-rows_of_any_kind = st.lists(st.tuples(*(st.integers(0, n) for n in (4, 6, 2, 3))), min_size=1, max_size=60)
-
-
-@given(rows_of_any_kind, st.integers(1, 70))
-def test_rows_are_sorted_by_request_position_and_layer_whatever_a_block_is(rows: list[Row], block_rows: int) -> None:
+@given(st.lists(st.tuples(*(st.integers(0, n) for n in (4, 6, 2, 3))), min_size=1, max_size=60), st.integers(1, 70))
+def test_rows_are_sorted_and_their_faults_found_whatever_a_block_is(rows: list[Row], block_rows: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouped, "BLOCK_ROWS", block_rows)
+        patch.setattr(checks, "BLOCK_ROWS", block_rows)
         found = Grouped.of(routed(rows))
     order = sorted(range(len(rows)), key=lambda row: rows[row][:3])
     assert found.order.tolist() == order
@@ -34,14 +30,7 @@ def test_rows_are_sorted_by_request_position_and_layer_whatever_a_block_is(rows:
     requests = [rows[row][0] for row in found.first]
     assert found.request_ids.tolist() == sorted(set(requests))
     assert found.bounds.tolist() == [*(requests.index(request) for request in sorted(set(requests))), len(requests)]
-
-
-@given(rows_of_any_kind, st.integers(1, 70))
-def test_the_first_row_given_twice_and_the_first_in_another_pass_are_found(rows: list[Row], block_rows: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouped, "BLOCK_ROWS", block_rows)
-        found = Grouped.of(routed(rows))
-    order = sorted(range(len(rows)), key=lambda row: rows[row][:3])
+    # The first row given twice, and the first in another pass.
     pairs = [(rows[before], rows[row], row) for before, row in pairwise(order)]
     assert found.repeated == next((row for one, other, row in pairs if one[:3] == other[:3]), None)
     assert found.moved == next((row for one, other, row in pairs if one[:2] == other[:2] and one[3] != other[3]), None)
