@@ -203,7 +203,7 @@ def test_a_second_run_reads_what_the_first_made(place, answers, arrivals, monkey
 
 
 def test_equal_points_give_equal_bytes(tmp_path):
-    job = next(job for job in jobs(SMALL) if job.window)
+    job = next(job for job in jobs(SMALL) if job.group.window)
     made = []
     for name in ("a", "b"):
         store = Store(str(tmp_path / name))
@@ -239,7 +239,7 @@ def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answe
 
 def test_knees_are_read_between_the_swept_rates(place):
     """By the median and by both ends; a lead's ends are each one's low over the other's high."""
-    sweep = [job for job in jobs(SHIPPED) if job.series == "slo qwen sharegpt"]
+    sweep = [job for job in jobs(SHIPPED) if job.group.series == "slo qwen sharegpt"]
     first, last = min(job.point.rate_per_s for job in sweep), max(job.point.rate_per_s for job in sweep)
 
     def share(job):

@@ -20,24 +20,18 @@ if TYPE_CHECKING:
 
 def of_job(store: Store, study: Settings, job: Job) -> str:
     """Writes what is missing of a point's rows; what they are `of`: all that decides them."""
-    level = study.level(job.point)
-    more = (level, study.ttft_factors, study.tbt_factors) if job.attainment else level
-    decided = (
-        job.series,
-        job.point.text,
-        job.against.text if job.against else "",
-        str(more),
-        str(study.window) if job.window else "",
-    )
-    points = (job.point, job.against) if job.against else (job.point,)
+    level, points = study.level(job.point), (job.point, job.against) if job.against else (job.point,)
+    more = (level, study.ttft_factors, study.tbt_factors) if job.group.attainment else level
+    texts = job.point.text, job.against.text if job.against else ""
+    decided = (job.group.series, *texts, str(more), str(study.window) if job.group.window else "")
     code = sources.sha256(*ENGINE, fits=tuple(chain(*map(fits_of, points))))
 
     def make() -> dict[str, Rows]:
-        factors = (study.ttft_factors, study.tbt_factors) if job.attainment else ((), ())
+        factors = (study.ttft_factors, study.tbt_factors) if job.group.attainment else ((), ())
         against = served(store, job.against) if job.against else None
         found = measure(served(store, job.point), job.point.n_seeds, level, against, factors)
-        made: dict[str, Rows] = dict(rows_of(study.name, job.series, job.point, found))
-        return made | (windows(store, study, job) if job.window else {})
+        made: dict[str, Rows] = dict(rows_of(study.name, job.group.series, job.point, found))
+        return made | (windows(store, study, job) if job.group.window else {})
 
     named = chain(*(sums_of_named(store, point) for point in points))
     return study.once(store, f"{'/'.join((*decided, *named))}/{code}", "serving_points", make)
@@ -48,7 +42,7 @@ def windows(store: Store, study: Settings, job: Job) -> dict[str, Rows]:
     point, scheduler = job.point, job.point.scheduled()
     assert not isinstance(scheduler, Disaggregated)
     run = served(store, point).run(study.window.seed, record=True)
-    where = {"point_id": point_id(study.name, job.series, point)}
+    where = {"point_id": point_id(study.name, job.group.series, point)}
     found = window(run, scheduler, study.window.start_s, study.window.seconds)
     names = ("serving_iterations", "serving_spans", "serving_tokens")
     return {name: [where | row for row in rows] for name, rows in zip(names, found, strict=True)}

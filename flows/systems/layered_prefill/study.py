@@ -102,19 +102,16 @@ class Settings(StudyFile):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One point of the study; claims: patterns of the ids that it answers."""
+    """One point of a group; claims: patterns of the ids that it answers."""
 
-    series: str
+    group: Group
     point: Point
     claims: tuple[str, ...] = ()
     against: Point | None = None
-    attainment: bool = False
-    last_rate: float | None = None
-    window: bool = False
 
     def __str__(self) -> str:
         rate = "" if self.point.rate_per_s is None else f" at {self.point.rate_per_s:g}/s"
-        return f"{self.series}: {self.point.scheduler}{rate}"
+        return f"{self.group.series}: {self.point.scheduler}{rate}"
 
 
 def jobs(study: Settings) -> list[Job]:
@@ -134,7 +131,7 @@ def _of_group(study: Settings, group: Group) -> Iterator[Job]:
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             fields_are = f"fields are {', '.join(named)}"
             raise ValueError(f"series {group.series}: claims {list(group.claims)}: {error}; {fields_are}") from error
-        yield Job(group.series, point, told, against, group.attainment, group.last_rate, group.window)
+        yield Job(group, point, told, against)
 
 
 def point_of(fields: dict[str, Any]) -> Point:
@@ -155,7 +152,7 @@ def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
         served: dict[str, Any] = {"workload": import_requests(path, store, trace.importer), "arrival": "trace"}
         served |= {"windows": trace.windows, "n_seeds": trace.windows, "client": False}
         served = study.served | served
-        found += [Job(trace.series, point_of(fields | served)) for fields in trace.points()]
+        found += [Job(Group(series=trace.series), point_of(fields | served)) for fields in trace.points()]
     return found, missing
 
 
@@ -188,10 +185,10 @@ def answers(store: Store, study: Settings, points: Mapping[Job, list[Row]]) -> l
         point = job.point
         of = {
             "job": i,
-            "series": job.series,
+            "series": job.group.series,
             "words": str(job),
             "is_compared": job.against is not None,
-            "last_rate": job.last_rate,
+            "last_rate": job.group.last_rate,
         }
         of |= {name: getattr(point, name) for name in ("scheduler", "model", "workload", "n_seeds")}
         of |= {"rate": point.rate_per_s or 0.0, "chunk_tokens": point.params.get("chunk_tokens", 512)}
@@ -199,7 +196,7 @@ def answers(store: Store, study: Settings, points: Mapping[Job, list[Row]]) -> l
         for pattern in job.claims:
             ids = fnmatch.filter(stated(PAPER), f"{PAPER}/{pattern}")
             if not ids:
-                raise ValueError(f"study {study.name}, series {job.series}: no claim is named {PAPER}/{pattern}")
+                raise ValueError(f"study {study.name}, series {job.group.series}: no claim is named {PAPER}/{pattern}")
             asked += [{"job": i, "claim_id": claim_id} for claim_id in ids]
     for name, (batch, context) in study.decode_steps.items():
         cost = engine_of(store, Point(scheduler="chunked", model=name.split("/")[2], profile=study.served["profile"])).cost
