@@ -17,9 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tokentape.capture.importers.rows import RoutedRows, Source, write_import
+from tokentape.capture.importers.rows import RoutedRows, Source, no_widths, write_import
 from tokentape.capture.importers.vllm import import_vllm
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import PARQUET, Store
 
 N_REQUESTS, N_PROMPT, N_DECODED, N_LAYERS, TOP_K, N_EXPERTS = 2000, 14, 6, 25, 8, 128
@@ -112,18 +111,7 @@ def of_responses() -> float:
 
 def bench() -> dict[str, float]:
     rows = routed(N_REQUESTS)
-    geometry = Geometry(
-        architecture="bench",
-        n_layers=N_LAYERS,
-        hidden=0,
-        n_heads=0,
-        n_kv_heads=0,
-        head_dim=0,
-        vocab=0,
-        moe_layers=tuple(range(N_LAYERS)),
-        n_experts=N_EXPERTS,
-        top_k=TOP_K,
-    )
+    geometry = no_widths("bench", N_LAYERS, moe_layers=tuple(range(N_LAYERS)), n_experts=N_EXPERTS, top_k=TOP_K)
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         write_import(Store(folder), Source(Path("bench.npz"), (b"",), "bench", geometry, None, {}), rows)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from refusing import refuses
 
+from tokentape.capture.importers.rows import no_widths
 from tokentape.capture.synthetic import profiles, tabled
 from tokentape.capture.synthetic.context import Context
 from tokentape.capture.synthetic.counted import counted
@@ -21,24 +22,11 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlac
 from tokentape.replay.cxl_ndp.hits import hits_of, similarity, similarity_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
 from tokentape.warehouse import load, models
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
 MIXTRAL = models.load("Mixtral-8x7B").geometry
 STATISTICS = Path(__file__).resolve().parents[3] / "shared" / "data" / "routing_stats" / "olmoe_mixtral_routing_stats.json.gz"
-TINY = Geometry(
-    architecture="tiny",
-    n_layers=3,
-    hidden=64,
-    n_heads=4,
-    n_kv_heads=4,
-    head_dim=16,
-    vocab=100,
-    moe_layers=(0, 2),
-    n_experts=12,
-    top_k=3,
-    expert_intermediate=32,
-)
+TINY = no_widths("tiny", 3, moe_layers=(0, 2), n_experts=12, top_k=3)
 
 
 def static_frac(routing):

@@ -8,6 +8,7 @@ import pytest
 from sliced_tape import sliced_trace
 from tapes import GEOMETRY, make_trace
 
+from tokentape.capture.importers.rows import no_widths
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
@@ -22,7 +23,6 @@ from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve
 from tokentape.replay.transformer import ACTIVATION
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import other_bytes
 
 PHONE, WORKSTATION = load("phone-lpddr5x-ufs4"), load("workstation-rtx4090-pcie4")
@@ -83,10 +83,7 @@ def test_token_major_prefill_reads_the_weights_once_per_token():
 
 def test_recorded_sizes_count_as_their_layers():
     sizes = dict(recorded_expert_bytes=(1000, 2000, 3000), recorded_dense_bytes=(10, 20, 30))  # noqa: C408
-    geometry = Geometry(
-        architecture="engine", n_layers=4, hidden=0, n_heads=0, n_kv_heads=0, head_dim=0, vocab=0, moe_layers=(1, 2, 3),
-        n_experts=8, top_k=2, **sizes,
-    )  # fmt: skip
+    geometry = no_widths("engine", 4, moe_layers=(1, 2, 3), n_experts=8, top_k=2, **sizes)
     trace = make_trace(geometry=geometry)
     step = step_of(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
     read = pl.col("operation").is_in(["other weights", "routed experts"])

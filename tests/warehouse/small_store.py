@@ -6,28 +6,15 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from tokentape.capture.importers.rows import RoutedRows, tables_of
+from tokentape.capture.importers.rows import RoutedRows, no_widths, tables_of
 from tokentape.warehouse import seals
 from tokentape.warehouse.at_rest import at_rest
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.sums import sums_of
 from tokentape.warehouse.tables import TABLES, schema
 from tokentape.warehouse.tape import Store
 
 TRACE = "hand-made"
-GEOMETRY = Geometry(
-    architecture="tiny",
-    n_layers=2,
-    hidden=8,
-    n_heads=2,
-    n_kv_heads=1,
-    head_dim=4,
-    vocab=100,
-    moe_layers=(1,),
-    n_experts=4,
-    top_k=2,
-    expert_intermediate=8,
-)
+GEOMETRY = no_widths("tiny", 2, moe_layers=(1,), n_experts=4, top_k=2)
 # Experts of layer 1 per position: three prompt tokens, two decoded ones. Overlaps with the token before: 1, 1 and then 2, 0 of 2.
 IDS = [[0, 1], [1, 2], [3, 1], [1, 3], [0, 2]]
 

@@ -164,7 +164,7 @@ EDITED = r"manifest\.json: changed since it was written; restore it from a copy"
         (lambda text: with_geometry(text, moe_layers=(1, 1)), r"geometry: Value error, .*moe_layers \(1, 1\) must rise"),
         (lambda text: with_geometry(text, n_experts=10**9), "geometry: Value error, .*n_experts is 1000000000"),
         (lambda text: with_geometry(text, n_layers=10**6), "geometry: Value error, .*65536 are the most"),
-        (lambda text: text.replace('"hidden": 8', '"hidden": 9'), EDITED),
+        (lambda text: text.replace('"n_layers": 2', '"n_layers": 3'), EDITED),
         (lambda text: text.replace('"seed": null', '"seed": 3'), EDITED),
         (lambda text: text.replace("tokentape-sha256:", "tokentape-sha257:"), EDITED),
         (lambda text: re.sub(r'"seal": "[^"]*",', "", text), EDITED),
