@@ -44,7 +44,7 @@ def pareto_rows(made: Setup, geometry: Geometry, work: Work, tried: Iterable[Tri
         dict(one.where)
         | {"perplexity": sum(one.perplexities) / len(one.perplexities)}
         | {"low": min(one.perplexities), "high": max(one.perplexities)}
-        | _costs(made, geometry, system, replace(work, budget_tokens=one.policy.budget), one)
+        | _costs(geometry, system, replace(work, budget_tokens=one.policy.budget), one)
         for one in tried
         for system in _systems(made, one)
     ]
@@ -62,7 +62,7 @@ def _systems(made: Setup, one: Tried) -> Iterator[System]:
     yield made.systems[KELLE].on({"tiers.kv.refresh_interval_s": 1e-6 * (one.interval_us or FIRST_US)})
 
 
-def _costs(made: Setup, geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
+def _costs(geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
     kv_bytes, profile = sum(one.kv_bytes) / len(one.kv_bytes), profiles.load(PROFILE)
     plain = replace(system, evicts=True, recomputes=False)
     n_kept = float(np.minimum(PHYSICAL.lengths([work]), budget_of(plain, work)).mean())

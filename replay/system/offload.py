@@ -71,7 +71,7 @@ def read(folder: Path) -> list[Streamed]:
         row["geometry"] = str(beside) if beside.is_file() else row["geometry"]
     logs = [_log(folder / row["log"], row) for row in rows]
     path = folder / "settings.csv"
-    return logs + (list(_settings(path, logs, rows)) if path.is_file() else [])
+    return logs + (list(_settings(path, logs)) if path.is_file() else [])
 
 
 def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -127,7 +127,7 @@ def _log(path: Path, row: dict[str, object]) -> Streamed:
     )
 
 
-def _settings(path: Path, logs: list[Streamed], rows: list[dict[str, object]]) -> Iterator[Streamed]:
+def _settings(path: Path, logs: list[Streamed]) -> Iterator[Streamed]:
     """Of models that have a log; each as long as the longest of them."""
     for row in _frame(path, _SETTINGS, ("cache_hit_pct",)).iter_rows(named=True):
         of_model = [log for log in logs if log.model == row["model"]]
