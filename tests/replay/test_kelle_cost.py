@@ -12,8 +12,6 @@ from refusing import refuses
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.sourced import BadSpec
-from tokentape.hw.work import Rows
-from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle import step as steps_of
 from tokentape.replay.kelle.ratios import Steps, ratios
 from tokentape.replay.kelle.recompute import roofline
@@ -127,13 +125,12 @@ def test_lives_reach_the_papers_limits():
 
 @settings(max_examples=40, deadline=None)
 @given(shapes | experts, systems_of, works, st.integers(1, 4000), st.sampled_from([PAPER, PHYSICAL]), constant_shares)
-def test_time_and_energy_never_fall_with_length_or_batch(shape, system, work, more, accounting, shares):
-    step = decode_step(shape, system, work, shares, accounting)
-    longer = replace(work, n_decode_tokens=work.n_decode_tokens + more)
-    for other in (longer, replace(work, batch=work.batch + 1 + more % 31)):
-        found = decode_step(shape, system, other, shares, accounting)
-        assert found.seconds >= step.seconds * (1 - 1e-12)
-        assert found.energy_j >= step.energy_j * (1 - 1e-12)
+def test_time_and_energy_rise_with_the_batch_and_never_fall_with_length(shape, system, work, more, accounting, shares):
+    longer, wider = replace(work, n_decode_tokens=work.n_decode_tokens + more), replace(work, batch=work.batch + 1 + more % 31)
+    step, long, wide = (decode_step(shape, system, of, shares, accounting) for of in (work, longer, wider))
+    for name in ("seconds", "energy_j"):
+        assert getattr(long, name) >= getattr(step, name) * (1 - 1e-12)
+        assert getattr(wide, name) > getattr(step, name)
 
 
 @settings(max_examples=40, deadline=None)
@@ -152,23 +149,6 @@ def test_a_budget_of_the_whole_length_is_the_full_cache(shape, work, accounting)
     whole = replace(work, budget_tokens=max(1, work.n_tokens))
     kept, full = (decode_step(shape, OURS[name], whole, SHIPPED, accounting) for name in ("AEP+SRAM", BASELINE))
     assert kept == full
-
-
-@given(st.floats(0, 4 * 2**20), st.floats(1.1, 50))
-def test_refresh_is_linear_in_occupancy_and_falls_with_the_interval(kept_bytes, factor):
-    def refresh_w(system, n_bytes):
-        held = {"kv_cache": n_bytes, "transient": np.inf}
-        rows = Rows(kind="weights", tier="stage", bytes=1e9)
-        cost = clock(Counted(n_steps=1, n_blocks=1, rows=(rows,), held_bytes=held), system.machine, profiles.load("kelle"))
-        return cost.background_of["refresh"].value[0] / cost.seconds.value[0]
-
-    kelle = OURS[KELLE]
-    empty, some, twice = (refresh_w(kelle, n) for n in (0.0, kept_bytes / 2, kept_bytes))
-    assert twice - empty == pytest.approx(2 * (some - empty), abs=1e-9)
-    interval_s = kelle.machine.tiers["kv"].refresh_interval_s.value
-    rarer = refresh_w(kelle.on({"tiers.kv.refresh_interval_s": factor * interval_s}), kept_bytes)
-    assert rarer < twice or kept_bytes < 1.0
-    assert refresh_w(OURS[BASELINE], kept_bytes) == 0.0
 
 
 # ------------------------------------------------------------------------------------------ recomputation, prefill
@@ -269,14 +249,6 @@ def test_steps_at_once_are_steps_one_by_one(mode):
         assert (step.seconds, step.joules) == (pytest.approx(alone.seconds, rel=1e-12), pytest.approx(alone.joules, rel=1e-12))
         rounded = dict.fromkeys(("seconds", "overflow_bytes", "kv_read_bytes", "kv_dram_bytes"), 0.0)
         assert replace(step, joules={}, **rounded) == replace(alone, joules={}, **rounded)
-
-
-@pytest.mark.parametrize("system", OURS)
-@pytest.mark.parametrize("accounting", [PAPER, PHYSICAL], ids=["paper", "physical"])
-def test_a_step_of_every_batch_takes_more_than_one_of_fewer(system, accounting):
-    steps = [decode_step(LLAMA, OURS[system], replace(PG19, batch=b), SHIPPED, accounting) for b in range(1, 33)]
-    for name in ("seconds", "energy_j"):
-        assert (np.diff([getattr(step, name) for step in steps]) > 0).all()
 
 
 @pytest.mark.parametrize(("accounting", "mean"), [(Accounting(eval_point="mean"), 0.29), (Accounting(true_gqa=True), 0.285)])
