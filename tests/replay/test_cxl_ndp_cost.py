@@ -295,11 +295,3 @@ def test_the_headline_is_near_the_specifications_reference(headline):
     assert {name: ms[name] for name in reference} == pytest.approx(reference, rel=0.06)
     assert found["OURS-2"]["ndp_gain"] == pytest.approx(8.0, rel=0.03), "the selector gives used experts more bits"
     assert set(found["MoNDE"]) == set(UNITS) | {"decode_gain", "gain_over_hobbit"}
-
-
-def test_equal_experts_with_convex_losses_get_uniform_bits(tape):
-    placed = place(tape, 16, 4)
-    losses = np.broadcast_to([1.0, 0.5, 0.2, 0.05], (32, 8, 4))
-    for mean_bits in (2, 3):
-        bits = widths(tape, placed, losses, mean_bits, "prefix_split", weighted=False)
-        assert set(bits[~placed.hot].tolist()) == {mean_bits}
