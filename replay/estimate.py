@@ -17,6 +17,7 @@ from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Work
 from tokentape.replay.operations import operations_of
+from tokentape.replay.passes import beyond, of_roofline
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import ACTIVATION, resident, steps_of
 from tokentape.warehouse.formats import value_bytes
@@ -81,7 +82,7 @@ def estimate(
     cost = clock(work, machine, profiles.load(profile), fits)
     outside = (
         *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
-        *((*of_others(machine, _used(work, fits)), *_beyond(work, fits)) if fits else ()),
+        *((*of_others(machine, _used(work, fits)), *of_roofline(work, fits), *beyond(work, fits)) if fits else ()),
     )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
@@ -101,24 +102,3 @@ def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: 
 def _used(work: Work, fits: Mapping[str, Fit]) -> list[Fit]:
     """The constants that time some of the step's operations."""
     return [fits[rows.operator] for rows in work.rows if rows.operator in fits]
-
-
-def _beyond(work: Work, fits: Mapping[str, Fit]) -> list[str]:
-    """Operations without a measured operator, and arguments outside the range of their constants, in words."""
-    found = []
-    for rows in (rows for rows in work.rows if rows.tier and rows.kind not in ("kv_write", "elementwise")):
-        fit = fits.get(rows.operator)
-        if fit is None:
-            found += [f"{rows.name}: no measured operator of this kind, so its time is a roofline's"] * (
-                rows.kind != "all_reduce"
-            )
-            continue
-        off = [
-            f"{name} {value:g} outside {fit.ranges[name][0]:g} to {fit.ranges[name][1]:g}"
-            for name, values in work.shapes(rows).items()
-            if name in fit.ranges
-            for value in np.unique(values)
-            if not fit.ranges[name][0] <= value <= fit.ranges[name][1]
-        ]
-        found += [f"{rows.name}: {', '.join(off)}"] * bool(off)
-    return found

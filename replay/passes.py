@@ -1,6 +1,6 @@
 """The work of a tape's passes: what their tokens compute and attend to, and the experts that are read and fetched for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
@@ -122,15 +122,49 @@ def not_measured(
     dense_format: str | Mapping[str, str],
     kv_format: str,
 ) -> list[str]:
-    """What of a GPU's step is not timed by kernels that were measured on it: by constants of others, or by the roofline."""
+    """What of a GPU's step is not timed by kernels that were measured on it: by constants of others, or by the roofline; and
+    which widths lie beyond the rows of its constants, as one token meets them."""
     if not (fits or calibrate.is_gpu(machine)) or not any(lane.operators for lane in profile.lanes):
         return []
     dense = {dense_format} if isinstance(dense_format, str) else {ACTIVATION, *dense_format.values()}
     wanted = {operator_of("gemm", of) for of in dense} | ({operator_of("decode_attention", kv_format)} if fits else set())
     wanted |= {operator_of("moe", expert_format)} if geometry.moe_layers else set()
     missing, whole = sorted(wanted - set(fits)), "" if fits else "all is "
-    of_roofline = f"no table of this GPU has {', '.join(missing)}: {whole}from the roofline" if missing else ""
-    return [*calibrate.of_others(machine, (fits[key] for key in wanted if key in fits)), *([of_roofline] if of_roofline else [])]
+    lacks = [f"no table of this GPU has {', '.join(missing)}: {whole}from the roofline"] if missing else []
+    used, far = {key: fits[key] for key in sorted(wanted & set(fits))}, list[str]()
+    if used and geometry.is_counted:
+        blocks = blocks_of(geometry)
+        experts = experts_of(geometry, machine, blocks, 1.0, geometry.top_k, geometry.top_k, 0.0, weight_format=expert_format)
+        one = Tokens(decodes=1.0, context=2.0)
+        work = steps_of(geometry, machine, one, experts, blocks, dense_format, kv_format)
+        far = [*of_roofline(work, wanted), *beyond(work, used)]
+    return [*calibrate.of_others(machine, used.values()), *lacks, *far]
+
+
+def of_roofline(work: Work, operators: Container[str]) -> list[str]:
+    """Operations that none of these times, in words."""
+    rows = [rows for rows in work.rows if rows.tier and rows.kind not in ("kv_write", "elementwise", "all_reduce")]
+    return [
+        f"{of.name}: no measured operator of this kind, so its time is a roofline's"
+        for of in rows
+        if of.operator not in operators
+    ]
+
+
+def beyond(work: Work, fits: Mapping[str, calibrate.Fit]) -> list[str]:
+    """Arguments of operations outside the range of their constants, in words."""
+    found = []
+    for rows in (rows for rows in work.rows if rows.operator in fits):
+        ranges = fits[rows.operator].ranges
+        off = [
+            f"{name} {value:g} outside {ranges[name][0]:g} to {ranges[name][1]:g}"
+            for name, values in work.shapes(rows).items()
+            if name in ranges
+            for value in np.unique(values)
+            if not ranges[name][0] <= value <= ranges[name][1]
+        ]
+        found += [f"{rows.name}: {', '.join(off)}"] * bool(off)
+    return found
 
 
 def joules_of(cost: StepCost, machine: HardwareSpec) -> dict[str, Band]:

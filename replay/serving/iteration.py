@@ -333,7 +333,8 @@ def iteration_costs(
     asks_longest = not tracks and (bool(by_model) or (is_fitted and runs_fa2(gpu_of(machine))))
     outside = [coverage.outside(geometry)] if geometry.moe_layers else []
     outside += [ranks.outside] if ranks else []
-    outside += [] if by_model else not_measured(machine, made, fits or {}, geometry, expert_format, dense_format, kv_format)
+    stored = geometry.value_format(expert_format)
+    outside += [] if by_model else not_measured(machine, made, fits or {}, geometry, stored, dense_format, kv_format)
     return IterationCosts(
         geometry,
         machine,

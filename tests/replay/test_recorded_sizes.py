@@ -34,12 +34,14 @@ def lru_system(**policies):
 def test_a_replay_and_a_system_price_recorded_sizes_alike(name):
     trace = make_trace(3, SIZED, n_requests=1)
     tape, machine = recorded(trace), load(name)
-    ours = replay(trace, LRU(), machine, Semantics("global"), ROOM, "recorded").metrics
-    made = run(tape, tape.requests(), lru_system(), machine, Setting(expert_format="recorded")).metrics
+    ours = replay(trace, LRU(), machine, Semantics("global"), ROOM, "recorded")
+    made = run(tape, tape.requests(), lru_system(), machine, Setting(expert_format="recorded"))
     for metric in ("total_s", "total_energy_j"):
         for end in ("value", "low", "high"):
-            found, wanted = (getattr(of[metric], end) for of in (ours, made))
+            found, wanted = (getattr(of.metrics[metric], end) for of in (ours, made))
             assert found == pytest.approx(wanted, rel=1e-9), (metric, end)
+    tables = [[said for said in of.settings["outside_envelope"].split("; ") if "no table" in said] for of in (ours, made)]
+    assert tables[0] == tables[1]
 
 
 def test_a_replay_and_a_system_say_alike_what_a_tier_does_not_hold():

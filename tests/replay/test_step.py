@@ -14,8 +14,10 @@ from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
 from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.slots import System
+from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s, replay_step
+from tokentape.replay.passes import fits_of
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe import OTHER_FORMAT
@@ -151,9 +153,13 @@ def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(ma
     tape = recorded(trace)
     held = System("held", {"schedule": Chunked(16)})
     of_system = run(tape, tape.requests(), held, place, Setting(expert_format=weights))
+    step = estimate(GEOMETRY, place, Load(batch=1, context_tokens=2), GEOMETRY.top_k, fits_of(place, weights), weights)
+    widths = [one for one in step.outside if " outside " in one]
+    assert bool(widths) == (weights == "bf16")
     for result in (of_policy, of_system):
         said = result.settings["outside_envelope"].split("; ")
         assert [one for one in said if "this GPU" in one] == told
+        assert [one for one in said if " outside " in one] == widths
         assert result.settings["is_extrapolated"] == bool(said[0])
 
 
