@@ -210,20 +210,24 @@ def total(values):  # type: ignore[no-untyped-def]
 @functools.lru_cache(maxsize=64)
 def dispatcher_of(written: Any, signature: Type) -> Any:
     """A function as compiled code; one of a person's own that is plain Python is compiled once, here, and raises IndexError where
-    it leaves an array. Raises ValueError, in one line, if it does not compile."""
+    it leaves an array. Raises ValueError, in one line, if it does not compile, or draws what no seed decides."""
     from numba import njit
 
     if isinstance(written, Kernel):
         return written.compiled
     if hasattr(written, "signatures"):
         return written
+    name = getattr(written, "__qualname__", written)
     try:
-        return njit(signature.of_numba, nogil=True, boundscheck=True)(written)
+        made = njit(signature.of_numba, nogil=True, boundscheck=True)(written)
     except Exception as error:  # numba raises many kinds; a first line that names a step of its own is followed by the reason
         lines = [line.strip() for line in f"{error}\n{type(error).__name__}".splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith("Failed in nopython")]
         why = "put @staticmethod above it" if ismethod(written) else " ".join(lines[: 1 + lines[0].endswith(":")])
-        raise ValueError(f"{getattr(written, '__qualname__', written)} does not compile with numba: {why}") from error
+        raise ValueError(f"{name} does not compile with numba: {why}") from error
+    if hasattr(made, "inspect_llvm") and any("_random_state" in code for code in made.inspect_llvm().values()):
+        raise ValueError(f"{name} draws at random, so that no two runs are alike; compute what it draws from its arguments")
+    return made
 
 
 def numbers_of(policy: Any) -> Any:

@@ -423,6 +423,12 @@ class NoNumber(RankedLRU):
         return np.sqrt(1.0 - of.n_total)
 
 
+class Draws(RankedLRU):
+    @staticmethod
+    def rank(of):
+        return np.random.random()  # noqa: NPY002
+
+
 class Table(RankedLRU):
     def params(self):
         return np.zeros((2, 2))
@@ -446,6 +452,7 @@ def test_a_rank_of_the_wrong_form_is_named_with_the_reason():
         (Misspelt(), "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'"),
     ):
         refuses(says, run, policy, [[0]], [1], 1)
+    refuses("Draws.rank draws at random, so that no two runs are alike", run, Draws(), [[0]], [1], 1)
     assert run(NoNumber(), [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
     refuses("policy NoNumber ranked experts NaN 2 times", run, NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
     refuses(r"Table.params has shape \(2, 2\)", run, Table(), [[0]], [1], 1)
