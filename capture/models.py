@@ -147,6 +147,8 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     """The tokenizer alone. Raises as `load` does."""
     load, at = AutoTokenizer.from_pretrained, source.at
     made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **at))
+    if not {*made.get_vocab()}.difference(made.all_special_tokens):  # what transformers makes of a folder without one
+        raise ValueError(f"model {source.model_id} has no tokenizer; save the model's own beside it (tokenizer.json)")
     return made
 
 

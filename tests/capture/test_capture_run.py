@@ -323,6 +323,12 @@ def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
 def test_broken_model_files_are_one_line(settings, store, tmp_path):
     folder = tmp_path / "broken"
     shutil.copytree(settings.model, folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).rename(tmp_path / name)
+    with pytest.raises(ValueError, match=r"broken has no tokenizer; save the model's own beside it"):
+        capture(dataclasses.replace(settings, model=str(folder)), store)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).rename(folder / name)
     weights = folder / "model.safetensors"
     save_file({name: of for name, of in load_file(weights).items() if "1.mlp.gate." not in name}, weights, {"format": "pt"})
     with pytest.raises(ValueError, match=r"1 weights are not in its files, such as model\.layers\.1\.mlp\.gate\.weight"):
