@@ -26,7 +26,9 @@ def compare(
     workload: WorkloadOption = None,
     seeds: Annotated[int, option("How many seeds: of arrivals, of a shuffled order, of caches that draw.", min=1)] = 1,
     model: WidthsOption = None,
-    expert_format: Annotated[str, option("recorded, int8-g32, int4, mxfp4, fp8, bf16; auto.")] = "auto",
+    expert_format: Annotated[
+        str, option("recorded, int8-g32, int4, mxfp4, fp8, bf16; auto: as imported, else int8-g32.")
+    ] = "auto",
     profile: ProfileOption = None,
     store: StoreOption = None,
 ) -> None:
@@ -44,6 +46,7 @@ def compare(
 
     trace_id = store.resolve(trace)
     from tokentape.flows import system_runs as runs
+    from tokentape.flows.grid import format_of
 
     names, machines, rooms = ([n.strip() for n in text.split(",") if n.strip()] for text in (systems, machine, budget or ""))
     load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(store, trace_id, model))
@@ -85,7 +88,8 @@ def compare(
         rows.append((cell.machine, cell.room, cell.system, rate, change, *others, *last))
     n_runs = max(len(cell.runs) for cell in cells)
     drawn = f"; medians and ranges of {n_runs} seeds" if n_runs > 1 else "; nothing of it draws: one seed" * (seeds > 1)
-    print_table(f"tape {trace_id}: {load}{drawn}", columns, rows)
+    how = f"experts {format_of(store, trace_id, expert_format)}, priced by {asked[0].profile}"
+    print_table(f"tape {trace_id}: {load}, {how}{drawn}", columns, rows)
     best = runs.winners(cells)
     print_table(
         "best by metric, bounds left out",
@@ -120,7 +124,8 @@ def explain(
          percent(s.j_frac, ".1f"))
         for s in shares
     ]  # fmt: skip
-    title = f"{asked.name or result.settings['system']} on {asked.machine}, {asked.workload}: where time and energy go"
+    how = f"experts {result.settings['expert_format']}, priced by {asked.profile}"
+    title = f"{asked.name or result.settings['system']} on {asked.machine}, {asked.workload}, {how}: where time and energy go"
     columns = ("object", "decided by", "busiest resource", "busy", "time", "of the time", "energy", "of the energy")
     print_table(title, columns, rows)
     print_table(

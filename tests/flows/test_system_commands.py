@@ -67,7 +67,9 @@ def test_of_equal_systems_the_first_is_best_by_every_metric(tokentape: Cli, stor
     """One request at a time is served by every schedule alike."""
     on = ("--machine", "h100,h100", "--workload", "batch=1", "--json")  # which has no tier in front of its experts; shown once
     done = tokentape.ok("compare", tape, "--systems", "layered,sarathi", *on)
-    ((row,),) = (table["rows"] for table in json.loads(done.out)[1:])
+    cells, best = json.loads(done.out)
+    assert "experts int8-g32, priced by physical" in cells["title"]
+    (row,) = best["rows"]
     assert {*row.values()} - {row["machine"], row["room"]} == {"no_offload"}
 
 
