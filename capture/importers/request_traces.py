@@ -51,8 +51,9 @@ class Form:
 
 _FILE = (Path(__file__).parent / "requests.toml").read_text(encoding="utf-8")
 FORMS = {name: Form(**(fields | {"columns": tuple(fields["columns"])})) for name, fields in tomllib.loads(_FILE).items()}
-# 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z
-_MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4]):?[0-5]\d)?\s*$"
+# 2023-11-16 18:17:03.9799600, 2024-05-10 00:00:00.009930+00:00 (whole seconds without the point), ISO 8601's T and Z, the
+# comma of Python's logging, the hours alone of PostgreSQL's zones
+_MOMENT = r"^\s*(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:[.,](\d{1,9}))?\s*(Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?\s*$"
 
 
 def import_requests(
@@ -139,7 +140,7 @@ def _since_first(column: pl.Series, path: Path, where: Row) -> pl.Series:
     if zones.any() and not zones.all():
         row = int((zones != zones[0]).arg_max() or 0)
         raise BadImport(f"{where(row)}: some rows have a time zone and some do not; give all of them one, or none")
-    zone = parts["zone"].str.replace(":", "", literal=True).str.replace("Z", "+0000", literal=True).fill_null("+0000")
+    zone = parts["zone"].str.replace(":", "", literal=True).str.replace("Z", "+", literal=True).fill_null("+").str.pad_end(5, "0")
     ahead_s = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
     whole_s = local.dt.epoch("s") - ahead_s * (1 - 2 * zone.str.starts_with("-").cast(pl.Int64))
     nanoseconds = parts["decimals"].fill_null("0").str.pad_end(9, "0").cast(pl.Int64)

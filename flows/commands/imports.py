@@ -205,12 +205,16 @@ def import_requests(
     """
     from tokentape.capture.importers.request_traces import FORMS, Form
     from tokentape.capture.importers.request_traces import import_requests as convert
+    from tokentape.flows.console import note, quantity
 
     usual = "mooncake" if ".jsonl" in files[0].suffixes else "csv"
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     refuse_unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
-    return report(store, convert(files, store, told, max_bytes=max_bytes))
+    trace_id = convert(files, store, told, max_bytes=max_bytes)
+    came = store.open(trace_id).read("requests")["arrival_s"]
+    note(f"{len(came):,} requests, the last {quantity(came.max(), 's')} after the first")
+    return report(store, trace_id)
 
 
 def import_chats(

@@ -48,10 +48,11 @@ def test_azure_with_a_byte_order_mark_quotes_empty_lines_and_a_time_zone(tmp_pat
         "2024-05-10 00:00:01+00:00",
         "2024-05-10 02:00:02.5+02:00",
         "2024-05-10T00:00:03Z",
+        "2024-05-09 19:00:04,25-05",
     ]
-    path = written(tmp_path, "week.csv", AZURE_HEAD + "".join(f"{moment},5,6\n" for moment in moments))
+    path = written(tmp_path, "week.csv", AZURE_HEAD + "".join(f'"{moment}",5,6\n' for moment in moments))
     arrivals = store.open(import_requests(path, store, "azure")).read("requests")["arrival_s"].to_list()
-    assert arrivals == pytest.approx([0, 0.99007, 2.49007, 2.99007], abs=1e-9)
+    assert arrivals == pytest.approx([0, 0.99007, 2.49007, 2.99007, 4.24007], abs=1e-9)
 
 
 def test_any_csv_by_its_columns_each_one_thing(tmp_path: Path, store: Store) -> None:

@@ -187,6 +187,7 @@ def test_drafts_of_a_tape_are_accepted_as_recorded(tokentape: Cli):
 def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Path):
     (tmp_path / "log.csv").write_text("when,asked,given\n0,100,5\n2,300,7\n1,200,6\n")
     done = tokentape.ok("import", "requests", "log.csv", "--arrival", "when", "--prompt", "asked", "--output", "given")
+    assert "3 requests, the last 2.000 s after the first" in done.err
     served = tokentape("serving", "simulate", "--workload", done.out.strip())
     assert "(trace), 1 seed" in served.out
     (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")

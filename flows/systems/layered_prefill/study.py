@@ -163,7 +163,7 @@ def run(at: Running) -> list[Row]:
     at.tell(missing)
     at.expect(wanted, replayed)
     ran = dict(at.each(of_job, [*wanted, *replayed]))
-    absent = {trace.series for trace in study.traces} - {job.series for job in replayed}
+    absent = {trace.series for trace in study.traces} - {job.group.series for job in replayed}
     study.only(at.store, "serving_points", ran.values(), lambda of: of["series"] in absent)
     rows = {job: rows_of(at.store, "serving_points", ran[job]) or [] for job in wanted}
     made = [] if study.is_copy else answers(at.store, study, rows)
