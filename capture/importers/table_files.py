@@ -26,6 +26,8 @@ def form_of(path: Path) -> str:
         name = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".json": "steps"}.get(suffix.lower())
         if name:
             return name
+    if path.suffix.lower() in (".npy", ".npz", ".pt", ".pth"):
+        raise BadImport(f"{path}: arrays are no table; `import vllm` takes an .npz of routed_experts and prompt_token_ids")
     raise BadImport(f"{path}: the name does not say what it is; give --form {', '.join(FORMS)}")
 
 

@@ -155,6 +155,9 @@ def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[
     preset, golden = Layout.of("moe-cache-lab", Columns()), GOLDEN / "moe-cache-lab.0.jsonl"
     assert imported([unsaid], preset, config_path=None, n_experts=16).geometry.n_experts == 16
     assert imported([golden, unsaid], preset, config_path=None).geometry.n_experts == 8
+    np.save(tmp_path / "run.npy", np.zeros((4, 2, 2)))
+    with pytest.raises(BadImport, match=r"run\.npy: arrays are no table; `import vllm` takes an \.npz"):
+        imported(tmp_path / "run.npy", Layout(Columns()))
     with pytest.raises(BadImport, match=r"other\.jsonl: line 1 says \(64, 'm'\).*\.0\.jsonl says \(8, 'm'\)"):
         imported([golden, other], preset, config_path=None)
     misread = tmp_path / "misread.csv"  # eight experts in a token's order of rank, read as the choices of four tokens
