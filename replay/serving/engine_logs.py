@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ _WEIGHTS = (
 _OTHER_WEIGHTS = re.compile(r"int8|w8a(?:8|16)|(?<!mx)fp4|nf4")
 _KV_FORMATS = dict.fromkeys(("auto", "bfloat16", "float16"), "bf16") | dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8")
 _SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "half")
+_OF_LOGS = (
+    *("vllm_version", "async_scheduling", "enable_prefix_caching", "scheduler_reserve_full_isl", "enforce_eager", "block_size"),
+    *("num_gpu_blocks", "num_gpu_blocks_override", "gpu_memory_utilization", "dtype", "quantization", "kv_cache_dtype"),
+    *("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel", "expert_placement_strategy"),
+)
 # Settings that are modelled at one value alone, which is vLLM's own.
 _NOT_MODELLED: dict[str, Any] = {
     "scheduling_policy": "fcfs",
@@ -281,8 +287,9 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
     """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
     after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path, dict)
-    for name in experiment:
-        refuse_unknown(f"field of {path}:", name, _OF_EXPERIMENT)
+    for name in experiment:  # others tell a reader something
+        if get_close_matches(name, _OF_EXPERIMENT, cutoff=0.8) or name in (*_NOT_MODELLED, *_OF_GRAPHS, *_OF_LOGS):
+            refuse_unknown(f"field of {path}:", name, _OF_EXPERIMENT)
     of_one: dict[str, Any] = {"tensor_parallel": 1, "data_parallel": 1, "expert_parallel": False}
     experiment = of_one | {name: of for name, of in experiment.items() if of is not None}
     max_seqs, precision = _field(experiment, "max_num_seqs", path, int), str(experiment.get("precision", "")).lower()

@@ -221,12 +221,14 @@ def test_a_tape_through_policies_and_into_the_warehouse(tokentape: Cli, tmp_path
         assert "attention on retained tokens" in done.out
     assert ("bound" in done.out) is False
     (tmp_path / "mine.py").write_text(OWN)
-    tokentape.ok("decide", "kv", trace_id, "--policy", f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm")
+    tokentape.ok(
+        "decide", "kv", trace_id, "--policy", own := f"{tmp_path / 'mine.py'}:Mine", "--param", "budget=16", "--no-renorm"
+    )
     (table,) = json.loads(tokentape.ok("decide", "kv", trace_id, "--policy", "aerp", "--param", "budget=16", "--json").out)
     assert all(isinstance(row["mean after a token"], float | int | dict) for row in table["rows"])
     rows = {row["policy"]: row for row in read_rows(store, "kv_replays")}
-    assert set(rows) == {"aerp", "oracle", "streaming", "Mine"}  # on a tape kelle is aerp
-    assert rows["Mine"]["kept_mass_frac"] == rows["streaming"]["kept_mass_frac"]
+    assert set(rows) == {"aerp", "oracle", "streaming", own}  # on a tape kelle is aerp
+    assert rows[own]["kept_mass_frac"] == rows["streaming"]["kept_mass_frac"]
     assert rows["oracle"]["is_bound"]
     assert rows["aerp"]["x_bytes"] > 0
     told = tokentape.sql("select count(*) as n from kv_timeline where policy = 'aerp'")

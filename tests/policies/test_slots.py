@@ -39,7 +39,7 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
         assert system.option("schedule", "max_seqs") == system_of("lru_offload").option("schedule", "max_seqs") != "1"
     assert system_of("lru_offload", {"residency": "none"}).told()["residency"] == "none"
     tables = [{"kv": {"storage": "quarot", "bits": 3} | of} for of in ({}, {"policy": "none"}, {"policy": "full"})]
-    assert {of_table("x", of).told()["kv"] for of in tables} == {"full budget=None sink=0 recent=auto storage=quarot bits=3"}
+    assert {of_table("x", of).told()["kv"] for of in tables} == {"full sink=0 recent=auto storage=quarot bits=3"}
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ def write_experiments(folder: Path, rows: str, columns="id,stage,metric,measured
         ("", {}, "it holds no rows"),
         ("1,0,tfft_mean,5", {}, "tfft_mean of 1, stage 0: .* none of e2e_mean, e2e_p50, e2e_p90, e2e_p99"),
         ("", {"tensor_paralel": 2}, "unknown field of .*experiments.json: 'tensor_paralel'; did you mean 'tensor_parallel'"),
+        ("", {"kv_cache_dtype": "fp8", "told_by": "me"}, "unknown field of .*experiments.json: 'kv_cache_dtype'"),
         ("1,0,,5", {}, "None of 1, stage 0: twice, empty, or none"),
         ("1,0,ttft_mean,x", {}, "`x` as dtype `f64` at column 'measured_ms'"),
         ("1,0,ttft_mean,5\n1,0,ttft_mean,6", {}, "ttft_mean of 1, stage 0: twice"),
