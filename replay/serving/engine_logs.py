@@ -72,7 +72,7 @@ _TODAYS_FROM = (0, 14)  # of vLLM: batches are fixed one iteration ahead by defa
 class Engine:
     """Settings of an engine. model: as its hub names it; kv_blocks: of 16 tokens, of all replicas, None where they follow
     from memory_frac; budget_tokens, max_seqs: of each replica; steps_apart: those of a dense model do not wait for one another;
-    prefix_caching, fits_whole: `Limits.keeps`, `fits_whole`; graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a
+    prefix_caching, fills, fits_whole: as `Limits` has them; graph_sizes: tokens of its CUDA graphs, rising; gather_s: as a
     `client.Client` has it."""
 
     model: str
@@ -87,6 +87,7 @@ class Engine:
     schedules_ahead: bool = True
     steps_apart: bool = True
     prefix_caching: bool = True
+    fills: bool = True
     fits_whole: bool = True
     weight_format: str = "bf16"
     kv_format: str = "bf16"
@@ -225,6 +226,7 @@ def engine_of(path: Path) -> Engine:
         schedules_ahead=told_or("async_scheduling", numbers >= _TODAYS_FROM),
         steps_apart=numbers >= _TODAYS_FROM,
         prefix_caching=told_or("enable_prefix_caching", True),
+        fills=not version or numbers >= (0, 24),
         fits_whole=told_or("scheduler_reserve_full_isl", not version or numbers >= (0, 19)),
         weight_format=_weights(str(kwargs.get("quantization", "")), str(kwargs.get("dtype", "auto")), model, path),
         kv_format=_KV_FORMATS[kv_dtype],

@@ -118,7 +118,7 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
         times[FINISHED, r] = now
         n_done += 1
         st.leave(r, at - requests[r, st.JOINED], requests, state, leaves_window, needs_block)
-        st.end(r, st.blocks_of(requests[r, st.PROMPT] + requests[r, st.OUTPUT] - 1, needs_block.shape[0]), requests, state)
+        st.end(r, needs_block.shape[0], requests, state)
         r = requests[r, st.BUCKET_NEXT]
     return n_done
 
@@ -151,7 +151,7 @@ def _end_prompts(at, now, members, takes, n_members, requests, state, times, cou
         if requests[r, st.GENERATED] == requests[r, st.OUTPUT]:
             times[FINISHED, r] = now
             n_done += 1
-            st.end(r, st.blocks_of(requests[r, st.TARGET], needs_block.shape[0]), requests, state)
+            st.end(r, needs_block.shape[0], requests, state)
         else:
             st.join(r, at, requests, state, bucket, leaves_window, needs_block)
             n_joined += 1
@@ -170,9 +170,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     """Runs until all requests are done, and fills `times`, `histogram`, `sums` (gaps.py), `totals`, `counts`.
 
     arrival (n,) s, rising; requests (n, N_REQUEST) as state.py starts them. rule: as state.form_batch takes it; steps:
-    BatchRule.step_numbers(); limits: largest batch of requests, KV blocks (0: unbounded), tokens of a block, 1 where iterations
-    are scheduled one ahead, 1 where KV that was lost is found again, how a prompt is
-    admitted (state.py). survival, seed: of accepted drafts (policies/serving).
+    BatchRule.step_numbers(); limits: Limits.numbers(). survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
@@ -182,18 +180,18 @@ def run_engine(  # type: ignore[no-untyped-def]
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
     max_seqs, n_blocks, block_tokens, is_ahead = limits[0], limits[1], limits[2], limits[3] != 0
-    has_drafts, admits = n_nodes > 0 or drafts[1].shape[0] > 0, limits[5]
+    has_drafts, admits = n_nodes > 0 or drafts[1].shape[0] > 0, limits[6]
     if kv is not None and kv[0][ROOM] > 0.0:  # room that experts share
         admits = st.WHOLE
     n_kinds, n_layers = layers_before.shape[1], layers_before.shape[0] - 1
     carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
-    state[st.FREE], state[st.LAG], state[st.KEEPS] = n_blocks, limits[3], limits[4]
+    state[st.FREE], state[st.LAG], state[st.KEEPS], state[st.FILLS] = n_blocks, limits[3], limits[4], limits[4] * limits[5]
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = -1
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    st.release(requests, state)
+    st.release(block_tokens, requests, state)
     now, n_done, at = arrival[0], 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
@@ -204,7 +202,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         is_idle = state[st.N_DECODE] == 0 and n_members == 0 and state[st.PARTIAL] < 0 and state[st.REQUEUED] < 0
         if is_idle and state[st.HEAD] == arrived:
             now = seen_s = max(now, arrival[arrived])
-            st.release(requests, state)
+            st.release(block_tokens, requests, state)
             continue
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
@@ -234,7 +232,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.N_RESTARTS] == 0:
                     times[STARTED, r] = now
         n_decode, n_ended = state[st.N_DECODE], state[st.ENDED]
-        st.release(requests, state)
+        st.release(block_tokens, requests, state)
         if n_ended > 0 and n_decode == 0 and n_members == 0:  # nothing could be fixed ahead
             seen_s = now
             continue
@@ -330,7 +328,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
         if not is_ahead:  # else what they held is the batch's after the next
-            st.release(requests, state)
+            st.release(block_tokens, requests, state)
         at += 1
     counts[N_ITERATIONS], counts[N_LOST] = at, state[st.LOST]
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

@@ -9,7 +9,7 @@ arrival. Deterministic: equal inputs give equal results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,14 +44,16 @@ class Limits:
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
     (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
     does what one that ends held. keeps: a request that lost its KV finds the blocks again that no other has taken since (vLLM's
-    prefix caching). fits_whole: a prompt is admitted where blocks for all of it are free (vLLM's default from 0.19 on), else
-    where those of its first slice are. n_engines: as many as these, each on its own, that take the requests in turn."""
+    prefix caching); fills: blocks that are not full are taken before others (from 0.24 on). fits_whole: a prompt is admitted
+    where blocks for all of it are free (from 0.19 on), else where those of its first slice are. n_engines: as many as these,
+    each on its own, that take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
     block_tokens: int = 16
     schedules_ahead: bool = False
     keeps: bool = False
+    fills: bool = True
     fits_whole: bool = True
     n_engines: int = 1
 
@@ -60,6 +62,10 @@ class Limits:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, found {value}")
+
+    def numbers(self) -> Ints:
+        """(7,) the fields but `n_engines`, in their order, as the kernel takes them."""
+        return np.array([of or 0 for of in astuple(self)[:-1]], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,17 +216,7 @@ def run_rule(
         columns,
         np.append(rule.numbers(), (cost.window, speculation.n_nodes, cost.profile.by_middle, cost.machine.data_parallel)),
         rule.step_numbers(),
-        np.array(
-            [
-                limits.max_seqs,
-                limits.kv_blocks or 0,
-                limits.block_tokens,
-                limits.schedules_ahead,
-                limits.keeps,
-                limits.fits_whole,
-            ],
-            np.int64,
-        ),
+        limits.numbers(),
         speculation.chances(),
         seed,
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),

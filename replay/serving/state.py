@@ -59,13 +59,15 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     ENDED,  # requests that ended when the batch at hand was fixed already
     ENDED_FIRST,  # one of them, by REQUEUED_NEXT
     ENDED_BELOW,  # those from this one on have given their blocks back
-    LATE,  # blocks of the others
+    LATE,  # blocks of the others, and those
+    LATE_FULL,  # whose tokens are all there
     LAG,  # newest tokens of a decode that are not known yet when it loses its KV
+    FILLS,  # 1: free blocks that are not full are taken before others
     KEEPS,  # 1: what lost its KV finds the blocks again that are nobody's yet (prefix caching)
     TAKEN,  # blocks taken so far, those that were free longest first
     LOST,  # tokens to process again
-) = range(21)
-N_STATE = 21
+) = range(23)
+N_STATE = 23
 
 
 @kernel(inline="always")
@@ -78,6 +80,27 @@ def input_of(r, at, requests):  # type: ignore[no-untyped-def]
 def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     """KV blocks that hold n_tokens."""
     return (n_tokens + block_tokens - 1) // block_tokens
+
+
+@kernel(int64(int64, int64, I64_2D, I64), allocates=False)
+def found(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """Blocks of request r, which lost its KV, that are still its own: the last ones were freed first, and are taken first."""
+    return min(requests[r, POSITION] // block_tokens, max(0, requests[r, OVERWRITTEN] - state[TAKEN]))
+
+
+@kernel(void(int64, int64, int64, I64_2D, I64), allocates=False)
+def put_back(n_blocks, n_full, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """Blocks are free, as many of them full: the others may go before what has been free for long, of which it is told first what
+    is gone."""
+    if state[FILLS] and n_blocks > n_full:
+        r = state[REQUEUED]
+        while r >= 0:
+            there = min(requests[r, POSITION], found(r, block_tokens, requests, state) * block_tokens)
+            state[LOST] += requests[r, POSITION] - there
+            requests[r, POSITION] = there
+            r = requests[r, REQUEUED_NEXT]
+        state[TAKEN] -= n_blocks - n_full
+    state[FREE] += n_blocks
 
 
 @kernel(void(int64, I64_2D, I64), allocates=False)
@@ -183,14 +206,16 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
     q = requests[r]
     if r == state[PARTIAL]:
         state[PARTIAL] = q[REQUEUED_NEXT]
-        state[FREE] += blocks_of(q[POSITION], needs_block.shape[0])
+        held = q[POSITION]
     else:
         _take_out(r, requests, bucket)
         leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
         target = q[PROMPT] + q[GENERATED]
         q[TARGET], q[POSITION] = target, max(q[TARGET], target - 1 - state[LAG])
         state[LOST] += target - q[POSITION]
-        state[FREE] += blocks_of(target - 1, needs_block.shape[0])
+        held = target - 1
+    block_tokens = needs_block.shape[0]
+    put_back(blocks_of(held, block_tokens), q[POSITION] // block_tokens, block_tokens, requests, state)
     q[OVERWRITTEN] = state[KEEPS] * (state[TAKEN] + state[FREE])
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
@@ -199,19 +224,21 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
 
 
 @kernel(void(int64, int64, I64_2D, I64), allocates=False)
-def end(r, n_blocks, requests, state):  # type: ignore[no-untyped-def]
+def end(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
     """Request r has its last token."""
+    n_tokens = requests[r, PROMPT] + requests[r, OUTPUT] - 1
     requests[r, REQUEUED_NEXT] = state[ENDED_FIRST]
     state[ENDED_FIRST] = r
     state[ENDED] += 1
-    state[LATE] += n_blocks
+    state[LATE] += blocks_of(n_tokens, block_tokens)
+    state[LATE_FULL] += n_tokens // block_tokens
 
 
-@kernel(void(I64_2D, I64), allocates=False)
-def release(requests, state):  # type: ignore[no-untyped-def]
+@kernel(void(int64, I64_2D, I64), allocates=False)
+def release(block_tokens, requests, state):  # type: ignore[no-untyped-def]
     """What the requests held that ended is free."""
-    state[FREE] += state[LATE]
-    state[ENDED], state[LATE], state[ENDED_FIRST], state[ENDED_BELOW] = 0, 0, -1, requests.shape[0]
+    put_back(state[LATE], state[LATE_FULL], block_tokens, requests, state)
+    state[ENDED], state[LATE], state[LATE_FULL], state[ENDED_FIRST], state[ENDED_BELOW] = 0, 0, 0, -1, requests.shape[0]
 
 
 @kernel("b1(int64, int64, int64[:, ::1], int64[::1])", allocates=False)
@@ -224,18 +251,15 @@ def release_last(r, block_tokens, requests, state):  # type: ignore[no-untyped-d
         q = requests[q, REQUEUED_NEXT]
     if last == r:
         return False
-    n_blocks = blocks_of(requests[last, PROMPT] + requests[last, OUTPUT] - 1, block_tokens)
-    state[FREE] += n_blocks
+    n_tokens = requests[last, PROMPT] + requests[last, OUTPUT] - 1
+    n_blocks = blocks_of(n_tokens, block_tokens)
+    n_full = max(requests[last, TARGET], n_tokens - state[LAG]) // block_tokens
+    put_back(n_blocks, n_full, block_tokens, requests, state)
     state[LATE] -= n_blocks
+    state[LATE_FULL] -= n_tokens // block_tokens
     state[ENDED] -= 1
     state[ENDED_BELOW] = last
     return True
-
-
-@kernel(int64(int64, int64, I64_2D, I64), allocates=False)
-def found(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """Blocks of request r, which lost its KV, that are still its own: the last ones were freed first, and are taken first."""
-    return min(requests[r, POSITION] // block_tokens, max(0, requests[r, OVERWRITTEN] - state[TAKEN]))
 
 
 @kernel(int64(I64, I64), allocates=False)

@@ -120,8 +120,8 @@ def on_engine(
         )
         blocks = held.kv_blocks(engine.memory_frac)
     of_all = replace(cost, background_w=float(sum(background_w(machine, cost.profile, end).values())))
-    told = {"schedules_ahead": engine.schedules_ahead, "keeps": engine.prefix_caching, "fits_whole": engine.fits_whole}
-    return of_all, Limits(n_seqs, blocks, **told, n_engines=n_apart)
+    told = {"keeps": engine.prefix_caching, "fills": engine.fills, "fits_whole": engine.fits_whole}
+    return of_all, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead, n_engines=n_apart, **told)
 
 
 def scheduler_of(engine: Engine) -> Chunked:

@@ -6,7 +6,7 @@ Unlike plain decodes, requests then advance by different numbers of tokens, so e
 from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
-from tokentape.replay.serving.state import FREE, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump
+from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump, put_back
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 
@@ -68,7 +68,8 @@ def verify(  # type: ignore[no-untyped-def]
         held, generated, k = before + 1, before + 2 - requests[r, PROMPT], round_of(r, before, drafts)
         n = 0 if k == -1 else drafts[2][k] if k >= 0 else accepted(seed, r, generated - 1, survival)
         n = min(n, requests[r, OUTPUT] - generated)
-        state[FREE] += blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens) - blocks_of(held + n, block_tokens)
+        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens)
+        put_back(n_blocks - blocks_of(held + n, block_tokens), 0, block_tokens, requests, state)
         add_gap(seconds / (1 + n), 1 + n, histogram, sums, scratch)
         largest[r] = max(largest[r], seconds)
         if n > 0:

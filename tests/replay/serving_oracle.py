@@ -41,8 +41,8 @@ class Pool:
     """KV blocks, one by one. Free ones are taken in the order in which they were freed, of a request its last one first; what
     lies in one is there until then."""
 
-    def __init__(self, n_blocks, block):
-        self.block, self.free, self.content = block, deque(range(n_blocks or 0)), {}
+    def __init__(self, n_blocks, block, fills):
+        self.block, self.fills, self.free, self.content = block, fills, deque(range(n_blocks or 0)), {}
         self.is_bounded = n_blocks is not None
 
     def fits(self, tokens):
@@ -58,14 +58,19 @@ class Pool:
         for _ in range(n_more):
             r.kept.append(self.free.popleft())
             self.content.pop(r.kept[-1], None)
-        while len(r.kept) > math.ceil(tokens / self.block):
-            self.free.append(r.kept.pop())
+        self.frees(r, 0, math.ceil(tokens / self.block))
         return True
+
+    def frees(self, r, n_full, n_left=0):
+        """The request's blocks are free but the first; so many are full, others go before all that is free, with `fills`."""
+        while len(r.kept) > n_left:
+            is_full = len(r.kept) <= n_full
+            (self.free.append if is_full or not self.fills else self.free.appendleft)(r.kept.pop())
 
     def loses(self, r, tokens, queue):
         """The request's blocks are free, and so many tokens lie in them; it heads the queue."""
         self.content |= {b: (r.number, i) for i, b in enumerate(r.kept[: tokens // self.block])}
-        self.holds(r, 0)
+        self.frees(r, tokens // self.block)
         r.position, r.restarts = r.cached, r.restarts + 1
         queue.insert(0, r)
 
@@ -140,22 +145,25 @@ def cost_of_iteration(model, batch, decoding, group):
     return total
 
 
-def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False, keeps=False):
+def serve_slowly(
+    requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False, keeps=False, fills=False
+):
     """All requests served; returns them and one dictionary per iteration. ahead: a batch is fixed when the one before starts;
-    keeps: a request that lost its KV finds the blocks again that no other has taken."""
+    keeps: a request that lost its KV finds the blocks again that no other has taken; fills: of which those that are not full go
+    first."""
     m, survival = (model.speculation.n_nodes, model.speculation.survival) if model.speculation else (0, ())
     everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
     for r in everyone:
         r.position = r.cached
     coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
-    pool, now, group, n_groups = Pool(kv_blocks, block), coming[0].arrival, 0, 1
+    pool, now, group, n_groups = Pool(kv_blocks, block, keeps and fills), coming[0].arrival, 0, 1
     seen, ended = now, []  # requests that have their last token, which the batch does not know yet
     while coming or queue or decoding or partial or batch:
         while coming and coming[0].arrival <= seen:
             queue.append(coming.pop(0))
         if not (queue or decoding or partial or batch):
             now = seen = max(now, coming[0].arrival)
-            ended = [r for r in ended if not pool.holds(r, 0)]
+            ended = [r for r in ended if pool.frees(r, r.held // block)]
             continue
         n_lost = 0
         for r in (*decoding, partial):  # in the order in which they were taken
@@ -167,21 +175,21 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                 newest = max((of for of in (*decoding, *ended, partial) if of), key=lambda of: of.number)
                 if newest in ended:
                     ended.remove(newest)
-                    pool.holds(newest, 0)
+                    pool.frees(newest, max(newest.processed, newest.held - ahead) // block)
                 elif newest is partial:
-                    pool.loses(partial, keeps * partial.position, queue)
+                    pool.loses(partial, partial.position, queue)
                     partial = None
                 else:
                     decoding.remove(newest)
-                    pool.loses(newest, keeps * max(newest.processed, newest.held - ahead), queue)
+                    pool.loses(newest, max(newest.processed, newest.held - ahead), queue)
         if not batch:
             n_open = 0 if n_lost and decoding else max_seqs - len(ended)
-            batch = form(scheduler, partial, queue, decoding, n_open, pool, now, m)
+            batch = form(scheduler, partial, queue, decoding, n_open, pool, now, m, keeps)
             if batch:
                 partial, group = None, 0
                 n_groups = groups_of(scheduler, sum(take for _, take in batch), model.geometry.n_layers)
         is_stuck = ended and not batch and not decoding
-        ended = [r for r in ended if not pool.holds(r, 0)]
+        ended = [r for r in ended if pool.frees(r, r.held // block)]
         if is_stuck:  # nothing was fixed ahead: the batch is formed of what is there now
             seen = now
             continue
@@ -224,7 +232,7 @@ def serve_slowly(requests, scheduler, model, max_seqs=256, kv_blocks=None, block
                     ended.append(r)
             batch = []
         if not ahead:
-            ended = [r for r in ended if not pool.holds(r, 0)]
+            ended = [r for r in ended if pool.frees(r, r.held // block)]
     return everyone, log
 
 
@@ -233,7 +241,7 @@ def room_of(scheduler, decoding, m):
     return scheduler.pass_tokens if isinstance(scheduler, Layered) else max(0, scheduler.chunk_tokens - len(decoding) * (1 + m))
 
 
-def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m):
+def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m, keeps):
     """The next batch of (request, tokens), by the rules of the four schedulers; takes from the queue."""
     if isinstance(scheduler, Static) and decoding:
         return []
@@ -243,7 +251,7 @@ def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m):
         r = partial if is_partial else queue[0]
         if not is_partial and (len(decoding) + len(batch) >= max_seqs or not pool.fits(r.target)):
             break
-        own = [] if is_partial else pool.finds(r)
+        own = pool.finds(r) if keeps and not is_partial else []
         r.position = max(r.position, len(own) * pool.block)
         left = r.target - r.position
         if isinstance(scheduler, Static):

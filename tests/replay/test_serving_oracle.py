@@ -78,10 +78,10 @@ def test_agrees_with_the_oracle(block: int) -> None:
             nodes = model.speculation.n_nodes if model.speculation else 0
             longest = max(-(-(prompt + output - 1 + nodes * (output > 1)) // block_tokens) for _, prompt, output, _ in rows)
             kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
-        limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1, keeps=seed % 3 > 0)
+        limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1, keeps=seed % 3 > 0, fills=seed % 5 > 1)
         made = serve(as_requests(rows), scheduler, cost, limits, record=True, seed=seed)
         slow, log = serve_slowly(
-            rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead, limits.keeps
+            rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead, limits.keeps, limits.fills
         )
         where = f"seed {seed}: {scheduler}, {limits}"
         for name, series in made.iterations.items():
@@ -108,11 +108,11 @@ def test_agrees_with_the_oracle(block: int) -> None:
 
 @pytest.mark.parametrize("told", json.loads(Path(__file__).with_name("vllm_schedules.json").read_text()))
 def test_vllm_schedules_the_same(told):
-    """What the scheduler of vLLM 0.19.1 (0.15.1 where `fits_whole` is not so) did with requests that come at once and too little
-    memory: tokens of every iteration, and after how many each request had its first and its last token."""
+    """What the schedulers of vLLM 0.15.1 (without `fits_whole`), 0.19.1 and 0.24.0 (`fills`) did with requests that come at once
+    and too little memory: tokens of every iteration, and after how many each request had its first and its last token."""
     n = len(told["n_prompt"])
     requests = Requests(np.zeros(n), np.array(told["n_prompt"]), np.array(told["n_output"]))
-    limits = Limits(**{name: told[name] for name in ("max_seqs", "kv_blocks", "schedules_ahead", "keeps", "fits_whole")})
+    limits = Limits(**{name: told[name] for name in told.keys() & vars(Limits())})
     run = serve(requests, Chunked(told["budget_tokens"]), MODELS[0][0], limits, record=True)
     ends_s = run.iterations["start_s"] + run.iterations["seconds"]
     assert (run.iterations["n_prefill"] + run.iterations["n_decode"]).tolist() == told["n_tokens"]
