@@ -90,8 +90,8 @@ def found(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
 
 @kernel(void(int64, int64, int64, I64_2D, I64), allocates=False)
 def put_back(n_blocks, n_full, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """Blocks are free, as many of them full: the others may go before what has been free for long, of which it is told first what
-    is gone."""
+    """Blocks are free, so many of them full. Where the others go before all that is free (FILLS), what requests have lost so far
+    is written down first, since `TAKEN` says no more what is gone."""
     if state[FILLS] and n_blocks > n_full:
         r = state[REQUEUED]
         while r >= 0:
