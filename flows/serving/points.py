@@ -35,10 +35,9 @@ def request_times(load: Served, n_seeds: int) -> pl.DataFrame:
     of_seeds = []
     for seed in range(n_seeds):
         run = load.run(seed)
-        of = {
-            name: getattr(run.requests, name) for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens", "n_cached_tokens")
-        }
-        of |= {name: getattr(run, name) for name in ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")}
+        of = {name: getattr(run.requests, name) for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")}
+        names = ("n_cached_tokens", "started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")
+        of |= {name: getattr(run, name) for name in names}
         of_seeds.append(pl.DataFrame({"seed": np.full(len(run.requests), seed), "request": np.arange(len(run.requests)), **of}))
     return pl.concat(of_seeds)
 

@@ -32,7 +32,7 @@ from tokentape.replay.serving.measure import Engine
 from tokentape.replay.serving.memory import MEMORY_FRAC, footprint
 from tokentape.replay.serving.ranks import Ranks, of_even_draws, of_tape
 from tokentape.replay.serving.run import Limits
-from tokentape.replay.serving.workload import LENGTHS, Requests, cached_tokens, from_table, resampled, spread_ties, synthetic
+from tokentape.replay.serving.workload import LENGTHS, Requests, from_table, resampled, sharing, spread_ties, synthetic
 from tokentape.warehouse import models
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.geometry import Geometry
@@ -153,7 +153,9 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
     if drafts and geometry.moe_layers and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    limits = Limits(-(-point.max_seqs // n_apart), kv_blocks and kv_blocks // n_apart, n_engines=n_apart)
+    limits = Limits(
+        -(-point.max_seqs // n_apart), kv_blocks and kv_blocks // n_apart, keeps=point.prefix_cache, n_engines=n_apart
+    )
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
 
@@ -344,7 +346,7 @@ def workload_of(store: Store, point: Point, length_scale: float, seed: int, toke
 
 @lru_cache(maxsize=4)
 def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
-    """Requests of a CSV or a tape, with what earlier prompts left in a prefix cache."""
+    """Requests of a CSV or a tape, with the prefixes that its prompts share."""
     if workload.endswith(".csv"):
         return _from_csv(Path(workload))
     store = Store(uri)
@@ -359,8 +361,7 @@ def _own(uri: str, workload: str, prefix_cache: bool) -> Requests:
         return read
     if "prefix_blocks" not in rows.columns:
         raise ValueError(f"tape {trace_id} names no prefix blocks; leave --prefix-cache out")
-    cached = cached_tokens(rows["prefix_blocks"].to_list(), read.n_prompt_tokens, settings)
-    return dataclasses.replace(read, n_cached_tokens=cached)
+    return sharing(read, rows["prefix_blocks"].to_list(), settings)
 
 
 READ.extend((_curves, _own))

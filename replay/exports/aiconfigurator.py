@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tokentape.replay.serving.workload import cached_tokens
+from tokentape.replay.serving.workload import cached_tokens, from_table, sharing
 
 
 def experiment(
@@ -21,7 +21,9 @@ def experiment(
     fields: dict[str, Any] = {"serving_mode": "agg", "model_path": model, "system_name": system, "total_gpus": n_gpus}
     fields |= {"isl": round(float(n_prompt.mean())), "osl": round(float(n_output.mean()))}
     if "prefix_blocks" in requests.columns:
-        fields["prefix"] = round(float(cached_tokens(requests["prefix_blocks"].to_list(), n_prompt, settings).mean()))
+        rows = requests.sort("request_id").sort("arrival_s", maintain_order=True)
+        shared = sharing(from_table(rows, ""), rows["prefix_blocks"].to_list(), settings)
+        fields["prefix"] = round(float(cached_tokens(shared).mean()))
     if rounds is not None and (whole := rounds.filter(~pl.col("is_clipped"))).height:
         drafted, accepted = (float(np.mean(whole[name].to_numpy())) for name in ("n_drafted", "n_accepted"))
         fields |= {"nextn": round(drafted), "nextn_accepted": round(accepted, 4)}

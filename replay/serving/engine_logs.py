@@ -286,8 +286,8 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
 
 
 def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]], path: Path, seed: int) -> Iterator[Served]:
-    """Requests cycle over the users of every system prompt: a prompt repeats, and all but the rest of its last block is cached
-    after its first use. Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
+    """Requests cycle over the users of every system prompt, each stage from the first on; what a stage before sent is there.
+    Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
     load = _field(experiment, "workload", path, dict)
     for name in experiment:  # others tell a reader something
         if get_close_matches(name, _OF_EXPERIMENT, cutoff=0.8) or name in (*_NOT_MODELLED, *_OF_GRAPHS, *_OF_LOGS):
@@ -314,11 +314,18 @@ def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]
             raise ValueError(f"{path}: experiment {name}, stage {stage}: {asked} are no requests")
         n = round(duration_s * rate)
         gaps = np.random.default_rng((seed, stage)).exponential(size=n)
-        cached = np.full(n, (length - 1) // 16 * 16)
-        cached[n_met:n_prompts] = 0  # every stage begins with the first
+        systems = [(0, n_system, s * n_users < n_met) for s in range(n_shared)]
+        prefixes = np.array(
+            [(0, 0, True), *systems, *((1 + i // n_users, length, i < n_met) for i in range(n_prompts))], np.int64
+        )
         n_met = max(n_met, n)
         requests = Requests(
-            np.cumsum(gaps) * duration_s / gaps.sum(), np.full(n, length), np.full(n, n_output), cached, f"{name}, {stage}"
+            np.cumsum(gaps) * duration_s / gaps.sum(),
+            np.full(n, length),
+            np.full(n, n_output),
+            1 + n_shared + np.arange(n) % n_prompts,
+            prefixes,
+            f"{name}, {stage}",
         )
         told = dict(measured.get((name, stage), {}))
         if n_output > 1 and {("e2e_s", "mean"), ("ttft_s", "mean")} <= told.keys():

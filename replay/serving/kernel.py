@@ -37,7 +37,7 @@ _REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
 # state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
 SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
-_COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH)
+_COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH, _I2)
 _LOOKED_UP = (ev.LOOKS_UP, ev.SHRINKS, ev.RANK_OF, ev.WHERE, ev.SPLIT, CACHE, ev.TOLD, ev.SLOTS)
 _EXPERTS = (*_LOOKED_UP, ev.PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
 _SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ev.ROUTED, SERVE_SLICES, SLICED, SERVED)
@@ -45,7 +45,7 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(inline="always")
-def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, times, queues):  # type: ignore[no-untyped-def]
+def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, pool, times, queues):  # type: ignore[no-untyped-def]
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
     their KV and as far as there is room for it, beside what the iteration stores."""
     bucket, leaves_window, needs_block = queues
@@ -60,8 +60,7 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
         if limits[1] > 0 and needed > state[st.FREE]:
             break
         state[st.HEAD] += 1
-        state[st.FREE] -= needed
-        state[st.TAKEN] += needed
+        st.take_blocks(needed, state, pool)
         times[STARTED, r] = now
         requests[r, st.GENERATED] = 1
         st.join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
@@ -69,7 +68,23 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
 
 @kernel(inline="always")
 def _reserve(  # type: ignore[no-untyped-def]
-    at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps, stacked, queues
+    at,
+    now,
+    hidden,
+    rule,
+    slices,
+    block_tokens,
+    requests,
+    state,
+    pool,
+    members,
+    n_members,
+    drafts,
+    kv,
+    times,
+    gaps,
+    stacked,
+    queues,
 ):
     """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
     the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many did."""
@@ -88,20 +103,19 @@ def _reserve(  # type: ignore[no-untyped-def]
             more += st.blocks_of(min(there + room, requests[r, st.TARGET]), block_tokens) - st.blocks_of(there, block_tokens)
             r = requests[r, st.REQUEUED_NEXT]
         if (state[st.N_DECODE] == 0 and more == 0) or state[st.FREE] >= needed + more:
-            state[st.FREE] -= needed
-            state[st.TAKEN] += needed
+            st.take_blocks(needed, state, pool)
             return n_restarted
         n_restarted += 1
         r = state[st.PARTIAL]
         if r < 0:
             r = state[st.NEWEST]
-            if st.release_last(r, block_tokens, requests, state):
+            if st.release_last(r, block_tokens, requests, state, pool):
                 continue
             times[FINISHED, r] = now  # until it finishes: when it had its last token
             if at - requests[r, st.JOINED] > 1:
                 longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
                 times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-        st.restart(r, at, requests, state, bucket, leaves_window, needs_block)
+        st.restart(r, at, requests, state, bucket, leaves_window, needs_block, pool)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
 
@@ -118,7 +132,7 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
         times[FINISHED, r] = now
         n_done += 1
         st.leave(r, at - requests[r, st.JOINED], requests, state, leaves_window, needs_block)
-        st.end(r, needs_block.shape[0], requests, state)
+        st.end(r, requests, state)
         r = requests[r, st.BUCKET_NEXT]
     return n_done
 
@@ -151,7 +165,7 @@ def _end_prompts(at, now, members, takes, n_members, requests, state, times, cou
         if requests[r, st.GENERATED] == requests[r, st.OUTPUT]:
             times[FINISHED, r] = now
             n_done += 1
-            st.end(r, needs_block.shape[0], requests, state)
+            st.end(r, requests, state)
         else:
             st.join(r, at, requests, state, bucket, leaves_window, needs_block)
             n_joined += 1
@@ -163,7 +177,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     arrival, requests,
     rule, steps, limits, survival, seed,
     iteration, table, layers_before, cov_prefill, cov_decode, draft_s, drafts,
-    times, histogram, sums, totals, counts, recorded, recorded_n, scratch,
+    times, histogram, sums, totals, counts, recorded, recorded_n, scratch, pool,
     look_up, shrink, rank_of, where, split, cache, told, slots, placed, migrate, moves, predict, ahead, draft_iteration, kv,
     choose, routed, serve_slices, sliced, served,
 ):  # fmt: skip
@@ -174,8 +188,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
     recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
-    -1 in the bucket. look_up .. ahead: the experts' slots (replay/system/events.py), kv: keys and values (kv.py), choose, routed:
-    of a router; serve_slices .. served: of SliceMoE in place of the others (sliced.py), empty where there is none.
+    -1 in the bucket; pool: of KV blocks (pool.py). look_up .. ahead: the experts' slots (replay/system/events.py), kv: keys and
+    values (kv.py), choose, routed: of a router; serve_slices .. served: of SliceMoE in place of the others (sliced.py), empty
+    where there is none.
     """
     n, window, n_nodes = arrival.shape[0], rule[6], rule[7]
     waits_for_idle, starts_decoding = rule[3], rule[5]
@@ -188,10 +203,10 @@ def run_engine(  # type: ignore[no-untyped-def]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
     state[st.FREE], state[st.LAG], state[st.KEEPS], state[st.FILLS] = n_blocks, limits[3], limits[4], limits[4] * limits[5]
-    state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = -1
+    state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = state[st.ENDED_FIRST] = -1
+    state[st.ENDED_BELOW] = n
     n_members, group, n_of_groups = 0, 0, 1
     batch_tokens = 0
-    st.release(block_tokens, requests, state)
     now, n_done, at = arrival[0], 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
@@ -200,9 +215,11 @@ def run_engine(  # type: ignore[no-untyped-def]
             arrived += 1
         state[st.ARRIVED] = arrived
         is_idle = state[st.N_DECODE] == 0 and n_members == 0 and state[st.PARTIAL] < 0 and state[st.REQUEUED] < 0
-        if is_idle and state[st.HEAD] == arrived:
+        is_idle = is_idle and state[st.HEAD] == arrived
+        if state[st.ENDED_FIRST] >= 0 and (is_idle or not is_ahead):  # else what they held is the batch's after the next
+            st.release(block_tokens, requests, state, pool)
+        if is_idle:
             now = seen_s = max(now, arrival[arrived])
-            st.release(block_tokens, requests, state)
             continue
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
@@ -211,18 +228,18 @@ def run_engine(  # type: ignore[no-untyped-def]
         if n_blocks > 0:
             slices = forms and admits != st.WHOLE
             n_restarted = _reserve(
-                at, now, hidden, rule, slices, block_tokens, requests, state, members, n_members, drafts, kv, times, gaps,
+                at, now, hidden, rule, slices, block_tokens, requests, state, pool, members, n_members, drafts, kv, times, gaps,
                 stacked, queues,
             )  # fmt: skip
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:
-            _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, times, queues)
+            _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, pool, times, queues)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])
         if n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0):
             n_members, batch_tokens, most = st.form_batch(
-                rule, n_open, n_blocks, block_tokens, admits, requests, state, members, takes, carried
+                rule, n_open, n_blocks, block_tokens, admits, requests, state, pool, members, takes, carried
             )
             group = 0
             if n_members > 0:
@@ -232,7 +249,8 @@ def run_engine(  # type: ignore[no-untyped-def]
                 if requests[r, st.POSITION] == requests[r, st.CACHED] and requests[r, st.N_RESTARTS] == 0:
                     times[STARTED, r] = now
         n_decode, n_ended = state[st.N_DECODE], state[st.ENDED]
-        st.release(block_tokens, requests, state)
+        if state[st.ENDED_FIRST] >= 0:
+            st.release(block_tokens, requests, state, pool)
         if n_ended > 0 and n_decode == 0 and n_members == 0:  # nothing could be fixed ahead
             seen_s = now
             continue
@@ -311,7 +329,7 @@ def run_engine(  # type: ignore[no-untyped-def]
         leaves_window[at % (window + 1)] = 0
         if has_drafts:
             counts[N_ACCEPTED] += verify(
-                at, seconds, n_nodes, seed, survival, requests, state, bucket, leaves_window, needs_block, drafts,
+                at, seconds, n_nodes, seed, survival, requests, state, pool, bucket, leaves_window, needs_block, drafts,
                 times[LARGEST_GAP], histogram, sums, one,
             )  # fmt: skip
         n_done += _finish(at, now, requests, state, times, gaps, stacked, queues)
@@ -327,8 +345,6 @@ def run_engine(  # type: ignore[no-untyped-def]
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
-        if not is_ahead:  # else what they held is the batch's after the next
-            st.release(block_tokens, requests, state)
         at += 1
     counts[N_ITERATIONS], counts[N_LOST] = at, state[st.LOST]
     counts[N_EMITTED] += counts[N_DECODED] + counts[N_ACCEPTED]

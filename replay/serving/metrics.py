@@ -142,6 +142,9 @@ def metrics(run: ServingRun, level: ServiceLevel | None = None) -> dict[str, Met
     }
     if run.cost.speculation and run.n_decoded:
         found["accepted_mean"] = Metric(run.n_accepted / run.n_decoded, "1", denominator="rounds of a request")
+    if requests.prefix.any():
+        hits = float(run.n_cached_tokens.sum() / requests.n_prompt_tokens.sum())
+        found["prefix_hit_frac"] = Metric(hits, "1", denominator="prompt tokens")
     if (load := load_of(run)) is not None:
         found["saturation_distance_frac"] = Metric(load.distance_frac, "1", denominator="saturation rate")
     if level is not None:

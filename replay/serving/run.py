@@ -21,7 +21,8 @@ from tokentape.policies.serving import BatchRule, Disaggregated, Scheduler, Spec
 from tokentape.replay.serving import kernel as k
 from tokentape.replay.serving.gaps import GAP_SQUARES, GAP_SUM_S, N_BINS, percentiles_s
 from tokentape.replay.serving.iteration import COST, EXPERT_BYTES, N_COST, N_PLACES, PARTS, IterationCosts
-from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, POSITION, PROMPT, TARGET
+from tokentape.replay.serving.pool import BEFORE, N_POOL, OFFSET, PARENT, ROOT, SIZE, THERE, put_last
+from tokentape.replay.serving.state import CACHED, N_REQUEST, N_RESTARTS, N_STATE, OUTPUT, PROMPT, TARGET
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.drafts import NO_DRAFTS
 from tokentape.replay.system.kv import no_kv
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
 
 # Fields of a run, in the order of what the kernel fills: by request, of the cost, counts.
-_BY_REQUEST = ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts")
+_BY_REQUEST = ("started_s", "first_token_s", "finish_s", "largest_gap_s", "n_restarts", "n_cached_tokens")
+
 _OF_COST = ("expert_bytes", "j_of_bytes", "j_of_ops")
 _COUNTED = ("n_iterations", "n_decoded", "n_prefilled", "n_lost_tokens", "n_accepted")
 
@@ -43,10 +45,10 @@ class Limits:
     """max_seqs: requests that decode or are in prefill; kv_blocks: of block_tokens each (replay/serving/memory.py tells how many
     fit a machine), None: memory does not bind. schedules_ahead: the batch of an iteration is fixed when the one before it starts
     (vLLM's async scheduling, its default from 0.14 on): a request waits for the rest of one iteration and for one more, and so
-    does what one that ends held. keeps: a request that lost its KV finds the blocks again that no other has taken since (vLLM's
-    prefix caching); fills: blocks that are not full are taken before others (from 0.24 on). fits_whole: a prompt is admitted
-    where blocks for all of it are free (from 0.19 on), else where those of its first slice are. n_engines: as many as these,
-    each on its own, that take the requests in turn."""
+    does what one that ends held. keeps: a prompt finds the blocks of prefixes that it shares with others, and a request that lost
+    its KV its own, as long as no other has taken them (vLLM's prefix caching); fills: blocks that are not full are taken before
+    others (from 0.24 on). fits_whole: a prompt is admitted where blocks for all of it are free (from 0.19 on), else where those
+    of its first slice are. n_engines: as many as these, each on its own, that take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
@@ -71,7 +73,7 @@ class Limits:
 @dataclass(frozen=True, eq=False)
 class ServingRun:
     """What a run did. Per request (n,), seconds: queued_s, when the engine has it (a client sends it sooner), started_s,
-    first_token_s, finish_s, largest_gap_s; n_restarts.
+    first_token_s, finish_s, largest_gap_s; n_restarts; n_cached_tokens, of its prompt, found in the KV memory at its start.
 
     end_s: last finish; busy_s: time in iterations, of several engines the mean; seconds_of: by part of the iteration.
     expert_bytes: routed experts read, whole, all devices; j_of_bytes, j_of_ops: what moving and computing took. gaps: histogram
@@ -88,6 +90,7 @@ class ServingRun:
     finish_s: Floats
     largest_gap_s: Floats
     n_restarts: Ints
+    n_cached_tokens: Ints
     end_s: float
     busy_s: float
     seconds_of: dict[str, float]
@@ -192,7 +195,7 @@ def run_rule(
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
-    columns[:, CACHED] = columns[:, POSITION] = requests.n_cached_tokens
+    pool = _pool(requests, limits)
     assert cost.events == (slots is not None), "costs of events go with the experts' slots"
     if slots is not None and speculation.n_nodes:
         raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
@@ -222,15 +225,15 @@ def run_rule(
         *(cost.iteration, table, cost.layers_before, cost.cov_prefill, cost.cov_decode),
         speculation.draft_s,
         drafts,
-        *(times, histogram, sums, totals, counts, recorded, recorded_n, scratch),
+        *(times, histogram, sums, totals, counts, recorded, recorded_n, scratch, pool),
         *of_slots,
     )
     cost.profile.refuse_no_time(float(totals[k.BUSY_S]))
     handed_over = n if rule.starts_decoding else 0
-    to_process = int((requests.n_prompt_tokens - requests.n_cached_tokens).sum()) * (not handed_over)
+    to_process = int((requests.n_prompt_tokens - columns[:, CACHED]).sum()) * (not handed_over)
     assert counts[k.N_PREFILLED] == to_process + counts[k.N_LOST], "a prompt token was lost or processed twice"
     assert counts[k.N_EMITTED] == requests.n_output_tokens.sum() - handed_over, "an output token was lost or made twice"
-    by_name: dict[str, Any] = dict(zip(_BY_REQUEST, (*times, columns[:, N_RESTARTS].copy()), strict=True))
+    by_name: dict[str, Any] = dict(zip(_BY_REQUEST, (*times, *columns[:, [N_RESTARTS, CACHED]].T.copy()), strict=True))
     by_name |= dict(zip(_OF_COST, totals[EXPERT_BYTES:N_COST].tolist(), strict=True))
     by_name |= dict(zip(_COUNTED, counts[: k.N_EMITTED].tolist(), strict=True))
     series = zip((*k.RECORD_TIMES, *k.RECORD_COUNTS), (*recorded.T, *recorded_n.T), strict=True)
@@ -257,6 +260,25 @@ def _side_by_side(requests: Requests, turns: Sequence[Ints], runs: Sequence[Serv
     of_all["busy_s"] = sum(run.busy_s for run in runs) / limits.n_engines
     of_all["seconds_of"] = {part: sum(run.seconds_of[part] for run in runs) / limits.n_engines for part in PARTS}
     return replace(runs[0], requests=requests, queued_s=requests.arrival_s, end_s=max(run.end_s for run in runs), **of_all)
+
+
+def _pool(requests: Requests, limits: Limits) -> Ints:
+    """(1 + prefixes + n, N_POOL) the KV memory as `pool.py` has it, all blocks free; empty where nobody looks for any."""
+    if not limits.keeps:
+        return np.zeros((0, N_POOL), np.int64)
+    parent, end, is_there = requests.prefixes.T
+    m, blocks = len(parent), end // limits.block_tokens
+    pool = np.zeros((m + len(requests), N_POOL), np.int64)
+    pool[:, PARENT] = np.append(parent, requests.prefix)
+    pool[:, OFFSET] = blocks[pool[:, PARENT]]
+    pool[:m, SIZE] = blocks - pool[:m, OFFSET]
+    n_blocks, there = limits.kv_blocks or 2**60, np.flatnonzero(is_there)
+    fitting = there[np.cumsum(pool[there, SIZE]) <= n_blocks]
+    pool[fitting, THERE] = pool[fitting, SIZE]
+    pool[ROOT, BEFORE] = n_blocks - pool[fitting, THERE].sum()
+    for row in fitting[::-1]:  # shorter ones last, as requests leave them
+        put_last(row, pool)
+    return pool
 
 
 def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:

@@ -18,12 +18,13 @@ from tokentape.replay.serving.iteration import (
     SEEN,
     SEEN_W,
 )
+from tokentape.replay.serving.pool import fill, found, give_back, hold, take
 
 # Columns of `requests` (n, N_REQUEST).
 (
     PROMPT,
     OUTPUT,
-    CACHED,  # leading prompt tokens whose KV is there
+    CACHED,  # leading prompt tokens whose KV was there at its start
     TARGET,  # tokens to process before the next one is generated
     POSITION,  # of them processed
     GENERATED,  # output tokens when it last joined the decodes, or now if it does not decode
@@ -34,9 +35,8 @@ from tokentape.replay.serving.iteration import (
     NEWER,
     REQUEUED_NEXT,
     N_RESTARTS,
-    OVERWRITTEN,  # of one that lost its KV: `TAKEN` when the last of its blocks is another's
-) = range(14)
-N_REQUEST = 14
+) = range(13)
+N_REQUEST = 13
 
 # A prompt is admitted where blocks for its first slice are free, or for all of it, and takes them slice by slice or at once.
 FIRST_SLICE, FITS, WHOLE = range(3)
@@ -57,17 +57,14 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     N_REQUEUED,
     N_NODES,  # drafts that the decodes have verified in this iteration
     ENDED,  # requests that ended when the batch at hand was fixed already
-    ENDED_FIRST,  # one of them, by REQUEUED_NEXT
+    ENDED_FIRST,  # of them, by REQUEUED_NEXT
     ENDED_BELOW,  # those from this one on have given their blocks back
-    LATE,  # blocks of the others, and those
-    LATE_FULL,  # whose tokens are all there
     LAG,  # newest tokens of a decode that are not known yet when it loses its KV
     FILLS,  # 1: free blocks that are not full are taken before others
-    KEEPS,  # 1: what lost its KV finds the blocks again that are nobody's yet (prefix caching)
-    TAKEN,  # blocks taken so far, those that were free longest first
+    KEEPS,  # 1: blocks that are nobody's yet are found again (prefix caching)
     LOST,  # tokens to process again
-) = range(23)
-N_STATE = 23
+) = range(20)
+N_STATE = 20
 
 
 @kernel(inline="always")
@@ -82,25 +79,18 @@ def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
     return (n_tokens + block_tokens - 1) // block_tokens
 
 
-@kernel(int64(int64, int64, I64_2D, I64), allocates=False)
-def found(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """Blocks of request r, which lost its KV, that are still its own: the last ones were freed first, and are taken first."""
-    return min(requests[r, POSITION] // block_tokens, max(0, requests[r, OVERWRITTEN] - state[TAKEN]))
+@kernel(int64(int64, I64_2D, I64_2D), allocates=False)
+def own_row(r, requests, pool):  # type: ignore[no-untyped-def]
+    """Request r's row of `pool`."""
+    return pool.shape[0] - requests.shape[0] + r
 
 
-@kernel(void(int64, int64, int64, I64_2D, I64), allocates=False)
-def put_back(n_blocks, n_full, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """Blocks are free, so many of them full. Where the others go before all that is free (FILLS), what requests have lost so far
-    is written down first, since `TAKEN` says no more what is gone."""
-    if state[FILLS] and n_blocks > n_full:
-        r = state[REQUEUED]
-        while r >= 0:
-            there = min(requests[r, POSITION], found(r, block_tokens, requests, state) * block_tokens)
-            state[LOST] += requests[r, POSITION] - there
-            requests[r, POSITION] = there
-            r = requests[r, REQUEUED_NEXT]
-        state[TAKEN] -= n_blocks - n_full
-    state[FREE] += n_blocks
+@kernel(void(int64, I64, I64_2D), allocates=False)
+def take_blocks(n_blocks, state, pool):  # type: ignore[no-untyped-def]
+    """Free blocks are somebody's."""
+    state[FREE] -= n_blocks
+    if state[KEEPS]:
+        take(n_blocks, pool)
 
 
 @kernel(void(int64, I64_2D, I64), allocates=False)
@@ -199,10 +189,10 @@ def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block): 
     _put_in(r, requests, bucket)
 
 
-@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
-def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64, I64_2D), allocates=False)
+def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  # type: ignore[no-untyped-def]
     """Request r, the first of the cut prompts or a decode, loses its KV at the start of iteration `at` and heads the queue: what
-    it has processed is processed again, but for what `found` finds."""
+    it has processed is processed again, but for what it finds."""
     q = requests[r]
     if r == state[PARTIAL]:
         state[PARTIAL] = q[REQUEUED_NEXT]
@@ -214,49 +204,57 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block):  # type
         q[TARGET], q[POSITION] = target, max(q[TARGET], target - 1 - state[LAG])
         state[LOST] += target - q[POSITION]
         held = target - 1
-    block_tokens = needs_block.shape[0]
-    put_back(blocks_of(held, block_tokens), q[POSITION] // block_tokens, block_tokens, requests, state)
-    q[OVERWRITTEN] = state[KEEPS] * (state[TAKEN] + state[FREE])
+    _give_back(r, held, q[POSITION], 1, needs_block.shape[0], requests, state, pool)
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
     state[REQUEUED] = r
     state[N_REQUEUED] += 1
 
 
-@kernel(void(int64, int64, I64_2D, I64), allocates=False)
-def end(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
-    """Request r has its last token."""
-    n_tokens = requests[r, PROMPT] + requests[r, OUTPUT] - 1
-    requests[r, REQUEUED_NEXT] = state[ENDED_FIRST]
-    state[ENDED_FIRST] = r
-    state[ENDED] += 1
-    state[LATE] += blocks_of(n_tokens, block_tokens)
-    state[LATE_FULL] += n_tokens // block_tokens
+@kernel(void(int64, int64, int64, int64, int64, I64_2D, I64, I64_2D), allocates=False)
+def _give_back(r, n_tokens, n_known, keeps, block_tokens, requests, state, pool):  # type: ignore[no-untyped-def]
+    """Blocks of request r with so many tokens, n_known of them known, are free; keeps: it comes back for them."""
+    held = blocks_of(n_tokens, block_tokens)
+    if state[KEEPS]:
+        held = give_back(own_row(r, requests, pool), held, n_known // block_tokens, keeps, state[FILLS], pool)
+    state[FREE] += held
 
 
 @kernel(void(int64, I64_2D, I64), allocates=False)
-def release(block_tokens, requests, state):  # type: ignore[no-untyped-def]
+def end(r, requests, state):  # type: ignore[no-untyped-def]
+    """Request r has its last token; those that have are listed by number."""
+    last, of = -1, state[ENDED_FIRST]
+    while 0 <= of < r:
+        last, of = of, requests[of, REQUEUED_NEXT]
+    requests[r, REQUEUED_NEXT] = of
+    if last < 0:
+        state[ENDED_FIRST] = r
+    else:
+        requests[last, REQUEUED_NEXT] = r
+    state[ENDED] += 1
+
+
+@kernel(void(int64, I64_2D, I64, I64_2D), allocates=False)
+def release(block_tokens, requests, state, pool):  # type: ignore[no-untyped-def]
     """What the requests held that ended is free."""
-    put_back(state[LATE], state[LATE_FULL], block_tokens, requests, state)
-    state[ENDED], state[LATE], state[LATE_FULL], state[ENDED_FIRST], state[ENDED_BELOW] = 0, 0, 0, -1, requests.shape[0]
+    r = state[ENDED_FIRST]
+    while 0 <= r < state[ENDED_BELOW]:
+        n_tokens = requests[r, PROMPT] + requests[r, OUTPUT] - 1
+        _give_back(r, n_tokens, n_tokens, 0, block_tokens, requests, state, pool)
+        r = requests[r, REQUEUED_NEXT]
+    state[ENDED], state[ENDED_FIRST], state[ENDED_BELOW] = 0, -1, requests.shape[0]
 
 
-@kernel("b1(int64, int64, int64[:, ::1], int64[::1])", allocates=False)
-def release_last(r, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+@kernel("b1(int64, int64, int64[:, ::1], int64[::1], int64[:, ::1])", allocates=False)
+def release_last(r, block_tokens, requests, state, pool):  # type: ignore[no-untyped-def]
     """Frees what the last of the requests held that ended, if it was taken after request r; whether it was."""
     last, q = r, state[ENDED_FIRST]
-    while q >= 0:
-        if last < q < state[ENDED_BELOW]:
-            last = q
-        q = requests[q, REQUEUED_NEXT]
+    while 0 <= q < state[ENDED_BELOW]:
+        last, q = max(last, q), requests[q, REQUEUED_NEXT]
     if last == r:
         return False
     n_tokens = requests[last, PROMPT] + requests[last, OUTPUT] - 1
-    n_blocks = blocks_of(n_tokens, block_tokens)
-    n_full = max(requests[last, TARGET], n_tokens - state[LAG]) // block_tokens
-    put_back(n_blocks, n_full, block_tokens, requests, state)
-    state[LATE] -= n_blocks
-    state[LATE_FULL] -= n_tokens // block_tokens
+    _give_back(last, n_tokens, max(requests[last, TARGET], n_tokens - state[LAG]), 0, block_tokens, requests, state, pool)
     state[ENDED] -= 1
     state[ENDED_BELOW] = last
     return True
@@ -270,10 +268,13 @@ def room_of(rule, state):  # type: ignore[no-untyped-def]
 
 
 @kernel(
-    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, int64, int64[:, ::1], int64[::1], int64[::1], int64[::1], float64[::1])",
+    "UniTuple(int64, 3)(int64[::1], int64, int64, int64, int64, int64[:, ::1], int64[::1], int64[:, ::1], int64[::1], "
+    "int64[::1], float64[::1])",
     allocates=False,
 )
-def form_batch(rule, max_seqs, n_blocks, block_tokens, admits, requests, state, members, takes, carried):  # type: ignore[no-untyped-def]
+def form_batch(  # type: ignore[no-untyped-def]
+    rule, max_seqs, n_blocks, block_tokens, admits, requests, state, pool, members, takes, carried
+):  # fmt: skip
     """Takes prompts by a BatchRule, each on the replica that has the fewest tokens yet. Fills `members`, `takes` (tokens of each)
     and `carried` (iteration.py); returns how many, their tokens, and those of the fullest replica. rule: BatchRule.numbers(), the
     window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly.
@@ -303,34 +304,42 @@ def form_batch(rule, max_seqs, n_blocks, block_tokens, admits, requests, state, 
             r = state[HEAD]
         else:
             break
-        blocks, before, n_found = blocks_of(requests[r, TARGET], block_tokens), requests[r, POSITION], 0
-        if is_new and state[REQUEUED] >= 0:
-            n_found = found(r, block_tokens, requests, state)
-            before = max(requests[r, CACHED], n_found * block_tokens)
+        before, n_found, n_free = requests[r, POSITION], 0, 0
+        if is_new and state[KEEPS]:
+            n_found, n_free = found(own_row(r, requests, pool), before // block_tokens, pool)
+            n_found = min(n_found, (requests[r, TARGET] - 1) // block_tokens)  # a token at least makes the next one
+        if is_new:
+            before = n_found * block_tokens
         if is_new and state[N_DECODE] + state[ENDED] + n_members >= max_seqs:
             break
         rest = requests[r, TARGET] - before
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
-        of_slice = blocks_of(before + take, block_tokens) - (0 if is_new else blocks_of(before, block_tokens))
-        if is_new and n_blocks > 0 and (of_slice if admits == FIRST_SLICE else blocks) > state[FREE]:
+        held = n_found if is_new else blocks_of(before, block_tokens)
+        blocks, of_slice = blocks_of(requests[r, TARGET], block_tokens) - held, blocks_of(before + take, block_tokens) - held
+        if is_new and n_blocks > 0 and (of_slice if admits == FIRST_SLICE else blocks) + n_free > state[FREE]:
             break
         if admits != WHOLE:
             blocks = of_slice
-        if is_new or admits != WHOLE:
-            state[FREE] -= blocks
-            state[TAKEN] += blocks - n_found
         if is_new:
-            state[LOST] += requests[r, POSITION] - before
-            requests[r, POSITION] = before
+            if state[KEEPS]:
+                hold(own_row(r, requests, pool), n_found, pool)
+                state[FREE] -= n_free
             if state[REQUEUED] >= 0:
+                state[LOST] += requests[r, POSITION] - before
                 state[REQUEUED] = requests[r, REQUEUED_NEXT]
                 state[N_REQUEUED] -= 1
             else:
                 state[HEAD] += 1
+                requests[r, CACHED] = before
+            requests[r, POSITION] = before
         else:
             state[PARTIAL] = requests[r, REQUEUED_NEXT]
+        if is_new or admits != WHOLE:
+            take_blocks(blocks, state, pool)
+        if state[KEEPS]:
+            fill(own_row(r, requests, pool), (before + take) // block_tokens, pool)
         members[n_members], takes[n_members] = r, take
         n_members += 1
         tokens += take

@@ -6,7 +6,8 @@ Unlike plain decodes, requests then advance by different numbers of tokens, so e
 from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
-from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump, put_back
+from tokentape.replay.serving.pool import give_first
+from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 
@@ -36,7 +37,7 @@ def count_nodes(at, n_nodes, requests, state, drafts):  # type: ignore[no-untype
 
 
 @kernel(
-    int64(int64, float64, int64, int64, F64, I64_2D, I64, I64, I64, I64, DRAFTS, F64, I64, F64, F64),
+    int64(int64, float64, int64, int64, F64, I64_2D, I64, I64_2D, I64, I64, I64, DRAFTS, F64, I64, F64, F64),
     allocates=False,
 )
 def verify(  # type: ignore[no-untyped-def]
@@ -47,6 +48,7 @@ def verify(  # type: ignore[no-untyped-def]
     survival,
     requests,
     state,
+    pool,
     bucket,
     leaves_window,
     needs_block,
@@ -58,8 +60,8 @@ def verify(  # type: ignore[no-untyped-def]
 ):
     """Ends the round of iteration `at`, in which every decode already got one token; returns the drafts accepted.
 
-    Rejected nodes give their KV blocks back. Gaps: a round's tokens share its seconds evenly; the longest wait, largest (n,),
-    is for the whole round.
+    Rejected nodes give their KV blocks back, to be taken before all others: vLLM's request keeps them for its next round. Gaps: a
+    round's tokens share its seconds evenly; the longest wait, largest (n,), is for the whole round.
     """
     n_accepted, block_tokens = 0, needs_block.shape[0]
     r = state[OLDEST]
@@ -68,8 +70,10 @@ def verify(  # type: ignore[no-untyped-def]
         held, generated, k = before + 1, before + 2 - requests[r, PROMPT], round_of(r, before, drafts)
         n = 0 if k == -1 else drafts[2][k] if k >= 0 else accepted(seed, r, generated - 1, survival)
         n = min(n, requests[r, OUTPUT] - generated)
-        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens)
-        put_back(n_blocks - blocks_of(held + n, block_tokens), 0, block_tokens, requests, state)
+        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens) - blocks_of(held + n, block_tokens)
+        state[FREE] += n_blocks
+        if state[KEEPS]:
+            give_first(n_blocks, pool)
         add_gap(seconds / (1 + n), 1 + n, histogram, sums, scratch)
         largest[r] = max(largest[r], seconds)
         if n > 0:

@@ -7,8 +7,10 @@ limit of 32,768 tokens and an 8k-filtered ShareGPT.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -25,9 +27,10 @@ LONGEST = 2**24  # tokens; longer than any model's context: a column taken for a
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """n requests by arrival. arrival_s (n,), n_prompt_tokens (n,), n_output_tokens (n,) at least 1; n_cached_tokens (n,): leading
-    prompt tokens that an earlier request left in the KV cache, at most the prompt less one; origin: where they come from;
-    tape_request (n,): row of the tape's requests that each one is, empty where there is none.
+    """n requests by arrival. arrival_s (n,), n_prompt_tokens (n,), n_output_tokens (n,) at least 1; prefix (n,): the longest
+    beginning that the prompt shares with another one, a row of prefixes, empty where none does; prefixes (m, 3): of such
+    beginnings the next shorter one, the tokens, and whether the KV memory has it before any request, row 0 the empty one;
+    origin: where they come from; tape_request (n,): row of the tape's requests that each one is, empty where there is none.
 
     Raises ValueError naming the first request that is wrong: no requests, arrivals that fall or are negative, lengths
     below 1, above LONGEST or broken.
@@ -36,7 +39,8 @@ class Requests:
     arrival_s: Floats
     n_prompt_tokens: Ints
     n_output_tokens: Ints
-    n_cached_tokens: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    prefix: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    prefixes: Ints = field(default_factory=lambda: np.zeros((1, 3), np.int64))
     origin: str = "synthetic"
     tape_request: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -44,9 +48,9 @@ class Requests:
         n = len(self.arrival_s)
         if not n:
             raise ValueError("there are no requests to serve; give at least one")
-        if not len(self.n_cached_tokens):
-            object.__setattr__(self, "n_cached_tokens", np.zeros(n, np.int64))
-        for name in ("n_prompt_tokens", "n_output_tokens", "n_cached_tokens"):
+        if not len(self.prefix):
+            object.__setattr__(self, "prefix", np.zeros(n, np.int64))
+        for name in ("n_prompt_tokens", "n_output_tokens", "prefix"):
             if len(getattr(self, name)) != n:
                 raise ValueError(f"{name} has {len(getattr(self, name))} entries, arrival_s has {n}; give one per request")
         self._refuse(~np.isfinite(self.arrival_s) | (self.arrival_s < 0), "arrival_s", "it must be finite and at least 0")
@@ -60,8 +64,9 @@ class Requests:
             object.__setattr__(self, name, np.asarray(length, np.int64))
         self._refuse(self.n_prompt_tokens < 1, "n_prompt_tokens", "a prompt has at least 1 token")
         self._refuse(self.n_output_tokens < 1, "n_output_tokens", "a request asks for at least 1 token")
-        is_wrong = (self.n_cached_tokens < 0) | (self.n_cached_tokens >= self.n_prompt_tokens)
-        self._refuse(is_wrong, "n_cached_tokens", "it must be at least 0 and below the prompt's length")
+        of = self.prefixes[np.clip(self.prefix, 0, len(self.prefixes) - 1), 1]
+        is_wrong = (self.prefix < 0) | (self.prefix >= len(self.prefixes)) | (of > self.n_prompt_tokens)
+        self._refuse(is_wrong, "prefix", "it must be a row of prefixes, of one no longer than the prompt")
 
     def _refuse(self, is_wrong: NDArray[np.bool_], name: str, why: str) -> None:
         if is_wrong.any():
@@ -85,7 +90,7 @@ class Requests:
 
     def taken(self, rows: Any, arrival_s: Floats | None = None) -> Requests:
         """Those of these rows (a slice, or indices), when they arrive or at other times."""
-        names = ("n_prompt_tokens", "n_output_tokens", "n_cached_tokens", *(["tape_request"] if len(self.tape_request) else []))
+        names = ("n_prompt_tokens", "n_output_tokens", "prefix", *(["tape_request"] if len(self.tape_request) else []))
         given = {name: getattr(self, name)[rows] for name in names}
         return replace(self, arrival_s=self.arrival_s[rows] if arrival_s is None else arrival_s, **given)
 
@@ -213,7 +218,7 @@ def spread_ties(requests: Requests) -> Requests:
 
 
 def from_table(rows: pl.DataFrame, origin: str) -> Requests:
-    """The requests of a tape's table `requests`, in order of arrival; of equal ones by request id. No prefix is cached."""
+    """The requests of a tape's table `requests`, in order of arrival; of equal ones by request id. They share no prefix."""
     rows = rows.sort("request_id").with_row_index("row").sort("arrival_s", maintain_order=True)
     return Requests(
         rows["arrival_s"].to_numpy().astype(np.float64),
@@ -224,21 +229,35 @@ def from_table(rows: pl.DataFrame, origin: str) -> Requests:
     )
 
 
-def cached_tokens(prefix_blocks: Sequence[Sequence[int]], n_prompt_tokens: Ints, settings: Mapping[str, Any]) -> Ints:
-    """(n,) leading tokens of each prompt that an earlier request left in a KV cache of any number of blocks, which are kept whole
-    (BLOCK_TOKENS); at most all but one of the prompt. Requests in order of arrival (Mooncake, FAST 2025).
-
-    prefix_blocks: an id per block of each prompt; equal ids mean equal prefixes. settings: of the tape, which say how many tokens
-    a block has. A block counts as there as soon as its request has arrived, and takes none of the engine's own KV memory. Raises
-    ValueError naming a request whose blocks do not fit its prompt.
-    """
+def sharing(requests: Requests, prefix_blocks: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> Requests:
+    """The same requests with the prefixes that their prompts share. prefix_blocks: an id per block of each prompt; equal ids mean
+    equal prefixes. settings: of the tape, which say how many tokens a block has. Raises ValueError naming a request whose blocks
+    do not fit its prompt."""
     size = settings.get("prefix_block_tokens", PREFIX_TOKENS)
-    kept, found = set[int](), np.zeros(len(n_prompt_tokens), np.int64)
-    for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, n_prompt_tokens.tolist(), strict=True)):
+    for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, requests.n_prompt_tokens.tolist(), strict=True)):
         if len(blocks) != -(-n_tokens // size):
             given = f"{len(blocks)} prefix blocks of {size} tokens"
             raise ValueError(f"request {r}: {given} do not fit {n_tokens} prompt tokens")
-        n_hits = next((i for i, block in enumerate(blocks) if block not in kept), len(blocks))
-        found[r] = min(n_hits * size, n_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-        kept.update(blocks)
+    n_of, rows = Counter(chain.from_iterable(prefix_blocks)), dict[int, int]()
+    found, prefix = [[0, 0, 0]], np.zeros(len(requests), np.int64)
+    for r, (blocks, n_tokens) in enumerate(zip(prefix_blocks, requests.n_prompt_tokens.tolist(), strict=True)):
+        for i, block in enumerate(takewhile(lambda of: n_of[of] > 1, blocks)):
+            if (row := rows.setdefault(block, len(found))) == len(found):
+                found.append([int(prefix[r]), n_tokens, 0])
+            prefix[r], found[row][1] = row, min((i + 1) * size, n_tokens, found[row][1])
+    return replace(requests, prefix=prefix, prefixes=np.array(found))
+
+
+def cached_tokens(requests: Requests) -> Ints:
+    """(n,) leading tokens of each prompt that an earlier request left in a KV memory without bounds, in whole blocks; at most all
+    but one of the prompt (Mooncake, FAST 2025)."""
+    seen, found = {0}, np.zeros(len(requests), np.int64)
+    for r, row in enumerate(requests.prefix.tolist()):
+        of = row
+        while of not in seen:
+            of = int(requests.prefixes[of, 0])
+        found[r] = min(requests.prefixes[of, 1], requests.n_prompt_tokens[r] - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+        while row != of:
+            seen.add(row)
+            row = int(requests.prefixes[row, 0])
     return found

@@ -12,7 +12,7 @@ from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import FORMS, Form, import_requests
 from tokentape.flows.commands import imports
 from tokentape.flows.serving.setup import _own
-from tokentape.replay.serving.workload import cached_tokens, from_table, spread_ties
+from tokentape.replay.serving.workload import cached_tokens, from_table, sharing, spread_ties
 from tokentape.warehouse.tape import Store
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data" / "arrival"
@@ -79,7 +79,7 @@ def test_mooncake_with_prefixes(tmp_path: Path, store: Store, suffix: str) -> No
     table = tape.read("requests")
     assert table["arrival_s"].to_list() == [0.0, 27.0]
     assert table["prefix_blocks"].to_list() == [[0, 1], [0, 2]]
-    assert cached_tokens(table["prefix_blocks"].to_list(), from_table(table, "").n_prompt_tokens, {}).tolist() == [0, 512]
+    assert cached_tokens(sharing(from_table(table, ""), table["prefix_blocks"].to_list(), {})).tolist() == [0, 512]
     assert tape.manifest.settings["prefix_block_tokens"] == 512
 
 
@@ -161,5 +161,5 @@ def test_published_traces_have_their_published_statistics(store: Store) -> None:
     mooncake = from_table(table, "mooncake")
     assert (len(mooncake), round(mooncake.arrival_s[-1]), np.unique(mooncake.arrival_s).size) == (12031, 3537, 1180)
     assert np.diff(spread_ties(mooncake).arrival_s).min() > 0
-    cached = cached_tokens(table["prefix_blocks"].to_list(), mooncake.n_prompt_tokens, {})
+    cached = cached_tokens(sharing(mooncake, table["prefix_blocks"].to_list(), {}))
     assert 0.3 < cached.sum() / mooncake.n_prompt_tokens.sum() < 0.4  # of all blocks, 0.366 were seen before

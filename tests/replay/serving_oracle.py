@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from tokentape.policies.serving import Chunked, Continuous, Layered, Static
@@ -16,6 +16,7 @@ class Request:
     arrival: float
     prompt: int
     output: int
+    prefix: int = 0
     cached: int = 0
     position: int = 0
     processed: int = 0  # as a prompt
@@ -39,45 +40,71 @@ class Request:
 
 class Pool:
     """KV blocks, one by one. Free ones are taken in the order in which they were freed, of a request its last one first; what
-    lies in one is there until then."""
+    lies in one is there until then. prefixes: (shorter one, tokens) of beginnings that prompts share; without any none is."""
 
-    def __init__(self, n_blocks, block, fills):
-        self.block, self.fills, self.free, self.content = block, fills, deque(range(n_blocks or 0)), {}
-        self.is_bounded = n_blocks is not None
+    def __init__(self, n_blocks, block, fills, prefixes):
+        self.block, self.fills, self.prefixes = block, fills, prefixes
+        self.free, self.content, self.users = deque(range(n_blocks or 50_000)), {}, Counter()
 
-    def fits(self, tokens):
-        return not self.is_bounded or math.ceil(tokens / self.block) <= len(self.free)
+    def told(self, r, i):
+        """What a request's block is for: of the shortest prefix that it lies in, else the request's own."""
+        found, of = ("own", r.number, i), r.prefix if self.prefixes else 0
+        while of:
+            of, tokens = self.prefixes[(row := of)]
+            found = ("prefix", row, i) if (i + 1) * self.block <= tokens else found
+        return found
+
+    def finds(self, r):
+        """Blocks that are there for a request that heads the queue; one token at least is left to process."""
+        there = {told: b for b, told in self.content.items()}
+        found = (there.get(self.told(r, i)) for i in range((r.target - 1) // self.block))
+        return list(itertools.takewhile(lambda b: b is not None, found))
+
+    def fits(self, tokens, found):
+        return math.ceil(tokens / self.block) - sum(self.users[b] > 0 for b in found) <= len(self.free)
+
+    def shares(self, r, found):
+        """The request holds blocks that are there."""
+        for b in found:
+            if not self.users[b]:
+                self.free.remove(b)
+            self.users[b] += 1
+        r.kept += found
 
     def holds(self, r, tokens):
         """Blocks for so many tokens of the request, no more and no less; whether there are as many."""
-        if not self.is_bounded:
-            return True
         n_more = math.ceil(tokens / self.block) - len(r.kept)
         if n_more > len(self.free):
             return False
         for _ in range(n_more):
             r.kept.append(self.free.popleft())
             self.content.pop(r.kept[-1], None)
-        self.frees(r, 0, math.ceil(tokens / self.block))
+            self.users[r.kept[-1]] = 1
+        while len(r.kept) > math.ceil(tokens / self.block):  # a draft's, to be taken next
+            self.users[r.kept[-1]] -= 1
+            self.free.appendleft(r.kept.pop())
         return True
 
-    def frees(self, r, n_full, n_left=0):
-        """The request's blocks are free but the first; so many are full, others go before all that is free, with `fills`."""
-        while len(r.kept) > n_left:
+    def fill(self, r, tokens, is_own):
+        """So many tokens are there: for all whose prompts begin so, is_own for the request itself."""
+        for i, b in enumerate(r.kept[: tokens // self.block]):
+            if is_own or self.told(r, i)[0] == "prefix":
+                self.content[b] = self.told(r, i)
+
+    def frees(self, r, n_full):
+        """The request's blocks are free; so many are full, others go before all that is free, with `fills`."""
+        while r.kept:
             is_full = len(r.kept) <= n_full
-            (self.free.append if is_full or not self.fills else self.free.appendleft)(r.kept.pop())
+            self.users[r.kept[-1]] -= 1
+            if not self.users[b := r.kept.pop()]:
+                (self.free.append if is_full or not self.fills else self.free.appendleft)(b)
 
     def loses(self, r, tokens, queue):
         """The request's blocks are free, and so many tokens lie in them; it heads the queue."""
-        self.content |= {b: (r.number, i) for i, b in enumerate(r.kept[: tokens // self.block])}
+        self.fill(r, tokens, is_own=True)
         self.frees(r, tokens // self.block)
-        r.position, r.restarts = r.cached, r.restarts + 1
+        r.position, r.restarts = 0, r.restarts + 1
         queue.insert(0, r)
-
-    def finds(self, r):
-        """Blocks of a request that heads the queue that are still its own."""
-        there = {told: b for b, told in self.content.items() if b in self.free}
-        return list(itertools.takewhile(lambda b: b is not None, (there.get((r.number, i)) for i in range(len(there) + 1))))
 
 
 def n_accepted(seed, request, emitted, survival):
@@ -146,17 +173,15 @@ def cost_of_iteration(model, batch, decoding, group):
 
 
 def serve_slowly(
-    requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False, keeps=False, fills=False
+    requests, scheduler, model, max_seqs=256, kv_blocks=None, block=16, seed=0, ahead=False, keeps=False, fills=False, prefixes=()
 ):
     """All requests served; returns them and one dictionary per iteration. ahead: a batch is fixed when the one before starts;
-    keeps: a request that lost its KV finds the blocks again that no other has taken; fills: of which those that are not full go
-    first."""
+    keeps: a request finds blocks that are there for it and that no other has taken; fills: of which those that are not full go
+    first. prefixes: as Pool has them."""
     m, survival = (model.speculation.n_nodes, model.speculation.survival) if model.speculation else (0, ())
     everyone = [Request(i, *fields) for i, fields in enumerate(requests)]
-    for r in everyone:
-        r.position = r.cached
     coming, queue, decoding, partial, batch, log = list(everyone), [], [], None, [], []
-    pool, now, group, n_groups = Pool(kv_blocks, block, keeps and fills), coming[0].arrival, 0, 1
+    pool, now, group, n_groups = Pool(kv_blocks, block, keeps and fills, prefixes if keeps else ()), coming[0].arrival, 0, 1
     seen, ended = now, []  # requests that have their last token, which the batch does not know yet
     while coming or queue or decoding or partial or batch:
         while coming and coming[0].arrival <= seen:
@@ -249,9 +274,9 @@ def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m, keeps):
     while (partial and not batch) or queue:
         is_partial = bool(partial and not batch)
         r = partial if is_partial else queue[0]
-        if not is_partial and (len(decoding) + len(batch) >= max_seqs or not pool.fits(r.target)):
-            break
         own = pool.finds(r) if keeps and not is_partial else []
+        if not is_partial and (len(decoding) + len(batch) >= max_seqs or not pool.fits(r.target, own)):
+            break
         r.position = max(r.position, len(own) * pool.block)
         left = r.target - r.position
         if isinstance(scheduler, Static):
@@ -269,12 +294,11 @@ def form(scheduler, partial, queue, decoding, max_seqs, pool, now, m, keeps):
                 break
         if not is_partial:
             queue.pop(0)
-            if r.position == r.cached and r.restarts == 0:
-                r.started = now
-        for b in own:
-            pool.free.remove(b)
-            r.kept.append(b)
+            if r.restarts == 0:
+                r.started, r.cached = now, r.position
+        pool.shares(r, own)
         pool.holds(r, r.position + take)
+        pool.fill(r, r.position + take, is_own=False)
         r.processed = r.target
         batch.append((r, take))
         tokens += take

@@ -306,13 +306,13 @@ def test_a_prompt_that_is_cut_restarts_before_a_decode() -> None:
 
 
 def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
-    """A prompt token takes a second too. Iterations of 17 s (15 tokens and 1 that is not cached), 17 s (two decodes beside 16
-    tokens), 1 s (the oldest decodes on, the second lost its block) and 4 s (its last 3 tokens again): it waited 17 s, then 5."""
+    """A prompt token takes a second too. Iterations of 31 s (two prompts of 15 tokens), 17 s (two decodes beside 16 tokens), 1 s
+    (the oldest decodes on, the second lost its block) and 2 s (which it finds again, but for a token): it waited 17 s, then 3."""
     tokens = {"kind": "activations", "phase": "prefill", "each_s": 1 / tiny().n_layers * 2048 / tiny().hidden}
     cost = clockwork("step + tokens.fixed", tokens=tokens)
-    requests = dataclasses.replace(requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]]), n_cached_tokens=np.array([0, 14, 0]))
-    run = serve(requests, Continuous(), cost, Limits(kv_blocks=3), record=True)
-    assert run.iterations["seconds"].tolist() == pytest.approx([17, 17, 1, 4, 1, 1])
+    requests = requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]])
+    run = serve(requests, Continuous(), cost, Limits(kv_blocks=3, keeps=True), record=True)
+    assert run.iterations["seconds"].tolist() == pytest.approx([31, 17, 1, 2, 1, 1])
     assert run.n_restarts.tolist() == [0, 1, 0]
     assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
 
@@ -409,7 +409,8 @@ def test_bad_input_is_refused_in_one_line(qwen: IterationCosts) -> None:
         (lambda: requests_of([[float("nan"), 5, 5]]), "arrival_s is nan"),
         (lambda: Requests(np.zeros(0), empty, empty), "no requests"),
         (lambda: Requests(np.zeros(2), np.ones(1, np.int64), np.ones(2, np.int64)), "n_prompt_tokens has 1 entries"),
-        (lambda: dataclasses.replace(one(5), n_cached_tokens=np.array([5])), "n_cached_tokens is 5"),
+        (lambda: dataclasses.replace(one(5), prefix=np.array([1])), "prefix is 1; it must be a row of prefixes"),
+        (lambda: dataclasses.replace(one(5), prefixes=np.array([[0, 6, 0]])), "of one no longer than the prompt"),
         (lambda: serve(one(900, 3), Chunked(), qwen, Limits(kv_blocks=56)), "need 57 KV blocks of 16, kv_blocks is 56"),
         (lambda: serve(one(5), Layered(n_max=49, n_lg_rule="fixed"), qwen), "n_max 49: more groups than the model's 48 layers"),
         (lambda: serve(one(5), type("Own", (), {"rule": Disaggregated().decode_rule})(), qwen), "Own: starts_decoding"),

@@ -49,19 +49,24 @@ def scheduler_of(rng: np.random.Generator, n_layers: int):
     return Layered(int(rng.integers(30, 5000)), n_max, rule)
 
 
-def workload(rng: np.random.Generator) -> list[tuple[float, int, int, int]]:
-    """Few requests, some together, some far apart; (arrival, prompt, output, cached)."""
+def workload(rng: np.random.Generator) -> tuple[list[tuple[float, int, int, int]], list[tuple[int, int]]]:
+    """Few requests, some together, some far apart, (arrival, prompt, output, prefix); and prefixes, (shorter one, tokens)."""
     n = int(rng.integers(1, 25))
     gaps = rng.exponential(rng.choice([1e-4, 3e-3, 0.1]), n) * (rng.random(n) < 0.8)
     prompts = np.maximum(1, rng.lognormal(rng.choice([3.0, 5.0, 6.5]), 1.0, n).astype(int))
     outputs = 1 + rng.geometric(0.08, n) * (rng.random(n) < 0.9)
-    cached = (prompts - 1) * (rng.random(n) < 0.2) // 2
-    return list(zip(np.cumsum(gaps).tolist(), prompts.tolist(), outputs.tolist(), cached.tolist(), strict=True))
+    prefixes = [(0, 0)]
+    for _ in range(rng.integers(0, 6)):
+        shorter = int(rng.integers(0, len(prefixes)))
+        prefixes.append((shorter, prefixes[shorter][1] + int(rng.integers(1, 200))))
+    fitting = [[i for i, (_, tokens) in enumerate(prefixes) if tokens < prompt] for prompt in prompts]
+    prefix = [int(rng.choice(rows)) for rows in fitting]
+    return list(zip(np.cumsum(gaps).tolist(), prompts.tolist(), outputs.tolist(), prefix, strict=True)), prefixes
 
 
-def as_requests(rows: list[tuple[float, int, int, int]]) -> Requests:
+def as_requests(rows: list[tuple[float, int, int, int]], prefixes: list[tuple[int, int]]) -> Requests:
     arrival, *lengths = (np.array(column) for column in zip(*rows, strict=True))
-    return Requests(arrival.astype(float), *(column.astype(np.int64) for column in lengths))
+    return Requests(arrival.astype(float), *lengths, np.array([(*of, 0) for of in prefixes]))
 
 
 @pytest.mark.parametrize("block", [*range(4), *(pytest.param(block, marks=pytest.mark.slow) for block in range(4, 10))])
@@ -71,7 +76,7 @@ def test_agrees_with_the_oracle(block: int) -> None:
         cost, model = MODELS[seed % len(MODELS)]
         if seed >= N_WORKLOADS:
             cost, model = drafting(rng, seed)
-        rows, scheduler = workload(rng), scheduler_of(rng, cost.geometry.n_layers)
+        (rows, prefixes), scheduler = workload(rng), scheduler_of(rng, cost.geometry.n_layers)
         max_seqs = int(rng.choice([1, 2, 5, 256]))
         kv_blocks, block_tokens = None, int(rng.choice([4, 16]))
         if seed % 2:
@@ -79,14 +84,16 @@ def test_agrees_with_the_oracle(block: int) -> None:
             longest = max(-(-(prompt + output - 1 + nodes * (output > 1)) // block_tokens) for _, prompt, output, _ in rows)
             kv_blocks = int(longest * rng.choice([1.0, 1.3, 3.0]))
         limits = Limits(max_seqs, kv_blocks, block_tokens, schedules_ahead=seed % 4 > 1, keeps=seed % 3 > 0, fills=seed % 5 > 1)
-        made = serve(as_requests(rows), scheduler, cost, limits, record=True, seed=seed)
+        made = serve(as_requests(rows, prefixes), scheduler, cost, limits, record=True, seed=seed)
         slow, log = serve_slowly(
-            rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead, limits.keeps, limits.fills
-        )
+            rows, scheduler, model, max_seqs, kv_blocks, block_tokens, seed, limits.schedules_ahead, limits.keeps, limits.fills,
+            prefixes,
+        )  # fmt: skip
         where = f"seed {seed}: {scheduler}, {limits}"
         for name, series in made.iterations.items():
             np.testing.assert_allclose(series, [row[name] for row in log], rtol=1e-9, err_msg=f"{where}: {name}")
         assert made.n_restarts.tolist() == [r.restarts for r in slow], where
+        assert made.n_cached_tokens.tolist() == [r.cached for r in slow], where
         first = [r.token_times[0] for r in slow]
         waits = [max(r.waits, default=0.0) for r in slow]
         np.testing.assert_allclose(made.first_token_s, first, rtol=1e-9, err_msg=where)
@@ -109,9 +116,10 @@ def test_agrees_with_the_oracle(block: int) -> None:
 @pytest.mark.parametrize("told", json.loads(Path(__file__).with_name("vllm_schedules.json").read_text()))
 def test_vllm_schedules_the_same(told):
     """What the schedulers of vLLM 0.15.1 (without `fits_whole`), 0.19.1 and 0.24.0 (`fills`) did with requests that come at once
-    and too little memory: tokens of every iteration, and after how many each request had its first and its last token."""
-    n = len(told["n_prompt"])
-    requests = Requests(np.zeros(n), np.array(told["n_prompt"]), np.array(told["n_output"]))
+    and too little memory, of the last twelve prompts that share prefixes: tokens of every iteration, and after how many each
+    request had its first and its last token."""
+    n, shared = len(told["n_prompt"]), {name: np.array(told[name]) for name in ("prefix", "prefixes") if name in told}
+    requests = Requests(np.zeros(n), np.array(told["n_prompt"]), np.array(told["n_output"]), **shared)
     limits = Limits(**{name: told[name] for name in told.keys() & vars(Limits())})
     run = serve(requests, Chunked(told["budget_tokens"]), MODELS[0][0], limits, record=True)
     ends_s = run.iterations["start_s"] + run.iterations["seconds"]

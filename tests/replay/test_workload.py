@@ -6,14 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 from refusing import refuses
+from serving_models import clockwork
 
 from tokentape.hw.spec import load
-from tokentape.policies.serving import Chunked
+from tokentape.policies.serving import Chunked, Continuous
 from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.metrics import load_of, metrics
-from tokentape.replay.serving.run import serve
+from tokentape.replay.serving.run import Limits, serve
 from tokentape.replay.serving.workload import (
     LENGTHS,
     Requests,
@@ -22,6 +23,7 @@ from tokentape.replay.serving.workload import (
     client_arrivals,
     from_table,
     resampled,
+    sharing,
     spread_ties,
     synthetic,
 )
@@ -101,12 +103,35 @@ def test_tables_become_requests_and_stamps_in_steps_are_spread() -> None:
 
 
 def test_prefix_cache() -> None:
-    blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2]]
-    lengths = np.array([1500, 1536, 10, 1536, 1024 + 1])
-    assert cached_tokens(blocks, lengths, {}).tolist() == [0, 1024, 0, 1520, 1024], "of its last block at least one token is left"
-    assert cached_tokens([[7]] * 2, np.array([12] * 2), {}).tolist() == [0, 0], "no block of the cache is full"
-    refuses("request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens", cached_tokens, [[1, 2]], np.array([5]), {})
-    assert cached_tokens([[0, 1], [0, 2]], np.array([20, 17]), {"prefix_block_tokens": 16}).tolist() == [0, 16]
+    def found(blocks: list[list[int]], lengths: list[int], **settings: int) -> list[int]:
+        n = len(lengths)
+        shared = sharing(Requests(np.arange(float(n)), np.array(lengths), np.ones(n, np.int64)), blocks, settings)
+        run = serve(shared, Continuous(), clockwork(), Limits(keeps=True))
+        assert run.n_cached_tokens.tolist() == cached_tokens(shared).tolist()
+        assert serve(shared, Continuous(), clockwork()).n_cached_tokens.sum() == 0, "without prefix caching"
+        return run.n_cached_tokens.tolist()
+
+    blocks = [[0, 1, 2], [0, 1, 3], [9], [0, 1, 2], [0, 1, 2], [0, 1, 3]]
+    lengths = [1536, 1536, 10, 1536, 1536, 1536]
+    assert found(blocks, lengths) == [0, 1024, 0, 1520, 1520, 1520], "of its last block at least one token is left"
+    assert found([[7]] * 2, [12] * 2) == [0, 0], "no block of the cache is full"
+    refuses("request 0: 2 prefix blocks of 512 tokens do not fit 5 prompt tokens", found, [[1, 2]], [5])
+    assert found([[0, 1], [0, 2]], [20, 17], prefix_block_tokens=16) == [0, 16]
+
+
+def test_a_prefix_takes_its_blocks_once_and_goes_when_others_need_them() -> None:
+    """Three prompts of six blocks, four of them shared, fit a memory of ten together. In one of eight the third finds nothing:
+    another prompt of eight blocks went between."""
+    blocks, lengths = [[0, 1], [0, 2], [0, 3]], [95, 95, 95]
+    rows = Requests(np.zeros(3), np.array(lengths), np.ones(3, np.int64))
+    shared = sharing(rows, blocks, {"prefix_block_tokens": 64})
+    assert serve(shared, Continuous(), clockwork(), Limits(kv_blocks=10, keeps=True)).n_iterations == 1
+    assert serve(rows, Continuous(), clockwork(), Limits(kv_blocks=10, keeps=True)).n_iterations == 3
+    longer = Requests(np.arange(3.0), np.array([95, 127, 95]), np.ones(3, np.int64))
+    apart = sharing(longer, [[0, 1], [4, 5], [0, 3]], {"prefix_block_tokens": 64})
+    for n_blocks, wanted in ((8, 0), (12, 64)):
+        run = serve(apart, Continuous(), clockwork(), Limits(kv_blocks=n_blocks, keeps=True))
+        assert run.n_cached_tokens.tolist() == [0, 0, wanted]
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
