@@ -77,9 +77,10 @@ def array(of: Type, n_dims: int, layout: str = "C", readonly: bool = False) -> T
     return Type("Array", (of, n_dims, layout, readonly))
 
 
-I16, I32, I64, U8, U32, U64, F32, F64 = (array(of, 1) for of in (int16, int32, int64, uint8, uint32, uint64, float32, float64))
-I64_2D, F32_2D, F64_2D = (array(of, 2) for of in (int64, float32, float64))
-U8_3D, I16_3D, F64_3D = (array(of, 3) for of in (uint8, int16, float64))
+I16, I32, I64, U8, U16, U32, U64 = (array(of, 1) for of in (int16, int32, int64, uint8, uint16, uint32, uint64))
+F32, F64, F32_2D, F64_2D = (array(of, n_dims) for n_dims in (1, 2) for of in (float32, float64))
+I32_2D, I64_2D, U8_2D = (array(of, 2) for of in (int32, int64, uint8))
+I16_3D, I32_3D, U8_3D, F32_3D, F64_3D = (array(of, 3) for of in (int16, int32, uint8, float32, float64))
 
 
 def function(signature: Type) -> Type:

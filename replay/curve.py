@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.cache import EACH, split_by_cache
-from tokentape.policies.kernels import array, int32, int64, kernel, uint16, uint64, void
+from tokentape.policies.kernels import I32, I64, U16, U64, int64, kernel, uint64, void
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream
 
-_I32, _I64, _U16, _U64 = (array(t, 1) for t in (int32, int64, uint16, uint64))
 _WORD, _BLOCK = 64, 1024  # marks per word (one bit each) and per block (16 words); both keep a count
 
 
@@ -28,7 +27,7 @@ def _popcount(x):  # type: ignore[no-untyped-def]
     return (x * uint64(0x0101010101010101)) >> uint64(56)
 
 
-@kernel(int64(uint64, uint64, _U64, _U16, _U16))
+@kernel(int64(uint64, uint64, U64, U16, U16))
 def _live_after(slot, head, marks, words, blocks):  # type: ignore[no-untyped-def]
     """Live marks at positions above `slot` and below `head`."""
     word, block = slot >> uint64(6), slot >> uint64(10)
@@ -40,7 +39,7 @@ def _live_after(slot, head, marks, words, blocks):  # type: ignore[no-untyped-de
     return int64(total)
 
 
-@kernel(uint64(uint64, _U64, _U16, _U16, _I32, _I32))
+@kernel(uint64(uint64, U64, U16, U16, I32, I32))
 def _renumber(head, marks, words, blocks, slot_of, key_at):  # type: ignore[no-untyped-def]
     """Moves the live marks to the front of the axis, in order; returns the next free slot."""
     live = uint64(0)
@@ -59,7 +58,7 @@ def _renumber(head, marks, words, blocks, slot_of, key_at):  # type: ignore[no-u
     return live
 
 
-@kernel(void(_I32, _I64, int64, _I64))
+@kernel(void(I32, I64, int64, I64))
 def stack_distances(keys, offsets, n_keys, histogram):  # type: ignore[no-untyped-def]
     """Adds the stack distances of `keys` to `histogram` (K + 1,): [d] counts lookups at distance d, [0] first uses.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import F64_2D, array, boolean, float64, function, int8, int64, kernel, void
+from tokentape.policies.kernels import F64_2D, F64_3D, array, boolean, float64, function, int8, int64, kernel, void
 from tokentape.policies.order import ascending
 
 Bits = NDArray[np.int8]
@@ -75,8 +75,7 @@ def table_loss(losses: NDArray[np.generic], bits: NDArray[np.integer]) -> float:
     return float(chosen_losses(losses, bits).sum())
 
 
-_F64_3D, _I8_3D = array(float64, 3), array(int8, 3)
-_BOOL_3D = array(boolean, 3)
+_I8_3D, _BOOL_3D = array(int8, 3), array(boolean, 3)
 
 
 def assign(
@@ -106,7 +105,7 @@ def assign(
 
 
 @kernel(
-    void(function(RULE_SIGNATURE), _F64_3D, _F64_3D, _BOOL_3D, _F64_3D, float64, boolean, _I8_3D),
+    void(function(RULE_SIGNATURE), F64_3D, F64_3D, _BOOL_3D, F64_3D, float64, boolean, _I8_3D),
 )
 def _assign(split, losses, scores, hot, share, mean_bits, across_layers, bits):  # type: ignore[no-untyped-def]
     n_groups, n_layers, n_experts = scores.shape

@@ -7,16 +7,14 @@ and one token leaves. A token's slot never changes, so keys and values can lie i
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, dispatcher_of, float32, float64, function, int32, int64, kernel, numbers_of, void
+from tokentape.policies import kernels as kn
+from tokentape.policies.kernels import dispatcher_of, function, int64, kernel, numbers_of, void
 from tokentape.policies.kv.rule import UNLIMITED, WEIGH_SIGNATURE, KVPolicy
 
-_F64, _I32 = array(float64, 1), array(int32, 1)
-_I64, _F64_2D, _I32_2D = array(int64, 1), array(float64, 2), array(int32, 2)
-_F32_2D, _F32_3D = array(float32, 2), array(float32, 3)
 _WEIGH = function(WEIGH_SIGNATURE)
 
 
-@kernel(int64(_I32, _F64, _F64, int64))
+@kernel(int64(kn.I32, kn.F64, kn.F64, int64))
 def place(positions, total, rank, now):  # type: ignore[no-untyped-def]
     """Puts the token at position `now` into the first free slot of a head; returns the slot, -1 if none is free."""
     for s in range(positions.shape[0]):
@@ -28,7 +26,7 @@ def place(positions, total, rank, now):  # type: ignore[no-untyped-def]
     return -1
 
 
-@kernel(int64(_WEIGH, _F64, _F64, _I32, int64, _I64, int64, int64, _F64, _F64, _F32_2D))
+@kernel(int64(_WEIGH, kn.F64, kn.F64, kn.I32, int64, kn.I64, int64, int64, kn.F64, kn.F64, kn.F32_2D))
 def settle(weigh, params, mass, positions, now, limits, window, salt, total, rank, memory):  # type: ignore[no-untyped-def]
     """Moves a head's scores on by one query and evicts at most one token; returns its position, -1 if all stay.
 
@@ -53,7 +51,7 @@ def settle(weigh, params, mass, positions, now, limits, window, salt, total, ran
     return left
 
 
-@kernel(int64(_I32, int64, int64))
+@kernel(int64(kn.I32, int64, int64))
 def expire(positions, now, window):  # type: ignore[no-untyped-def]
     """Drops the token that the query after `now` can no longer see through a sliding window (0: none); returns it, or -1."""
     last = now + 1 - window
@@ -65,13 +63,13 @@ def expire(positions, now, window):  # type: ignore[no-untyped-def]
     return int64(-1)
 
 
-@kernel(void(_I32_2D, _F64_2D, _F64_2D, _I64, _I64))
+@kernel(void(kn.I32_2D, kn.F64_2D, kn.F64_2D, kn.I64, kn.I64))
 def _place_all(positions, total, rank, now, slots):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
         slots[g] = place(positions[g], total[g], rank[g], now[g])
 
 
-@kernel(void(_WEIGH, _F64, _F64_2D, _I32_2D, _I64, _I64, int64, _I64, _F64_2D, _F64_2D, _F32_3D, _I64))
+@kernel(void(_WEIGH, kn.F64, kn.F64_2D, kn.I32_2D, kn.I64, kn.I64, int64, kn.I64, kn.F64_2D, kn.F64_2D, kn.F32_3D, kn.I64))
 def _settle_all(weigh, params, mass, positions, now, limits, window, salts, total, rank, memory, left):  # type: ignore[no-untyped-def]
     for g in range(positions.shape[0]):
         left[g] = settle(weigh, params, mass[g], positions[g], now[g], limits, window, salts[g], total[g], rank[g], memory[g])

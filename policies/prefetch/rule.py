@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import F64, array, float64, int64, kernel, void
+from tokentape.policies.kernels import F64, F64_3D, int64, kernel, void
 
 Floats = NDArray[np.float64]
 # predict(layer, target, tokens, weights, memory, params, scores): called at every event, before its experts are looked up
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 #   tokens         (E,) f64       of the event, on each expert       weights  (E,) f64  their gate weights; else as tokens
 #   memory         (L, M, E) f64  the policy's own, kept over a run  params   (p,) f64  the policy's parameters
 #   scores         (E,) f64       out, zeros before: experts with the highest above 0 are fetched, ties by number
-PREDICT_SIGNATURE = void(int64, int64, F64, F64, array(float64, 3), F64, F64)
+PREDICT_SIGNATURE = void(int64, int64, F64, F64, F64_3D, F64, F64)
 
 
 @dataclass(frozen=True)

@@ -8,23 +8,15 @@ is streamed.
 
 import numpy as np
 
-from tokentape.policies.kernels import array, boolean, float32, float64, int32, int64, kernel, uint8, uint32, uint64, void
+from tokentape.policies import kernels as kn
+from tokentape.policies.kernels import boolean, float64, int64, kernel, uint32, uint64, void
 from tokentape.policies.queue import push_back
 from tokentape.policies.sliced import state as at
 from tokentape.policies.sliced.cache import drop, make_room, refresh
 from tokentape.policies.sliced.ranking import CHOOSE, NOTHING, by_gate, key_of, take, top_k
 
-_F32, _F64, _I64, _U8, _U32 = (array(t, 1) for t in (float32, float64, int64, uint8, uint32))
-_I32_2D, _F32_2D, _F64_2D, _I64_2D, _U8_3D = (
-    array(int32, 2),
-    array(float32, 2),
-    array(float64, 2),
-    array(int64, 2),
-    array(uint8, 3),
-)
 
-
-@kernel(void(_I64, _I64, _U32, _U32, _U8, _U8, _I64), allocates=False)
+@kernel(void(kn.I64, kn.I64, kn.U32, kn.U32, kn.U8, kn.U8, kn.I64), allocates=False)
 def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
     """Drops the LSB slices that the last tokens used: they stand at the end of their list."""
     end = uint64(lsb_in.shape[0])
@@ -35,7 +27,7 @@ def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token): 
         node = before
 
 
-@kernel(void(_I64, _F64, _I64, _F64, _F64, float64), allocates=False)
+@kernel(void(kn.I64, kn.F64, kn.I64, kn.F64, kn.F64, float64), allocates=False)
 def _settle_soft(sizes, limits, token, pulls, params, token_bytes):  # type: ignore[no-untyped-def]
     """Moves the router's strength by the misses of the token that is done."""
     miss = token[at.TOKEN_FLASH] / token_bytes
@@ -45,7 +37,7 @@ def _settle_soft(sizes, limits, token, pulls, params, token_bytes):  # type: ign
         params[0] = pulls[at.STRENGTH] = min(max(moved, 0.0), 1.0)
 
 
-@kernel(boolean(_F32, _U8, _I64_2D, _I64), allocates=False)
+@kernel(boolean(kn.F32, kn.U8, kn.I64_2D, kn.I64), allocates=False)
 def _choose_resident(values, resident, work, chosen):  # type: ignore[no-untyped-def]
     """The top k of the resident experts; False where fewer than k are resident.
 
@@ -58,7 +50,7 @@ def _choose_resident(values, resident, work, chosen):  # type: ignore[no-untyped
     return chosen[chosen.shape[0] - 1] >= 0
 
 
-@kernel(int64(int64, _U8, _F64, _I64), allocates=False)
+@kernel(int64(int64, kn.U8, kn.F64, kn.I64), allocates=False)
 def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
     """The resident key of lowest rank outside this layer, ties by lowest key; -1 if there is none. lowest (L,): of every layer,
     -1 where it has none, -2 where that is not known: it is looked for there alone."""
@@ -77,7 +69,10 @@ def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
     return found
 
 
-@kernel(int64(int64, int64, boolean, int64, int64, _I64, _F64_2D, _U32, _U32, _U8, _U8, _I64, _I64_2D), allocates=False)
+@kernel(
+    int64(int64, int64, boolean, int64, int64, kn.I64, kn.F64_2D, kn.U32, kn.U32, kn.U8, kn.U8, kn.I64, kn.I64_2D),
+    allocates=False,
+)
 def _make_room(  # type: ignore[no-untyped-def]
     used, allowed, by_counts, layer, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin, lowest
 ):
@@ -98,7 +93,7 @@ def _make_room(  # type: ignore[no-untyped-def]
 
 @kernel(
     int64(
-        CHOOSE, int64, _I64, _I64, _I64, _I64, _I64, _I64, _F32_2D, _F32_2D, at.SLICED, _I32_2D, _U8_3D, _I64_2D, _I64_2D,
+        CHOOSE, int64, *(kn.I64,) * 6, kn.F32_2D, kn.F32_2D, at.SLICED, kn.I32_2D, kn.U8_3D, kn.I64_2D, kn.I64_2D,
     ),
     allocates=False,
 )  # fmt: skip
@@ -268,7 +263,7 @@ def serve_events(  # type: ignore[no-untyped-def]
     return int64(-1)
 
 
-@kernel(int64(CHOOSE, int64, boolean, _I64, _F32_2D, _F32_2D, at.SLICED, _I32_2D, _U8_3D, _I64_2D))
+@kernel(int64(CHOOSE, int64, boolean, kn.I64, kn.F32_2D, kn.F32_2D, at.SLICED, kn.I32_2D, kn.U8_3D, kn.I64_2D))
 def serve_rows(choose, n_layers, is_prompt, layer, values, gates, sliced, ids, flags, moved):  # type: ignore[no-untyped-def]
     """Rows of one request in the order executed: of a prompt, every run of equal layers is an event, of decodes every row."""
     n, n_events = layer.shape[0], 0

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import array, dispatcher_of, float32, float64, function, int32, int64, kernel, uint8, uint64, void
+from tokentape.policies import kernels as kn
+from tokentape.policies.kernels import array, dispatcher_of, function, int32, int64, kernel, uint8, uint64, void
 
-_F32, _F64, _I64, _U8 = (array(t, 1) for t in (float32, float64, int64, uint8))
-_F32_2D, _I64_2D, _U8_IN = array(float32, 2), array(int64, 2), array(uint8, 1, readonly=True)
+_U8_IN = array(uint8, 1, readonly=True)
 INFINITE, RULED_OUT = 0x7F800000, -0x7F800001  # inf and -inf as whole numbers of the same order; NaNs lie outside
 LOW_HALF, NOTHING = 0xFFFFFFFF, -(2**63)
 DECODE, PROMPT = 0, 1  # phases
@@ -26,7 +26,7 @@ DECODE, PROMPT = 0, 1  # phases
 #   params   (p,) f64   the policy's parameters and, behind them, what it remembers: it may write there
 #   work     (2, E) i64 free to use                      ids      (m, k) i64  out: distinct experts in any order; -1 where too few
 #                                                                             can be chosen.
-CHOOSE_SIGNATURE = void(int64, _F32_2D, _F32_2D, _I64_2D, _U8_IN, _U8, _F64, _I64_2D, _I64_2D)
+CHOOSE_SIGNATURE = void(int64, kn.F32_2D, kn.F32_2D, kn.I64_2D, _U8_IN, kn.U8, kn.F64, kn.I64_2D, kn.I64_2D)
 CHOOSE = function(CHOOSE_SIGNATURE)
 
 
@@ -97,7 +97,7 @@ def key_of(value, e):  # type: ignore[no-untyped-def]
     return (int64(to_ordered(value)) << 32) | (LOW_HALF - int64(e))
 
 
-@kernel(void(int64, _I64, _I64), allocates=False)
+@kernel(void(int64, kn.I64, kn.I64), allocates=False)
 def take(k, keys, order):  # type: ignore[no-untyped-def]
     """order[:k]: the experts of the k largest keys, falling; -1 past the last above -inf, or on NaN. The keys are used up.
 
@@ -115,7 +115,7 @@ def take(k, keys, order):  # type: ignore[no-untyped-def]
             order[j] = -1
 
 
-@kernel(void(_F32, int64, _I64, _I64), allocates=False)
+@kernel(void(kn.F32, int64, kn.I64, kn.I64), allocates=False)
 def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
     """As `take`, of the values: ties by lowest index. keys (E,): scratch."""
     for e in range(uint64(values.shape[0])):
@@ -123,7 +123,7 @@ def top_k(values, k, keys, order):  # type: ignore[no-untyped-def]
     take(k, keys, order)
 
 
-@kernel(void(_F32, _F32, _I64), allocates=False)
+@kernel(void(kn.F32, kn.F32, kn.I64), allocates=False)
 def by_gate(values, gates, chosen):  # type: ignore[no-untyped-def]
     """Sorts `chosen` by falling gate, equal gates by falling value, then by rising index: the order of a tape's rows."""
     for i in range(uint64(1), uint64(chosen.shape[0])):

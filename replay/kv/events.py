@@ -2,14 +2,12 @@
 
 import numpy as np
 
-from tokentape.policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint8, uint64
+from tokentape.policies import kernels as kn
+from tokentape.policies.kernels import array, boolean, float32, float64, function, int32, int64, kernel, uint64
 from tokentape.policies.kv.recompute import enter, judge, leave
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE
 from tokentape.policies.kv.slots import expire, place, settle
 
-_F32, _F64, _I32, _I64 = (array(t, 1) for t in (float32, float64, int32, int64))
-_I32_2D, _I64_2D, _U8_2D = (array(t, 2) for t in (int32, int64, uint8))
-_I32_3D, _F64_3D, _F32_4D = array(int32, 3), array(float64, 3), array(float32, 4)
 _F32_IN, _I32_IN = (array(t, 1, readonly=True) for t in (float32, int32))  # as Arrow hands them over
 ROW_TOLERANCE = 2e-3  # of a softmax row's sum, float16 rows included
 # What is wrong with a row: codes that run_events returns, times ROWS plus the row.
@@ -17,7 +15,7 @@ OK, NOT_A_NUMBER, SUM_IS_OFF, OUT_OF_RANGE, NO_SLOT = range(5)
 ROWS = 1 << 40
 
 
-@kernel(int64(_I32_IN, _F32_IN, int64, _F32))
+@kernel(int64(_I32_IN, _F32_IN, int64, kn.F32))
 def _spread(keys, mass, now, dense):  # type: ignore[no-untyped-def]
     """Writes listed masses to `dense` (n,) by position. Returns OK or what is wrong with the row."""
     for i in range(uint64(mass.shape[0])):
@@ -30,9 +28,9 @@ def _spread(keys, mass, now, dense):  # type: ignore[no-untyped-def]
 
 @kernel(
     int64(
-        function(WEIGH_SIGNATURE), _F64, _I64, boolean, boolean, float64, float64, _I64, _I32, _I64, _I64, _F32_IN,
-        _I64, _I32_IN, _F32_IN, _I32_3D, _F64_3D, _F64_3D, _F32_4D, _I64_2D, _F64_3D, _I32_2D, _U8_2D, _I64_2D, _F64_3D, _I64_2D,
-        _I64_2D, _F32, _F64,
+        function(WEIGH_SIGNATURE), kn.F64, kn.I64, boolean, boolean, float64, float64, kn.I64, kn.I32, kn.I64, kn.I64, _F32_IN,
+        kn.I64, _I32_IN, _F32_IN, kn.I32_3D, kn.F64_3D, kn.F64_3D, array(float32, 4), kn.I64_2D, kn.F64_3D, kn.I32_2D, kn.U8_2D,
+        kn.I64_2D, kn.F64_3D, kn.I64_2D, kn.I64_2D, kn.F32, kn.F64,
     ),
 )  # fmt: skip
 def run_events(  # type: ignore[no-untyped-def]
@@ -109,7 +107,7 @@ def run_events(  # type: ignore[no-untyped-def]
     return int64(OK)
 
 
-@kernel(int64(_I32, _I64, _F32_IN, _I64, _I32_IN, _I64, _F64_3D, int64))
+@kernel(int64(kn.I32, kn.I64, _F32_IN, kn.I64, _I32_IN, kn.I64, kn.F64_3D, int64))
 def add_future(layers, mass_bounds, mass, key_bounds, keys, now, future, n_heads):  # type: ignore[no-untyped-def]
     """Adds the rows of m events to `future` (L, G, n); returns OK or a code for the first bad row."""
     per_set = n_heads // future.shape[1]

@@ -4,7 +4,7 @@ What it calls makes no arrays: numba else counts references to every array that 
 an iteration's time.
 """
 
-from tokentape.policies.kernels import OF_TABLE, array, float64, function, int64, kernel, none, tuple_of, void
+from tokentape.policies.kernels import F64, F64_2D, I64, I64_2D, OF_TABLE, float64, function, int64, kernel, none, tuple_of, void
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.serving.groups import group_start, n_groups
 from tokentape.policies.sliced.ranking import CHOOSE
@@ -31,13 +31,12 @@ N_TOTALS = it.N_COST + 2
 RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
 RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
 
-_I1, _I2 = array(int64, 1), array(int64, 2)
-_F1, _F2 = array(float64, 1), array(float64, 2)
-_REQUESTS, _RULE = (_F1, _I2), (_I1, _I2, _I1, _F1, int64)
+_REQUESTS, _RULE = (F64, I64_2D), (I64, I64_2D, I64, F64, int64)
 # state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
 # seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
-SCRATCH = tuple_of(_I1, _I1, _I1, _I1, _F1, _I1, _F1, _I1, _I1, _I1)
-_COST, _RESULTS = (function(OF_TABLE), _F2, _F2, _F2, _F2, float64, DRAFTS), (_F2, _I1, _F1, _F1, _I1, _F2, _I2, SCRATCH, _I2)
+SCRATCH = tuple_of(I64, I64, I64, I64, F64, I64, F64, I64, I64, I64)
+_COST = (function(OF_TABLE), F64_2D, F64_2D, F64_2D, F64_2D, float64, DRAFTS)
+_RESULTS = (F64_2D, I64, F64, F64, I64, F64_2D, I64_2D, SCRATCH, I64_2D)
 _LOOKED_UP = (ev.LOOKS_UP, ev.SHRINKS, ev.RANK_OF, ev.WHERE, ev.SPLIT, CACHE, ev.TOLD, ev.SLOTS)
 _EXPERTS = (*_LOOKED_UP, ev.PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
 _SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ev.ROUTED, SERVE_SLICES, SLICED, SERVED)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw.work import Floats
-from tokentape.policies.kernels import array, float64, int64, kernel
+from tokentape.policies.kernels import F64_2D, float64, int64, kernel
 from tokentape.policies.names import unknown
 from tokentape.replay.coverage import N_DRAWS, by_layer
 from tokentape.replay.exports import eplb
@@ -94,7 +94,7 @@ def _n_slots(share: Floats) -> int:
     return int((share > 0).sum(axis=(1, 2)).max())
 
 
-@kernel(float64(array(float64, 2), int64, int64, float64))
+@kernel(float64(F64_2D, int64, int64, float64))
 def fuller(t, first, which, n):  # type: ignore[no-untyped-def]
     """Of n tokens, from a curve of `crowding` in the constants of an iteration's table, linear in log2 n."""
     at = min(np.log2(max(n, 1.0)), N_SIZES - 1.0)

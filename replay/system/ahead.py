@@ -9,24 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.policies import kernels as kn
 from tokentape.policies.cache import needs_of
-from tokentape.policies.kernels import (
-    array,
-    dispatcher_of,
-    float32,
-    float64,
-    function,
-    int16,
-    int32,
-    int64,
-    kernel,
-    numbers_of,
-    tuple_of,
-    uint8,
-    uint64,
-    void,
-    zeros_of,
-)
+from tokentape.policies.kernels import dispatcher_of, function, int64, kernel, numbers_of, tuple_of, uint64, void, zeros_of
 from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Oracle, Prefetcher
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE
 from tokentape.policies.slots import System, slots_of
@@ -35,15 +20,14 @@ from tokentape.replay.system.recorded import Recorded
 # Entries of `numbers`, empty without a policy: experts of a prediction, layers to its target, 1 if it sees them, the first row
 # that foretells anything; of the last event how many were fetched ahead, and how many of its hits were; lookups for predictions.
 N, DISTANCE, SEES, FROM, N_FETCHED, N_USED, N_TOLD = range(7)
-_I1, _K1, _U1, _F1, _F3 = array(int64, 1), array(int32, 1), array(uint8, 1), array(float64, 1), array(float64, 3)
 # numbers; gates (rows, MoE layers, k), or empty: every choice weighs 1; tokens, weights, scores (E,): scratch; the policy's
 # memory and parameters; beside (MoE layers,): experts on their way beside each; is_unused (K,): fetched ahead, yet to be used;
 # keys, hits (2 E,), bounds (2,): scratch, what is foretold and then the event's own.
-AHEAD = tuple_of(_I1, _F3, _F1, _F1, _F1, _F3, _F1, _F1, _U1, _K1, _U1, _I1)
+AHEAD = tuple_of(kn.I64, kn.F64_3D, kn.F64, kn.F64, kn.F64, kn.F64_3D, kn.F64, kn.F64, kn.U8, kn.I32, kn.U8, kn.I64)
 PREDICT = function(PREDICT_SIGNATURE)
 
 
-@kernel(uint64(int64, _I1, int64, int64, array(int16, 3), PREDICT, AHEAD), allocates=False)
+@kernel(uint64(int64, kn.I64, int64, int64, kn.I16_3D, PREDICT, AHEAD), allocates=False)
 def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-untyped-def]
     """Keys of what the policy expects after layer m's event, the best last; returns how many."""
     numbers, gates, tokens, weights, scores, memory, params, _, _, keys, _, _ = ahead
@@ -95,8 +79,8 @@ def _foretell(m, rows, n_rows, n_then, ids, predict, ahead):  # type: ignore[no-
     return uint64(n_told)
 
 
-_OF_EVENT = (int64, _I1, int64, int64, array(int16, 3), int64, int64, uint64, _K1, _U1)
-_OF_CACHE = (function(LOOK_UP), array(float32, 1), array(float32, 1), function(RANK_SIGNATURE), CACHE)
+_OF_EVENT = (int64, kn.I64, int64, int64, kn.I16_3D, int64, int64, uint64, kn.I32, kn.U8)
+_OF_CACHE = (function(LOOK_UP), kn.F32, kn.F32, function(RANK_SIGNATURE), CACHE)
 
 
 @kernel(void(*_OF_EVENT, *_OF_CACHE, PREDICT, AHEAD), allocates=False)

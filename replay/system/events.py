@@ -9,22 +9,10 @@ import math
 
 import numpy as np
 
+from tokentape.policies import kernels as kn
 from tokentape.policies.bits.by_gate import ask_by_gate
 from tokentape.policies.bits.rule import RULE_SIGNATURE
-from tokentape.policies.kernels import (
-    array,
-    float32,
-    float64,
-    function,
-    int16,
-    int32,
-    int64,
-    kernel,
-    tuple_of,
-    uint8,
-    uint64,
-    void,
-)
+from tokentape.policies.kernels import function, int64, kernel, tuple_of, uint8, uint64, void
 from tokentape.policies.order import ascending
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE, SHRINK
@@ -57,32 +45,29 @@ LOOKUPS, HITS, AWAYS, AWAY_TOKENS, TOKEN_EXPERTS, MOVED, FORETOLD, USED, N_OF_PH
 # Columns of the recorded iterations: lookups, hits, experts away, bytes that were fetched.
 N_OF_ITERATION = 4
 
-_I1, _I2 = array(int64, 1), array(int64, 2)
-_F1, _F2 = array(float64, 1), array(float64, 2)
-_U1, _U2 = array(uint8, 1), array(uint8, 2)
 # how; ids (rows, MoE layers, k), -1: not run; first_row (n,) of a request; of_layer (2, MoE layers): layer, row of the cost's
 # table; near_bound (2,): replay/serving/iteration.py; hot (MoE layers, E); widths (MoE layers, E): shares of full width;
 # pending (MoE layers,): widths on their way; totals; log_keys, log_hits (m,), log_starts of events: as many as fit; fetched (3,
 # MoE layers): widths by phase, and bytes of an expert; counted (K,): the profile; of_iteration (i, N_OF_ITERATION); rows (R,):
 # scratch; parameters of `where`; SCRATCH: of an iteration's events experts, tokens on each, near or not (0 where nothing is
 # placed), those looked up, hits; place (E,); of events (MoE layers + 1,) layers, where they begin, bounds of what they look up.
-SCRATCH = tuple_of(_I1, _I1, _U1, array(int32, 1), _U1, array(uint64, 1), _I1, _I1, _I1)
+SCRATCH = tuple_of(kn.I64, kn.I64, kn.U8, kn.I32, kn.U8, kn.U64, kn.I64, kn.I64, kn.I64)
 SLOTS = tuple_of(
-    _I1, array(int16, 3), _I1, _I2, _F1, _U2, _F2, _F1, _I2, _I1, _U1, _I1, _F2, _F1, _F2, _I1, _F1, SCRATCH
+    kn.I64, kn.I16_3D, kn.I64, kn.I64_2D, kn.F64, kn.U8_2D, kn.F64_2D, kn.F64, kn.I64_2D, kn.I64, kn.U8, kn.I64,
+    kn.F64_2D, kn.F64, kn.F64_2D, kn.I64, kn.F64, SCRATCH,
 )  # fmt: skip
 # Of a placement that stands while requests decode: two weights of every recorded request's experts (recorded requests, MoE
 # layers, E), which of them each request is, numbers (5,; N_PLACED: hot experts of a layer, or of all where they share the room),
 # and losses by width (MoE layers, E, 4), or empty.
 ALPHA, N_PLACED, ACROSS, MEAN_BITS, FULL_BITS = range(5)
-PLACED = tuple_of(array(float64, 3), array(float64, 3), _I1, _F1, array(float64, 3))
+PLACED = tuple_of(kn.F64_3D, kn.F64_3D, kn.I64, kn.F64, kn.F64_3D)
 # Of a router: recorded ids, whose place its own take in `ids`, empty where there is none; values, gates (rows x MoE layers, E);
 # its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
-_X2 = array(float32, 2)
-ROUTED = tuple_of(array(int16, 3), _X2, _X2, _F1, _X2, _X2, _I2, _I2, _U1, _I1, _I2)
+ROUTED = tuple_of(kn.I16_3D, kn.F32_2D, kn.F32_2D, kn.F64, kn.F32_2D, kn.F32_2D, kn.I64_2D, kn.I64_2D, kn.U8, kn.I64, kn.I64_2D)
 # Of a cache whose policy needs them, else empty: recorded gate weights (rows, MoE layers, k) and scores (rows x MoE layers, E);
 # scratch: largest of both of an event's experts, and of those looked up; of widths by gate, else empty: parameters of
 # `ask_by_gate`, and the width at which an expert was fetched last (MoE layers, E).
-TOLD = tuple_of(array(float64, 3), _X2, *(array(float32, 1),) * 4, _F1, _F2)
+TOLD = tuple_of(kn.F64_3D, kn.F32_2D, *(kn.F32,) * 4, kn.F64, kn.F64_2D)
 SPLIT = function(RULE_SIGNATURE)
 LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
 WHERE = function(WHERE_SIGNATURE)
@@ -122,7 +107,7 @@ def _gather(m, rows, n_rows, ids, place, end, keys, counts):  # type: ignore[no-
     return first
 
 
-@kernel(void(int64, _I1, int64, array(int16, 3), array(uint64, 1), uint64, uint64, TOLD), allocates=False)
+@kernel(void(int64, kn.I64, int64, kn.I16_3D, kn.U64, uint64, uint64, TOLD), allocates=False)
 def _tell(m, rows, n_rows, ids, place, begin, end, told):  # type: ignore[no-untyped-def]
     """Largest gate weight and score of every expert of an event, in front of `end`, as `_gather` has them."""
     gates_of, scores_of, gates, scores, _, _, _, _ = told
@@ -139,7 +124,7 @@ def _tell(m, rows, n_rows, ids, place, begin, end, told):  # type: ignore[no-unt
                 scores[place[e]] = max(scores[place[e]], scores_of[rows[i] * ids.shape[1] + m, e])
 
 
-@kernel(uint64(int64, _I1, int64, array(int16, 3), _U1, _I1, _I1, uint64, uint64, _F2, TOLD), allocates=False)
+@kernel(uint64(int64, kn.I64, int64, kn.I16_3D, kn.U8, kn.I64, kn.I64, uint64, uint64, kn.F64_2D, TOLD), allocates=False)
 def _widen(m, rows, n_rows, ids, there, keys, counts, begin, end, widths, told):  # type: ignore[no-untyped-def]
     """Widths that an event's tokens ask of its experts; those that none asks for drop out. Returns where the others begin."""
     gates_of, gates, scores, kept = told[0], told[2], told[3], end
@@ -242,7 +227,7 @@ def _count(  # type: ignore[no-untyped-def]
             of_iteration[at, 3] += missed * fetched[2, m]
 
 
-@kernel(void(int64, _I1, int64, int64, _U1, array(int16, 3), CHOOSE, ROUTED), allocates=False)
+@kernel(void(int64, kn.I64, int64, int64, kn.U8, kn.I16_3D, CHOOSE, ROUTED), allocates=False)
 def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type: ignore[no-untyped-def]
     """Puts a router's choice for an event's rows in `ids`, each by falling gate."""
     recorded, values, gates, params, of_values, of_gates, natural, chosen, phase, of, work = routed
@@ -269,7 +254,7 @@ def route_event(m, rows, n_rows, n_decode, there, ids, choose, routed):  # type:
             ids[of[i], m, j] = chosen[i, j]
 
 
-_OF_ITERATION = (int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64)
+_OF_ITERATION = (int64, int64, int64, kn.I64_2D, kn.I64, kn.I64, kn.I64, int64, kn.F64_2D, int64)
 _OF_SLOTS = (LOOKS_UP, RANK_OF, WHERE, CACHE, TOLD, SLOTS, DRAFTS, CHOOSE, ROUTED, MIGRATE, MOVES, PREDICT, AHEAD)
 
 
@@ -365,7 +350,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@kernel(void(_I2, _I1, int64, SPLIT, SLOTS, PLACED, MOVES))
+@kernel(void(kn.I64_2D, kn.I64, int64, SPLIT, SLOTS, PLACED, MOVES))
 def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type: ignore[no-untyped-def]
     """The hot set by what the prompts of all that decode used (policies/placement/importance.py), once n_joined have joined them;
     experts that are new to it are on their way in the next iteration, the others get their widths."""

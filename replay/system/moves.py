@@ -4,12 +4,12 @@ A layer without prompts in it is a step: the policy sees the tokens on each expe
 fetched in that event. Residents and averages start anew when decodes begin with nothing else decoding.
 """
 
-from tokentape.policies.kernels import array, float64, function, int64, kernel, tuple_of
+from tokentape.policies.kernels import F64, F64_2D, I64, function, kernel, tuple_of
 from tokentape.policies.placement import MIGRATE_SIGNATURE, migrated
 
 MIGRATE = function(MIGRATE_SIGNATURE)
 # average (MoE layers, E) tokens per step, its memory; tokens (E,): scratch; parameters; residents of a layer at most (1,).
-MOVES = tuple_of(array(float64, 2), array(int64, 1), array(float64, 1), array(int64, 1))
+MOVES = tuple_of(F64_2D, I64, F64, I64)
 
 
 @kernel(inline="always")

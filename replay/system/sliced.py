@@ -3,7 +3,8 @@
 Slices of experts are shared by all requests; steps and the credit of the miss budget are each request's own.
 """
 
-from tokentape.policies.kernels import array, float32, float64, function, int16, int32, int64, kernel, tuple_of, uint8, void
+from tokentape.policies import kernels as kn
+from tokentape.policies.kernels import function, int64, kernel, tuple_of, void
 from tokentape.policies.sliced import state as st
 from tokentape.policies.sliced.event import serve_events
 from tokentape.policies.sliced.ranking import CHOOSE
@@ -16,19 +17,17 @@ from tokentape.replay.system import events as ev
 # experts to choose from.
 N_LAYERS, IS_COLD, BAD = range(3)
 
-_I1, _I2, _F1, _F2 = array(int64, 1), array(int64, 2), array(float64, 1), array(float64, 2)
-_X2 = array(float32, 2)
 # marks; first_row (n,); of_layer (2, MoE layers); recorded ids (rows, MoE layers, k), -1: not run; values, gates (rows x MoE
 # layers, E); ids, flags and moved of those rows (Flash and DRAM bytes, lookups); sizes (1 + MoE layers,): bytes of an expert's
 # slices together, and of an expert of each layer as the cost reads it; totals, fetched, of_iteration as events.SLOTS; scratch:
 # base rows and owners of an iteration's tokens, rows and owners of its events, layers, bounds, n_decodes and sums of events.
 SLICED = st.SLICED
 SERVED = tuple_of(
-    _I1, _I1, _I2, array(int16, 3), _X2, _X2, array(int32, 2), array(uint8, 3), _I2, _F1, _I2, _F2, _F2, _I1, _I1, _I1, _I1, _I1,
-    _I1, _I1, _I2,
+    kn.I64, kn.I64, kn.I64_2D, kn.I16_3D, kn.F32_2D, kn.F32_2D, kn.I32_2D, kn.U8_3D, kn.I64_2D, kn.F64, kn.I64_2D, kn.F64_2D,
+    kn.F64_2D, *(kn.I64,) * 7, kn.I64_2D,
 )  # fmt: skip
 
-_SERVE = void(int64, int64, int64, _I2, _I1, _I1, _I1, int64, _F2, int64, CHOOSE, SLICED, SERVED)
+_SERVE = void(int64, int64, int64, kn.I64_2D, kn.I64, kn.I64, kn.I64, int64, kn.F64_2D, int64, CHOOSE, SLICED, SERVED)
 SERVE_SLICES = function(_SERVE)  # handed to the engine's loop, which is not compiled with it then
 
 
