@@ -20,15 +20,7 @@ from tokentape.hw.work import Floats, Rows, Work
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import Group, Points
 from tokentape.replay.elmoe3d.timing import NOMINAL, Joules, Outcome, faded, hits, nothing, parts_of, reads_of
-from tokentape.replay.elmoe3d.work import (
-    STATIC_KINDS,
-    Place,
-    expert_rows,
-    head_work,
-    partial_sum_bytes,
-    stacked,
-    static_work,
-)  # fmt: skip
+from tokentape.replay.elmoe3d.work import Place, divided, expert_rows, head_work, partial_sum_bytes, stacked, static_work
 from tokentape.warehouse.geometry import Geometry
 
 LSB_BYTES_PER_PARAM = 0.5  # without scales
@@ -173,19 +165,9 @@ def _hits(p: Points, near_bytes: float, holds: Holds) -> Floats:
 
 def _placed(work: Work, static_bytes: Floats, places: Places) -> Work:
     """The static rows where they are read."""
-    (tier, engine), kept = places.static, 1.0 - places.beside_frac
-    rows = [
-        replace(row, tier=tier, engine=engine, bytes=row.bytes * kept) if row.kind in STATIC_KINDS else row for row in work.rows
-    ]
-    beside = Rows(
-        kind="weights",
-        name="interleaved",
-        tier=NEAR,
-        engine="main",
-        blocks=np.array([work.n_blocks - 1]),
-        bytes=places.beside_frac * static_bytes,
-    )
-    return replace(work, rows=(*rows, *(beside,) * bool(places.beside_frac)))
+    (tier, engine), frac = places.static, places.beside_frac
+    beside = Rows(kind="weights", name="interleaved", tier=NEAR, bytes=frac * static_bytes) if frac else None
+    return divided(work, 1.0 - frac, beside, tier=tier, engine=engine)
 
 
 def _fastest(of: Group, options: Sequence[Work], profile: Profile) -> tuple[Floats, Joules]:

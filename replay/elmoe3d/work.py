@@ -89,18 +89,16 @@ def _overflowing(work: Work, of: Group, static_bytes: Floats, cold_bytes: Floats
     """With so many of the static bytes, (S, 1) both, read from the experts' home."""
     if not of.machine.roles.expert_cache or not cold_bytes.any():
         return work
-    kept, last = 1.0 - cold_bytes / static_bytes, np.array([work.n_blocks - 1])
-    rows = [replace(row, bytes=row.bytes * kept) if row.kind in STATIC_KINDS else row for row in work.rows]
-    cold = Rows(
-        kind="proj",
-        name="what HB has no room for",
-        tier="expert_home",
-        engine="main",
-        phase=rows[0].phase,
-        blocks=last,
-        bytes=cold_bytes,
-    )
-    return replace(work, rows=(*rows, cold))
+    cold = Rows(kind="proj", name="what HB has no room for", tier="expert_home", phase=work.rows[0].phase, bytes=cold_bytes)
+    return divided(work, 1.0 - cold_bytes / static_bytes, cold)
+
+
+def divided(work: Work, kept: Floats | float, rest: Rows | None, **where: Any) -> Work:
+    """With so much of the static rows' bytes, read where it is told; rest: what is read besides, in the last block."""
+    rows = [replace(row, bytes=row.bytes * kept, **where) if row.kind in STATIC_KINDS else row for row in work.rows]
+    if rest is not None:
+        rows.append(replace(rest, engine="main", blocks=np.array([work.n_blocks - 1])))
+    return replace(work, rows=tuple(rows))
 
 
 def expert_rows(of: Group, p: Points, passes: Sequence[Reads], places: Sequence[Place], phase: str = "decode") -> Iterator[Rows]:
