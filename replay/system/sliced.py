@@ -9,8 +9,7 @@ from tokentape.policies.sliced import state as st
 from tokentape.policies.sliced.event import serve_events
 from tokentape.policies.sliced.ranking import CHOOSE
 from tokentape.policies.sliced.warmup import begin_decode, begin_prompt, clear, warm_up
-from tokentape.replay.serving.state import CACHED, GENERATED, JOINED, NEWER, OLDEST, POSITION, TARGET
-from tokentape.replay.serving.state import PROMPT as N_PROMPT
+from tokentape.replay.serving.state import CACHED, NEWER, OLDEST, POSITION, TARGET, input_of
 from tokentape.replay.system import events as ev
 
 # Entries of `marks` (3,): layers of the model; 1 to start cold where nothing is under way; 1 + entry of a row with too few
@@ -47,8 +46,8 @@ def serve_sliced(  # type: ignore[no-untyped-def]
      rows, owners, layers, bounds, n_decodes, sums) = served  # fmt: skip
     n_layers, n_decode = of_layer.shape[1], 0
     r = state[OLDEST]
-    while r >= 0:  # the input of a decode is the last token it made
-        bases[n_decode] = first_row[r] + requests[r, N_PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
+    while r >= 0:
+        bases[n_decode] = first_row[r] + input_of(r, at, requests)
         of[n_decode] = r
         n_decode += 1
         r = requests[r, NEWER]
