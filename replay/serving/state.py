@@ -6,18 +6,7 @@ request `jump` to an earlier bucket.
 """
 
 from tokentape.policies.kernels import I64, I64_2D, int64, kernel, void
-from tokentape.replay.serving.iteration import (
-    FULLEST,
-    HELD,
-    HELD_W,
-    N_CARRIED,
-    N_OF_SLICES,
-    PAIRS,
-    PAIRS_W,
-    PROMPTS,
-    SEEN,
-    SEEN_W,
-)
+from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.pool import fill, found, give_back, hold, take
 
 # Columns of `requests` (n, N_REQUEST).
@@ -280,16 +269,16 @@ def form_batch(  # type: ignore[no-untyped-def]
     window, drafts drawn per decode, whether pairs are those of a slice's middle, and replicas, which share the decodes evenly.
     admits: FIRST_SLICE, FITS or WHOLE."""
     _, _, may_split, _, max_prompts, starts_decoding, window, _, by_middle, n_replicas = rule
-    carried[PROMPTS] = 0.0
+    carried[entries.PROMPTS] = 0.0
     if state[PARTIAL] < 0 and state[REQUEUED] < 0 and state[HEAD] == state[ARRIVED]:
         return 0, 0, 0
     n_members, tokens, room = 0, 0, room_of(rule, state)
-    first = N_CARRIED if n_replicas > 1 else 0  # of one replica alone the sums are its own
-    last = first + N_OF_SLICES * (n_replicas - 1)
-    carried[first : last + N_OF_SLICES] = 0.0
+    first = entries.N_CARRIED if n_replicas > 1 else 0  # of one replica alone the sums are its own
+    last = first + entries.N_OF_SLICES * (n_replicas - 1)
+    carried[first : last + entries.N_OF_SLICES] = 0.0
     while n_members < max_prompts:
         of = first
-        for other in range(first + N_OF_SLICES, last + 1, N_OF_SLICES):
+        for other in range(first + entries.N_OF_SLICES, last + 1, entries.N_OF_SLICES):
             if carried[other] < carried[of]:
                 of = other
         filled = int64(carried[of]) if n_replicas > 1 else tokens
@@ -344,11 +333,11 @@ def form_batch(  # type: ignore[no-untyped-def]
         n_members += 1
         tokens += take
         carried[of] += take
-        carried[of + PROMPTS] += 1.0
-        carried[of + SEEN] += before + take
-        carried[of + HELD] = carried[of + SEEN]
-        carried[of + SEEN_W] += take + min(before, window)
-        carried[of + HELD_W] += min(before + take, window)
+        carried[of + entries.PROMPTS] += 1.0
+        carried[of + entries.SEEN] += before + take
+        carried[of + entries.HELD] = carried[of + entries.SEEN]
+        carried[of + entries.SEEN_W] += take + min(before, window)
+        carried[of + entries.HELD_W] += min(before + take, window)
         if by_middle:
             middle = before + 0.5 * take
             pairs, pairs_w = take * middle, take * min(middle, float(window))
@@ -356,16 +345,16 @@ def form_batch(  # type: ignore[no-untyped-def]
             full = min(max(window - before, 0), take)  # of its tokens see all before them
             pairs = take * (before + 0.5 * (take + 1))
             pairs_w = full * (before + 0.5 * (full + 1)) + (take - full) * window
-        carried[of + PAIRS] += pairs
-        carried[of + PAIRS_W] += pairs_w
+        carried[of + entries.PAIRS] += pairs
+        carried[of + entries.PAIRS_W] += pairs_w
     if n_replicas == 1:
         return n_members, tokens, tokens
     fullest = first
-    for of in range(first, last + 1, N_OF_SLICES):
+    for of in range(first, last + 1, entries.N_OF_SLICES):
         if carried[of] > carried[fullest]:
             fullest = of
-    for i in range(N_OF_SLICES):
-        carried[FULLEST + i], carried[i] = carried[fullest + i], 0.0
-        for of in range(first, last + 1, N_OF_SLICES):
+    for i in range(entries.N_OF_SLICES):
+        carried[entries.FULLEST + i], carried[i] = carried[fullest + i], 0.0
+        for of in range(first, last + 1, entries.N_OF_SLICES):
             carried[i] += carried[of + i]
     return n_members, tokens, int64(carried[fullest])

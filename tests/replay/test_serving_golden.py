@@ -13,20 +13,8 @@ from serving_models import PLACES as FITTED_AND_MEASURED
 from tokentape.hw import profile
 from tokentape.hw.spec import load
 from tokentape.policies.serving import Speculation
+from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
-from tokentape.replay.serving.iteration import (
-    DECODES,
-    HELD,
-    HELD_W,
-    KEYS,
-    KEYS_W,
-    NODES,
-    PAIRS,
-    PAIRS_W,
-    PROMPT,
-    PROMPTS,
-    iteration_costs,
-)  # fmt: skip
 from tokentape.warehouse import models
 
 GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "serving_iterations.jsonl").read_text().splitlines()]
@@ -47,9 +35,11 @@ def answered(row: dict) -> list[float]:
     geometry, machine = models.load(row["model"]).geometry, load(row["machine"])
     drafts = Speculation(row["n_nodes"], (), row["draft_s"]) if row["n_nodes"] else None
     made = profile.with_values("layered_prefill", numbers)
-    costs = iteration_costs(geometry, machine, FixedCoverage(), made, row["expert_format"], speculation=drafts)
-    carried = {PROMPT: row["n_prefill"], PROMPTS: 1, PAIRS: row["pairs"][0], PAIRS_W: row["pairs"][1], HELD: 0, HELD_W: 0}
-    carried |= {DECODES: row["n_decode"], NODES: row["n_nodes"], KEYS: row["keys"][0], KEYS_W: row["keys"][1]}
+    costs = entries.iteration_costs(geometry, machine, FixedCoverage(), made, row["expert_format"], speculation=drafts)
+    carried = {entries.PROMPT: row["n_prefill"], entries.PROMPTS: 1, entries.HELD: 0, entries.HELD_W: 0}
+    carried |= {entries.PAIRS: row["pairs"][0], entries.PAIRS_W: row["pairs"][1]}
+    carried |= {entries.DECODES: row["n_decode"], entries.NODES: row["n_nodes"]}
+    carried |= {entries.KEYS: row["keys"][0], entries.KEYS_W: row["keys"][1]}
     found = costs.cost(carried, np.array(row["in_group"]), np.array(row["only"]), np.array(row["mixed"]))
     found[4] += row["draft_s"] if row["n_decode"] else 0.0
     return found.tolist()
