@@ -364,35 +364,32 @@ def test_few_constants():
     assert all(len(operator.parameters) <= 6 for operator in OPERATORS.values())
 
 
-def made_up(n=40):
-    """GEMM rows that the model itself made, with every fifth shape spoilt."""
+@pytest.fixture(scope="module")
+def made_up():
+    """GEMM rows that the model itself made, with every fifth shape spoilt, which those are, and the fit on the others."""
     rng = np.random.default_rng(3)
-    shapes = {name: 2 ** rng.integers(4, 13, n) for name in ("m", "n", "k")}
-    gpu = calibrate.gpu_of(load("a100"))
+    shapes = {name: 2 ** rng.integers(4, 13, 40) for name in ("m", "n", "k")}
     constants = np.array([p.start for p in OPERATORS["gemm"].parameters])
+    seconds = OPERATORS["gemm"].seconds(calibrate.gpu_of(load("a100")), constants, shapes)
     table = measured.Measurements(
-        "gemm", measured.Setup(A100, "VLLM", "0.14.0", "bfloat16"), shapes, np.ones(n), ("made/up.parquet",)
+        "gemm", measured.Setup(A100, "VLLM", "0.14.0", "bfloat16"), shapes, seconds, ("made/up.parquet",)
     )
-    seconds = OPERATORS["gemm"].seconds(gpu, constants, shapes)
     unseen = calibrate.held_out(table)
-    return measured.Measurements(
-        table.operator, table.setup, shapes, np.where(unseen, 3.0 * seconds, seconds), table.sources
-    ), unseen
+    table = replace(table, seconds=np.where(unseen, 3.0 * seconds, seconds))
+    return table, unseen, calibrate.calibrate(table, load("a100"))
 
 
-def test_held_out_rows_are_not_seen():
-    table, unseen = made_up()
+def test_held_out_rows_are_not_seen(made_up):
+    table, unseen, fit = made_up
     assert 0 < unseen.sum() < 0.4 * unseen.size
-    fit = calibrate.calibrate(table, load("a100"))
     rows = validate.errors(pl.concat(validate.compare([table], [{"gemm": fit}])))
     held = rows.filter(pl.col("check") == "gpu_operator", pl.col("split") == "held_out").row(0, named=True)
     assert held["n"] == unseen.sum()
     assert held["median_frac"] == pytest.approx(2 / 3, abs=0.05)  # off by the factor 3 it could not know
 
 
-def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path):
-    table, _ = made_up()
-    fit = calibrate.calibrate(table, load("a100"))
+def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path, made_up):
+    table, _, fit = made_up
     path = tmp_path / calibrate.file_name(fit.setup)
     calibrate.save([fit], path)
     (back,) = calibrate.load(path).values()
@@ -402,9 +399,8 @@ def test_a_file_of_constants_round_trips_and_knows_its_range(tmp_path):
     assert back.ranges == {name: (values.min(), values.max()) for name, values in table.shapes.items()}
 
 
-def test_constants_of_ones_own_count_before_those_that_ship_of_another_version(tmp_path):
-    table, _ = made_up()
-    fit = calibrate.calibrate(table, load("a100"))
+def test_constants_of_ones_own_count_before_those_that_ship_of_another_version(tmp_path, made_up):
+    *_, fit = made_up
     mine = replace(fit, setup=replace(fit.setup, version="9.9"))
     calibrate.save([mine], tmp_path / "mine.toml")
     found = calibrate.fits_of(load("a100"), calibrate.known(tmp_path))
@@ -419,7 +415,7 @@ def test_what_is_pooled_of_one_version_says_which():
     assert {of.setup.version for of in shipped if of.setup.dtype in ("int4_wo", "w4a16_mxfp4")} == {"0.24.0"}
 
 
-def test_bad_files_of_constants_are_named(tmp_path):
+def test_bad_files_of_constants_are_named(tmp_path, made_up):
     path = tmp_path / "mine.toml"
     for text in (
         "not toml [",
@@ -429,8 +425,7 @@ def test_bad_files_of_constants_are_named(tmp_path):
     ):
         path.write_text(text)
         refuses(r"mine\.toml", calibrate.load, path, error=BadSpec)
-    table, _ = made_up()
-    calibrate.save([calibrate.calibrate(table, load("a100"))], path)
+    calibrate.save([made_up[2]], path)
     good = path.read_text()
     for text in (
         good.replace("constants.launch_s", "constants.lunch_s"),
