@@ -14,7 +14,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Ints
+from tokentape.hw.work import Floats
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, chosen_frac, touched
 from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
 from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Group, Points
@@ -54,18 +54,9 @@ class Outcome:
         return np.asarray(self.phi_sd > self.phi_ar)
 
 
-Static = tuple[tuple[str, ...], Group, str, StepCost]
-Costed = tuple[tuple[str, ...], Ints, StepCost]  # names of passes, their points, and their steps' cost, pass by pass
-
-
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """A group, priced but for routed experts. routed: names of passes, their points, phase, and their steps without experts;
-    whole: drafts of other models, and the reference."""
-
-    group: Group
-    routed: tuple[Static, ...]
-    whole: tuple[Costed, ...]
+# Passes that cost alike: their names, points, the phase of their routed experts, which are not priced yet, and their steps' cost,
+# pass by pass. Phase "": of drafts of other models and of the reference, which are whole.
+Ready = tuple[tuple[str, ...], Group, str, StepCost]
 
 
 def evaluate(
@@ -82,14 +73,17 @@ def evaluate(
     reads = reads_of(p, mapped) if reads is None else reads
     seconds = {name: np.zeros(len(p)) for name in (*reads, "xpu")}
     joules = {name: nothing(len(p)) for name in seconds}
-    for of in ready(p, costs, with_joules, reads) if on is None else on:
-        for names, at, cost in (*_routed(of, p, reads, costs, with_joules), *of.whole):
-            parts = parts_of(cost, of.group.machine) if with_joules else None
-            for i, name in enumerate(names):
-                steps = slice(i * at.size, (i + 1) * at.size)
-                seconds[name][at] = cost.seconds.value[steps]
-                if parts is not None:
-                    joules[name][:, :, at] = parts[:, :, steps]
+    for names, of, phase, cost in ready(p, costs, with_joules, reads) if on is None else on:
+        if phase:
+            chosen = [reads[name] for name in names]
+            work = replace(cost.work, rows=(*routed_rows(of, p, chosen, phase), *partial_sums(of, p, chosen)))
+            cost = clock(work, of.machine, costs, on=cost, ends=ENDS if with_joules else NOMINAL)
+        parts = parts_of(cost, of.machine) if with_joules else None
+        for i, name in enumerate(names):
+            steps = slice(i * of.at.size, (i + 1) * of.at.size)
+            seconds[name][of.at] = cost.seconds.value[steps]
+            if parts is not None:
+                joules[name][:, :, of.at] = parts[:, :, steps]
     found = {name: Pass(**vars(of), seconds=seconds[name], joules=joules[name]) for name, of in reads.items()}
     round_s = p.n_draft_steps * seconds["draft"] + seconds["verify"]
     return Outcome(
@@ -104,38 +98,28 @@ def evaluate(
 
 
 def ready(p: Points, profile: Profile, with_joules: bool = False, found: dict[str, Reads] | None = None) -> tuple[Ready, ...]:
-    """One per group of points. found: what their passes read, where that is known."""
+    """Of every group of points. found: what their passes read, where that is known."""
     reads = found or reads_of(p, map_bytes(p))
     ends = ENDS if with_joules else NOMINAL
-    return tuple(_ready(of, p, reads, profile, ends) for of in p.groups)
+    return tuple(one for of in p.groups for one in _ready(of, p, reads, profile, ends))
 
 
-def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends: tuple[str, ...]) -> Ready:
+def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends: tuple[str, ...]) -> Iterator[Ready]:
     passes, drafts = [reads["ar"], reads["verify"]], reads["draft"]
     reference, one = replace(of, machine=alone(of.machine)), np.ones((of.at.size, 1))
     static = static_work(reference, p, passes[:1])
     xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one, "")])))
-    whole: list[Costed] = [(("xpu",), of.at, clock(xpu, reference.machine, profile, ends=NOMINAL))]
-    routed: list[Static] = [(("ar", "verify"), of, "decode", clock(static_work(of, p, passes), of.machine, profile, ends=ends))]
+    yield ("xpu",), of, "", clock(xpu, reference.machine, profile, ends=NOMINAL)
+    yield ("ar", "verify"), of, "decode", clock(static_work(of, p, passes), of.machine, profile, ends=ends)
     eagle, small, own = (replace(of, at=of.at[kind[of.at]]) for kind in (p.is_eagle, p.is_slm, p.is_self))
     if eagle.at.size:
-        whole.append((("draft",), eagle.at, clock(head_work(eagle, p, drafts), of.machine, profile, ends=ends)))
+        yield ("draft",), eagle, "", clock(head_work(eagle, p, drafts), of.machine, profile, ends=ends)
     if small.at.size and of.drafter is not None:
         work = static_work(replace(small, geometry=of.drafter), p, [drafts], phase="draft", home="draft_home")
-        whole.append((("draft",), small.at, clock(work, of.machine, profile, ends=ends)))
+        yield ("draft",), small, "", clock(work, of.machine, profile, ends=ends)
     if own.at.size:
         work = static_work(own, p, [drafts], DRAFT_FORMAT, "draft")
-        routed.append((("draft",), own, "draft", clock(work, of.machine, profile, ends=ends)))
-    return Ready(of, tuple(routed), tuple(whole))
-
-
-def _routed(of: Ready, p: Points, reads: dict[str, Reads], profile: Profile, with_joules: bool) -> Iterator[Costed]:
-    """AR and verification, and the model's own drafts, with their experts."""
-    for names, group, phase, prepared in of.routed:
-        chosen = [reads[name] for name in names]
-        rows = (*routed_rows(group, p, chosen, phase), *partial_sums(group, p, chosen))
-        work, ends = replace(prepared.work, rows=rows), ENDS if with_joules else NOMINAL
-        yield names, group.at, clock(work, group.machine, profile, on=prepared, ends=ends)
+        yield ("draft",), own, "draft", clock(work, of.machine, profile, ends=ends)
 
 
 def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:
