@@ -13,7 +13,7 @@ from tokentape.policies.placement import Capacity, FixedPlacement, importance
 from tokentape.replay.cxl_ndp import kernel as k
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches
 from tokentape.replay.cxl_ndp.system import FETCHED, Setup, System
-from tokentape.replay.cxl_ndp.work import Items, by_expert, layer_rows
+from tokentape.replay.cxl_ndp.work import Items, Share, by_expert, layer_rows
 from tokentape.replay.tokens import Tokens
 from tokentape.replay.transformer import steps_of
 
@@ -187,10 +187,13 @@ def replay(
     cost = None
     for steps in of_steps:
         of, groups = steps.of, placed.groups[steps.of]
-        found = k.count(routing, groups, system.reactive, start[of], placed.capacity, widths[of], blocks.moe, blocks.n)
-        counts += found.of_layers.sum(axis=(1, 2))
-        by_tokens += np.bincount(found.away.tokens, found.away.times, by_tokens.size)
-        rows = layer_rows(made, system, *found.shares())
+        where = start[of], placed.capacity, widths[of], blocks.moe, blocks.n
+        counted, hot, away = k.count(routing, groups, system.reactive, *where)
+        counts += counted.sum(axis=(1, 2))
+        by_tokens += np.bincount(away.tokens, away.times, by_tokens.size)
+        on_gpu = Share(counted[k.HOT], counted[k.HITS], counted[k.HOT], (hot,))
+        elsewhere = Share(counted[k.AWAY], counted[k.ON_AWAY], counted[k.READS], (away,))
+        rows = layer_rows(made, system, on_gpu, elsewhere, counted[k.MIGRATED])
         work = Work(n_steps=steps.batch.size, n_blocks=blocks.n, rows=rows)
         cost = clock(work, made.machine, made.profile, made.fits, steps.prepared, ends)
         bands.append((cost.seconds, cost.joules))

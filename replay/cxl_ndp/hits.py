@@ -70,7 +70,7 @@ def hits_of(
     bits, layers = np.full(start.shape, FP16_BITS), np.arange(routing.n_layers)
     hits, moved = np.zeros((2, len(groups), routing.n_layers), np.int64)
     for g, of in enumerate(slice(g, g + 1) for g in range(len(groups))):  # the kernel's items of one batch at a time
-        found = count(routing, groups[of], mover, start[of], capacity.experts, bits[of], layers, layers.size).of_layers
+        found = count(routing, groups[of], mover, start[of], capacity.experts, bits[of], layers, layers.size)[0]
         hits[g], moved[g] = found[HITS].sum(axis=0), found[MIGRATED].sum(axis=0)
     return Hits(hits, seen.decode_counts.sum(axis=2), moved, routing.n_decode[groups].max(axis=1).astype(np.int64))
 

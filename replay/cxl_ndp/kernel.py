@@ -3,8 +3,6 @@
 Nothing is sampled or averaged, and nothing is timed. Sequences of a batch decode in lockstep; one that has ended drops out.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,7 +10,7 @@ from tokentape.hw.work import Floats, Ints
 from tokentape.policies.kernels import F64, F64_3D, I32, I64, I64_2D, U8_3D, array, function, int16, int64, kernel, void
 from tokentape.policies.placement import MIGRATE_SIGNATURE, ReactivePlacement, migrated, start_average
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.work import Items, Share
+from tokentape.replay.cxl_ndp.work import Items
 
 # Of a layer-step: experts that migrated, experts on the GPU and elsewhere that have tokens, those tokens, and the experts
 # elsewhere in FP16 ones.
@@ -92,21 +90,6 @@ def decode(  # type: ignore[no-untyped-def]
     n_found[0], n_found[1] = n_hot, n_away
 
 
-@dataclass(frozen=True, eq=False)
-class Counted:
-    """Of S steps, of all batches one after the other. of_layers: (N_COUNTS, S, L). hot, away: on the GPU and elsewhere."""
-
-    of_layers: Floats
-    hot: Items
-    away: Items
-
-    def shares(self) -> tuple[Share, Share, Floats]:
-        """Experts on the GPU and not, and how many migrated."""
-        of = self.of_layers
-        on_gpu = Share(of[HOT], of[HITS], of[HOT], (self.hot,))
-        return on_gpu, Share(of[AWAY], of[ON_AWAY], of[READS], (self.away,)), of[MIGRATED]
-
-
 def count(
     routing: CXLNDPRouting,
     groups: Ints,
@@ -116,8 +99,10 @@ def count(
     bits: NDArray[np.number],
     blocks: Ints,
     n_blocks: int,
-) -> Counted:
-    """groups (G, B) sequences of a batch; start (G, L, E): on the GPU when decoding starts; capacity: experts of a layer there;
+) -> tuple[Floats, Items, Items]:
+    """(N_COUNTS, S, L) of S steps, of all batches one after the other; experts by themselves, on the GPU and elsewhere.
+
+    groups (G, B) sequences of a batch; start (G, L, E): on the GPU when decoding starts; capacity: experts of a layer there;
     bits (G, L, E): of experts elsewhere; blocks (L,) of n_blocks: which block of a step a layer is."""
     n_members, (n_layers, n_experts) = groups.shape[1], start.shape[1:]
     n_steps = int(routing.n_decode[groups].max(axis=1).sum())
@@ -133,7 +118,7 @@ def count(
     )  # fmt: skip
     n_hot, n_away = n_found
     width, tokens = np.divmod(away[1][:n_away], n_members + 1)
-    return Counted(
+    return (
         counted,
         Items(hot[0][:n_hot], hot[1][:n_hot], hot[2][:n_hot], hot[2][:n_hot]).at_fp16(),
         Items(away[0][:n_away], tokens, widths[width].astype(np.float64), away[2][:n_away]),
