@@ -15,7 +15,7 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.fit import cells
 from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of
-from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, Mode, ours
+from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, ours
 from tokentape.replay.elmoe3d.timing import PAPER, Outcome
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -64,10 +64,8 @@ def _law(of: SimpleNamespace, fit: ELMoE3DConstants, model: str) -> ModelLaw:
 
 def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np.float64]]:
     """Nominal energy per token in either mode, of an outcome with joules; all that may enter the pool does."""
-    costs = profiles.load(profile)
-    modes: dict[str, Mode] = {"AR J per token": "ar", "SD J per token": "sd"}
-    runs = {name: ours(points, found, mode, costs, ALL_THAT_MAY) for name, mode in modes.items()}
-    return {name: run.joules_per_token.sum(axis=0)[0] for name, run in runs.items()}
+    runs = ours(points, found, profiles.load(profile), ALL_THAT_MAY)
+    return {f"{mode.upper()} J per token": run.joules_per_token.sum(axis=0)[0] for mode, run in runs.items()}
 
 
 def _numbers(option: str, text: str) -> list[float]:

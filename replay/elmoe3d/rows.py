@@ -126,7 +126,6 @@ def intensity_rows(
 
 DATASET = "mt-bench"  # the one with published acceptance
 OURS, REFERENCE, HB_XPU = "elmoe3d", "xpu", "hb-xpu"
-MODES: tuple[Mode, ...] = ("ar", "sd")
 NEAR = "xpu-nmp"
 ASSUMED = ("hit_model", "verify_nodes")  # of every platform; of near-memory compute NEAR_AS too
 NEAR_AS = ("nmp_ext_ratio", "placement")
@@ -184,8 +183,7 @@ def platforms(
             yield where.with_columns(step_mode=pl.lit(mode), token_s=one.token_s, is_best=is_best, **joules)
 
     def ours_of(points: Points) -> dict[Mode, Run]:
-        found = evaluate(points, profile, with_joules=True)
-        return {mode: ours(points, found, mode, profile, pool_write_frac) for mode in MODES}
+        return ours(points, evaluate(points, profile, with_joules=True), profile, pool_write_frac)
 
     made = [*ran(OURS, ELASTIC, specs[OURS], ours_of), *ran(HB_XPU, of.drafted_by, specs[OURS], ours_of)]
     for name in of.baselines:

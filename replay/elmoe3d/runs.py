@@ -47,16 +47,15 @@ class Run:
         return self.joules / self.tokens
 
 
-def ours(p: Points, found: Outcome, mode: Mode, profile: Profile, pool_write_frac: Sourced) -> Run:
+def ours(p: Points, found: Outcome, profile: Profile, pool_write_frac: Sourced) -> dict[Mode, Run]:
     """The proposed design, of an outcome with joules. pool_write_frac: of the missed slices that may enter the pool, what does.
 
     Raises ValueError without the nodes: operations and links depend on them.
     """
     need_nodes(p)
-    if mode == "ar":
-        return Run(found.ar.seconds, p.batch, found.ar.joules)
     joules = p.n_draft_steps * found.draft.joules + found.verify.joules + _written(p, found, profile, pool_write_frac)
-    return Run(found.round_s, p.batch * (1.0 + p.accepted_len), joules)
+    sd = Run(found.round_s, p.batch * (1.0 + p.accepted_len), joules)
+    return {"ar": Run(found.ar.seconds, p.batch, found.ar.joules), "sd": sd}
 
 
 def written_bytes(p: Points, found: Outcome) -> Floats:

@@ -263,8 +263,7 @@ def best(runs):
 
 def ours_at(scheme, written=NONE, **changed):
     points = of_scheme(scheme, **changed)
-    found = evaluate(points, PROFILE, with_joules=True)
-    return {mode: ours(points, found, mode, PROFILE, written) for mode in ("ar", "sd")}
+    return ours(points, evaluate(points, PROFILE, with_joules=True), PROFILE, written)
 
 
 def on(machine, scheme="EAGLE3", holds="dense", **changed):
@@ -286,7 +285,7 @@ def test_hb_with_eagle_over_ours_needs_nodes_that_are_never_assumed():
     assert (best(ours_at("EAGLE3")) / best(ours_at("Elastic-SD"))).mean() == pytest.approx(1.35, abs=0.01)
     points = of_scheme("EAGLE3", {})
     found = evaluate(points, PROFILE, with_joules=True)
-    for refused in (lambda: ours(points, found, "ar", PROFILE, NONE), lambda: baseline(points, "dense", PROFILE)):
+    for refused in (lambda: ours(points, found, PROFILE, NONE), lambda: baseline(points, "dense", PROFILE)):
         refuses("the paper gives no number of verified nodes", refused)
 
 
@@ -321,11 +320,7 @@ def test_every_machine_is_a_baseline_and_runs_the_design(name, profile):
     machine, costs = load_machine(name), profiles.load(profile)
     points = arrays(*(point(QWEN, scheme, batch=4, **NODES) for scheme in ("EAGLE3", "Elastic-SD")), machine=machine)
     found = evaluate(points, costs, with_joules=True)
-    runs = [
-        *baseline(points, "dense", costs).values(),
-        *(ours(points, found, mode, costs, ALL_THAT_MAY) for mode in ("ar", "sd")),
-    ]
-    for run in runs:
+    for run in (*baseline(points, "dense", costs).values(), *ours(points, found, costs, ALL_THAT_MAY).values()):
         total = run.joules.sum(axis=0)
         assert np.all(np.isfinite(run.seconds) & (run.seconds > 0.0))
         assert np.all((total[1] <= total[0] * (1 + 1e-12)) & (total[0] <= total[2] * (1 + 1e-12)))

@@ -25,7 +25,6 @@ from tokentape.replay.elmoe3d.timing import PARTS, evaluate
 
 GOLDEN = Path(__file__).parent / "golden" / "elmoe3d.parquet"
 PROFILE = profiles.load("elmoe3d")
-MODES = ("ar", "sd")
 ASSUMED = Sourced(value=0.0, low=0.0, high=1.0, source="what enters of what may")  # as it was
 
 
@@ -49,11 +48,11 @@ def machine_at(row):
     return with_values(spec, {**scaled, "tiers.hb.capacity_bytes": row["hb_gib"] * 2**30})
 
 
-def told(run, mode):
-    of = run.joules_per_token
+def told(runs):
     return {
         f"{mode}_{part}_{end}_j": float(values[i][0])
-        for part, values in zip(PARTS, of, strict=True)
+        for mode, run in runs.items()
+        for part, values in zip(PARTS, run.joules_per_token, strict=True)
         for i, end in enumerate(ENDS)
     }
 
@@ -69,17 +68,13 @@ def ours_of(row):
         made |= {f"{name}_{key}": getattr(of, key) for key in names}
     made = {name: float(values[0]) for name, values in made.items()}
     if row["verify_nodes"]:
-        for mode in MODES:
-            made |= told(ours(points, found, mode, PROFILE, ASSUMED), mode)
+        made |= told(ours(points, found, PROFILE, ASSUMED))
     return made
 
 
 def baseline_of(row):
     runs = baseline(point_of(row), row["holds"], PROFILE)
-    made = {}
-    for mode in MODES:
-        made |= {f"{mode}_token_s": float(runs[mode].token_s[0]), **told(runs[mode], mode)}
-    return made
+    return {f"{mode}_token_s": float(run.token_s[0]) for mode, run in runs.items()} | told(runs)
 
 
 def is_kept(name, row):
