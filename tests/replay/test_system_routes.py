@@ -28,6 +28,11 @@ def taped():
     return trace, scores_from_table(trace, table, "softmax", {}), routing["gate_weights"].explode().to_numpy()
 
 
+@pytest.fixture(scope="module")
+def tape(taped):
+    return recorded(taped[0], scores=taped[1])
+
+
 def sliced(policy, share=0.4, batch=1, schedule="orca"):
     options = {"schedule": {"max_seqs": str(batch)}, "residency": {"budget": f"{share:.0%}"}}
     return System("test", {"schedule": SCHEDULERS[schedule](), "route": policy}, options)
@@ -79,9 +84,7 @@ def test_a_budget_holds_request_by_request_in_a_batch(schedule):
     assert missed[1].min() > 0.06
 
 
-def test_what_a_batch_shares_is_looked_up_and_fetched_once(taped):
-    trace, scores, _ = taped
-    tape = recorded(trace, scores=scores)
+def test_what_a_batch_shares_is_looked_up_and_fetched_once(tape):
     one, two = (simulate(tape, tape.requests(order=[0] * n), sliced(SliceMoE(), batch=n), XPU, record=True).slots for n in (1, 2))
     for column in (ev.LOOKUPS, ev.HITS):
         assert np.array_equal(one.totals[:, column], two.totals[:, column])
@@ -138,11 +141,9 @@ class Near(Router):
 '''
 
 
-def test_a_router_of_ones_own_from_a_file_reroutes_to_what_is_resident(taped, tmp_path):
-    trace, scores, _ = taped
+def test_a_router_of_ones_own_from_a_file_reroutes_to_what_is_resident(taped, tape, tmp_path):
     file = tmp_path / "own.py"
     file.write_text(OWN)
-    tape = recorded(trace, scores=scores)
     given = {"residency.budget": "40%", "schedule.max_seqs": "2"}
     stock, none, own = (
         simulate(tape, tape.requests(), system_of("lru_offload", given | route), XPU)
@@ -150,24 +151,20 @@ def test_a_router_of_ones_own_from_a_file_reroutes_to_what_is_resident(taped, tm
     )
     assert np.array_equal(stock.slots.totals, none.slots.totals)
     assert own.total(ev.HITS) / own.total(ev.LOOKUPS) > stock.total(ev.HITS) / stock.total(ev.LOOKUPS)
-    assert np.array_equal(recorded(trace).ids, tape.ids), "the tape's own choices stay"
+    assert np.array_equal(recorded(taped[0]).ids, tape.ids), "the tape's own choices stay"
     assert isinstance(resolve("route", f"{file}:Near", {}), Router)
 
 
 @pytest.mark.parametrize("chosen", ["ids[i, j] = 500", "ids[i, j] = -2", "ids[i, j] = 0", "ids[i, 99] = j", "ids[i, j] = 1 // j"])
-def test_a_choice_that_cannot_be_is_refused_and_not_read_as_memory(taped, tmp_path, chosen):
-    trace, scores, _ = taped
+def test_a_choice_that_cannot_be_is_refused_and_not_read_as_memory(tape, tmp_path, chosen):
     file = tmp_path / "own.py"
     file.write_text(OWN.replace("ids[i, j] = natural[i, j]", chosen))
-    tape = recorded(trace, scores=scores)
     with pytest.raises(IndexError if "//" not in chosen else ZeroDivisionError):
         simulate(tape, tape.requests(), system_of("lru_offload", {"route": f"{file}:Near", "residency.budget": "40%"}), XPU)
 
 
 @pytest.mark.parametrize("name", ["cache_prior", "max_rank"])
-def test_shipped_routers_work_beside_any_cache(taped, name):
-    trace, scores, _ = taped
-    tape = recorded(trace, scores=scores)
+def test_shipped_routers_work_beside_any_cache(tape, name):
     given = {"residency.policy": "lfu", "residency.budget": "40%"}
     stock = simulate(tape, tape.requests(), system_of("lru_offload", given), XPU)
     made = simulate(tape, tape.requests(), system_of("lru_offload", given | {"route": name}), XPU)
