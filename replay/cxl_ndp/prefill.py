@@ -73,7 +73,8 @@ def _priced(made: Setup, system: System, n_tokens: int, batch: int, held: int, s
     others = steps_of(g, made.machine, tokens, (), blocks)
     if not any(made.profile.lane_of(row) for row in others.rows if row.kind == "attend"):
         # Where attention within prompts is not counted, reading a decode's cache stands for it: T_o of the specification.
-        layers, n_bytes = np.arange(blocks.n - 1), batch * kv_bytes(g, made.context_tokens, "fp16") / g.n_layers
+        cached = batch * kv_bytes(g, made.context_tokens, "fp16", made.machine.tensor_parallel)
+        layers, n_bytes = np.arange(blocks.n - 1), cached / g.n_layers
         rows += (Rows(kind="kv_read", name="cached keys and values", tier="kv_home", blocks=layers, bytes=n_bytes),)
     work = Work(n_steps=streamed.size, n_blocks=blocks.n, rows=(*others.rows, *rows))
     return clock(work, made.machine, made.profile, made.fits)

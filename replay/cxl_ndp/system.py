@@ -180,16 +180,18 @@ def _reads(made: Setup) -> dict[str, float]:
 
 
 def parts(made: Setup, hot_experts: int, batch: int) -> list[dict[str, Any]]:
-    """Columns tier, part, placed_bytes and tier_bytes, what the tier holds; of the whole model, hot_experts per layer."""
-    g, roles = made.geometry, made.machine.roles
+    """Columns tier, part, placed_bytes and tier_bytes, what the tier holds; of the whole model, hot_experts per layer, which are
+    no copies where no tier lies in front of their home."""
+    g, roles, n_replicas = made.geometry, made.machine.roles, made.machine.data_parallel
     counted, n_moe = parameters(g), len(g.moe_layers)
     all_experts = n_moe * g.n_experts * made.expert_bytes
     others = FP16_BYTES * (counted.attention + counted.shared_ffn + counted.dense_ffn)
+    hot_bytes = n_moe * hot_experts * made.expert_bytes if roles.expert_cache else 0
     listed = (
-        (roles.expert_cache or roles.expert_home, "hot experts", n_moe * hot_experts * made.expert_bytes),
-        (roles.weights_home, "attention, shared and dense", others),
-        (roles.weights_home, "embeddings", FP16_BYTES * g.vocab * g.hidden * (1 if g.is_tied else 2)),
-        (roles.kv_home, "KV", batch * kv_bytes(g, made.context_tokens, "fp16")),
+        (roles.expert_cache or roles.expert_home, "hot experts", hot_bytes),
+        (roles.weights_home, "attention, shared and dense", n_replicas * others),
+        (roles.weights_home, "embeddings", n_replicas * FP16_BYTES * g.vocab * g.hidden * (1 if g.is_tied else 2)),
+        (roles.kv_home, "KV", batch * kv_bytes(g, made.context_tokens, "fp16", made.machine.tensor_parallel)),
         (roles.expert_home, "FP16 experts", all_experts),
         (roles.expert_home, "replicas", all_experts * sum(REPLICA_BITS) / FP16_BITS),
     )
@@ -204,7 +206,8 @@ def notes(made: Setup, hot_experts: int, batch: int) -> list[str]:
     for (tier, room), mine in listed.group_by("tier", "tier_bytes", maintain_order=True):
         total = float(mine["placed_bytes"].sum())
         if total > room:
-            said = ", ".join(f"{part} {n_bytes / 1e9:.1f}" for part, n_bytes in mine.select("part", "placed_bytes").iter_rows())
+            placed = mine.select("part", "placed_bytes").iter_rows()
+            said = ", ".join(f"{part} {n_bytes / 1e9:.1f}" for part, n_bytes in placed if n_bytes)
             found.append(f"{tier} holds {room / 1e9:.0f} GB, {total / 1e9:.1f} are wanted ({said})")
     hot, *others, experts, _ = listed.to_dicts()
     home = made.machine.roles.weights_home

@@ -135,6 +135,12 @@ def test_what_fits_and_what_does_not_is_said():
     half = with_values(MACHINE, {"tiers.cxl.capacity_bytes": 256e9})
     assert "cxl holds 256 GB" in notes(replace(LARGE, machine=half), 0, 1)[0]
     assert notes(setup("deepseek-v2-lite"), 32, 16) == ["all experts fit the GPU at FP16: this model needs no NDP"]
+    assert not notes(setup("gpt-oss-20b", load("h100")), 16, 4), "one memory holds its hot experts once: 66 GB, not 85"
+    many, one = (replace(SMALL, machine=replace(MACHINE, n_devices=16), context_tokens=n) for n in (768, 1))
+    assert parts(many, 4, 16)[3]["placed_bytes"] == 2 * parts(SMALL, 4, 16)[3]["placed_bytes"], "more devices than KV heads"
+    decode_s = [rest_of_steps(made, np.array([16])).other for made in (many, one)]
+    prompt_s = [prefill(made, ours(3), 64, 16, 4).seconds for made in (many, one)]
+    assert prompt_s[0] - prompt_s[1] == pytest.approx(decode_s[0] - decode_s[1])
 
 
 # --------------------------------------------------------------------------------------------------------- oracle
