@@ -9,6 +9,7 @@ from typing import Any
 
 Typed = Mapping[str, Any]
 ASKING = ("store", "database", "format", "out")  # of a query
+UNPROMPTED = {"static_global", "random", "oracle", "never", "always"}  # placements
 MADE_HERE = ("code", "docs", "math", "recall")  # data sets without splits and fields
 
 
@@ -98,6 +99,16 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "decide place": (
         Idle(("beta",), lambda of: "ema" not in (of["placements"] or "ema"), "where no placement is ema"),
         Idle(("seed",), lambda of: "random" not in (of["placements"] or "random"), "where no placement is random"),
+        Idle(
+            ("alpha", "weight_source"),
+            lambda of: {name.strip() for name in (of["placements"] or "ema").split(",")} <= UNPROMPTED,
+            "where no placement goes by the prompts",
+        ),
+        Idle(
+            ("expert_format",),
+            lambda of: not of["capacity"].strip().lower().endswith("b"),
+            "on a --capacity that is not in bytes",
+        ),
     ),
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "watch": (Idle(("webhook", "webhook_anywhere"), lambda of: not of["alerts"], "without --alert"),),

@@ -10,7 +10,7 @@ import numpy as np
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
-from tokentape.policies.placement.fixed import ShuffledPrompts
+from tokentape.policies.placement.fixed import PrefillGuided, ShuffledPrompts
 from tokentape.policies.registry import find
 from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
@@ -23,24 +23,35 @@ from tokentape.warehouse.results import write_rows
 from tokentape.warehouse.tape import Store
 
 STUDY = "adhoc"
+ANY_SIZE = 10**6  # bytes of an expert, of which a share or a number is asked for
 USE_REQUESTS, USE_BIN_STEPS = 2, 4  # of expert use by step
 SCOPES = ("per-layer", "global")
 LOSS_WEIGHTS = ("none", "prefill_share")
 
 
 def capacity_of(text: str, scope: str, geometry: Geometry, expert_format: str) -> Capacity:
-    """From "4 experts", "50%" or "1.5GB" of a layer; scope global: as many per layer on average. Raises ValueError."""
+    """From "4 experts", "50%" or "1.5GB" of a layer, whole experts; scope global: as many per layer on average. Raises
+    ValueError, also where it is less than one."""
     refuse_unknown("scope", scope, SCOPES)
     n = geometry.n_experts
     in_bytes = text.strip().lower().endswith("b")
-    expert_bytes = max(geometry.expert_bytes(expert_format)) if in_bytes else 1
-    return Capacity.of_bytes(bytes_of(text, n * expert_bytes, n), expert_bytes, n, across_layers=scope == "global")
+    expert_bytes = max(geometry.expert_bytes(expert_format)) if in_bytes else ANY_SIZE
+    size = Capacity.of_bytes(bytes_of(text, n * expert_bytes, n), expert_bytes, n, across_layers=scope == "global")
+    if not size.experts:
+        raise ValueError(f"capacity {text!r} is less than one of a layer's {n} experts; give at least one expert")
+    return size
 
 
-def make(name: str, given: dict[str, Any]) -> tuple[str, Placement]:
-    """A placement with those of the parameters that it has, and its label: the name, and what is not the default."""
+def make(name: str, given: dict[str, Any], weight_source: str = "gate") -> tuple[str, Placement]:
+    """A placement with those of the parameters that it has, and its label: the name, and what is not the default, be it of the
+    prompts' set that it starts from."""
     made = resolve("place", name, {field.name: given[field.name] for field in fields(find("place", name)) if field.name in given})
-    changed = [f"{f.name}={getattr(made, f.name):g}" for f in fields(made) if getattr(made, f.name) != f.default]
+    changed = [f"{f.name}={getattr(made, f.name):.12g}" for f in fields(made) if getattr(made, f.name) != f.default]
+    starts_placed = getattr(made, "starts_placed", False)
+    if starts_placed and given["alpha"] != PrefillGuided.alpha:
+        changed.append(f"alpha={given['alpha']:.12g}")
+    if weight_source != "gate" and (starts_placed or isinstance(made, PrefillGuided)):
+        changed.append(f"weights={weight_source}")
     return " ".join([name, *changed]), made
 
 
@@ -62,7 +73,7 @@ def placed(
         if placement.kind in (("fixed",) if size.across_layers else ("fixed", "reactive")) and not placement.by_machine
     ]
     given = {"alpha": of.alpha, "beta": of.beta, "seed": of.seed}
-    made = dict(make(name, given) for name in names or fitting)
+    made = dict(make(name, given, of.weight_source) for name in names or fitting)
     for name, placement in made.items():
         if placement.kind == "event":
             raise ValueError(f"{name} places what a cache misses, step by step: run it in a system (`tokentape compare`)")

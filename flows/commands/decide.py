@@ -76,7 +76,7 @@ def placement(
     placements: Annotated[
         str | None,
         option(
-            "prefill_guided, static_global, random, shuffled_prompts, oracle, ema, never, always, balance. [default: all]",
+            "prefill_guided, static_global, random, shuffled_prompts, oracle, ema, never, always. [default: all]",
             "--placement",
         ),
     ] = None,
@@ -115,7 +115,7 @@ def placement(
     where = f"{size.experts} of a layer's {recorded.n_experts} experts on the GPU"
     where += " on average" if scope == "global" else ""
     print_table(f"{recorded.trace_id}: {sequences} sequences, {where}", ("placement", *columns), rows, numbers=columns)
-    if len(batches) < len(numbers):
+    if max(numbers) > sequences:
         note(f"left out: batches of more than the tape's {sequences} sequences")
     shown = ("own_cosine", "shuffled_cosine", "static_cosine", "flat_cosine", "static_frac")
     cells_of = [[number(row[name], ".3f") for name in shown] for row in similar]

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import Cli
-from tiny_tape import N_LAYERS, write_losses, write_tiny
+from refusing import refuses
+from tiny_tape import N_LAYERS, TINY, write_losses, write_tiny
 
 from tokentape.capture import models
 from tokentape.flows.inside_model import kv_run, system_tried
+from tokentape.flows.placement import capacity_of
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw.spec import load
 from tokentape.policies.kv import KV_POLICIES
@@ -58,14 +60,24 @@ def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
         ("--capacity", "30kB", "--expert-format", "fp16", "--placement", "prefill_guided"),
         ("--scope", "global", "--capacity", "2 experts"),
         ("tiny-0001", "--capacity", "1 experts", "--placement", "shuffled_prompts"),
-        ("--placement", "random", "--seed", "4"),
+        ("--placement", "random", "--seed", "1234567"),
     ):
-        tokentape.ok("decide", "place", "tiny", "--batch", "1", *arguments)
+        said = tokentape.ok("decide", "place", "tiny", "--batch", "1,1", *arguments).err
+        assert "left out" not in said  # a batch given twice
     found = {(row["placement"], row["hot_experts"]) for row in read_rows(store, "cxl_ndp_hits")}
-    assert {("prefill_guided alpha=0", 4), ("ema beta=0.5", 4), ("prefill_guided", 2), ("random seed=4", 4)} <= found
+    named = {"prefill_guided alpha=0": 4, "ema beta=0.5 alpha=0": 4, "prefill_guided": 2, "random seed=1234567": 4}
+    assert set(named.items()) <= found
     assert ("oracle, across layers", 2) in found
     assert "tiny-0001 + tiny-0001" in {row["source"] for row in read_rows(store, "cxl_ndp_hits")}
     assert not any(name.startswith("ema") and "across" in name for name, _ in found)
+
+
+def test_a_share_of_a_layer_is_whole_experts_that_it_has_room_for() -> None:
+    odd = TINY.model_copy(update={"n_experts": 15})
+    shares = {"50%": 7, "90%": 13, "60%": 9, "1.5 experts": 1, "7 experts": 7, "100%": 15}
+    assert {text: capacity_of(text, "per-layer", odd, "recorded").experts for text in shares} == shares
+    refuses("less than one of a layer's 15 experts", capacity_of, "0.5 experts", "per-layer", odd, "recorded")
+    refuses("less than one", capacity_of, "1kB", "per-layer", odd, "fp16")
 
 
 def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> None:
