@@ -6,7 +6,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from tokentape.policies.kernels import float32, kernel, uint64
+from tokentape.policies.kernels import float32, float64, kernel, uint64
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
@@ -31,7 +31,7 @@ class SnapKV(KVPolicy):
             if positions[s] == now:
                 memory[s, :] = 0.0
             seen = float32(mass[s])
-            total[s] += seen - memory[s, at]
+            total[s] += float64(seen) - float64(memory[s, at])
             memory[s, at] = seen
             rank[s] = total[s]
 
@@ -63,4 +63,4 @@ class SnapKV(KVPolicy):
         if observed.shape[1]:
             padded = np.pad(observed, ((0, 0), (self.pool // 2, self.pool // 2)))
             rank[:, : observed.shape[1]] = sliding_window_view(padded, self.pool, axis=1).mean(axis=2)
-        return mass, rank
+        return self.window * (mass / self.window).astype(np.float32).astype(np.float64), rank  # as `memory` has it, to the bit

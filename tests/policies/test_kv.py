@@ -146,6 +146,17 @@ def test_tova_drops_what_the_last_query_sees_least_and_full_nothing():
     assert slots.positions.shape[1] < 2 * 64
 
 
+def test_tokens_that_a_window_no_longer_attends_to_are_equals_of_which_the_oldest_leaves():
+    rng, left = np.random.default_rng(0), []
+    slots = Slots(SnapKV(12, window=3, pool=1), salts_of(0, 1))
+    slots.start(rng.random((1, 12)))
+    for now in range(12, 24):
+        newest = slots.place(np.array([now]))
+        mass = rng.random((1, 13)) if now < 15 else np.eye(13)[newest]
+        left.append(int(slots.settle(mass, np.array([now]))[0]))
+    assert left[6:] == sorted(left[6:])
+
+
 def test_snapkv_forgets_what_its_window_no_longer_sees_and_pools_over_neighbours():
     """Token 0 has all attention until the window has moved on."""
     prompt = np.array([[9.0, 1.0, 1.0, 1.0]])
