@@ -55,10 +55,10 @@ def _unit(key: str) -> tuple[str, bool]:
 
 def summary(names: tuple[str, ...]) -> list[tuple[str, str, str, str, str, str]]:
     """One row per machine: name, what it is, peak of its engine, tiers, their roles, share of assumed numbers."""
-    return [(m.name, m.title, _peak(m), _tiers(m), _roles(m), _share(m)) for m in map(load, names)]
+    return [(m.name, m.title, _peak(m), _tiers(m), roles(m), _share(m)) for m in map(load, names)]
 
 
-def _roles(spec: HardwareSpec) -> str:
+def roles(spec: HardwareSpec) -> str:
     """Where weights, experts and KV lie, with the tier in front, and what computes beside a memory."""
     r = spec.roles
     lies = [("weights", r.weights_home, r.stage), ("experts", r.expert_home, r.expert_cache), ("KV", r.kv_home, r.kv_cache)]

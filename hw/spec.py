@@ -25,6 +25,9 @@ HOST = ("layer_s", "step_s")
 LAUNCHES = ("gemm", "attention", "experts", "elementwise")
 # In keys of numbers that something is divided by.
 ABOVE_ZERO = ("bytes_per_s", "capacity", "ops_per_s", "efficiency", "interval", "values_per_s", "n_columns", "row_bytes")
+RATES = ("_per_s", "clock_hz")
+SLOWEST = 1e6  # of these: what is less was meant in GB/s, TFLOP/s, GHz
+TOGETHER = {"refresh_j": "refresh_interval_s", "refresh_interval_s": "refresh_j", "activate_nj": "row_bytes"}  # of a tier
 ROUNDING = 1.01  # published peaks are rounded: 4.13 TOPS, 1.83 GHz
 
 
@@ -361,6 +364,8 @@ def _check_number(key: str, number: Sourced, where: str) -> None:
         raise BadSpec(f"{where}: {key} = {number.low} must be a number from 0 on")
     if any(word in key for word in ABOVE_ZERO) and number.low == 0.0:
         raise BadSpec(f"{where}: {key} must be above 0")
+    if any(word in key for word in RATES) and number.high < SLOWEST:
+        raise BadSpec(f"{where}: {key} = {number.value:g} a second is no machine's; write 400 GB/s as 400e9, 1.8 GHz as 1.8e9")
 
 
 def _check_values(spec: HardwareSpec, where: str) -> None:
@@ -395,6 +400,14 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     for group, members in (("tiers", spec.tiers), ("links", spec.links)):
         for name, member in members.items():
             _check_pins(member, f"{where}: {group}.{name}")
+    for name, tier in spec.tiers.items():
+        for key, other in TOGETHER.items():
+            if getattr(tier, key) and not getattr(tier, other):
+                raise BadSpec(f"{where}: tiers.{name}: {key} counts for nothing without {other}; give both, or neither")
+        if tier.address_map != MemTier.address_map and not tier.timing:
+            raise BadSpec(
+                f"{where}: tiers.{name}: address_map = {tier.address_map!r} is that of a timing; give one, or leave it out"
+            )
 
 
 def _check_roles(spec: HardwareSpec, where: str) -> None:

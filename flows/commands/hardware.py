@@ -38,7 +38,7 @@ def hardware_list() -> None:
 
 
 def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my.toml.")]) -> None:
-    """Show every number of a machine: value, range and source.
+    """Show every number of a machine: value, range and source; and what lies where.
 
     tokentape hardware show h100
     tokentape hardware show my.toml
@@ -51,7 +51,8 @@ def hardware_show(name: Annotated[str, argument("NAME", "A shipped machine or my
         (key, Shown(value, number.value), Shown(told, [number.low, number.high] if told else None), source)
         for (key, value, told, source), (_, number) in each
     ]
-    print_table(f"{machine.name}: {machine.title}", ("key", "value", "band", "source"), rows, numbers=("value",))
+    title = f"{machine.name}: {machine.title}\n{catalogue.roles(machine)}"
+    print_table(title, ("key", "value", "band", "source"), rows, numbers=("value",))
 
 
 def hardware_diff(

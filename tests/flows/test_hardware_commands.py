@@ -50,6 +50,7 @@ def test_list_show_and_diff_print_every_machine_model_and_number_with_its_source
     shown = tokentape.ok("hardware", "show", "h100").out
     assert all(key in shown for key, _ in spec.load("h100").numbers())
     assert re.search(r"tiers\.hbm\.peak_bytes_per_s +3\.35 TB/s +NVIDIA H100 Tensor Core GPU datasheet", shown)
+    assert "weights hbm, experts hbm, KV hbm" in shown
     assert "0.396 to 0.8" in shown  # the band of an assumed share
     (table,) = json.loads(tokentape.ok("hardware", "show", "h100", "--json").out)
     assert [0.396, 0.8] in [row["band"] for row in table["rows"]]

@@ -83,7 +83,7 @@ def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_
         ),
         ("name = 'mine'\nroles.kv_home = 'l2'", r"toml: roles\.kv_home = 'l2' is not one of roles\.reads \(hbm\); name it there"),
         (
-            "source = 's'\nname = 'm'\n[engines.pim]\nefficiency_frac = 1\nenergy_pj_per_op = 1\nops_per_s = {int8 = 4, fp8 = 2}",
+            "source = 's'\nname = 'm'\n[engines.pim]\nefficiency_frac = 1\nenergy_pj_per_op = 1\nops_per_s = {int8=4e9, fp8=2e9}",
             r"mine\.toml: engines\.pim\.ops_per_s has int8, fp8 and not the machine's dtype, bf16; add it",
         ),
     ],
