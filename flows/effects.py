@@ -94,6 +94,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: of["system"] in ("monde", "monde-never", "monde-always"),
             "on a migration that starts with no expert on the GPU",
         ),
+        Idle(("overlap",), lambda of: of["system"] == "monde", "on MoNDE, which moves experts beside computing in any case"),
         Idle(("profile",), lambda of: of["fit"] is not None, "with --fit, which makes one"),
     ),
     "decide place": (
@@ -104,11 +105,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: {name.strip() for name in (of["placements"] or "ema").split(",")} <= UNPROMPTED,
             "where no placement goes by the prompts",
         ),
-        Idle(
-            ("expert_format",),
-            lambda of: not of["capacity"].strip().lower().endswith("b"),
-            "on a --capacity that is not in bytes",
-        ),
+        Idle(("expert_format",), lambda of: of["capacity"].strip()[-1:] not in "bB", "on a --capacity that is not in bytes"),
     ),
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "watch": (Idle(("webhook", "webhook_anywhere"), lambda of: not of["alerts"], "without --alert"),),

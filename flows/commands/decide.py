@@ -117,6 +117,8 @@ def placement(
     print_table(f"{recorded.trace_id}: {sequences} sequences, {where}", ("placement", *columns), rows, numbers=columns)
     if max(numbers) > sequences:
         note(f"left out: batches of more than the tape's {sequences} sequences")
+    if cut := [f"{sequences % b} with batches of {b}" for b in batches if sequences % b]:
+        note(f"left out, since they fill no batch: the last sequences, {', '.join(cut)}")
     shown = ("own_cosine", "shuffled_cosine", "static_cosine", "flat_cosine", "static_frac")
     cells_of = [[number(row[name], ".3f") for name in shown] for row in similar]
     layers = ["all" if row["layer"] is None else str(row["layer"]) for row in similar]

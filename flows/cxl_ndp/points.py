@@ -62,6 +62,8 @@ def answer(of: SimpleNamespace, store: Store, setting: Setting) -> Answer:
         f"{hot} of {g.n_experts} experts hot, {routing.trace_id}"
     )
     said = [*notes(made, hot, setting.batch), *(text for name in metrics for text in made.decided(decoded[name].system))]
+    n_cut = routing.n_sequences % setting.batch if of.tape else 0
+    said += [f"left out, since they fill no batch: the tape's last {n_cut} of {routing.n_sequences} sequences"] if n_cut else []
     left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
     said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
     return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))

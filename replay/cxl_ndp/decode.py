@@ -214,7 +214,8 @@ def replay(
     whole, energy = (_joined([of[index] for of in bands]) for index in range(2))
     if batch.size:
         made.profile.refuse_no_time(float(whole.value.sum()))
-    return Decoded(made, system, whole, energy, parts, moved, counts, batch, routing.n_steps, cost.uncounted if cost else {})
+    longest = int(routing.n_decode[placed.groups].max())
+    return Decoded(made, system, whole, energy, parts, moved, counts, batch, longest, cost.uncounted if cost else {})
 
 
 def _joined(bands: Sequence[Band]) -> Band:

@@ -36,6 +36,9 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
     done = tokentape.ok("decide", "place", "tiny", "--capacity", "3 experts", "--batch", "1,2,9")
     assert "3 of a layer's 8 experts on the GPU" in done.out
     assert "left out: batches of more than the tape's 3 sequences" in done.err
+    assert "left out, since they fill no batch: the last sequences, 1 with batches of 2" in done.err
+    step = tokentape.ok("step", "cxl_ndp", "--tape", "tiny", "--batch", "2", "--system", "ours")
+    assert "left out, since they fill no batch: the tape's last 1 of 3 sequences" in step.err
     hits = read_rows(store, "cxl_ndp_hits")
     frac = {(row["placement"], row["batch"]): row["gpu_hit_frac"] for row in hits if row["layer"] is None}
     assert {batch for _, batch in frac} == {1, 2}
