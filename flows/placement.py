@@ -94,18 +94,13 @@ def placed(
             found[label, batch] = hits
             shown = f"{label}, across layers" if size.across_layers else label
             known = {"batch": batch, "placement": shown, "is_bound": placement.is_bound, "hot_experts": size.experts}
-            shares_of = ((row, row["gpu_hit_frac"]) for row in hit_rows(hits, routing.layers))
-            rows += [{**known, **row, "low": frac, "high": frac} for row, frac in shares_of]
+            rows += [known | row | dict.fromkeys(("low", "high"), row["gpu_hit_frac"]) for row in hit_rows(hits, routing.layers)]
     alike = similarity_rows(similarity(routing), routing.layers)
     used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:USE_REQUESTS], USE_BIN_STEPS)
-    of_seeds: dict[str, object] = of_tape | {"n_seeds": 1}
-    for name, table, known in (
-        ("cxl_ndp_hits", rows, of_seeds),
-        ("cxl_ndp_similarity", alike, of_seeds),
-        ("cxl_ndp_use", used, of_tape),
-    ):
+    for name, table in {"cxl_ndp_hits": rows, "cxl_ndp_similarity": alike, "cxl_ndp_use": used}.items():
+        known = of_tape if table is used else of_tape | {"n_seeds": 1}
         if table:
-            write_rows(store, name, [{**known, **row} for row in table])
+            write_rows(store, name, [known | row for row in table])
     return routing, size, found, alike
 
 

@@ -22,8 +22,7 @@ UNIFORM = "uniform"
 
 def by_loss(losses: Floats) -> Floats:
     """(1, L, E) a ranking that no prompt gives: shares of the layer's losses at 1 bit."""
-    at_one = losses[None, ..., 0]
-    return np.asarray(at_one / at_one.sum(axis=-1, keepdims=True))
+    return shares(losses[None, ..., 0])
 
 
 def bit_loss_rows(
