@@ -92,7 +92,7 @@ def _main(made: Setup, of: Share, is_cached: bool, phase: str) -> tuple[Rows, ..
 
 def by_expert(made: Setup, of: Items, engine: str, is_cached: bool, phase: str, scales: bool = True) -> Rows:
     """One after the other. scales: computing shrinks with the width."""
-    g, is_main, d = made.geometry, engine == "main", made.machine.n_devices
+    g, is_main, n = made.geometry, engine == "main", 1 if made.machine.expert_parallel else made.machine.n_devices
     return Rows(
         kind="expert",
         name="routed experts" if is_main else "experts in memory",
@@ -101,7 +101,7 @@ def by_expert(made: Setup, of: Items, engine: str, is_cached: bool, phase: str, 
         phase=phase,
         cells=of.cells,
         bytes=of.bits * (made.expert_bytes / FP16_BITS),
-        activation_bytes=of.tokens * (FP16_BYTES * (2.0 * d * g.moe_hidden + 3.0 * g.expert_intermediate)) if is_main else 0.0,
+        activation_bytes=of.tokens * (FP16_BYTES * (2.0 * n * g.moe_hidden + 3.0 * g.expert_intermediate)) if is_main else 0.0,
         ops=of.tokens * (2.0 * g.expert_params),
         count=1.0,
         times=of.times,

@@ -28,7 +28,8 @@ from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
 from tokentape.replay.cxl_ndp.system import Setup, notes, ours, parts, system_of
-from tokentape.replay.cxl_ndp.work import Items, Share, layer_rows
+from tokentape.replay.cxl_ndp.work import Items, Share, by_expert, layer_rows
+from tokentape.replay.transformer import experts_of
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -219,6 +220,14 @@ def test_tokens_bytes_and_bits_are_conserved(seed: int, hot: int):
         assert found.counts[kernel.MIGRATED] == found.parts["transfer"] == 0, "nothing migrates while ours decodes"
         assert found.counts[kernel.HITS] + found.counts[kernel.ON_AWAY] == 32 * 2 * tape.n_decode[placed.groups].sum()
         assert found.layers_s == pytest.approx(sum(found.parts[part] for part in ("other", "gpu", "wait")))
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_experts_one_by_one_read_and_write_the_activations_of_one_kernel(is_whole: bool):
+    made = replace(SMALL, machine=replace(MACHINE, n_devices=4, expert_parallel=is_whole))
+    row = by_expert(made, Items(made.blocks.moe[:1], np.array([3.0]), np.array([16.0]), np.ones(1)), "main", True, "decode")
+    (kernel_,) = experts_of(made.geometry, made.machine, made.blocks, 3.0, 1.0, 3.0, made.expert_bytes)
+    assert row.activation_bytes == kernel_.activation_bytes
 
 
 # --------------------------------------------------------------------------------------------------------- must lose
