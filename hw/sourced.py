@@ -78,11 +78,11 @@ def numbers(value: Any) -> Iterator[tuple[str, Sourced]]:
     return ((key, leaf) for key, leaf in leaves(value) if isinstance(leaf, Sourced))
 
 
-def build(kind: Any, data: Any, where: str, inherited: str = "", **computed: object) -> Any:
+def build(kind: Any, data: Any, where: str, inherited: str = "", besides: Sequence[str] = (), **computed: object) -> Any:
     """A dataclass from a TOML table; raises BadSpec naming `where` and the key.
 
-    `inherited`: the source of the file, for sourced numbers that are written without their own. `computed`: fields no file may
-    hold.
+    `inherited`: the source of the file, for sourced numbers that are written without their own. `besides`: keys that it may have
+    and another reads. `computed`: fields no file may hold.
     """
     if not isinstance(data, dict):
         raise BadSpec(f"{where} must be a table, found {data!r}")
@@ -90,7 +90,7 @@ def build(kind: Any, data: Any, where: str, inherited: str = "", **computed: obj
     declared = {field.name: field for field in fields(kind) if field.name not in computed}
     for key in data:
         if key not in declared:
-            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join(declared)}")
+            raise BadSpec(f"{where}: unknown key {key!r}; known: {', '.join([*declared, *besides])}")
     for name, field in declared.items():
         if name not in data and field.default is MISSING and field.default_factory is MISSING:
             raise BadSpec(f"{where}: {name} is missing")

@@ -25,6 +25,7 @@ HOST = ("layer_s", "step_s")
 LAUNCHES = ("gemm", "attention", "experts", "elementwise")
 # In keys of numbers that something is divided by.
 ABOVE_ZERO = ("bytes_per_s", "capacity", "ops_per_s", "efficiency", "interval", "values_per_s", "n_columns", "row_bytes")
+BESIDES = ("roles", "base", "source")  # keys of a file
 RATES = ("_per_s", "clock_hz")
 SLOWEST = 1e6  # of these: what is less was meant in GB/s, TFLOP/s, GHz
 TOGETHER = {"refresh_j": "refresh_interval_s", "refresh_interval_s": "refresh_j", "activate_nj": "row_bytes"}  # of a tier
@@ -295,7 +296,7 @@ def _spec(data: dict[str, Any], where: str, sha256: str) -> HardwareSpec:
         "links": _table(data, "links", where, may_be_empty=True),
     }
     roles = data.pop("roles", {})
-    spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, sha256=sha256, roles=None)
+    spec: HardwareSpec = build(HardwareSpec, {**data, **sections}, where, besides=BESIDES, sha256=sha256, roles=None)
     _check_names(spec, where)
     places = roles_of(roles, spec.engine, spec.fast, spec.backing, list(spec.engines), list(spec.tiers), where)
     spec = replace(spec, roles=places)
