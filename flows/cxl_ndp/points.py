@@ -74,7 +74,7 @@ def _systems(of: SimpleNamespace) -> list[str]:
     if of.system not in ("all", "ours"):
         return [of.system]
     try:
-        ours = [f"{OURS}-{float(text):g}" for text in of.bits.split(",")]
+        ours = [f"{OURS}-{float(text):.12g}" for text in of.bits.split(",")]
     except ValueError:
         raise ValueError(f"--bits {of.bits}: give mean bits from 1 to 4, or 16, with commas") from None
     return ours if of.system == "ours" else [*ours, MONDE, HOBBIT]

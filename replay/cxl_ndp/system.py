@@ -153,7 +153,7 @@ def ours(bits: float, **changed: bool) -> System:
         raise ValueError(
             f"{bits:g} bits on average: replicas have {REPLICA_BITS[0]} to {REPLICA_BITS[-1]} bits, originals {FP16_BITS}"
         )
-    return System(name=f"{OURS}-{bits:g}", bits=bits, **changed)  # type: ignore[arg-type]
+    return System(name=f"{OURS}-{bits:.12g}", bits=bits, **changed)  # type: ignore[arg-type]
 
 
 def monde(made: Setup, policy: str = BALANCE, **changed: bool) -> System:

@@ -182,8 +182,9 @@ def test_claims_calibrate_and_a_step_of_ones_own_print_ratios(tokentape: Cli, pl
     assert {row["claim_id"] for row in rows} == set(STATED)
     done = tokentape.ok("calibrate", "cxl_ndp", "--check", "cxl_ndp")
     assert "OURS-2 over HOBBIT" in done.out
-    done = tokentape.ok("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3", "--batch", "16", "--hot", "4")
+    done = tokentape.ok("step", "cxl_ndp", "--model", "mixtral-8x7b", "--bits", "3,2.33333333333", "--batch", "16", "--hot", "5")
     assert "OURS-3" in done.out
+    assert "OURS-2.33333333333" in done.out, "four bits beyond one each of three experts, not three"
     own = tokentape("step", "cxl_ndp", "--model", "mixtral-8x7b", "--hot", "4", "--batch", "4", "--fit", "cxl_ndp")
     assert "not counted by profile cxl_ndp: kv_write, router, head" in own.err
     alone = tokentape(
