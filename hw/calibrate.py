@@ -134,15 +134,12 @@ def calibrate(measurements: Measurements, machine: HardwareSpec) -> Fit:
     module, gpu = OPERATORS[measurements.operator], gpu_of(machine, measurements.setup.dtype)
     n_rows = measurements.seconds.size
     measurements, beyond = reachable.split(measurements, gpu)
+    asked = f"is `latency` in milliseconds, and {machine.name} the machine that was measured?"
     if beyond and measurements.seconds.size < len(module.parameters):
-        raise ValueError(
-            f"{reachable.said(beyond)}; {measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.parameters)} "
-            f"constants: is `latency` in milliseconds, and {machine.name} the machine that was measured?"
-        )
+        left = f"{measurements.seconds.size} of {n_rows} rows stay, too few for {len(module.parameters)} constants"
+        raise ValueError(f"{reachable.said(beyond)}; {left}: {asked}")
     if len(beyond) > max(reachable.FEW_ROWS, reachable.FEW_FRAC * n_rows):
-        raise ValueError(
-            f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: the table is not of {machine.name}"
-        )
+        raise ValueError(f"{reachable.said(beyond)}; of {n_rows:,} rows too many to believe the rest: {asked}")
     return fitted(measurements, machine.name, gpu, held_out(measurements), tuple(reachable.by_source(beyond)))
 
 

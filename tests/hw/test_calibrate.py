@@ -316,7 +316,7 @@ def test_rows_that_cannot_be_and_rows_far_slower_than_larger_ones_are_named(tabl
     assert table.seconds[slow].max() == pytest.approx(567.9e-6, rel=1e-3)
     # Times of an H100 said to be an A100's: more than a few rows ask too much of it.
     table = next(of for of in tables if (of.operator, of.setup.device) == ("gemm", H100))
-    refuses(r"the table is not of a100", calibrate.calibrate, table, load("a100"))
+    refuses(r"believe the rest: is `latency` in milliseconds, and a100 the machine", calibrate.calibrate, table, load("a100"))
 
 
 # Of each operator a shape, and by hand its operations and bytes: two operations per multiply-add, two bytes per value.
