@@ -429,15 +429,17 @@ def _check_roles(spec: HardwareSpec, where: str) -> None:
 
 
 def _check_links(spec: HardwareSpec, where: str) -> None:
-    """Raises BadSpec on a link that nothing would cross, and where none joins the devices."""
+    """Raises BadSpec on a link that nothing would cross while experts are moved without one, and where none joins the devices."""
     home, cache, peer = spec.roles.expert_home, spec.roles.expert_cache, spec.roles.peer
     first = {(link.source_tier, link.target_tier): name for name, link in reversed(spec.links.items())}
     for name, link in spec.links.items():
         ends = (link.source_tier, link.target_tier)
         if first[ends] != name and (ends[0] != ends[1] or ends[0] == peer):
             raise BadSpec(f"{where}: links.{name} has the ends of links.{first[ends]}, which alone would count; leave one out")
-        if ends == (cache, home) and (home, cache) not in first:
-            raise BadSpec(f"{where}: links.{name} goes from {cache} to {home}; experts are moved the other way, so turn it round")
+        is_other = ends[0] != ends[1] and ends != (spec.roles.kv_home, spec.roles.kv_cache)
+        if cache and (home, cache) not in first and is_other and {home, cache} & {*ends}:
+            told = f"links.{name} goes from {ends[0]} to {ends[1]}; experts are moved from {home} to {cache}"
+            raise BadSpec(f"{where}: {told}, which no link joins: give it those ends")
     if spec.n_devices > 1 and peer and (peer, peer) not in first:
         raise BadSpec(
             f"{where}: no link joins the {spec.n_devices} devices; give one from {peer} to {peer}, or roles.peer = '' for none"

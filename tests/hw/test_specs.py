@@ -81,6 +81,10 @@ def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_
             "base = 'h100-cxl-ndp'\nname = 'mine'\nengines.ndp.memory = ''",
             r"toml: engines\.ndp\.memory is not given, and so hbm; experts lie in cxl",
         ),
+        (
+            "base = 'h100-cxl-ndp'\nname = 'mine'\nlinks.pcie.target_tier = 'l2'",
+            r"mine\.toml: links\.pcie goes from cxl to l2; experts are moved from cxl to hbm",
+        ),
         ("name = 'mine'\nroles.kv_home = 'l2'", r"toml: roles\.kv_home = 'l2' is not one of roles\.reads \(hbm\); name it there"),
         (
             "source = 's'\nname = 'm'\n[engines.pim]\nefficiency_frac = 1\nenergy_pj_per_op = 1\nops_per_s = {int8=4e9, fp8=2e9}",
