@@ -17,6 +17,7 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
+from transformers.utils.import_utils import is_protobuf_available, is_sentencepiece_available
 
 from tokentape.capture import quantised
 from tokentape.capture.checkpoint import EMBEDDED, EMBEDDED_PATH
@@ -146,10 +147,25 @@ def load(
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     """The tokenizer alone. Raises as `load` does."""
     load, at = AutoTokenizer.from_pretrained, source.at
-    made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **at))
+    try:
+        made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **at))
+    except ValueError as error:
+        if _lacks_sentencepiece(source):  # transformers asks for tiktoken then
+            wanted = "needs sentencepiece and protobuf; pip install sentencepiece protobuf, or save tokenizer.json beside it"
+            raise ValueError(f"model {source.model_id}: its tokenizer.model {wanted}") from error
+        raise
     if not {*made.get_vocab()}.difference(made.all_special_tokens):  # what transformers makes of a folder without one
         raise ValueError(f"model {source.model_id} has no tokenizer; save the model's own beside it (tokenizer.json)")
     return made
+
+
+def _lacks_sentencepiece(source: Source) -> bool:
+    """Whether a model's vocabulary is one of SentencePiece (protobuf; tiktoken's is lines of text), which nothing here reads."""
+    if source.gguf or (is_sentencepiece_available() and is_protobuf_available()):
+        return False
+    kept: dict[str, Any] = {"revision": source.at.get("revision"), "_raise_exceptions_for_missing_entries": False}
+    found = cached_file(source.location, "tokenizer.model", **kept)
+    return found is not None and Path(found).read_bytes()[:1] == b"\n"
 
 
 def auto_class(config: Any) -> Any:
