@@ -35,7 +35,8 @@ def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> P
     # One-off replays decide nothing here: they have not what one compares them with.
     studied = tapes.filter(pl.col("n_studied") > 0)
     studied = studied.sort(pl.col("origin") == "captured", "n_studied", descending=True, maintain_order=True)
-    lead = f"{tapes.height} tapes, {int(tapes['n_replays'].sum() or 0):,} replays. Record once, replay anywhere."
+    counts = {"tape": tapes.height, "replay": int(tapes["n_replays"].sum() or 0)}
+    lead = ", ".join(f"{n:,} {what}{'' if n == 1 else 's'}" for what, n in counts.items()) + ". Record once, replay anywhere."
     runs, now, earlier = _compared(ask, studied), held(connection), before or {}
     changed = [(name, n - earlier.get(name, [0])[0]) for name, (n, ids) in now.items() if earlier.get(name) != [n, ids]]
     extra = {

@@ -53,6 +53,7 @@ def test_one_off_replays_make_no_verdict(rows: Rows) -> None:
     one_off(rows, "one", "lru", 0.5)
     page = page_of(rows)
     assert page.extra["verdicts"] == []
+    assert page.lead.startswith("2 tapes, 1 replay. ")
 
 
 def test_the_health_of_the_store_counts_what_ran_and_what_of_it_lies_outside(rows: Rows) -> None:
