@@ -75,7 +75,8 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("GptOss", "GraniteMoe", "GraniteMoeSWA", "GraniteMoeHybrid", "GraniteMoeShared", "AriaText"), _SOFTMAX_TOPK),
     "Phimoe": Family("sparsemixer", {"router_jitter_noise": "router_jitter_noise"}),
     **dict.fromkeys(("DeepseekV3", "DeepseekV32", "Glm4Moe", "Glm4MoeLite", "Glm4vMoeText", "GlmMoeDsa"), _SIGMOID),
-    **dict.fromkeys(("Dots1", "Dots3NoteText", "SolarOpen", "HYV4", "AXK1", "AXK2", "BailingHybrid", "KimiLinear"), _SIGMOID),
+    **dict.fromkeys(("Dots1", "Dots3NoteText", "SolarOpen", "HYV4", "AXK1", "BailingHybrid", "KimiLinear"), _SIGMOID),
+    "AXK2": replace(_SIGMOID, fixed={"group_floor": 0.0}),  # which lies above what a bias has put below 0
     **dict.fromkeys(("MiMoV2Flash", "NemotronH", "ExaoneMoe", "Glm5NextText", "HYV4VL"), _SIGMOID),
     "Beam": replace(_SIGMOID, attributes=_NORM | _GROUPS, outer_scale="block.routed_scaling_factor"),
     "Afmoe": replace(_SIGMOID_NORMED, attributes={"routed_scaling_factor": "route_scale"}, bias="block.expert_bias"),

@@ -12,8 +12,8 @@ which rule stands in capture/families.py. Sources: the routers' forward in trans
 
 Parameters, each only where a family has it: norm_topk_prob, norm_min (the least sum that divides) and routed_scaling_factor of
 the weights, expert_scale a factor per layer and expert; bias per layer and expert, added to what is ranked (bias_on: to logits
-instead); n_group, topk_group and how many of a group's values count (topk_method, group_best); token_layers, whose experts follow
-from the token id alone.
+instead); n_group, topk_group, how many of a group's values count (topk_method, group_best) and as what the experts of others rank
+(group_floor; without it they do not); token_layers, whose experts follow from the token id alone.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def topk_from_scores(
 
 
 def ranking(scores: np.ndarray, rule: str, params: Mapping[str, Any], layer: int | None) -> np.ndarray:
-    """(n, E) values whose largest k are the chosen experts; -inf outside the groups that compete."""
+    """(n, E) values whose largest k are the chosen experts; -inf, or `group_floor`, outside the groups that compete."""
     if layer in params.get("token_layers", ()):
         raise ValueError(f"score rule {rule}: the experts of layer {layer} follow from the token id, not from scores")
     is_biased = rule in (SIGMOID, SQRTSOFTPLUS)
@@ -79,12 +79,12 @@ def _of_layer(name: str, rule: str, params: Mapping[str, Any], layer: int | None
 
 
 def _best_groups(ranking: np.ndarray, params: Mapping[str, Any], best: int) -> np.ndarray:
-    """`ranking` with -inf outside the `topk_group` groups whose `best` largest values sum highest."""
+    """`ranking` with -inf, or `group_floor`, outside the `topk_group` groups whose `best` largest values sum highest."""
     n, n_experts = ranking.shape
     groups = ranking.reshape(n, params["n_group"], -1)
     group_scores = np.sort(groups, axis=-1)[..., -best:].sum(axis=-1)
     kept = np.argsort(-group_scores, axis=-1, kind="stable")[:, : params["topk_group"]]
-    masked = np.full_like(groups, -np.inf)
+    masked = np.full_like(groups, params.get("group_floor", -np.inf))
     np.put_along_axis(masked, kept[..., None], np.take_along_axis(groups, kept[..., None], axis=1), axis=1)
     return masked.reshape(n, n_experts)
 

@@ -46,8 +46,8 @@ def hooks_of(model):
 
 # model_types whose routers, blocks or rules do something that none of MOE_CONFIGS does.
 OTHERS = (
-    "afmoe", "beam", "dbrx", "deepseek_v4", "ernie4_5_moe", "flint", "gemma4_text", "hy_v3", "inkling_text", "jamba", "kolibri1",
-    "laguna", "lfm2_moe", "llama4_text", "minimax_m2", "mistral4", "nemotron_h",
+    "afmoe", "axk2", "beam", "dbrx", "deepseek_v4", "ernie4_5_moe", "flint", "gemma4_text", "hy_v3", "inkling_text", "jamba",
+    "kolibri1", "laguna", "lfm2_moe", "llama4_text", "minimax_m2", "mistral4", "nemotron_h",
 )  # fmt: skip
 NEWER = {"mistral_large4": "MistralLarge4Text"}  # than the oldest transformers that is allowed: its name in the table
 OTHERS += tuple(name for name in NEWER if name in CONFIG_MAPPING)
@@ -87,6 +87,18 @@ def test_weights_are_divided_by_no_less_than_a_config_says():
     model = build_tiny("ernie4_5_moe", moe_norm_min=0.9)
     check_pass(model)
     assert score_rule(model, 3)[1]["norm_min"] == 0.9
+
+
+def test_experts_of_other_groups_rank_as_their_family_has_it():
+    model = build_tiny("axk2", n_group=2, topk_group=1)
+    for block in find_blocks(model).values():
+        block.router.e_score_correction_bias.fill_(-1.0)  # 0, of the others, is more
+    with RoutingCapture(model) as routing:
+        run(model, prompt())
+        step = routing.take()
+    rule, params = score_rule(model, 3)
+    for ids, scores, layer in zip(step.ids.numpy(), step.scores.numpy(), routing.blocks, strict=True):
+        assert not disagreements(ids, scores, rule, params, layer).any()
 
 
 def test_text_models_and_layers_that_follow_the_token_id_are_recorded_and_named(others):
