@@ -80,6 +80,7 @@ class AttentionCapture(Hooked):
         ALL_ATTENTION_FUNCTIONS.register(self._name, self._attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(self._name, self._mask)
         stack.callback(self.take)
+        stack.enter_context(self.model.register_forward_pre_hook(lambda *call: setattr(self, "_seen", Attended())))
         for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
             stack.callback(functions._global_mapping.pop, self._name, None)
         stack.callback(self.model.set_attn_implementation, former)
@@ -98,6 +99,11 @@ class AttentionCapture(Hooked):
         if layer is None:  # it attends to layers, not to tokens
             return output, None
         seen, summed = self._seen, self._summed(weights)
+        if layer in seen.masses:
+            raise ValueError(
+                f"{type(self.model).__name__} applies layer {layer} several times in a pass, of which a tape holds one attention "
+                "per query; leave attention out of --tables"
+            )
         seen.masses[layer] = self._grouped(summed)
         if self.with_heads and query.shape[2] > 1:
             seen.heads[layer] = summed
@@ -119,7 +125,7 @@ class AttentionCapture(Hooked):
         return values if values.shape[1] == self.n_kv_heads else values.unflatten(1, (self.n_kv_heads, -1)).sum(dim=2)
 
     def take(self) -> Attended:
-        """The pass since the last call."""
+        """The last pass; nothing where it was taken before."""
         seen, self._seen = self._seen, Attended()
         return seen
 

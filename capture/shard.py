@@ -137,6 +137,9 @@ class ShardRecorder:
         """A prompt's single rows stand before their sum: a replay starts from them."""
         assert self.attention is not None
         seen = self.attention.take()
+        if not seen.masses:
+            name = type(self.attention.model).__name__
+            raise ValueError(f"{name}: its attention calls no function that can be watched; leave attention out of --tables")
         for layers, rows in runs_of_equal_keys(seen.rows):
             for member, row in enumerate(done.rows):
                 for back in range(min(rows.shape[3], done.counts[member]) - 1, -1, -1):

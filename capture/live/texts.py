@@ -48,10 +48,13 @@ class Text:
         self.length = 0
 
     def run(self, ids: torch.Tensor, coming: Pass, **options: Any) -> torch.Tensor:
-        """(rows, columns or fewer, V) logits of ids (rows, columns)."""
+        """(rows, columns or fewer, V) logits of ids (rows, columns). Raises ValueError for a model that keeps nothing of them."""
         self.watch.before(coming)
         out = self.model(input_ids=ids, use_cache=True, **{CACHE: self.cache}, **options)
-        self.cache, logits = getattr(out, CACHE), out.logits
+        self.cache, logits = getattr(out, CACHE, None), out.logits
+        if self.cache is None:
+            name = type(self.model).__name__
+            raise ValueError(f"{name} hands back no cache of keys and values; give a decoder-only language model")
         self.length += ids.shape[1]
         self.watch.after(coming)
         return logits  # type: ignore[no-any-return]  # transformers types no output
@@ -146,8 +149,12 @@ class Text:
 
 
 def takes_padding(model: PreTrainedModel) -> bool:
-    """Whether requests of unequal length may go through the model together."""
-    return not UNPADDED & set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    """Whether requests of unequal length may go through the model together.
+
+    Convolutions and states take what a biased projection makes of padding, which is masked before it alone.
+    """
+    is_biased = any(getattr(getattr(module, "in_proj", None), "bias", None) is not None for module in model.modules())
+    return not is_biased and not UNPADDED & set(getattr(model.config.get_text_config(), "layer_types", None) or ())
 
 
 def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:

@@ -20,6 +20,7 @@ from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.models import auto_class
 from tokentape.capture.routing import RoutingCapture
+from tokentape.capture.shard import AttentionKeep, ShardRecorder
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.scoring import UNKNOWN, topk_from_scores
@@ -126,12 +127,16 @@ def test_what_has_no_routing_is_refused_by_layer(models):
     refuses("layer 0 has two routers", find_blocks, model)
 
 
-@pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr"])
+BIASED = {"jamba": "mamba_proj_bias", "nemotron_h": "use_bias", "granitemoehybrid": "mamba_proj_bias", "lfm2_moe": "conv_bias"}
+
+
+@pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr", *BIASED])
 def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_request_gives_alone(name):
-    model, batch = build_tiny(name), [Request(i, tuple(range(3, 3 + n)), 4, forced=(5, 9, 7, 8)) for i, n in enumerate((13, 5))]
+    model = build_tiny(name, **{BIASED[name]: True} if name in BIASED else {})
+    batch = [Request(i, tuple(range(3, 3 + n)), 4, forced=(5, 9, 7, 8)) for i, n in enumerate((13, 5))]
     options = {"sampling": Sampling(), "stop_ids": frozenset(), "pad_id": 0, "with_logits": True}
     alone = [decode(model, [request], **options)[0].logits for request in batch]
-    kept = [] if name in ("deepseek_v4", "unlimited_ocr") else [KV(model, Full()), KV(model, AERP(None))]
+    kept = [] if name in ("deepseek_v4", "unlimited_ocr", *BIASED) else [KV(model, Full()), KV(model, AERP(None))]
     for slots in ([], *([slot] for slot in kept)):
         with Inside(model, *slots) as inside:
             together = decode(model, batch, inside=inside, **options)
@@ -144,6 +149,8 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
         ("jamba", lambda model: Inside(model, schedule=Chunked(4)), "loses track of a prompt in slices"),
         ("mimo_v2_flash", AttentionCapture, "other KV heads than the rest"),
         ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
+        ("data2vec-text", Inside, "hands back no cache of keys and values; give a decoder-only"),
+        ("recurrent_gemma", Inside, "hands back no cache"),
         ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
         ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
     ],
@@ -199,6 +206,17 @@ def test_attention_stays_causal_under_capture(models, name):
         first, second = run(model, ids).logits, run(model, other).logits
     torch.testing.assert_close(first[:, :-1], second[:, :-1], rtol=0, atol=1e-5)
     assert (first[:, -1] - second[:, -1]).abs().max() > 1e-4
+
+
+def test_attention_that_a_layer_pays_twice_or_where_nobody_sees_it_is_refused():
+    twice, unseen = build_tiny("hrm_text"), build_tiny("git")
+    with AttentionCapture(twice):
+        refuses("HrmTextForCausalLM applies layer 0 several times in a pass", run, twice, prompt())
+    with AttentionCapture(unseen) as attention:
+        recorder = ShardRecorder(None, attention, AttentionKeep(), 0)
+        told = ([Request(0, (3, 4, 5), 0)], Sampling(), frozenset(), 0)
+        with pytest.raises(ValueError, match="calls no function that can be watched; leave attention out"):
+            decode(unseen, *told, before_pass=recorder.before, on_pass=recorder.record)
 
 
 def test_models_are_restored_after_an_error_and_second_choices_refused(models):
