@@ -99,12 +99,13 @@ class AttentionCapture(Hooked):
         if layer is None:  # it attends to layers, not to tokens
             return output, None
         seen, summed = self._seen, self._summed(weights)
-        if layer in seen.masses:
+        masses = self._grouped(summed)
+        if layer in seen.masses and not torch.equal(masses, seen.masses[layer]):  # DiffLlama asks twice for one
             raise ValueError(
                 f"{type(self.model).__name__} applies layer {layer} several times in a pass, of which a tape holds one attention "
                 "per query; leave attention out of --tables"
             )
-        seen.masses[layer] = self._grouped(summed)
+        seen.masses[layer] = masses
         if self.with_heads and query.shape[2] > 1:
             seen.heads[layer] = summed
         if self.with_vectors:

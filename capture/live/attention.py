@@ -59,6 +59,7 @@ class KV(AttentionCapture, Slot):
         self.trail: list[list[np.ndarray]] = []  # by pass and layer: positions (batch, heads, slots)
         self.totals = {"tokens": 0, "kv_bytes": 0.0, "recompute_ops": 0.0}
         self._coming: Pass | None = None
+        self._attended: set[int] = set()  # layers in the pass under way
         self._stored: np.ndarray | None = None  # bytes, and tokens computed anew, of the pass that is being decided
         self._of: dict[int, tuple[KVCache, int]] = {}  # a request's cache and its row there
 
@@ -105,7 +106,7 @@ class KV(AttentionCapture, Slot):
 
     def before(self, coming: Pass) -> None:
         cache = coming.text.cache if coming.text is not None else None
-        self._coming = coming
+        self._coming, self._attended = coming, set()
         if isinstance(cache, KVCache):
             self.current = self._active = cache
             self._of |= {name: (cache, row) for name, row in zip(coming.request_ids, coming.rows, strict=True)}
@@ -136,7 +137,11 @@ class KV(AttentionCapture, Slot):
         layer = self._active.layers[module.layer_idx] if self._active is not None else None  # type: ignore[index]
         if layer is None or not layer.is_initialized:  # a pass without a cache
             return eager(module, query, key, value, mask, **kwargs)[0], None
-        is_prompt = not layer.planes
+        is_prompt, is_again = not layer.planes, layer.index in self._attended
+        if is_again or (not is_prompt and mask is not None):
+            what = "attends several times in a layer" if is_again else "masks keys in a way of its own"
+            raise ValueError(f"{type(self.model).__name__} {what}, which no KV policy follows; leave the KV policy out")
+        self._attended.add(layer.index)
         if not is_prompt:
             mask = self._slot_mask(layer, query)
         output, weights = eager(module, query, key, value, mask, **kwargs)
