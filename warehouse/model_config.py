@@ -135,6 +135,7 @@ def _details(config: dict[str, Any]) -> dict[str, Any]:
     elif not config.get("rotary_dim") and config.get("position_embedding_type") != "alibi":  # GPT-2
         known["n_positions"] = _first(config, "n_positions")
     known |= said_of(config, "fixed")
+    known |= {"attention_bias": "none"} if config.get("qkv_bias") is False else {}
     if config.get("enable_moe_block"):  # Gemma 4: an FFN beside the experts, each with its norms, and a scale for the router
         known |= {"norms_per_layer": 8, "has_router_bias": True}
     known |= {"has_query_gate": True, "has_head_gate": False} if config.get("gating") == "per-element" else {}
