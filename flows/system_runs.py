@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import READ, format_of, load_hardware, load_trace, manifest_of, record_machine
-from tokentape.flows.tapes import attention_tape, scored_trace
+from tokentape.flows.tapes import attention_tape, gate_weights, scored_trace
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
@@ -236,15 +236,11 @@ def _recorded(uri: str, trace_id: str, model: str | None, of_model: Geometry | N
     if model is not None and of_model is not None:
         trace = replace(trace, geometry=trace.geometry.completed(of_model, model))
     tape = store.open(trace_id)
-    routing = tape.read("routing")
-    gates = routing["gate_weights"].explode().to_numpy() if "gate_weights" in routing.columns else None
-    if gates is not None and (gates.dtype == object or gates.size != trace.ids.size or not np.isfinite(gates).all()):
-        gates = None
     drafted = None
     if all(tape.has(name) for name in TABLES):
         drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
+    return recorded(trace, gate_weights(tape), attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
 
 
 def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:

@@ -50,11 +50,22 @@ def told(uri: str, trace_id: str, name: str) -> NDArray[np.float32]:
     if name == "score" and tape.has("scores"):
         trace, scores = scored_trace(Store(uri), trace_id)
         return scores.values[np.repeat(np.arange(trace.row_pass.size), np.diff(trace.offsets)), trace.ids]
-    parts = tape.batches("routing", ROW_GROUP_ROWS)
-    weights = pl.concat(part["gate_weights"].explode() for part in parts) if name == "gate" else pl.Series([None])
-    if weights.null_count():
+    weights = gate_weights(tape) if name == "gate" else None
+    if weights is None:
         raise ValueError(f"tape {trace_id} holds no {name}s, which the policy reads; record it with --tables routing,scores")
-    return weights.to_numpy().astype(np.float32)
+    return weights
+
+
+def gate_weights(tape: Tape) -> NDArray[np.float32] | None:
+    """Of every entry of the tape's routing; None where it lacks some."""
+    found, n = np.empty(tape.manifest.rows["routing"] * tape.geometry.top_k, np.float32), 0
+    for part in tape.batches("routing", ROW_GROUP_ROWS):
+        weights = part["gate_weights"].explode()
+        if weights.null_count():
+            return None
+        found[n : n + len(weights)] = weights
+        n += len(weights)
+    return found
 
 
 def similarity(store: Store, prefix: str) -> NDArray[np.float32]:

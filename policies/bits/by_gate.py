@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from tokentape.policies.bits.rule import Floats
-from tokentape.policies.kernels import F64, I16, U8, int64, kernel, void
+from tokentape.policies.kernels import F32, F64, I16, U8, int64, kernel, void
 
 
-@kernel(void(I16, F64, U8, F64, F64), allocates=False)
+@kernel(void(I16, F32, U8, F64, F64), allocates=False)
 def ask_by_gate(ids, gates, there, params, widths):  # type: ignore[no-untyped-def]
     """Raises `widths` (E,) f64, shares of full width, to what a token asks: ids, gates (k,) by falling gate, -1: none; there (E,)
     u8: resident, of which none is left out; params: high_until, low_until, the low width."""

@@ -95,7 +95,7 @@ def routing_of(tape: Recorded, weight_source: str = "gate") -> CXLNDPRouting:
                 f"tape {tape.trace_id} holds no scores; choose weight source gate, or record it with --tables scores"
             )
         shares = tape.scores.gates.reshape(*tape.ids.shape[:2], -1)[: of.size]
-        tape = replace(tape, gates=np.take_along_axis(shares, np.maximum(ids, 0), axis=2).astype(np.float64))
+        tape = replace(tape, gates=np.take_along_axis(shares, np.maximum(ids, 0), axis=2))
     is_prompt, is_whole = tape.is_prompt, is_run.all(axis=1)
     is_part = is_run.any(axis=1) & ~is_whole
 

@@ -23,7 +23,7 @@ N, DISTANCE, SEES, FROM, N_FETCHED, N_USED, N_TOLD = range(7)
 # numbers; gates (rows, MoE layers, k), or empty: every choice weighs 1; tokens, weights, scores (E,): scratch; the policy's
 # memory and parameters; beside (MoE layers,): experts on their way beside each; is_unused (K,): fetched ahead, yet to be used;
 # keys, hits (2 E,), bounds (2,): scratch, what is foretold and then the event's own.
-AHEAD = tuple_of(kn.I64, kn.F64_3D, kn.F64, kn.F64, kn.F64, kn.F64_3D, kn.F64, kn.F64, kn.U8, kn.I32, kn.U8, kn.I64)
+AHEAD = tuple_of(kn.I64, kn.array(kn.float32, 3), kn.F64, kn.F64, kn.F64, kn.F64_3D, kn.F64, kn.F64, kn.U8, kn.I32, kn.U8, kn.I64)
 PREDICT = function(PREDICT_SIGNATURE)
 
 
@@ -125,7 +125,7 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
         raise ValueError(f"prefetch.distance {policy.distance}: nothing lies so far ahead in {n_layers} MoE layers; give less")
     n_rows = round(policy.profile_frac * int(recorded.first[-1]))
     numbers = [policy.n, policy.distance, policy.sees, 0 if policy.is_bound else n_rows, 0, 0, 0]
-    gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0))
+    gates = np.ascontiguousarray(recorded.gates) if has_gates else np.zeros((0, 0, 0), np.float32)
     memory = np.ascontiguousarray(policy.memory(recorded.ids[:n_rows], n_experts), np.float64)
     if memory.ndim != 3:
         raise ValueError(f"{type(policy).__name__}.memory has shape {memory.shape}; it must be (MoE layers, M, experts)")

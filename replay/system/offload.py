@@ -150,8 +150,8 @@ def as_run(tape: Recorded, run: Streamed) -> Recorded:
     rows = np.concatenate((np.arange(first), first + np.arange(run.n_tokens) % (last - first)))
     ids = widened(tape.ids[:last], tape.geometry.n_experts, run.active_experts)[rows]
     geometry = tape.geometry.model_copy(update={"top_k": run.active_experts})
-    of_rows: dict[str, Any] = {"ids": ids, "gates": np.ones(ids.shape), "is_weighted": False, "first": np.array([0, rows.size])}
-    of_rows |= {"request_ids": tape.request_ids[:1], "n_prompt": tape.n_prompt[:1]}
+    of_rows: dict[str, Any] = {"ids": ids, "gates": np.ones(ids.shape, np.float32), "is_weighted": False}
+    of_rows |= {"first": np.array([0, rows.size]), "request_ids": tape.request_ids[:1], "n_prompt": tape.n_prompt[:1]}
     return replace(tape, geometry=geometry, tracks={}, not_run=0, **of_rows)
 
 

@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.hw.work import Ints
+from tokentape.policies.kernels import I64, array, boolean, float32, float64, int16, kernel, void
 from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
@@ -17,12 +18,13 @@ from tokentape.replay.trace import PREFILL, Trace
 from tokentape.warehouse.geometry import Geometry
 
 IDS = np.int16
+ROWS = 1 << 16  # of a trace that are placed together
 MOST_IMPUTED = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f64, equal where the tape has none.
+    """ids (rows, MoE layers, k) i16 by falling weight, -1: not run; gates of that shape, f32, equal where the tape has none.
     first (S + 1,): rows of a recorded request, one per input position; n_prompt (S,). not_run: (token, layer)s without a row.
     rounds: of drafts, whose nodes' rows stand behind those of positions. request_ids (S,): of the tape. tracks: of KV
     policies on its attention (kv.py), once computed. scores: of rows x MoE layers, where a router asks; row_of: which of those a
@@ -33,7 +35,7 @@ class Recorded:
     origin: str
     geometry: Geometry
     ids: NDArray[np.int16]
-    gates: NDArray[np.float64]
+    gates: NDArray[np.float32]
     first: Ints
     n_prompt: Ints
     not_run: int
@@ -101,19 +103,25 @@ class Recorded:
         return of, np.arange(of.size) - self.first[:-1][of]
 
     def _used(self, rows: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        shape = (self.n_prompt.size, self.ids.shape[1], self.geometry.n_experts)
-        ids = self.ids[: rows.size]
-        there = (ids >= 0) & rows[:, None, None]
-        row, layer, _ = np.nonzero(there)
-        at = np.ravel_multi_index((self.places()[0][row], layer, ids[there]), shape)
-        n = int(np.prod(shape))
-        used, weights = np.bincount(at, minlength=n), np.bincount(at, self.gates[there], n)
-        return used.astype(np.float64).reshape(shape), weights.astype(np.float64).reshape(shape)
+        used, weights = np.zeros((2, self.n_prompt.size, self.ids.shape[1], self.geometry.n_experts))
+        _count(self.places()[0], rows, self.ids, self.gates, used, weights)
+        return used, weights
+
+
+@kernel(void(I64, array(boolean, 1), array(int16, 3), array(float32, 3), array(float64, 3), array(float64, 3)))
+def _count(of, is_counted, ids, gates, used, weights):  # type: ignore[no-untyped-def]
+    """Adds the choices of the rows that count, and their gates, to those of their requests: used, weights (S, MoE layers, E)."""
+    for row in range(of.shape[0]):
+        for m in range(ids.shape[1] if is_counted[row] else 0):
+            for j in range(ids.shape[2]):
+                if ids[row, m, j] >= 0:
+                    used[of[row], m, ids[row, m, j]] += 1.0
+                    weights[of[row], m, ids[row, m, j]] += gates[row, m, j]
 
 
 def recorded(
     trace: Trace,
-    gate_weights: ArrayLike | None = None,
+    gate_weights: NDArray[np.float32] | None = None,
     attention: AttentionTape | None = None,
     scores: Scores | None = None,
     drafted: tuple[Mapping[str, Any], Mapping[str, pl.DataFrame]] | None = None,
@@ -140,13 +148,15 @@ def recorded(
     first = np.concatenate(([0], np.cumsum(n_inputs)))
     widths = np.diff(trace.offsets)
     shape = (int(first[-1]), len(trace.geometry.moe_layers), int(widths.max()))
-    ids, gates = np.full(shape, -1, IDS), np.zeros(shape)
-    row = np.repeat(np.arange(widths.size), widths)
-    at = (first[of][row] + position[row], layer[row], np.arange(trace.ids.size) - trace.offsets[:-1][row])
-    ids[at] = trace.ids
-    gates[at] = 1.0 if gate_weights is None else np.asarray(gate_weights, np.float64)
-    not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
+    ids, gates = np.full(shape, -1, IDS), np.zeros(shape, np.float32)
     row_of = (first[of] + position) * shape[1] + layer
+    for begin in range(0, widths.size, ROWS):
+        part = slice(begin, begin + ROWS)
+        entries = slice(*trace.offsets[[begin, min(begin + ROWS, widths.size)]])
+        at = np.repeat(row_of[part] * shape[2] - trace.offsets[:-1][part], widths[part]) + np.arange(entries.start, entries.stop)
+        ids.reshape(-1)[at] = trace.ids[entries]
+        gates.reshape(-1)[at] = 1.0 if gate_weights is None else gate_weights[entries]
+    not_run, rounds = int((ids[:, :, 0] < 0).sum()), None
     if drafted is not None:
         ids, rounds = rounds_of(ids, first, trace.geometry.moe_layers, requests, *drafted)
     return Recorded(

@@ -1,5 +1,8 @@
 """The loop with the experts' slots against the loop without, `step`, GPU-NDP and brute force."""
 
+import tracemalloc
+from dataclasses import replace
+
 import cxl_ndp_tapes
 import numpy as np
 import polars as pl
@@ -292,6 +295,25 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
             placed = made.slots.fetched - moved - lacked
             assert 0 <= placed <= 2 * hot * 12 / batch if place.starts_placed else placed == 0
             assert moved > 0 or name not in ("ema", "always")
+
+
+def test_a_long_tape_takes_the_memory_of_its_choices_and_gates_not_of_their_places() -> None:
+    """And what its prompts use is what is counted by hand."""
+    n, n_layers, k = 150_000, len(GEOMETRY.moe_layers), GEOMETRY.n_experts
+    row, rng = np.arange(n, dtype=np.int32), np.random.default_rng(0)
+    ids, gates = rng.permuted(np.tile(np.arange(k, dtype=np.int32), (n, 1)), axis=1), rng.random((n, k), np.float32)
+    of_rows = {"row_pass": 0 * row, "row_layer": row % n_layers, "row_request": 0 * row, "row_position": row // n_layers}
+    trace = replace(make_trace(0, n_requests=1, n_decode=0), ids=ids.ravel(), offsets=k * np.arange(n + 1), **of_rows)
+    weights = np.zeros((n_layers, k))
+    np.add.at(weights, (np.repeat(trace.row_layer, k), trace.ids), gates.ravel())
+    tracemalloc.start()
+    tape = recorded(trace, gates.ravel())
+    found = tape.used_by_prompts()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 * ids.size
+    assert np.array_equal(found, [[np.full_like(weights, n // n_layers)], [weights]])
+    assert np.array_equal((tape.ids.reshape(ids.shape), tape.gates.reshape(gates.shape)), (ids, gates))
 
 
 def test_static_sets_and_placements_that_cannot_go_by_a_tape() -> None:
