@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from tokentape.capture.importers.checks import BLOCK_ROWS
 from tokentape.capture.importers.column_limits import Row, finite_column, refuse, whole_column
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, MAX_TOKENS, BadImport
 from tokentape.capture.importers.table_files import FORMS, need
@@ -191,6 +192,16 @@ def _is_decode(column: pl.Series, where: Row, prefill: str | None) -> pl.Series:
 
 def _lists(column: pl.Series, where: Row, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
     """Lists of ids or weights, and whether each row held one number and no list. Raises BadImport naming the row."""
+    parts = [_block(column[i : i + BLOCK_ROWS], i, where, from_text, kind) for i in range(0, len(column), BLOCK_ROWS)]
+    return pl.concat(part for part, _ in parts), all(is_one for _, is_one in parts)
+
+
+def _block(column: pl.Series, begin: int, of_table: Row, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
+    """Of rows that are read together, from `begin` on: texts and numbers of 8 bytes take many times what is kept of them."""
+
+    def where(at: int) -> str:
+        return of_table(begin + at)
+
     is_id, is_one = kind == pl.Int64, False
     wanted = f"{'expert ids' if is_id else 'weights'}: a list, or one number"
     if column.dtype == pl.String and from_text:
@@ -214,7 +225,7 @@ def _lists(column: pl.Series, where: Row, from_text: bool, kind: Any) -> tuple[p
     def place(at: int) -> str:
         return where(int(rows[at]))
 
-    numbers = whole_column(flat, place, MAX_EXPERTS - 1, from_text) if is_id else finite_column(flat, place)
+    numbers = whole_column(flat, place, MAX_EXPERTS - 1, from_text).cast(pl.Int16) if is_id else finite_column(flat, place)
     offsets = np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64)))
     gathered = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, numbers.to_arrow()))
     assert isinstance(gathered, pl.Series)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tokentape.capture.importers import limits
+from tokentape.capture.importers import checks, limits
 from tokentape.capture.importers.checks import known_top_k
 from tokentape.capture.importers.limits import DEFAULT_MAX_BYTES, BadImport
 from tokentape.capture.importers.model_config import moe_config
@@ -56,15 +56,17 @@ def import_routing(
         )
     config_raw, model_id, geometry = (b"", "unknown", None) if config_path is None else moe_config(Path(config_path))
     contents = limits.read_all(files, max_bytes)
-    parts, named = list[pl.DataFrame](), dict[str, str]()
-    for number, (raw, path) in enumerate(zip(contents, files, strict=True)):
+    named = dict[str, str]()
+
+    def part(number: int, path: Path, raw: bytes) -> pl.DataFrame:
         form = layout.form or form_of(path)
         frame, numbers = table(raw, path, form, layout.where, max_bytes, layout.names)
-        parts.append(part_of(frame, Place(path, numbers), form, layout, number, geometry, named))
+        return part_of(frame, Place(path, numbers), form, layout, number, geometry, named)
+
+    parts = [part(number, path, raw) for number, (path, raw) in enumerate(zip(files, contents, strict=True))]
     if config_path is None and layout.stated:
         n_experts, model_id = _stated(contents, files, layout.stated, n_experts)
-    frame = pl.concat(parts, how="vertical_relaxed")
-    rows = _ordered(frame, layout)
+    rows = _ordered(parts, layout)
     settings: dict[str, Any] = {
         "importer": "routing",
         "preset": layout.preset,
@@ -111,8 +113,10 @@ def _stated(raws: Sequence[bytes], paths: Sequence[Path], fields: tuple[str, str
     return experts, limits.words(model or "unknown", f"{paths[0]}: {fields[1]}")
 
 
-def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
-    """Rows in the order that the layout states, with their passes; experts by falling weight."""
+def _ordered(parts: list[pl.DataFrame], layout: Layout) -> RoutedRows:
+    """Rows of `parts`, which are taken out, in the order that the layout states, with their passes; experts by falling weight."""
+    frame = pl.concat(parts, how="vertical_relaxed")
+    parts.clear()
     if len(frame["ids"].list.len().unique()) > 1:
         raise BadImport("the files differ in experts per token; import them apart")
     names = frame["request"].unique(maintain_order=True)
@@ -120,10 +124,13 @@ def _ordered(frame: pl.DataFrame, layout: Layout) -> RoutedRows:
     nth = pl.int_range(pl.len()).over("request", "layer")
     position = frame.select(pl.when(pl.col("position").is_null()).then(nth).otherwise("position")).to_series().to_numpy()
     layer, is_decode = frame["layer"].to_numpy().astype(np.int64), frame["is_decode"].to_numpy()
-    ids, weights = _matrix(frame["ids"]), _matrix(frame["weights"]) if "weights" in frame.columns else None
+    ids = _matrix(frame.drop_in_place("ids"))
+    weights = _matrix(frame.drop_in_place("weights")) if "weights" in frame.columns else None
     if weights is not None:
-        falling = np.argsort(-weights, axis=1, kind="stable")
-        ids, weights = np.take_along_axis(ids, falling, 1), np.take_along_axis(weights, falling, 1)
+        for begin in range(0, len(ids), checks.BLOCK_ROWS):
+            block = slice(begin, begin + checks.BLOCK_ROWS)
+            falling = np.argsort(-weights[block], axis=1, kind="stable")
+            ids[block], weights[block] = (np.take_along_axis(of[block], falling, 1) for of in (ids, weights))
     if layout.order == "executed":
         if layout.columns.phase == "widths" and (layer == layer[0]).all():
             raise BadImport(f"all rows are of layer {layer[0]}: where a pass ends is not known; give another --phase than widths")
@@ -174,7 +181,7 @@ def _misread(rows: RoutedRows, n_experts: int) -> dict[str, float]:
 
 
 def _matrix(lists: pl.Series) -> np.ndarray:
-    return lists.explode().to_numpy().reshape(len(lists), -1)
+    return lists.explode().to_numpy(writable=True).reshape(len(lists), -1)
 
 
 def _bare(rows: RoutedRows, n_experts: int, expert_bytes: int | None) -> Geometry:

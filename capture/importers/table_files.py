@@ -5,7 +5,8 @@ import io
 import json
 import re
 from codecs import BOM_UTF8
-from itertools import chain
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tokentape.capture.importers.checks import BLOCK_ROWS
 from tokentape.capture.importers.limits import BadImport, json_file, json_lines, reason, shown, within
 
 FORMS = ("csv", "jsonl", "parquet", "steps")
@@ -95,16 +97,25 @@ def need(frame: pl.DataFrame, name: str, path: Path, told: str = "") -> None:
 
 def _json_rows(raw: bytes, path: Path, keep: tuple[str, str] | None) -> tuple[pl.DataFrame, np.ndarray]:
     """Objects, one per line, as columns of one type each. Raises BadImport."""
-    found: list[tuple[int, dict[str, Any]]] = []
+    for n_lines in (BLOCK_ROWS, len(raw)):  # taken together; all, where a column is not of one type in all blocks
+        lines, blocks, rows = _objects(raw, path, keep), list[pl.DataFrame](), list[int]()
+        while block := [*islice(lines, n_lines)]:
+            rows += [number for number, _ in block]
+            names = dict.fromkeys(chain.from_iterable(line for _, line in block))
+            blocks.append(pl.DataFrame([_column(name, [line.get(name) for _, line in block]) for name in names]))
+        kinds = {(name, kind) for block in blocks for name, kind in block.schema.items() if kind != pl.Null}
+        if len(kinds) == len(types := dict(kinds)) and pl.Object not in types.values() and all(of.columns for of in blocks):
+            break
+    return pl.concat(blocks or [pl.DataFrame()], how="diagonal_relaxed"), np.array(rows, np.int64)
+
+
+def _objects(raw: bytes, path: Path, keep: tuple[str, str] | None) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in json_lines(raw, path):
         if not isinstance(line, dict):
             raise BadImport(f"{path}: row {number} is {shown(line)}, not an object; give one object per line")
         said = None if keep is None else line.get(keep[0])
         if keep is None or (said if isinstance(said, str) else json.dumps(said)) == keep[1]:
-            found.append((number, line))
-    names = list(dict.fromkeys(name for _, line in found for name in line))
-    rows = np.array([number for number, _ in found], np.int64)
-    return pl.DataFrame([_column(name, [line.get(name) for _, line in found]) for name in names]), rows
+            yield number, line
 
 
 def _steps(raw: bytes, path: Path) -> tuple[pl.DataFrame, np.ndarray]:
@@ -126,6 +137,8 @@ def _column(name: str, values: list[Any]) -> pl.Series:
     """Numbers, truth values, text, lists of numbers or lists of those; of mixed or other types an object column, which no reader
     takes."""
     items, depth = [value for value in values if value is not None], 0
+    if not items:
+        return pl.Series(name, values, pl.Null)
     while items and depth < 2 and set(map(type, items)) == {list}:
         items, depth = list(chain.from_iterable(items)), depth + 1
     kinds = set(map(type, items))
