@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from tokentape.hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
 from tokentape.hw.work import Floats
-from tokentape.replay.trace import DECODE, PREFILL, Trace
+from tokentape.policies.kernels import I32, I64, array, int64, kernel, void
+from tokentape.replay.trace import DECODE, PREFILL, TOKENS, Trace
 
 N_DRAWS = 200  # batches drawn per number of tokens
 PHASES = {"decode": DECODE, "prefill": PREFILL}
@@ -48,14 +49,14 @@ def recorded(trace: Trace, phase: str, seed: int = 0) -> Curve:
 
 def recorded_by_layer(trace: Trace, phase: str, seed: int = 0) -> tuple[Curve, ...]:
     """The same for every MoE layer, as far as all of them reach."""
-    curves = by_layer(trace, phase, lambda _, chosen: chosen.any(axis=1).sum(axis=1).mean(), seed)
+    curves = by_layer(trace, phase, lambda _, chosen: (chosen > 0).sum(axis=1).mean(), seed)
     n_tokens = np.asarray(2.0 ** np.arange(curves.shape[1]), np.float64)
     return tuple(Curve(phase, n_tokens, curve) for curve in curves)
 
 
-def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.bool_]], Any], seed: int = 0) -> Floats:
+def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.int64]], Any], seed: int = 0) -> Floats:
     """(MoE layers, m, ...) what `tell` says of a layer's batches of 1, 2, 4, ... tokens, as far as all layers reach. Batches are
-    chosen (draws, n, E) True where a token chose an expert. Raises ValueError where the tape has no tokens of the phase."""
+    chosen (draws, E), by how many tokens an expert was. Raises ValueError where the tape has no tokens of the phase."""
     of_phase = trace.pass_kind[trace.row_pass] == (DECODE if phase == ONE_REQUEST else PHASES[phase])
     if not of_phase.any():
         raise ValueError(f"tape {trace.trace_id} routes no token in {phase}")
@@ -68,33 +69,55 @@ def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.bool_]], 
     return np.array([curve[:n_points] for curve in curves], np.float64)
 
 
-def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """Batches of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
     rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
-    chosen = np.zeros((rows.size, trace.geometry.n_experts), np.bool_)
     ids, widths = trace.ids_of(rows)
-    chosen[np.repeat(np.arange(rows.size), widths), ids] = True
+    bounds = np.concatenate(([0], np.cumsum(widths)))
     starts = np.flatnonzero(np.diff(trace.row_request[rows], prepend=-1))
     lengths = np.diff(starts, append=rows.size)
     longest = rows.size if phase == "decode" else int(lengths.max())
     draw = _batches if phase == "decode" else _runs
     for power in range(int(np.log2(longest)) + 1):
-        yield chosen[draw(2**power, starts, lengths, rng)]
+        chosen, n = np.zeros((N_DRAWS, trace.geometry.n_experts), np.int64), 0
+        for drawn in draw(2**power, starts, lengths, rng):
+            _count(ids, bounds, drawn, chosen[n : n + len(drawn)])
+            n += len(drawn)
+        yield chosen
 
 
-def _batches(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """(N_DRAWS, n) rows: requests in random order, again from the first when all are in; of each a random token."""
+def _batches(
+    n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator
+) -> Iterator[NDArray[np.int64]]:
+    """(draws, n) rows, N_DRAWS in all: requests in random order, again from the first when all are in; of each a random token."""
     order = rng.permuted(np.tile(np.arange(starts.size), (N_DRAWS, 1)), axis=1)
-    requests = np.tile(order, -(-n // starts.size))[:, :n]
-    return np.asarray(starts[requests] + (rng.random(requests.shape) * lengths[requests]).astype(np.int64))
+    for begin, end in _parts(n):
+        requests = np.tile(order[begin:end], -(-n // starts.size))[:, :n]
+        yield starts[requests] + (rng.random(requests.shape) * lengths[requests]).astype(np.int64)
 
 
-def _runs(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """(N_DRAWS, n) rows: n consecutive tokens from a random place of a random prompt that has as many."""
+def _runs(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """(draws, n) rows, N_DRAWS in all: n consecutive tokens from a random place of a random prompt that has as many."""
     long_enough = np.flatnonzero(lengths >= n)
     requests = rng.choice(long_enough, N_DRAWS)
     first = starts[requests] + (rng.random(N_DRAWS) * (lengths[requests] - n + 1)).astype(np.int64)
-    return np.asarray(first[:, None] + np.arange(n))
+    for begin, end in _parts(n):
+        yield first[begin:end, None] + np.arange(n)
+
+
+def _parts(n: int) -> Iterator[tuple[int, int]]:
+    """Bounds of the draws of n tokens that are held together."""
+    most = max(1, TOKENS // n)
+    return ((begin, min(begin + most, N_DRAWS)) for begin in range(0, N_DRAWS, most))
+
+
+@kernel(void(I32, I64, array(int64, 2), array(int64, 2)))
+def _count(ids, bounds, drawn, chosen):  # type: ignore[no-untyped-def]
+    """Adds to `chosen` (draws, E) the tokens of every draw that chose an expert; ids: of row r those from bounds[r] on."""
+    for draw in range(drawn.shape[0]):
+        for row in drawn[draw]:
+            for i in range(bounds[row], bounds[row + 1]):
+                chosen[draw, ids[i]] += 1
 
 
 def forms_of(trace: Trace, curve: Curve) -> dict[str, Form]:

@@ -59,7 +59,7 @@ def of_tape(trace: Trace, placement: str, n_ranks: int) -> Ranks:
     """As the tape's tokens chose: of as many requests as there are, and of consecutive tokens of a prompt."""
     share = held_by(placement, trace.geometry, n_ranks)
     curves = [
-        np.mean(by_layer(trace, phase, lambda layer, chosen: crowding(chosen.sum(axis=1), share[layer])), axis=0).T
+        np.mean(by_layer(trace, phase, lambda layer, chosen: crowding(chosen, share[layer])), axis=0).T
         for phase in ("decode", "prefill")
     ]
     filled = [curve[:, np.minimum(np.arange(N_SIZES), curve.shape[1] - 1)] for curve in curves]

@@ -56,3 +56,13 @@ def make_trace(seed=0, geometry=GEOMETRY, **sizes) -> Trace:
     routing, passes = make_tables(seed, geometry=geometry, **sizes)
     trace = trace_from_tables("test", geometry, "synthetic", routing, passes)
     return replace(trace, told={"gate": (np.arange(trace.ids.size) * 7 % 11 + 1).astype(np.float32)})
+
+
+def long_prompt(n: int) -> tuple[Trace, np.ndarray]:
+    """One prompt of n rows, each of which chooses every expert of its layer, and (n, E) which comes when."""
+    row = np.arange(n, dtype=np.int32)
+    ids = np.tile(np.arange(GEOMETRY.n_experts, dtype=np.int32), (n, 1))
+    ids = np.random.default_rng(0).permuted(ids, axis=1)
+    layer, position = row % len(GEOMETRY.moe_layers), row // len(GEOMETRY.moe_layers)
+    of_rows = {"row_pass": 0 * row, "row_layer": layer, "row_request": 0 * row, "row_position": position, "ids": ids.ravel()}
+    return replace(make_trace(0, n_requests=1, n_decode=0), offsets=ids.shape[1] * np.arange(n + 1), **of_rows), ids

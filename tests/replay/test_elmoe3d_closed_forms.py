@@ -1,6 +1,7 @@
 """ELMoE-3D against its paper, slow and obvious versions, and the paper's baselines: printed numbers, draws, lists, orderings."""
 
 import re
+import tracemalloc
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import polars as pl
 import pytest
 from elmoe3d_paper import GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, TABLE, arrays, point, with_fitted_heads
 from refusing import refuses
-from tapes import GEOMETRY, make_trace
+from tapes import GEOMETRY, long_prompt, make_trace
 
 from bench.elmoe3d import one_by_one
 from tokentape.hw import profile as profiles
@@ -215,6 +216,18 @@ def test_tokens_of_one_request_share_experts():
     assert len(recorded_by_layer(trace, ONE_REQUEST)) == 3
     with pytest.raises(KeyError):
         recorded(trace, "nothing")
+
+
+def test_draws_of_a_long_tape_are_held_a_few_at_a_time():
+    trace, ids = long_prompt(60_000)
+    recorded(make_trace(), "prefill")  # compiles
+    tracemalloc.start()
+    curve = recorded(trace, "prefill")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert curve.n_tokens[-1] == 16_384
+    assert (curve.distinct == ids.shape[1]).all()
+    assert peak < 16 * ids.size
 
 
 @pytest.mark.parametrize("level", ["L0", "L1"])

@@ -1,13 +1,12 @@
 """The loop with the experts' slots against the loop without, `step`, GPU-NDP and brute force."""
 
 import tracemalloc
-from dataclasses import replace
 
 import cxl_ndp_tapes
 import numpy as np
 import polars as pl
 import pytest
-from tapes import GEOMETRY, make_tables, make_trace
+from tapes import GEOMETRY, long_prompt, make_tables, make_trace
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
@@ -300,10 +299,7 @@ def test_a_placement_hits_leaves_and_moves_what_the_ndp_engine_says(name, batch)
 def test_a_long_tape_takes_the_memory_of_its_choices_and_gates_not_of_their_places() -> None:
     """And what its prompts use is what is counted by hand."""
     n, n_layers, k = 150_000, len(GEOMETRY.moe_layers), GEOMETRY.n_experts
-    row, rng = np.arange(n, dtype=np.int32), np.random.default_rng(0)
-    ids, gates = rng.permuted(np.tile(np.arange(k, dtype=np.int32), (n, 1)), axis=1), rng.random((n, k), np.float32)
-    of_rows = {"row_pass": 0 * row, "row_layer": row % n_layers, "row_request": 0 * row, "row_position": row // n_layers}
-    trace = replace(make_trace(0, n_requests=1, n_decode=0), ids=ids.ravel(), offsets=k * np.arange(n + 1), **of_rows)
+    (trace, ids), gates = long_prompt(n), np.random.default_rng(0).random((n, k), np.float32)
     weights = np.zeros((n_layers, k))
     np.add.at(weights, (np.repeat(trace.row_layer, k), trace.ids), gates.ravel())
     tracemalloc.start()
