@@ -67,11 +67,12 @@ def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, para
     if np.isnan(raw).any():
         row = int(np.isnan(raw).any(axis=1).argmax())
         raise ValueError(f"tape {trace.trace_id}: score row {row} holds NaN; record it again")
-    values = np.empty_like(raw)
+    weights = np.empty_like(raw)
     for index, layer in enumerate(trace.geometry.moe_layers):
         rows = trace.row_layer == index
-        values[rows] = ranking(raw[rows], rule, params, layer)
-    return Scores(values, gates(raw, rule).astype(np.float32))
+        of_layer = raw[rows]
+        weights[rows], raw[rows] = gates(of_layer, rule), ranking(of_layer, rule, params, layer)  # in place: raw is a copy
+    return Scores(raw, weights)
 
 
 def scores_from_choices(trace: Trace, gate_weights: NDArray[np.float32]) -> Scores:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +208,15 @@ def test_a_replay_is_deterministic_and_its_settings_name_the_whole_composition(t
     assert resolve("system", "slicemoe", told) == system
     buddies = [describe(SliceMoE(ROUTERS["buddy"](np.full((1, 2, 2), x, np.float32)))) for x in (0, 0, 1)]
     assert buddies[0] == buddies[1] != buddies[2]
+
+
+def test_scores_are_made_in_the_memory_of_both_matrices_and_a_layer():
+    trace, table, _ = sliced_trace(n_requests=2, n_prompt=4000, n_decode=1)
+    tracemalloc.start()
+    scores = scores_from_table(trace, table, "softmax", {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * scores.values.size
 
 
 def test_dbsc_loses_where_the_high_bit_cache_misses_under_3_percent():
