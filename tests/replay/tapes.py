@@ -1,5 +1,6 @@
 """Small traces for tests, made from a seed: the arrays a tape would give."""
 
+import tracemalloc
 from dataclasses import replace
 from functools import cache
 
@@ -61,8 +62,15 @@ def make_trace(seed=0, geometry=GEOMETRY, **sizes) -> Trace:
 def long_prompt(n: int) -> tuple[Trace, np.ndarray]:
     """One prompt of n rows, each of which chooses every expert of its layer, and (n, E) which comes when."""
     row = np.arange(n, dtype=np.int32)
-    ids = np.tile(np.arange(GEOMETRY.n_experts, dtype=np.int32), (n, 1))
-    ids = np.random.default_rng(0).permuted(ids, axis=1)
+    ids = np.random.default_rng(0).permuted(np.tile(np.arange(GEOMETRY.n_experts, dtype=np.int32), (n, 1)), axis=1)
     layer, position = row % len(GEOMETRY.moe_layers), row // len(GEOMETRY.moe_layers)
     of_rows = {"row_pass": 0 * row, "row_layer": layer, "row_request": 0 * row, "row_position": position, "ids": ids.ravel()}
     return replace(make_trace(0, n_requests=1, n_decode=0), offsets=ids.shape[1] * np.arange(n + 1), **of_rows), ids
+
+
+def peak_of(call):
+    """What the call returns, and the most bytes of Python and numpy that were held at once while it ran."""
+    tracemalloc.start()
+    found, peak = call(), tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found, peak

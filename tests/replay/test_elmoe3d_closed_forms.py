@@ -1,7 +1,6 @@
 """ELMoE-3D against its paper, slow and obvious versions, and the paper's baselines: printed numbers, draws, lists, orderings."""
 
 import re
-import tracemalloc
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import polars as pl
 import pytest
 from elmoe3d_paper import GLM, GPT, MODELS, PRINTED, PRINTED_L1, QWEN, SETUP, TABLE, arrays, point, with_fitted_heads
 from refusing import refuses
-from tapes import GEOMETRY, long_prompt, make_trace
+from tapes import GEOMETRY, long_prompt, make_trace, peak_of
 
 from bench.elmoe3d import one_by_one
 from tokentape.hw import profile as profiles
@@ -221,10 +220,7 @@ def test_tokens_of_one_request_share_experts():
 def test_draws_of_a_long_tape_are_held_a_few_at_a_time():
     trace, ids = long_prompt(60_000)
     recorded(make_trace(), "prefill")  # compiles
-    tracemalloc.start()
-    curve = recorded(trace, "prefill")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    curve, peak = peak_of(lambda: recorded(trace, "prefill"))
     assert curve.n_tokens[-1] == 16_384
     assert (curve.distinct == ids.shape[1]).all()
     assert peak < 16 * ids.size

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
 from sliced_tape import GEOMETRY, sliced_tables, sliced_trace
+from tapes import peak_of
 
 from tokentape.hw import profile
 from tokentape.hw.clock import clock
@@ -212,10 +212,7 @@ def test_a_replay_is_deterministic_and_its_settings_name_the_whole_composition(t
 
 def test_scores_are_made_in_the_memory_of_both_matrices_and_a_layer():
     trace, table, _ = sliced_trace(n_requests=2, n_prompt=4000, n_decode=1)
-    tracemalloc.start()
-    scores = scores_from_table(trace, table, "softmax", {})
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    scores, peak = peak_of(lambda: scores_from_table(trace, table, "softmax", {}))
     assert peak < 16 * scores.values.size
 
 
