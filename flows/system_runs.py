@@ -240,7 +240,10 @@ def _recorded(uri: str, trace_id: str, model: str | None, of_model: Geometry | N
     if all(tape.has(name) for name in TABLES):
         drafted = (tape.manifest.settings.get("speculation") or {}, {name: tape.read(name) for name in TABLES})
     attention = attention_tape(store, trace_id) if manifest_of(store, trace_id).attention else None
-    return recorded(trace, gate_weights(tape), attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
+    gates = gate_weights(tape)
+    if gates is not None and gates.size != trace.ids.size:  # a speculative tape's are of drafts, too
+        gates = None
+    return recorded(trace, gates, attention and replace(attention, geometry=trace.geometry), scores, drafted=drafted)
 
 
 def tape_of(store: Store, trace_id: str, model: str | None, has_scores: bool = False) -> Recorded:

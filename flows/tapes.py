@@ -57,15 +57,13 @@ def told(uri: str, trace_id: str, name: str) -> NDArray[np.float32]:
 
 
 def gate_weights(tape: Tape) -> NDArray[np.float32] | None:
-    """Of every entry of the tape's routing; None where it lacks some."""
-    found, n = np.empty(tape.manifest.rows["routing"] * tape.geometry.top_k, np.float32), 0
+    """Of every entry of the tape's routing; None where it lacks some, or holds what is no number."""
+    parts = []
     for part in tape.batches("routing", ROW_GROUP_ROWS):
-        weights = part["gate_weights"].explode()
-        if weights.null_count():
+        parts.append(part["gate_weights"].explode().to_numpy().astype(np.float32))  # null is no number
+        if not np.isfinite(parts[-1]).all():
             return None
-        found[n : n + len(weights)] = weights
-        n += len(weights)
-    return found
+    return np.concatenate(parts)
 
 
 def similarity(store: Store, prefix: str) -> NDArray[np.float32]:

@@ -23,7 +23,7 @@ N, DISTANCE, SEES, FROM, N_FETCHED, N_USED, N_TOLD = range(7)
 # numbers; gates (rows, MoE layers, k), or empty: every choice weighs 1; tokens, weights, scores (E,): scratch; the policy's
 # memory and parameters; beside (MoE layers,): experts on their way beside each; is_unused (K,): fetched ahead, yet to be used;
 # keys, hits (2 E,), bounds (2,): scratch, what is foretold and then the event's own.
-AHEAD = tuple_of(kn.I64, kn.array(kn.float32, 3), kn.F64, kn.F64, kn.F64, kn.F64_3D, kn.F64, kn.F64, kn.U8, kn.I32, kn.U8, kn.I64)
+AHEAD = tuple_of(kn.I64, kn.F32_3D, kn.F64, kn.F64, kn.F64, kn.F64_3D, kn.F64, kn.F64, kn.U8, kn.I32, kn.U8, kn.I64)
 PREDICT = function(PREDICT_SIGNATURE)
 
 

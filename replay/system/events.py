@@ -67,7 +67,7 @@ ROUTED = tuple_of(kn.I16_3D, kn.F32_2D, kn.F32_2D, kn.F64, kn.F32_2D, kn.F32_2D,
 # Of a cache whose policy needs them, else empty: recorded gate weights (rows, MoE layers, k) and scores (rows x MoE layers, E);
 # scratch: largest of both of an event's experts, and of those looked up; of widths by gate, else empty: parameters of
 # `ask_by_gate`, and the width at which an expert was fetched last (MoE layers, E).
-TOLD = tuple_of(kn.array(kn.float32, 3), kn.F32_2D, *(kn.F32,) * 4, kn.F64, kn.F64_2D)
+TOLD = tuple_of(kn.F32_3D, kn.F32_2D, *(kn.F32,) * 4, kn.F64, kn.F64_2D)
 SPLIT = function(RULE_SIGNATURE)
 LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
 WHERE = function(WHERE_SIGNATURE)

@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tokentape.hw.work import Ints
-from tokentape.policies.kernels import I64, array, boolean, float32, float64, int16, kernel, void
+from tokentape.policies.kernels import F32_3D, F64_3D, I16_3D, I64, array, boolean, kernel, void
 from tokentape.replay.kv.tape import AttentionTape
 from tokentape.replay.scores import Scores
 from tokentape.replay.serving.workload import Requests
@@ -108,7 +108,7 @@ class Recorded:
         return used, weights
 
 
-@kernel(void(I64, array(boolean, 1), array(int16, 3), array(float32, 3), array(float64, 3), array(float64, 3)))
+@kernel(void(I64, array(boolean, 1), I16_3D, F32_3D, F64_3D, F64_3D))
 def _count(of, is_counted, ids, gates, used, weights):  # type: ignore[no-untyped-def]
     """Adds the choices of the rows that count, and their gates, to those of their requests: used, weights (S, MoE layers, E)."""
     for row in range(of.shape[0]):
