@@ -1,23 +1,14 @@
 """calibrate elmoe3d: the constants of ELMoE-3D's model, read off its paper's table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tokentape.flows.console import Shown, note, number, print_table, quantity, say
 from tokentape.flows.options import CheckOption, ProfileOption, option
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from tokentape.hw.elmoe3d_constants import ELMoE3DConstants
-    from tokentape.hw.fit_files import Fit
-    from tokentape.replay.elmoe3d.points import Setup
 
 
 def calibrate_elmoe3d(
@@ -34,11 +25,16 @@ def calibrate_elmoe3d(
     tokentape calibrate elmoe3d --out fits
     """
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
+    from tokentape.flows.systems.elmoe3d.study import check_rows
     from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
+    from tokentape.replay.elmoe3d.checks import HONESTY
     from tokentape.replay.elmoe3d.fit import calibrate, cells
+    from tokentape.replay.elmoe3d.points import points_of
+    from tokentape.replay.elmoe3d.rows import TABLE_SERIES, evaluated, point_rows
     from tokentape.warehouse.load import claims
 
-    table, setup = cells(claims().to_pylist()), setup_of(Settings.shipped())
+    study = Settings.shipped()
+    table, setup = cells(claims().to_pylist()), setup_of(study)
     if check is not None:
         fits = [load(check)]
     else:
@@ -47,17 +43,7 @@ def calibrate_elmoe3d(
         for fit in fits:
             save(fit, out / f"{fit.constants.name}.toml")
             note(f"{out / fit.constants.name}.toml: fitted on {len(fit.fitted_on)} claims")
-    _print_errors(table, setup, fits)
-
-
-def _print_errors(table: pl.DataFrame, setup: Setup, fits: list[Fit[ELMoE3DConstants]]) -> None:
-    from tokentape.flows.systems.elmoe3d.settings import Settings
-    from tokentape.flows.systems.elmoe3d.study import check_rows
-    from tokentape.replay.elmoe3d.checks import HONESTY
-    from tokentape.replay.elmoe3d.points import points_of
-    from tokentape.replay.elmoe3d.rows import TABLE_SERIES, evaluated, point_rows
-
-    study, by_fit = Settings.shipped(), dict[str, dict[str, Any]]()
+    by_fit = dict[str, dict[str, Any]]()
     for fit in fits:
         points = evaluated(points_of(table, fit.constants, series=TABLE_SERIES), setup)
         by_fit[fit.constants.name] = {check["block"]: check for check in check_rows(study, point_rows(points, setup))}
