@@ -291,13 +291,13 @@ def band(low: float | None, high: float | None, shown: Callable[[float], str]) -
     return Shown(f"{shown(low)} to {shown(high)}", [low, high])
 
 
-def print_metrics(title: str, metrics: Mapping[str, Metric]) -> None:
-    """A run's metrics by their names, each with its band and what a share is of."""
+def print_metrics(title: str, metrics: Mapping[str, Metric], columns: Sequence[str] = ("metric", "value", "band", "of")) -> None:
+    """A run's metrics with their names, each with its band and what a share is of."""
     rows = []
-    for name, m in sorted(metrics.items()):
+    for name, m in metrics.items():
         shown = percent if "_frac" in name else partial(quantity, unit=m.unit)
         rows.append((name, shown(m.value), band(m.low, m.high, shown), m.denominator or ""))
-    print_table(title, ("metric", "value", "band", "of"), rows, numbers=("value",))
+    print_table(title, columns, rows, numbers=columns[1:2])
 
 
 def print_beside(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

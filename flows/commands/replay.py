@@ -123,7 +123,7 @@ def _print_result(replay_id: str, result: ReplayResult) -> None:
         f"tape {ran['trace_id']} ({ran['origin']}), experts {ran['expert_format']}, {rules}, {ran['fetching']} fetches; "
         f"one token cycles through {ran['cycle_experts']} experts; priced by {ran['profile'] or 'nothing'}"
     )
-    print_metrics(title, result.metrics)
+    print_metrics(title, dict(sorted(result.metrics.items())))
     if ran["is_extrapolated"]:
         note(f"outside the range of the hardware's costs: {ran['outside_envelope']}; read times and energies as an extrapolation")
     note(f"result {replay_id}")

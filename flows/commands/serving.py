@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tokentape.flows.console import band, note, number, percent, print_table, progress_bar, quantity, say
+from tokentape.flows.console import band, note, number, percent, print_metrics, print_table, progress_bar, quantity, say
 from tokentape.flows.serving.options import level_of, point_of, serves
 
 if TYPE_CHECKING:
@@ -91,8 +92,6 @@ def capacity(
     tokentape serving capacity --scheduler chunked
     tokentape serving capacity --scheduler layered --workload sharegpt --slo-ttft 5 --slo-tbt 0.125 --attained 0.95
     """
-    from dataclasses import replace
-
     from tokentape.flows.serving.points import served
     from tokentape.flows.serving.setup import engine_of
     from tokentape.flows.workers import gone_soon
@@ -135,15 +134,12 @@ def capacity(
 
 
 def _print(point: Point, measured: Measured, level: ServiceLevel | None) -> None:
-    rows = []
-    for name, metric in measured.metrics.items():
-        shown = percent if name.endswith("_frac") else lambda value, unit=metric.unit: quantity(value, unit)
-        ends = (metric.low, metric.high) if point.n_seeds > 1 else (None, None)
-        rows.append((name, shown(metric.value), band(*ends, shown), metric.denominator or ""))
     rate = "" if point.rate_per_s is None else f" at {point.rate_per_s:g} requests/s"
     limits = "" if level is None else f"; within limits: {level.ttft_s:g} s, {1e3 * level.tbt_s:g} ms"
     title = (
         f"{point.scheduler}{f' {point.params}' if point.params else ''} on {point.hardware}, {point.model}, "
         f"{point.workload} ({point.arrival_text}){rate}, {point.n_seeds} seed{'s' if point.n_seeds > 1 else ''}{limits}"
     )
-    print_table(title, ("metric", "median", "over seeds", "per"), rows, numbers=("median",))
+    metrics = measured.metrics
+    told = metrics if point.n_seeds > 1 else {name: replace(m, low=None, high=None) for name, m in metrics.items()}
+    print_metrics(title, told, ("metric", "median", "over seeds", "per"))

@@ -160,7 +160,7 @@ def show_one(of: SimpleNamespace, store: Store) -> None:
         f"tape {trace_id} ({ran['origin']}), experts {ran['expert_format']}, "
         f"{quantity(ran['budget_bytes'], 'B')} of room for them\n{load}; priced by {ran['profile']}"
     )
-    print_metrics(title, result.metrics)
+    print_metrics(title, dict(sorted(result.metrics.items())))
     if ran["is_extrapolated"]:
         note(f"to be read with care: {ran['outside_envelope']}")
     note(f"result {key}")
