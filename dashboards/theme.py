@@ -5,8 +5,9 @@ point shape, so that a grey print stays readable. A dashed line is a bound, whic
 compare with.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ def label(policy: str) -> str:
     return POLICIES[policy].label if policy in POLICIES else Path(policy).name
 
 
+def spares(shapes: Sequence[str] = SPARE_SHAPES) -> Iterator[tuple[str, str]]:
+    """Colours and shapes of what has no look, without end: no pair comes again before all have come."""
+    turns = range(len(shapes))
+    return cycle([(colour, shapes[(n + turn) % len(shapes)]) for turn in turns for n, colour in enumerate(SPARE_COLOURS)])
+
+
 def lines(policies: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:
     """What files of figures call by name: labels of (policy, label, is_bound) triples in the house order, with their looks;
     spelled: a label with what the policy drops, as a Vega expression.
@@ -105,13 +112,15 @@ def lines(policies: Iterable[tuple[str, str, bool]]) -> dict[str, Any]:
     A policy with several parameter sets has a label for each; all but its first take a spare look.
     """
     turns, drawn, seen = {name: n for n, name in enumerate(POLICIES)}, dict[str, tuple[str, str, str]](), set[str]()
+    spare = spares()
     for policy, name, is_bound in sorted(set(policies), key=lambda one: (turns.get(one[0], len(turns)), *one)):
-        look, spare = POLICIES.get(policy), len(drawn) % len(SPARE_COLOURS)
+        look = POLICIES.get(policy)
         sentence = f"{look.drops}: {name}" if look else name
         if look and policy not in seen:
             drawn[name] = look.colour, look.shape, sentence
         else:
-            drawn[name] = SPARE_COLOURS[spare], TWO_DASHES if is_bound else SPARE_SHAPES[spare], sentence
+            colour, shape = next(spare)
+            drawn[name] = colour, TWO_DASHES if is_bound else shape, sentence
         seen.add(policy)
     colours, shapes, sentences = (list(of) for of in zip(*drawn.values(), strict=True))
     dashes = [DASHES.get(shape, [1, 0]) for shape in shapes]

@@ -101,7 +101,7 @@ def looks(found: Iterable[str]) -> dict[str, Any]:
     """
     names = drawing_order(found)
     taken = {name: LOOKS[name] for name in names if name in LOOKS}
-    spare = iter(zip(theme.SPARE_COLOURS * 4, SPARE_SHAPES * 5, strict=True))
+    spare = theme.spares(SPARE_SHAPES)
     for name in names:
         kind = LOOKS.get(name.split(" ", 1)[0])
         if name not in taken:

@@ -55,10 +55,10 @@ EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constrai
 
 
 def looks(found: Iterable[str]) -> dict[str, Any]:
-    """What files of figures call by name: configurations in drawing order, with their looks; unknown ones take a spare colour."""
+    """What files of figures call by name: configurations in drawing order, with their looks; unknown ones take a spare one."""
     names = known(LOOKS, found)
-    spare = theme.colours(name for name in names if name not in LOOKS)
-    each = [LOOKS[name] if name in LOOKS else (spare[name], "wedge", [1, 0]) for name in names]
+    spare = theme.spares()
+    each = [LOOKS[name] if name in LOOKS else (*next(spare), [1, 0]) for name in names]
     return {"names": names, **{key: [look[n] for look in each] for n, key in enumerate(("colours", "shapes", "dashes"))}}
 
 

@@ -1,5 +1,8 @@
 """The questions the pages ask, against the formulas the made-up warehouse was filled with."""
 
+from collections.abc import Callable
+from typing import Any
+
 import duckdb
 import polars as pl
 import pytest
@@ -7,7 +10,9 @@ from made_up import POLICIES, TAPES, Rows, catalogue, opened, page_of, replay, s
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import say
+from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.site import experts, tape
+from tokentape.dashboards.slicemoe import words as slicemoe_words
 from tokentape.dashboards.units import significant
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
@@ -126,6 +131,22 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     assert lines["names"] == ["LRU", "Belady (bound)", "mine", "sees"]
     assert [dash != [1, 0] for dash in lines["dashes"]] == [False, True, False, True]  # dashed: the bounds alone
     assert {name for name, look in theme.POLICIES.items() if look.shape in theme.DASHES} == {"belady", "belady-bypass"}
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda names: theme.lines(("static", name, False) for name in names),
+        lambda names: layered_words.looks(f"chunked {name}" for name in names),
+        lambda names: slicemoe_words.looks(["high-bit", *names]),
+    ],
+)
+def test_what_has_no_look_of_its_own_shares_none(drawn: Callable[[list[str]], dict[str, Any]]) -> None:
+    looks = drawn([str(n) for n in range(3000, 3019)])
+    pairs = list(zip(looks["colours"], looks["shapes"], strict=True))
+    assert len(set(pairs)) == len(pairs) >= 19
+    many = drawn([str(n) for n in range(3000, 3040)])  # more than there are pairs: drawn all the same
+    assert len(many["names"]) == len(many["colours"]) >= 40
 
 
 def test_a_tape_without_decode_has_no_similarity() -> None:
