@@ -16,7 +16,7 @@ with wide as (
     select run_id as replay_id,
         max(value) filter (metric = 'hit_frac_decode') as hit_decode,
         max(value) filter (metric = 'hit_frac_prefill') as hit_prefill,
-        max(denominator) filter (metric = 'hit_frac_decode') as denominator,
+        max(denominator) filter (metric in ('hit_frac_decode', 'hit_frac_prefill')) as denominator,
         max(value) filter (metric = 'decode_step_s') * 1e3 as step_ms,
         max(coalesce(low, value)) filter (metric = 'decode_step_s') * 1e3 as step_low_ms,
         max(coalesce(high, value)) filter (metric = 'decode_step_s') * 1e3 as step_high_ms,
@@ -40,7 +40,7 @@ from (
     select * replace (hardware || if(min(hardware_sha256) over (partition by hardware) = max(hardware_sha256) over (partition by hardware), '', ' ' || hardware_sha256[:8]) as hardware)
     from draws where is_studied or not $studied
 ) r join wide using (replay_id)
-where r.trace_id in (select unnest($traces)) and hit_decode is not null
+where r.trace_id in (select unnest($traces)) and (hit_decode is not null or hit_prefill is not null)
 group by all
 order by trace, hardware, scope, rules, family, policy_params, capacity
 

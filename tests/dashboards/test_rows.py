@@ -155,6 +155,18 @@ def test_a_tape_without_decode_has_no_similarity() -> None:
         assert rows.runs(connection, []).is_empty()
 
 
+def test_replays_of_prompts_alone_are_shown() -> None:
+    def add(rows: Rows) -> None:
+        rows["traces"].append(catalogue(TAPES[0]))
+        replay(TAPES[0], "lru", "phone-lpddr5x-ufs4", "global", 0.5, 0, "prompts", rows)
+        rows["metrics"][:] = [row for row in rows["metrics"] if "decode" not in row["metric"]]
+
+    hits = next(figure for figure in page_of(experts, add).figures if figure.name == "hits")
+    decode, prefill = (next(text for key, text in hits.answers.items() if key.endswith(phase)) for phase in ("decode", "prefill"))
+    assert decode == "These replays looked up no expert in decode."
+    assert prefill.startswith("At 50 % of the experts (32) LRU hits most: 26.0 % of the prefill lookups")
+
+
 def test_shares_of_a_tape_are_of_all_layers_and_of_what_a_cache_can_hit() -> None:
     def add(rows: Rows) -> None:
         rows["traces"].append(catalogue(TAPES[0]))
