@@ -90,8 +90,8 @@ def hold(own, n_found, pool):  # type: ignore[no-untyped-def]
             if pool[of, USERS] > 0:
                 held, n_shared = of, n_found
         of = pool[of, PARENT]
-    if pool[own, THERE] > 0:  # what it does not find stays free, in its place
-        pool[own, BEFORE] += pool[own, THERE] - (max(0, n_found - pool[own, OFFSET]) if is_there else 0)
+    if pool[own, THERE] > 0:  # what it does not find stays free, in its place; prefixes, freed after it, are all there
+        pool[own, BEFORE] += pool[own, THERE] - max(0, n_found - pool[own, OFFSET])
         pool[own, THERE] = 0
         _take_out(own, pool)
     pool[own, USERS], pool[own, SIZE] = held, min(n_shared, n_found) if is_there else n_shared
