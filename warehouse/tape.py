@@ -255,7 +255,7 @@ class Store:
                     what = "another process writes this tape, or was killed; then `tokentape rm` it and run the command again"
                     raise FileExistsError(errno.EEXIST, f"is there already with other rows: {what}", path) from error
         except BaseException as error:  # Ctrl-C too
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error.__cause__, OSError):  # or a file within this one has told it
                 raise self._clear(error, path) from error
             raise
         finally:

@@ -86,6 +86,16 @@ def test_an_error_of_the_disk_names_the_file_and_leaves_nothing(
     assert names(store) == []
 
 
+@pytest.mark.parametrize(("number", "said"), [
+    (errno.ENOSPC, r"no space left while writing \S+/b; free some, or give --store elsewhere"),
+    (errno.EACCES, r"store \S+ cannot be written \(no\); give --store a folder that can"),
+])  # fmt: skip
+def test_an_error_of_a_file_within_another_is_told_once(store: Store, number: int, said: str) -> None:
+    said = rf"^\[Errno \d+\] {said}$"
+    with pytest.raises(OSError, match=said), store.replacing(store.path("a")), store.replacing(store.path("b")):
+        raise OSError(number, "no")
+
+
 @pytest.mark.parametrize("step", ["mkdir", "open"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_read_only_store_is_named_with_the_remedy(
