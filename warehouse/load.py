@@ -247,14 +247,16 @@ def _naming(paths: Sequence[str], remedy: str) -> Iterator[None]:
 
 @contextmanager
 def _clear_errors(database: Path) -> Iterator[None]:
-    """DuckDB's own errors as one line: a full disk or a read-only folder as OSError, the rest as BadWarehouse."""
+    """A full disk as OSError; DuckDB's own errors as one line: a read-only folder as OSError too, the rest as BadWarehouse."""
     try:
         yield
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:
         if "No space left" in str(error):
             raise OSError(
                 errno.ENOSPC, f"no space left while building {database}; free some, or give --database on another disk"
             ) from error
+        if isinstance(error, OSError):
+            raise
         if any(reason in str(error) for reason in _READ_ONLY):
             raise PermissionError(
                 errno.EACCES, f"folder {database.parent} cannot be written; give --database in one that can, or another --store"

@@ -183,6 +183,16 @@ def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPat
         load(small, database_path(small))
 
 
+def test_a_disk_that_is_full_when_the_database_is_put_in_place_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    database = database_path(small)
+    refuses(f"no space left while building {database}; free some, or give --database", load, small, database, error=OSError)
+    assert not database.exists()
+
+
 def test_foreign_and_older_results_are_named(small: Store) -> None:
     path = batch_path(small, "metrics", "replays-r0")
     good = pq.read_table(path)
