@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -70,8 +71,9 @@ def record(store: Store, study: str, trace_id: str, n_rows: int, n: Mapping[str,
 
 def _recorded(store: Store, path: str) -> list[dict[str, Any]]:
     """What was recorded of a study; nothing where a file is damaged, which is made again."""
-    with suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-        return [{name: of(row[name]) for name, of in ROW.items()} for row in json.loads(store.fs.cat_file(path))]
+    with suppress(FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        rows = [{name: of(row[name]) for name, of in ROW.items()} for row in json.loads(store.fs.cat_file(path))]
+        return [row for row in rows if min(row["n_rows"], row["n_runs"]) > 0 and 0 <= row["cpu_s"] < math.inf]
     return []
 
 
