@@ -212,8 +212,13 @@ class Watch:
         note(reason)
 
     def _read(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"files": {}, "contents": {}, "left": [], "unsent": []}
         kept = self.store.fs.cat_file(self.path) if self.store.fs.exists(self.path) else b"{}"
-        return {"files": {}, "contents": {}, "left": [], "unsent": [], **json.loads(kept)}
+        with suppress(ValueError, TypeError, RecursionError):
+            state = {**empty, **json.loads(kept)}
+            if all(isinstance(state[name], type(of)) for name, of in empty.items()):
+                return state
+        raise ValueError(f"{self.path}: damaged; remove it, and what lies in {self.uri} is taken anew, into the same tapes")
 
     def _save(self) -> None:
         self.store.write_bytes(self.path, json.dumps(self.state).encode())

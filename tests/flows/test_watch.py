@@ -141,6 +141,17 @@ def test_a_bad_file_is_told_once_and_stops_nothing(incoming: Path, tmp_path: Pat
     assert "cut off" not in done.err
 
 
+def test_a_damaged_state_is_named_and_without_it_the_same_tapes_come(incoming: Path, tmp_path: Path, unpublished: None) -> None:
+    (incoming / "azure.csv").write_text(REQUESTS.format(2))
+    watching = watch(incoming, tmp_path)
+    watching.once()
+    for told in ("[]", '{"files": []}', '{"files', "[" * 100_000, "\udcff"):
+        Path(watching.path).write_bytes(told.encode(errors="surrogateescape"))
+        refuses(f"{watching.path}: damaged; remove it, and what lies in .*incoming is taken", watch, incoming, tmp_path)
+    Path(watching.path).unlink()
+    assert (watch(incoming, tmp_path).once(), len(tapes(tmp_path))) == ([], 1)
+
+
 def test_what_cannot_be_read_or_written_now_is_tried_again(incoming: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (incoming / "azure.csv").write_text(REQUESTS.format(2))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
