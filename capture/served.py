@@ -16,10 +16,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import IO, Any
 
 from tokentape.policies.names import unknown
 
@@ -42,7 +43,8 @@ def record(
     """The file of responses to `prompts`, one line each; equal settings go on with the same file.
 
     url: of the server, with /v1 or without; sampling: fields of the request, such as max_tokens. Raises ValueError for what the
-    server refuses and for responses without routed experts, OSError where it cannot be reached.
+    server refuses, for responses without routed experts and where another process records the same; OSError where it cannot be
+    reached.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -53,11 +55,12 @@ def record(
     body = {**sampling, **ENGINES[engine], "model": _model(f"{base}/v1/models", stopped)}
     digest = hashlib.sha256(json.dumps([engine, body, list(prompts)], sort_keys=True).encode()).hexdigest()[:8]
     path = folder / f"responses-{engine}-{digest}.jsonl"
-    n_done = _whole_lines(path)
-    asked = [{**body, "prompt": prompt} for prompt in prompts[n_done:]]
     pool = ThreadPoolExecutor(concurrency)
     try:
         with path.open("ab") as file:
+            _hold(file)
+            n_done = _whole_lines(path)
+            asked = [{**body, "prompt": prompt} for prompt in prompts[n_done:]]
             answers = pool.map(lambda one: _answer(f"{base}/v1/completions", one, stopped), asked)
             for n, answer in enumerate(answers, n_done + 1):
                 line = json.dumps(answer).encode() + b"\n"
@@ -84,10 +87,19 @@ def _model(url: str, stopped: Event) -> str:
         raise ValueError(f"{url}: names no model; give the address of an OpenAI-compatible server") from error
 
 
+def _hold(file: IO[bytes]) -> None:
+    """Keeps the file to this process while it is open. Raises ValueError where another has it: both would write all answers."""
+    with suppress(ImportError, OSError):  # on Windows, and on file systems without locks
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"{file.name}: the same command writes it now; wait until that has ended, or stop it") from error
+
+
 def _whole_lines(path: Path) -> int:
     """How many responses are there; one that was cut off is dropped."""
-    if not path.exists():
-        return 0
     held = path.read_bytes()
     os.truncate(path, held.rfind(b"\n") + 1)
     return held.count(b"\n")

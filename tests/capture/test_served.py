@@ -170,6 +170,11 @@ def test_a_recording_that_was_stopped_goes_on(
     assert whole.count(b"\n") == 4
     kept.write_bytes(whole[:-20])  # and the last line was cut off
     server.dies_after = 10**9
+    with kept.open("ab") as held:  # of the same command that still runs, whose last line is half-written
+        served._hold(held)
+        code, _, err = run(given, capsys)
+    assert (code, kept.read_bytes()) == (2, whole[:-20])
+    assert f"{kept}: the same command writes it now; wait until that has ended" in err
     code, out, _ = run([*given, "--concurrency", "1"], capsys)
     assert (code, len(out)) == (0, 1)
     assert [body["prompt"] for body in server.asked] == [*PROMPTS[:4], *PROMPTS[3:]]
