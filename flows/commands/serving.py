@@ -51,6 +51,7 @@ def simulate(
     from tokentape.replay.serving.coverage_points import error_sentences
     from tokentape.replay.serving.measure import measure
     from tokentape.warehouse.results import write_together
+    from tokentape.warehouse.sql import render
 
     point = point_of(ctx, default_seeds=40)
     level = level_of(point, slo_ttft, slo_tbt)
@@ -69,7 +70,7 @@ def simulate(
     if out is not None:
         with gone_soon():
             times = request_times(load, point.n_seeds)
-        (times.write_csv if out.suffix == ".csv" else times.write_parquet)(out)
+        render(times, out.suffix[1:], out)
         note(f"{out}: {point.n_seeds} seeds")
     if point.coverage not in COVERAGES or point.coverage == "recorded":
         trace = load_trace(store, store.resolve(point.workload if point.coverage == "recorded" else point.coverage))
