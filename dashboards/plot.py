@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tokentape.dashboards import index, shell, theme
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.site import MAX_TRACES, TOPICS
 from tokentape.warehouse.atomic_files import replace
-from tokentape.warehouse.sql import connect
+from tokentape.warehouse.sql import reading
 
 FORMS = (".pdf", ".svg", ".png", ".json")
 PPI = 300
@@ -26,9 +25,10 @@ def names() -> list[str]:
 
 
 def found(database: Path, name: str) -> tuple[Page, Figure]:
-    """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse has no rows for it."""
+    """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse has no rows for it,
+    is damaged or of another version."""
     file, _, figure = name.partition("/")
-    with closing(connect(database)) as connection:
+    with reading(database) as connection:
         page = TOPICS[f"{file}.html"].page(connection, MAX_TRACES) if f"{file}.html" in TOPICS else index.page(connection)
     (made,) = (one for one in page.figures if one.name == figure)
     if made.chart is None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
@@ -10,7 +9,7 @@ import duckdb
 from tokentape.dashboards import index, shell
 from tokentape.dashboards.engine.pages import Declared, declared
 from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
-from tokentape.warehouse.sql import BadWarehouse, connect, one_line
+from tokentape.warehouse.sql import reading
 
 PAGE_BYTES = 2_500_000  # a page stays below this
 MAX_TRACES = 16
@@ -37,14 +36,11 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
     pages = [(index.FILE, index.TITLE), *((topic.file, topic.title) for topic in TOPICS.values())]
-    with closing(connect(database)) as connection:
-        try:
-            seen, held = out / MARK, index.held(connection)
-            before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
-            html = {index.FILE: shell.render(index.page(connection, before), pages, is_single)}
-            html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
-        except duckdb.Error as error:
-            raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
+    with reading(database) as connection:
+        seen, held = out / MARK, index.held(connection)
+        before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
+        html = {index.FILE: shell.render(index.page(connection, before), pages, is_single)}
+        html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
     fresh = Path(aside_of(str(out)))
     make_folder(fresh)
     try:

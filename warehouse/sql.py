@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -44,6 +44,7 @@ _OF_LATEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # other letters in LaTeX's own fonts
 )
+_DAMAGED = re.compile("Corrupt database file|Could not read enough bytes")  # a block is compared when it is first read
 _ANSWERS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 
@@ -95,12 +96,29 @@ def connect(database: Path, tapes: Mapping[str, Sequence[str]] | None = None) ->
             return connection.execute(_SEALED)
         except duckdb.Error as error:
             if "Could not set lock" not in str(error):
-                raise BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again") from error
+                raise _to_be_built(database, error) from error
             if time.monotonic() > give_up:
                 holder = re.search(r"PID (\d+)", str(error))
                 who = f"process {holder[1]}" if holder else "another process"
                 raise HeldWarehouse(f"{database} is held by {who}; close that program, or use --database with a copy") from error
             time.sleep(0.1)
+
+
+@contextmanager
+def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """`connect`, for questions of ours: what DuckDB refuses of them is a database that is damaged or of another version.
+
+    Raises as `connect` does.
+    """
+    with closing(connect(database)) as connection:
+        try:
+            yield connection
+        except duckdb.Error as error:
+            raise _to_be_built(database, error) from error
+
+
+def _to_be_built(database: Path, error: duckdb.Error) -> BadWarehouse:
+    return BadWarehouse(f"{database}: {one_line(error)}; run `tokentape load` to build it again")
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, tapes: Mapping[str, Sequence[str]]) -> None:
@@ -146,6 +164,8 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
                 _refuse_unprintable(name, answer.column(place))
             frame = pl.from_arrow(answer)
         except duckdb.Error as error:
+            if _DAMAGED.search(str(error)):
+                raise _to_be_built(database, error) from error
             raise BadQuery(f"{one_line(error)}; `tokentape sql 'show tables'` lists what there is") from error
         except pl.exceptions.PolarsError as error:
             raise BadQuery(f"{one_line(error)}; cast the column to a plain type, or call it by another name (as)") from error

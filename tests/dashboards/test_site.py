@@ -16,7 +16,7 @@ from made_up import TAPES, catalogue, curve, gates, made, replay, summaries, wri
 from made_up_systems import add_cells
 from refusing import refuses
 
-from tokentape.dashboards import index, site
+from tokentape.dashboards import index, plot, site
 from tokentape.dashboards.site import build, experts
 from tokentape.warehouse.sql import BadWarehouse, connect
 
@@ -281,6 +281,7 @@ def test_a_missing_or_foreign_warehouse_is_named(tmp_path: Path) -> None:
     with duckdb.connect(str(foreign)) as connection:
         connection.execute("create table things (a int)")
     refuses("tokentape load", build, foreign, tmp_path / "site", error=BadWarehouse)
+    refuses("tokentape load", plot.found, foreign, "experts/hits", error=BadWarehouse)
     assert not (tmp_path / "site").exists()
 
 

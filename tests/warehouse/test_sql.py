@@ -211,6 +211,19 @@ def test_errors_are_one_line_with_what_there_is(database: Path, tmp_path: Path) 
     refuses("not a valid DuckDB database file", query, junk, "select 1", error=BadWarehouse)
 
 
+def test_a_damaged_block_is_told_as_such_wherever_it_is_met(database: Path, tmp_path: Path) -> None:
+    """As the file is opened, or where a question first reads it."""
+    asked, path, whole, said = "select bit_xor(hash(t)) from claims t", tmp_path / "w.duckdb", database.read_bytes(), list[str]()
+    for at in range(16_000, len(whole), 1 << 18):  # a bit in every block
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert query(path, asked).equals(query(database, asked))
+        except BadWarehouse as error:
+            said.append(str(error))
+    assert said
+    assert all(line.startswith(f"{path}: Corrupt") and line.endswith("run `tokentape load` to build it again") for line in said)
+
+
 @pytest.fixture
 def held(small: Store) -> Iterator[tuple[Path, int]]:
     """A database that another process holds for writing, and that process."""
