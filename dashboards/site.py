@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -37,9 +38,8 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
         raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
     pages = [(index.FILE, index.TITLE), *((topic.file, topic.title) for topic in TOPICS.values())]
     with reading(database) as connection:
-        seen, held = out / MARK, index.held(connection)
-        before = json.loads(seen.read_text(encoding="utf-8") or "{}") if seen.exists() else None
-        html = {index.FILE: shell.render(index.page(connection, before), pages, is_single)}
+        held = index.held(connection)
+        html = {index.FILE: shell.render(index.page(connection, _held_before(out / MARK)), pages, is_single)}
         html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
     fresh = Path(aside_of(str(out)))
     make_folder(fresh)
@@ -53,6 +53,14 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return out / index.FILE
+
+
+def _held_before(mark: Path) -> index.Held | None:
+    """What the warehouse held as the site was written; None where there is no site, or its mark is damaged."""
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        told = json.loads(mark.read_text(encoding="utf-8") or "{}")
+        return {study: [int(n), str(ids)] for study, (n, ids) in told.items()}
+    return None
 
 
 def _fitting(topic: Declared, connection: duckdb.DuckDBPyConnection, pages: list[tuple[str, str]], is_single: bool) -> str:

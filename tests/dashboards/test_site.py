@@ -212,6 +212,9 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     assert "Nothing has changed." in build(database, out).read_text()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["site"]
     assert not (out / "old.html").exists()
+    for damaged in ('["a"]', '{"a": 5}', '{"a": [', "\0"):  # it does not say what pages showed before
+        (out / site.MARK).write_text(damaged)
+        assert "first pages" in build(database, out).read_text()
 
     def broken(*_: Any) -> None:
         raise ValueError("a page failed")
