@@ -28,7 +28,6 @@ def _take_out(run, pool):  # type: ignore[no-untyped-def]
     after, ahead = pool[run, NEXT], pool[run, PREV]
     pool[ahead, NEXT], pool[after, PREV] = after, ahead
     pool[after, BEFORE] += pool[run, BEFORE]
-    pool[run, BEFORE] = 0
 
 
 @kernel(void(int64, I64_2D), allocates=False)
@@ -132,5 +131,4 @@ def give_back(own, n_blocks, n_full, keeps, fills, pool):  # type: ignore[no-unt
             n_free += pool[of, THERE]
             put_last(of, pool)
         of = pool[of, PARENT]
-    pool[own, USERS] = pool[own, SIZE] = 0
     return n_free
