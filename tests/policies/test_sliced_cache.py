@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
 from sliced_oracle import natural, obvious_decode
-from sliced_tapes import made_up_scores, prompt, softmax
+from sliced_scores import made_up_scores, prompt, softmax
 
 from tokentape.policies.cache import ExpertCache
 from tokentape.policies.residency import CACHES

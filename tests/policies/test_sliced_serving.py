@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sliced_tapes import made_up_scores, prompt
+from sliced_scores import made_up_scores, prompt
 
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, Controller, SlicedCache, SliceMoE
