@@ -199,8 +199,7 @@ def test_too_little_text_overflows_and_unknown_layouts_are_refused(tiny):
         reservoirs._of[1, 3].columns[0][0, 0] = float("inf")
     refuses("layer 1, expert 3: hidden vectors overflow", reservoirs.rows, 1, 3)
     module = build("Qwen3Moe").model.layers[0].mlp.experts
-    with pytest.raises(ValueError, match="unknown quantiser 'awq'; known: gptq, rtn"):
-        next(replicas(expert_of(module, 0), None, "awq"))
+    refuses("unknown quantiser 'awq'; known: gptq, rtn", next, replicas(expert_of(module, 0), None, "awq"))
     module.has_gate = False
     refuses("Qwen3MoeExperts: its layout is not known", matrices_of, module)
 

@@ -234,8 +234,7 @@ def test_default_selection_by_name(checkpoint: str) -> None:
     assert found == {UP.format(layer, e) for layer in (0, 10) for e in (0, 1)}
     for name in ("experts.0.up_proj.weight_scale_inv", "experts.gate_up_proj_bias", "experts.e_score_correction_bias"):
         twin = [stored[0].__class__(f"model.layers.0.mlp.{name}", *list(vars(stored[0]).values())[1:])]
-        with pytest.raises(ValueError, match="no matrix matches"):
-            _matching(twin, "experts", checkpoint)
+        refuses("no matrix matches", _matching, twin, "experts", checkpoint)
 
 
 def test_the_table_of_the_document_is_what_the_report_gives() -> None:

@@ -134,8 +134,7 @@ def test_what_is_not_picked_fades_and_a_table_names_its_columns(scope: Scope) ->
         ({"below": "mss"}, "mss: the rows have"),
         ({"under": "who"}, "no setting"),
     ):
-        with pytest.raises(BadFigure, match=f"table: .*{said}"):
-            chart(scope, {"table": {**told, **wrong}}, {}, [])
+        refuses(f"table: .*{said}", chart, scope, {"table": {**told, **wrong}}, {}, [], error=BadFigure)
 
 
 @pytest.mark.parametrize(("wrong", "said"), [

@@ -84,8 +84,7 @@ def test_scores_attention_and_losses_are_looked_at_too(store: Store) -> None:
     write_tape(store, change=lambda tables: tables.update(more))
     tape = store.open("hand-made")
     refuses("scores row 4: its scores are not one for each of 4 experts", tape.read, "scores", error=BadTape)
-    with pytest.raises(BadTape, match="attention row 0: its mass holds NaN"):
-        list(tape.batches("attention", 10))
+    refuses("attention row 0: its mass holds NaN", list, tape.batches("attention", 10), error=BadTape)
     refuses("losses row 0: its mse is not a finite number", tape.read, "losses", error=BadTape)
 
 
@@ -128,5 +127,4 @@ def test_a_request_in_two_shards_is_refused(store: Store) -> None:
     rows = hand_made()
     store.writer("twice").write_shard(1, rows)
     write_tape(store, "twice", n_shards=2, rows={name: 2 * len(table) for name, table in rows.items()})
-    with pytest.raises(BadTape, match="request 0 is in two shards"):
-        list(store.open("twice").shards("routing"))
+    refuses("request 0 is in two shards", list, store.open("twice").shards("routing"), error=BadTape)
