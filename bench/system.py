@@ -55,7 +55,9 @@ def tape_of(n_requests: int, is_scored: bool = False) -> Recorded:
     passes = np.arange(n_rounds + 1) * DEPTH
     bounds = verify[-1] + np.arange(n_rounds * DEPTH + 1)
     rounds = Rounds(round_at, np.ones(n_rounds, np.int64), verify, passes, bounds, "elastic", "hotness", 0.5, 4, "slices")
-    tape = Recorded("bench", "synthetic", geometry, ids, np.ones((rows, *ids.shape[1:])), first, n_prompt, 0, rounds=rounds)
+    tape = Recorded(
+        "bench", "synthetic", geometry, ids, np.ones((rows, *ids.shape[1:]), np.float32), first, n_prompt, 0, rounds=rounds
+    )
     if not is_scored:
         return tape
     values = np.random.default_rng(0).standard_normal((rows * N_LAYERS, N_EXPERTS), np.float32)
