@@ -6,7 +6,6 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from cxl_ndp_tapes import random_routing
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
@@ -16,6 +15,7 @@ from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
 from tokentape.replay.cxl_ndp import decode as ndp
 from tokentape.replay.cxl_ndp.prefill import prefill as ndp_prefill
+from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, NEAR, Setup, ours, system_of
 from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT
@@ -130,9 +130,14 @@ def ndp_setup(model, machine, profile=PHYSICAL, context=600):
 
 
 def ndp_routing(made, n=1):
-    """n sequences of at most one decode step, the first of one."""
-    g = made.geometry
-    return replace(random_routing(0, n, len(g.moe_layers), g.n_experts, g.top_k, n_steps=1), layers=tuple(g.moe_layers))
+    """n sequences of one decode step each."""
+    g, rng = made.geometry, np.random.default_rng(0)
+    shape = (n, len(g.moe_layers), g.n_experts)
+    ids = rng.random((n, 1, *shape[1:])).argsort(axis=-1)[..., : g.top_k].astype(np.int16)
+    counts = rng.integers(0, 40, shape).astype(np.int32)
+    return CXLNDPRouting(
+        "made-up", "synthetic", tuple(g.moe_layers), np.arange(n), counts, rng.random(shape), ids, np.ones(n, np.int32)
+    )
 
 
 def of_ndp(model, machine):
