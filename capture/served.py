@@ -43,8 +43,7 @@ def record(
     """The file of responses to `prompts`, one line each; equal settings go on with the same file.
 
     url: of the server, with /v1 or without; sampling: fields of the request, such as max_tokens. Raises ValueError for what the
-    server refuses, for responses without routed experts and where another process records the same; OSError where it cannot be
-    reached.
+    server refuses, for responses without routed experts and while another process writes the file; OSError where none answers.
     """
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)

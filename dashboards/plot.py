@@ -25,8 +25,7 @@ def names() -> list[str]:
 
 
 def found(database: Path, name: str) -> tuple[Page, Figure]:
-    """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse has no rows for it,
-    is damaged or of another version."""
+    """A figure of `names` and its page. Raises ValueError, which says what to run, where the warehouse lacks it or is damaged."""
     file, _, figure = name.partition("/")
     with reading(database) as connection:
         page = TOPICS[f"{file}.html"].page(connection, MAX_TRACES) if f"{file}.html" in TOPICS else index.page(connection)

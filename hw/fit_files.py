@@ -25,12 +25,11 @@ def write_text(path: Path, text: str) -> None:
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, path)
-    except BaseException as error:  # Ctrl-C too
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:  # after Ctrl-C too
         with suppress(OSError):
             part.unlink()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
 
 
 def solver() -> Any:

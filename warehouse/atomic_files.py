@@ -146,10 +146,9 @@ def replace(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
         if is_file:
             settle(aside, path.resolve())
-    except BaseException as error:  # Ctrl-C too
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:  # after Ctrl-C too
         if is_file:
             with suppress(OSError):
                 aside.unlink()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise

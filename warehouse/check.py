@@ -5,17 +5,16 @@ again, and so is a damaged warehouse, which is built from the rest.
 """
 
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokentape.warehouse.atomic_files import is_stale
 from tokentape.warehouse.results import batch_path, batches, lost_files
-from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, connect, one_line
+from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, reading
 from tokentape.warehouse.tables import BY_RUN, OWN_TABLES, RESULT_TABLES
 from tokentape.warehouse.tape import Store, Tape
 
@@ -127,14 +126,13 @@ def _warehouse(database: Path) -> Iterator[Finding]:
     if not database.exists():
         return
     try:
-        with closing(connect(database)) as connection:
+        with reading(database) as connection:
             for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall():
                 connection.execute(f'select bit_xor(hash(t)) from "{name}" t').fetchall()
     except HeldWarehouse:
         raise
-    except (duckdb.Error, BadWarehouse) as error:
-        what = f"{one_line(error)}; `tokentape load` builds it again"
-        yield Finding("damaged", str(database), what, (str(database.resolve()),))
+    except BadWarehouse as error:
+        yield Finding("damaged", str(database), str(error), (str(database.resolve()),))
 
 
 def _litter(store: Store, database: Path) -> Iterator[Finding]:

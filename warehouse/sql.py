@@ -106,10 +106,7 @@ def connect(database: Path, tapes: Mapping[str, Sequence[str]] | None = None) ->
 
 @contextmanager
 def reading(database: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """`connect`, for questions of ours: what DuckDB refuses of them is a database that is damaged or of another version.
-
-    Raises as `connect` does.
-    """
+    """`connect` for questions of ours: what DuckDB refuses of them is BadWarehouse, damaged or of another version."""
     with closing(connect(database)) as connection:
         try:
             yield connection
