@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import io
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -132,7 +133,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     machine = dataclasses.replace(machine, expert_parallel=True) if ranks else machine
     fits = _fits(machine, geometry, point, tables)
     costs = fit.constants.profile(**MEASURED[point.expert_times]) if is_paper else profiles.load(point.profile)
-    kv_blocks, held_frac = _memory(point, geometry, machine, ranks)
+    kv_blocks, held_frac, windows = _memory(point, geometry, machine, ranks)
     if exact:
         _refuse_of_recorded(point, machine, held_frac)
     how: dict[str, Any] = {"speculation": drafts, "held_frac": held_frac, "events": exact, "end": end, "by_model": tables}
@@ -154,7 +155,11 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     if drafts and geometry.moe_layers and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     limits = Limits(
-        -(-point.max_seqs // n_apart), kv_blocks and kv_blocks // n_apart, keeps=point.prefix_cache, n_engines=n_apart
+        -(-point.max_seqs // n_apart),
+        kv_blocks and kv_blocks // n_apart,
+        keeps=point.prefix_cache,
+        n_engines=n_apart,
+        **windows,
     )
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
@@ -202,9 +207,11 @@ def _ranks(store: Store, point: Point, geometry: Geometry, machine: HardwareSpec
     return of_tape(trace, point.expert_placement, machine.n_devices)
 
 
-def _memory(point: Point, geometry: Geometry, machine: HardwareSpec, ranks: Ranks | None) -> tuple[int | None, float]:
-    """KV blocks of a point, None for unbounded, and the share of the experts that the fast tier holds beside them. Raises
-    ValueError with the sizes where the model, or so many blocks, do not fit."""
+def _memory(
+    point: Point, geometry: Geometry, machine: HardwareSpec, ranks: Ranks | None
+) -> tuple[int | None, float, Mapping[str, Any]]:
+    """KV blocks of a point, None for unbounded, the share of the experts that the fast tier holds beside them, and `Limits` of
+    windows. Raises ValueError with the sizes where the model, or so many blocks, do not fit."""
     scheduler = point.scheduled()
     rule_of = scheduler.prefill_rule if isinstance(scheduler, Disaggregated) else scheduler.rule
     held = footprint(
@@ -218,12 +225,12 @@ def _memory(point: Point, geometry: Geometry, machine: HardwareSpec, ranks: Rank
         n_replicas=ranks.n_slots - geometry.n_experts if ranks else 0,
     )
     if point.kv_blocks == "unbounded":
-        return None, held.held_frac(0, point.memory_frac)
+        return None, held.held_frac(0, point.memory_frac), {}
     if point.kv_blocks is None:
         n_blocks = held.kv_blocks(point.memory_frac)
-        return n_blocks, held.held_frac(n_blocks, point.memory_frac)
+        return n_blocks, held.held_frac(n_blocks, point.memory_frac), held.windows
     held.refuse_more_than_fit(point.kv_blocks)
-    return point.kv_blocks, held.held_frac(point.kv_blocks, 1.0)
+    return point.kv_blocks, held.held_frac(point.kv_blocks, 1.0), held.windows
 
 
 def _refuse_of_recorded(point: Point, machine: HardwareSpec, held_frac: float) -> None:

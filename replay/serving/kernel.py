@@ -55,7 +55,7 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
         if state[st.N_DECODE] + state[st.ENDED] + n_prompts >= limits[0]:
             break
         r = state[st.HEAD]
-        needed = st.blocks_of(requests[r, st.PROMPT] + 1 + n_nodes, limits[2])
+        needed = st.blocks_of(requests[r, st.PROMPT] + 1 + n_nodes, limits[2], state)
         if limits[1] > 0 and needed > state[st.FREE]:
             break
         state[st.HEAD] += 1
@@ -91,20 +91,27 @@ def _reserve(  # type: ignore[no-untyped-def]
     n_restarted, n_nodes = 0, rule[7]
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     while True:
-        needed = needs_block[at % block_tokens]
-        if has_drafts:
-            needed = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
+        needed = most = needs_block[at % block_tokens]
+        if has_drafts or state[st.WINDOWED] > 0:
+            needed, most = node_blocks(at, n_nodes, block_tokens, requests, state, drafts)
         if kv is not None:
-            needed = reserve(needed, at, hidden, requests, state, members, n_members, kv)
+            needed = most = reserve(needed, at, hidden, requests, state, members, n_members, kv)
         r, more, room = state[st.PARTIAL], 0, max(0, st.room_of(rule, state))
         while r >= 0 and slices:
             there = requests[r, st.POSITION]
-            more += st.blocks_of(min(there + room, requests[r, st.TARGET]), block_tokens) - st.blocks_of(there, block_tokens)
+            n_tokens = min(there + room, requests[r, st.TARGET])
+            more += st.blocks_of(n_tokens, block_tokens, state) - st.blocks_of(there, block_tokens, state)
+            more += st.passing_blocks(there, n_tokens - there, block_tokens, state)
             r = requests[r, st.REQUEUED_NEXT]
-        if (state[st.N_DECODE] == 0 and more == 0) or state[st.FREE] >= needed + more:
+        fits = state[st.FREE] >= most and state[st.FREE] + state[st.PASSED] >= needed + more
+        if fits or (state[st.N_DECODE] == 0 and more == 0):
             st.take_blocks(needed, state, pool)
+            st.take_blocks(-state[st.PASSED], state, pool)
+            state[st.PASSED] = 0
             return n_restarted
         n_restarted += 1
+        st.take_blocks(-state[st.PASSED], state, pool)
+        state[st.PASSED] = 0
         r = state[st.PARTIAL]
         if r < 0:
             r = state[st.NEWEST]
@@ -137,13 +144,16 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
 
 
 @kernel(inline="always")
-def _end_prompts(at, now, members, takes, n_members, requests, state, times, counts, histogram, sums, one, queues):  # type: ignore[no-untyped-def]
+def _end_prompts(  # type: ignore[no-untyped-def]
+    at, now, members, takes, n_members, requests, state, pool, times, counts, histogram, sums, one, queues
+):  # fmt: skip
     """A batch has passed all layers: whole prompts emit a token. Returns how many requests are done, and how many decode now."""
     bucket, leaves_window, needs_block = queues
     n_done, n_joined = 0, 0
     rest, last = state[st.PARTIAL], -1
     for j in range(n_members):
         r = members[j]
+        state[st.PASSED] += st.passing_blocks(requests[r, st.POSITION], takes[j], needs_block.shape[0], state)
         requests[r, st.POSITION] += takes[j]
         if requests[r, st.POSITION] < requests[r, st.TARGET]:
             requests[r, st.REQUEUED_NEXT] = rest
@@ -201,7 +211,9 @@ def run_engine(  # type: ignore[no-untyped-def]
     carried, cost = table[table.shape[0] + it.CARRIED], table[table.shape[0] + it.COST]
     state, members, takes, places, one, stack_at, stack_s, bucket, leaves_window, needs_block = scratch
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
-    state[st.FREE], state[st.LAG], state[st.KEEPS], state[st.FILLS] = n_blocks, limits[3], limits[4], limits[4] * limits[5]
+    state[st.LAG], state[st.KEEPS], state[st.FILLS], state[st.WINDOWED] = limits[3], limits[4], limits[4] * limits[5], limits[7]
+    state[st.FREE], state[st.WINDOW_TOKENS] = n_blocks * (1 + limits[7]), limits[8]
+    state[st.STATE_BLOCKS] = limits[9] * ((limits[8] + block_tokens - 1) // block_tokens + 1)
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = state[st.ENDED_FIRST] = -1
     state[st.ENDED_BELOW] = n
     n_members, group, n_of_groups = 0, 0, 1
@@ -337,8 +349,8 @@ def run_engine(  # type: ignore[no-untyped-def]
         if n_members > 0 and group == n_of_groups:
             counts[N_PREFILLED] += batch_tokens
             n_over, n_joined = _end_prompts(
-                at, now, members, takes, n_members, requests, state, times, counts, histogram, sums, one, queues
-            )
+                at, now, members, takes, n_members, requests, state, pool, times, counts, histogram, sums, one, queues
+            )  # fmt: skip
             n_done += n_over
             n_members = 0
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none

@@ -7,6 +7,7 @@ which five real servers on H100s have 1 to 3 % fewer blocks than come out here (
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.serving import BatchRule
@@ -25,17 +26,16 @@ _LOGIT_BYTES = 6  # of a logit as the output head makes it, and in single precis
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a model on all devices of a machine together. block_bytes: KV of BLOCK_TOKENS tokens; window_bytes: KV set aside
-    for layers that attend to a window only, which block_bytes then leaves out. movable_bytes: of the weights, experts that may
-    stay at a home of their own."""
+    """Bytes of a model on all devices of a machine together. block_bytes: KV of BLOCK_TOKENS tokens in all layers; windows: those
+    fields of `Limits`. movable_bytes: of the weights, experts that may stay at a home of their own."""
 
     model: str
     machine: str
     memory_bytes: float
     weights_bytes: int
     activation_bytes: int
-    window_bytes: int
     block_bytes: int
+    windows: Mapping[str, Any]
     movable_bytes: int = 0
 
     def kv_blocks(self, memory_frac: float = MEMORY_FRAC, kv_frac: float = KV_FRAC) -> int:
@@ -64,8 +64,7 @@ class Footprint:
         """For KV blocks and movable experts."""
         if not 0.0 < memory_frac <= 1.0:
             raise ValueError(f"--memory-frac {memory_frac:g} must be above 0 and at most 1")
-        fixed = self.weights_bytes - self.movable_bytes + self.activation_bytes + self.window_bytes
-        return memory_frac * self.memory_bytes - fixed
+        return memory_frac * self.memory_bytes - (self.weights_bytes - self.movable_bytes + self.activation_bytes)
 
     def refuse_more_than_fit(self, n_blocks: int) -> None:
         """Raises ValueError with the sizes where so many blocks do not fit the whole memory."""
@@ -104,7 +103,10 @@ def footprint(
     for size, of in geometry.caches:
         copies = kv_copies(of, machine.tensor_parallel)
         sizes.append((size, round(copies * BLOCK_TOKENS * of.kv_elements_per_token_layer * bytes_per_value(kv_format))))
-    window, of_all, of_windowed = max(sizes, default=(0,))[0], sum(n for _, n in sizes), sum(n for size, n in sizes if size)
+    of_windowed, of_others = (sum(n for size, n in sizes if (size > 0) == has) for has in (True, False))
+    # Layers with a window are in groups as large as the others, the last one filled up; where they are fewer, they take as many.
+    windowed = -(-of_windowed // of_others) if 0 < of_others <= of_windowed else 0
+    block_bytes = (1 + windowed) * of_others if windowed else of_windowed + of_others
     weights = weight_bytes(geometry, expert_format, "bf16", "bf16") - _saved_bytes(geometry, formats or {})
     weights += n_replicas * sum(geometry.expert_bytes(expert_format)) if n_replicas else 0
     if machine.data_parallel > 1:
@@ -117,14 +119,8 @@ def footprint(
     of_replica = activation_bytes(geometry, machine.tensor_parallel, rule, -(-max_seqs // machine.data_parallel), n_nodes)
     activations = machine.data_parallel * of_replica
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
-    all_layers = Footprint(model, machine.name, memory, weights, activations, 0, of_all, movable)
-    if not 0 < of_windowed < of_all:
-        return all_layers
-    # Either layout holds every request: blocks of all layers, or a window's worth for each and blocks of the others.
-    kept = max_seqs * of_windowed * (-(-window // BLOCK_TOKENS) + 1)
-    apart = Footprint(model, machine.name, memory, weights, activations, kept, of_all - of_windowed, movable)
-    free = memory - weights + movable - activations
-    return max(all_layers, apart, key=lambda found: (free - found.window_bytes) / found.block_bytes)
+    windows = {"windowed": windowed, "window_tokens": max(size for size, _ in sizes), "has_states": bool(geometry.state_layers)}
+    return Footprint(model, machine.name, memory, weights, activations, block_bytes, windows if windowed else {}, movable)
 
 
 def _saved_bytes(geometry: Geometry, formats: Mapping[str, str]) -> int:

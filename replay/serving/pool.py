@@ -42,7 +42,9 @@ def put_last(run, pool):  # type: ignore[no-untyped-def]
 
 @kernel(void(int64, I64_2D), allocates=False)
 def take(n_blocks, pool):  # type: ignore[no-untyped-def]
-    """The queue's first blocks are somebody's, and what lay in them is gone."""
+    """The queue's first blocks are somebody's, and what lay in them is gone; below 0: so many more are its last."""
+    if n_blocks < 0:
+        pool[ROOT, BEFORE] -= n_blocks
     while n_blocks > 0:
         run = pool[ROOT, NEXT]
         n = n_blocks if run == ROOT else min(n_blocks, pool[run, BEFORE])

@@ -48,7 +48,10 @@ class Limits:
     does what one that ends held. keeps: a prompt finds the blocks of prefixes that it shares with others, and a request that lost
     its KV its own, as long as no other has taken them (vLLM's prefix caching); fills: blocks that are not full are taken before
     others (from 0.24 on). fits_whole: a prompt is admitted where blocks for all of it are free (from 0.19 on), else where those
-    of its first slice are. n_engines: as many as these, each on its own, that take the requests in turn."""
+    of its first slice are. windowed: blocks of layers with a window, which a request has of no more tokens than that, for each
+    block of the others, in the same memory (vLLM's hybrid one): kv_blocks is of requests that are shorter; has_states: those
+    layers keep a state, as large as such a window from the first token on. n_engines: as many as these, each on its own, that
+    take the requests in turn."""
 
     max_seqs: int = 256
     kv_blocks: int | None = None
@@ -57,6 +60,9 @@ class Limits:
     keeps: bool = False
     fills: bool = True
     fits_whole: bool = True
+    windowed: int = 0
+    window_tokens: int = 0
+    has_states: bool = False
     n_engines: int = 1
 
     def __post_init__(self) -> None:
@@ -66,7 +72,7 @@ class Limits:
                 raise ValueError(f"{name} must be at least 1, found {value}")
 
     def numbers(self) -> Ints:
-        """(7,) the fields but `n_engines`, in their order, as the kernel takes them."""
+        """(10,) the fields but `n_engines`, in their order, as the kernel takes them."""
         return np.array([of or 0 for of in astuple(self)[:-1]], np.int64)
 
 
@@ -191,7 +197,7 @@ def run_rule(
     n = len(requests)
     speculation = cost.speculation or Speculation(0, ())
     n_nodes = slots.n_nodes if slots is not None else speculation.n_nodes
-    _refuse_what_never_fits(requests, limits, n_nodes)
+    _refuse_what_never_fits(requests, rule, limits, n_nodes)
     columns = np.zeros((n, N_REQUEST), np.int64)
     columns[:, PROMPT] = columns[:, TARGET] = requests.n_prompt_tokens
     columns[:, OUTPUT] = requests.n_output_tokens
@@ -272,7 +278,7 @@ def _pool(requests: Requests, limits: Limits) -> Ints:
     pool[:, PARENT] = np.append(parent, requests.prefix)
     pool[:, OFFSET] = blocks[pool[:, PARENT]]
     pool[:m, SIZE] = blocks - pool[:m, OFFSET]
-    n_blocks, there = limits.kv_blocks or 2**60, np.flatnonzero(is_there)
+    n_blocks, there = (limits.kv_blocks or 2**60) * (1 + limits.windowed), np.flatnonzero(is_there)
     fitting = there[np.cumsum(pool[there, SIZE]) <= n_blocks]
     pool[fitting, THERE] = pool[fitting, SIZE]
     pool[ROOT, BEFORE] = n_blocks - pool[fitting, THERE].sum()
@@ -281,12 +287,16 @@ def _pool(requests: Requests, limits: Limits) -> Ints:
     return pool
 
 
-def _refuse_what_never_fits(requests: Requests, limits: Limits, n_nodes: int) -> None:
+def _refuse_what_never_fits(requests: Requests, rule: BatchRule, limits: Limits, n_nodes: int) -> None:
     """Raises ValueError naming the first request whose KV needs more blocks than there are."""
     if limits.kv_blocks is None:
         return
     tokens = requests.n_prompt_tokens + requests.n_output_tokens - 1 + n_nodes * (requests.n_output_tokens > 1)
-    needed = -(-tokens // limits.block_tokens)
+    blocks = -(-tokens // limits.block_tokens)
+    sliced = 0 if limits.has_states else np.minimum(rule.budget_tokens, requests.n_prompt_tokens)
+    most = -(-(limits.window_tokens + sliced) // limits.block_tokens) + 1
+    in_window = most if limits.has_states else np.minimum(blocks, most)
+    needed = -(-(blocks + limits.windowed * in_window) // (1 + limits.windowed))
     if needed.max() > limits.kv_blocks:
         first = int(np.argmax(needed > limits.kv_blocks))
         raise ValueError(

@@ -52,8 +52,12 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     FILLS,  # 1: free blocks that are not full are taken before others
     KEEPS,  # 1: blocks that are nobody's yet are found again (prefix caching)
     LOST,  # tokens to process again
-) = range(20)
-N_STATE = 20
+    WINDOWED,  # blocks of layers with a window for each of the others, in one memory
+    WINDOW_TOKENS,  # of them
+    STATE_BLOCKS,  # of their states, where they keep one, in place of a window
+    PASSED,  # blocks beyond it that slices leave, free once the decodes have taken theirs
+) = range(24)
+N_STATE = 24
 
 
 @kernel(inline="always")
@@ -62,10 +66,32 @@ def input_of(r, at, requests):  # type: ignore[no-untyped-def]
     return requests[r, PROMPT] + requests[r, GENERATED] + at - requests[r, JOINED] - 2
 
 
-@kernel(int64(int64, int64))
-def blocks_of(n_tokens, block_tokens):  # type: ignore[no-untyped-def]
-    """KV blocks that hold n_tokens."""
-    return (n_tokens + block_tokens - 1) // block_tokens
+@kernel(int64(int64, int64, I64))
+def blocks_of(n_tokens, block_tokens, state):  # type: ignore[no-untyped-def]
+    """KV blocks that hold n_tokens, those of layers with a window among them."""
+    n_blocks = (n_tokens + block_tokens - 1) // block_tokens
+    if state[WINDOWED] == 0 or n_tokens == 0:
+        return n_blocks
+    in_window = state[STATE_BLOCKS] or n_blocks - max(0, n_tokens - state[WINDOW_TOKENS]) // block_tokens
+    return n_blocks + state[WINDOWED] * in_window
+
+
+@kernel(int64(int64, int64, int64, I64))
+def passing_blocks(before, take, block_tokens, state):  # type: ignore[no-untyped-def]
+    """KV blocks of layers with a window that a slice of a prompt takes beyond it, until it has passed them."""
+    if state[WINDOWED] == 0 or state[STATE_BLOCKS] > 0:
+        return 0
+    passed, window = max(0, before + 1 - state[WINDOW_TOKENS]) // block_tokens, state[WINDOW_TOKENS]
+    return state[WINDOWED] * (max(0, before + take - window) // block_tokens - passed)
+
+
+@kernel(int64(int64, int64, int64, I64))
+def most_passing(target, budget, block_tokens, state):  # type: ignore[no-untyped-def]
+    """The most blocks beyond the window that slices of so many tokens at most may take, wherever they end."""
+    n_blocks = (target + block_tokens - 1) // block_tokens
+    most = (state[WINDOW_TOKENS] - 1 + min(budget, target) + block_tokens - 1) // block_tokens + 1
+    more = n_blocks + state[WINDOWED] * min(n_blocks, most) - blocks_of(target, block_tokens, state)
+    return more if state[STATE_BLOCKS] == 0 else 0
 
 
 @kernel(int64(int64, I64_2D, I64_2D), allocates=False)
@@ -76,7 +102,7 @@ def own_row(r, requests, pool):  # type: ignore[no-untyped-def]
 
 @kernel(void(int64, I64, I64_2D), allocates=False)
 def take_blocks(n_blocks, state, pool):  # type: ignore[no-untyped-def]
-    """Free blocks are somebody's."""
+    """Free blocks are somebody's, or below 0, nobody's, who looks for nothing in them."""
     state[FREE] -= n_blocks
     if state[KEEPS]:
         take(n_blocks, pool)
@@ -203,10 +229,12 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  
 @kernel(void(int64, int64, int64, int64, int64, I64_2D, I64, I64_2D), allocates=False)
 def _give_back(r, n_tokens, n_known, keeps, block_tokens, requests, state, pool):  # type: ignore[no-untyped-def]
     """Blocks of request r with so many tokens, n_known of them known, are free; keeps: it comes back for them."""
-    held = blocks_of(n_tokens, block_tokens)
+    held = (n_tokens + block_tokens - 1) // block_tokens
+    windowed = blocks_of(n_tokens, block_tokens, state) - held
     if state[KEEPS]:
         held = give_back(own_row(r, requests, pool), held, n_known // block_tokens, keeps, state[FILLS], pool)
     state[FREE] += held
+    take_blocks(-windowed, state, pool)
 
 
 @kernel(void(int64, I64_2D, I64), allocates=False)
@@ -305,9 +333,12 @@ def form_batch(  # type: ignore[no-untyped-def]
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
-        held = n_found if is_new else blocks_of(before, block_tokens)
-        blocks, of_slice = blocks_of(requests[r, TARGET], block_tokens) - held, blocks_of(before + take, block_tokens) - held
-        if is_new and n_blocks > 0 and (of_slice if admits == FIRST_SLICE else blocks) + n_free > state[FREE]:
+        held = n_found if is_new else blocks_of(before, block_tokens, state)
+        blocks = blocks_of(requests[r, TARGET], block_tokens, state) - held
+        passing = passing_blocks(before, take, block_tokens, state)
+        of_slice = blocks_of(before + take, block_tokens, state) - held
+        asked = blocks + most_passing(requests[r, TARGET], rule[0], block_tokens, state)
+        if is_new and n_blocks > 0 and (of_slice + passing if admits == FIRST_SLICE else asked) + n_free > state[FREE]:
             break
         if admits != WHOLE:
             blocks = of_slice
@@ -325,8 +356,7 @@ def form_batch(  # type: ignore[no-untyped-def]
             requests[r, POSITION] = before
         else:
             state[PARTIAL] = requests[r, REQUEUED_NEXT]
-        if is_new or admits != WHOLE:
-            take_blocks(blocks, state, pool)
+        take_blocks(blocks * (is_new or admits != WHOLE) + passing, state, pool)
         if state[KEEPS]:
             fill(own_row(r, requests, pool), (before + take) // block_tokens, pool)
         members[n_members], takes[n_members] = r, take

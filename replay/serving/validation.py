@@ -113,14 +113,13 @@ def on_engine(
         ranks=ranks,
     )
     blocks, n_seqs = engine.kv_blocks and engine.kv_blocks // n_apart, engine.max_seqs * n_replicas
-    if blocks is None:
-        rule = scheduler_of(engine).rule(geometry.n_layers)
-        held = footprint(
-            engine.model, geometry, shared, engine.weight_format, rule, n_seqs, formats=formats, kv_format=engine.kv_format
-        )
-        blocks = held.kv_blocks(engine.memory_frac)
+    rule = scheduler_of(engine).rule(geometry.n_layers)
+    held = footprint(
+        engine.model, geometry, shared, engine.weight_format, rule, n_seqs, formats=formats, kv_format=engine.kv_format
+    )
+    blocks = held.kv_blocks(engine.memory_frac) if blocks is None else blocks
     of_all = replace(cost, background_w=float(sum(background_w(machine, cost.profile, end).values())))
-    told = {"keeps": engine.prefix_caching, "fills": engine.fills, "fits_whole": engine.fits_whole}
+    told = {"keeps": engine.prefix_caching, "fills": engine.fills, "fits_whole": engine.fits_whole, **held.windows}
     return of_all, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead, n_engines=n_apart, **told)
 
 

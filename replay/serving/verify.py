@@ -3,7 +3,7 @@
 Unlike plain decodes, requests then advance by different numbers of tokens, so each is visited in every iteration.
 """
 
-from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel
+from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel, tuple_of
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
 from tokentape.replay.serving.pool import give_first
@@ -11,16 +11,19 @@ from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST,
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 
-@kernel(int64(int64, int64, int64, I64_2D, I64, DRAFTS), allocates=False)
+@kernel(tuple_of(int64, int64)(int64, int64, int64, I64_2D, I64, DRAFTS), allocates=False)
 def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ignore[no-untyped-def]
-    """KV blocks that the decodes need more in iteration `at`: of the last token and of its drafts, n_nodes where drawn."""
-    needed = 0
+    """KV blocks that the decodes need more in iteration `at`, of the last token and of its drafts, n_nodes where drawn; and the
+    most at once, as each first frees what its window has passed, the oldest first."""
+    needed = most = 0
     r = state[OLDEST]
     while r >= 0:
         held = input_of(r, at, requests)
-        needed += blocks_of(held + 1 + nodes_of(r, held, n_nodes, drafts), block_tokens) - blocks_of(held, block_tokens)
+        n_tokens = held + 1 + nodes_of(r, held, n_nodes, drafts)
+        needed += blocks_of(n_tokens, block_tokens, state) - blocks_of(held, block_tokens, state)
+        most = max(most, needed)
         r = requests[r, NEWER]
-    return needed
+    return needed, most
 
 
 @kernel(int64(int64, int64, I64_2D, I64, DRAFTS), allocates=False)
@@ -70,7 +73,8 @@ def verify(  # type: ignore[no-untyped-def]
         held, generated, k = before + 1, before + 2 - requests[r, PROMPT], round_of(r, before, drafts)
         n = 0 if k == -1 else drafts[2][k] if k >= 0 else accepted(seed, r, generated - 1, survival)
         n = min(n, requests[r, OUTPUT] - generated)
-        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens) - blocks_of(held + n, block_tokens)
+        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens, state)
+        n_blocks -= blocks_of(held + n, block_tokens, state)
         state[FREE] += n_blocks
         if state[KEEPS]:
             give_first(n_blocks, pool)

@@ -4,13 +4,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from refusing import refuses
 from serving_models import tiny
 
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered, Static
+from tokentape.replay.serving.coverage import FixedCoverage
+from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import BLOCK_TOKENS, Footprint, footprint
+from tokentape.replay.serving.run import Limits, serve
+from tokentape.replay.serving.workload import Requests
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 
@@ -65,12 +70,22 @@ def test_kv_heads_are_copied_and_windows_take_a_window() -> None:
     g = models.load("qwen3-235b-a22b").geometry
     eight, two = (footprint("q", g, machine(name), "bf16", rule(g), 256) for name in ("h100x8", "h100x2"))
     assert eight.block_bytes == 2 * two.block_bytes  # four KV heads
-    plain, mixed, all_windowed = tiny(4), tiny(4, windows=(128, 0, 128, 0)), tiny(4, windows=(128,) * 4)
-    of = {n: footprint("tiny", g, machine("h100"), "bf16", rule(g), 256) for n, g in enumerate((plain, mixed, all_windowed))}
-    assert of[0].window_bytes == of[2].window_bytes == 0
-    assert of[1].block_bytes == of[0].block_bytes / 2
-    assert of[1].window_bytes == 256 * 2 * 9 * of[0].block_bytes / 4
-    assert of[0].kv_blocks() < of[1].kv_blocks() < 2 * of[0].kv_blocks()
+    made = [tiny(len(w), windows=w) for w in ((0,) * 4, (128, 0, 128, 0), (128,) * 4, (128, 128, 128, 0, 0), (128, 0, 0, 0))]
+    of = [footprint("tiny", g, machine("h100"), "bf16", rule(g), 256) for g in made]
+    assert [found.windows.get("windowed", 0) for found in of] == [0, 1, 0, 2, 0]  # two groups for three layers, one filled up
+    assert [found.block_bytes / of[0].block_bytes for found in of] == [1, 1, 1, 1.5, 1]
+
+
+def test_a_window_leaves_room_for_more_requests() -> None:
+    """400 blocks in all; 1,800 tokens have 113 of the layers that see all of them, and 9 of those that see 128."""
+    eight, windows = Requests(np.zeros(8), np.full(8, 1600), np.full(8, 200)), {"windowed": 1, "window_tokens": 128}
+    cost = iteration_costs(tiny(4), machine("h100"), FixedCoverage(), "layered_prefill")
+    for keeps in (False, True):
+        for has, n_at_once in (({}, 1), (windows, 3), (windows | {"has_states": True}, 3)):
+            run = serve(eight, Chunked(64), cost, Limits(kv_blocks=200, keeps=keeps, **has), record=True)
+            assert (run.iterations["n_decode"].max(), run.n_restarts.sum()) == (n_at_once, 0)
+    serve(eight, Chunked(64), cost, Limits(kv_blocks=63, **windows))  # with the slice that the window passes 13
+    refuses("need 63 KV blocks of 16, kv_blocks is 62", serve, eight, Chunked(64), cost, Limits(kv_blocks=62, **windows))
 
 
 def test_larger_iterations_leave_fewer_blocks() -> None:
@@ -101,12 +116,12 @@ def test_experts_that_do_not_fit_stay_at_their_home() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_its_sizes() -> None:
-    held = Footprint("big", "small card", 24e9, 61_100_000_000, 500_000_000, 0, 1_000_000)
+    held = Footprint("big", "small card", 24e9, 61_100_000_000, 500_000_000, 1_000_000, {})
     words = (
         "big does not fit small card: 61.1 GB of weights and 0.5 GB of activations leave no room for a KV cache in 21.6 GB, 90 %"
     )
     refuses(words, held.kv_blocks)
-    fits = Footprint("fits", "card", 24e9, 20_000_000_000, 500_000_000, 0, 1_000_000)
+    fits = Footprint("fits", "card", 24e9, 20_000_000_000, 500_000_000, 1_000_000, {})
     assert fits.kv_blocks() == 1100
     fits.refuse_more_than_fit(3500)
     refuses(r"kv_blocks is 3501, 3.5 GB: .* room for 3500 in the 24 GB of card", fits.refuse_more_than_fit, 3501)
