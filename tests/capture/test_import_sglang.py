@@ -164,6 +164,10 @@ BAD_DUMPS: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 BAD_RESPONSES: dict[str, tuple[dict[str, Any], str]] = {
     "rows of another model": (GENERATE | {"meta_info": GENERATE["meta_info"] | {"completion_tokens": 3}}, "not int32 of 5"),
+    "rows of the second half": (
+        {**CHAT, "sglext": {"routed_experts": base64.b64encode(base64.b64decode(EXPERTS)[96:]).decode()}},
+        "96 bytes, not int32 of 4 tokens in 3 layers, 4 each; give the config.json that was served",
+    ),
     "not base64": ({**CHAT, "sglext": {"routed_experts": "?"}}, "routed_experts: not base64"),
     "no lengths": ({**CHAT, "usage": {}}, "prompt_tokens is None, not a whole number"),
     "token ids": (GENERATE | {"meta_info": GENERATE["meta_info"] | {"input_token_logprobs": [7]}}, "no list of [log-probability"),
