@@ -7,17 +7,19 @@ from collections.abc import Callable
 
 import polars as pl
 
-from tokentape.capture.importers.limits import MAX_SPAN_S, U32, BadImport, shown
+from tokentape.capture.importers.limits import MAX_SPAN_S, MAX_TIME_S, U32, BadImport, shown
 
 Row = Callable[[int], str]  # where the i-th value of a column stands
 
 
 def span(seconds: pl.Series, where: str) -> pl.Series:
-    """Finite times, from the earliest on. Raises BadImport if they lie further apart than a trace can."""
+    """Finite times, from the earliest on. Raises BadImport if they lie further apart, or later, than a trace can."""
     since = seconds - seconds.min()
-    longest = since.max()
+    longest, latest = since.max(), seconds.max()
     if isinstance(longest, float) and not longest <= MAX_SPAN_S:
         raise BadImport(f"{where}: arrivals lie {longest:.3g} s apart, more than 30 years; give them in seconds")
+    if isinstance(latest, float) and latest > MAX_TIME_S:
+        raise BadImport(f"{where}: an arrival is at {latest:.4g} s, past the year 5000: of another unit? Give them in seconds")
     return since
 
 

@@ -20,6 +20,7 @@ MAX_TOKENS = 1 << 27  # of a request: above the longest context published (100 M
 MAX_LAYER_BYTES = 1 << 50  # of one layer's weights: a pebibyte
 MAX_GATE_WEIGHT = 1000.0  # as applied; the largest published scaling factor is 16 (DeepSeek-V2)
 MAX_SPAN_S = 1e9  # between a trace's first and last arrival: 32 years
+MAX_TIME_S = 1e11  # of an arrival since 1970: the year 5138
 U32 = (1 << 32) - 1
 _SHOWN_CHARACTERS = 60
 AS_SENT = "give the server's responses as they came"

@@ -118,6 +118,14 @@ def test_requests_with_times_are_not_all_there_at_once(name: str, tmp_path: Path
         import_requests(path, store, "servegen-offline")
 
 
+def test_a_clock_of_another_unit_is_no_seconds(tmp_path: Path, store: Store) -> None:
+    for digits in (3, 6, 9):  # two requests of the same minute
+        rows = "".join(f"{at * 10**digits},9,9\n" for at in (1_719_990_000, 1_719_990_060))
+        path = written(tmp_path, "mine.csv", "when,in,out\n" + rows)
+        told = "an arrival is at 1.72e.1|arrivals lie 6e.10 s apart"
+        refuses(told, import_requests, path, store, Form(("when", "in", "out")), error=BadImport)
+
+
 def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
     head = "Timestamp,Request tokens,Response tokens\n"
     paths = [written(tmp_path, "b.csv", head + "100,3,4\n"), written(tmp_path, "a.csv", head + "90,5,6\n101,7,x\n")]
