@@ -108,13 +108,13 @@ def test_equal_stamps_are_a_burst_unless_they_come_in_steps(
     assert _own(store.root, import_requests(path, store, form), False).arrival_s.tolist() == arrivals
 
 
-@pytest.mark.parametrize("name", ["timestamp", "arrival_time"])
+@pytest.mark.parametrize("name", ["timestamp", "arrival_time", "delay"])
 def test_requests_with_times_are_not_all_there_at_once(name: str, tmp_path: Path, store: Store) -> None:
     lines = "".join(json.dumps({name: at, "input_length": 9, "output_length": 9}) + "\n" for at in (0, 5000))
     path = written(tmp_path, "trace.jsonl", lines)
     with pytest.raises(BadImport, match="not an object of timestamp, input_length, output_length, hash_ids"):
         imports.import_requests([path], store=store)
-    with pytest.raises(BadImport, match="not an object of input_length, output_length, no timestamp or arrival_time"):
+    with pytest.raises(BadImport, match="not an object of input_length, output_length, duration, no timestamp or arrival_time"):
         import_requests(path, store, "servegen-offline")
 
 
