@@ -106,7 +106,7 @@ def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame
         for number, line in json_lines(raw, path):
             where = f"{path}: line {number}"
             if not isinstance(line, dict) or not form.is_of(set(line)):
-                raise BadImport(f"{where} is not an object of {wanted}; download the file again")
+                raise BadImport(f"{where} is not an object of {wanted}; name its form with --form, or download it again")
             stamp = arrival if arrival in line else form.or_arrival
             came_s = finite(line[stamp], f"{where}: {stamp}") * form.unit_s if arrival else 0.0
             lengths = [whole(line[name], f"{where}: {name}") for name in (n_prompt, n_output)]
