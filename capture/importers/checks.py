@@ -159,11 +159,13 @@ def _repeated_tokens_frac(rows: RoutedRows, n_moe: int) -> float:
 
 
 def _duplicate_prompts(rows: RoutedRows, token_ids: dict[int, np.ndarray] | None) -> int:
-    """Requests whose prompt an earlier request had; judged by the prompt's token ids, else by its routing."""
+    """Requests whose prompt an earlier request had, of those with one; judged by its token ids, else by its routing."""
     seen: set[bytes] = set()
     grouped, known = rows.grouped, token_ids or {}
     is_prompt, ends = ~rows.is_decode[grouped.first], np.append(grouped.starts, len(rows))
-    for number, begin, end in zip(grouped.request_ids.tolist(), grouped.bounds, grouped.bounds[1:], strict=False):
+    asked = np.flatnonzero(np.logical_or.reduceat(is_prompt, grouped.bounds[:-1]))
+    for at in asked.tolist():
+        number, begin, end = int(grouped.request_ids[at]), grouped.bounds[at], grouped.bounds[at + 1]
         if number in known:
             parts = [known[number][: is_prompt[begin:end].sum()]]
         else:
@@ -171,4 +173,4 @@ def _duplicate_prompts(rows: RoutedRows, token_ids: dict[int, np.ndarray] | None
             routed = routed[~rows.is_decode[routed]]
             parts = [column[routed] for column in (rows.position, rows.layer, rows.expert_ids)]
         seen.add(hashlib.sha256(b"".join(np.ascontiguousarray(part).data for part in parts)).digest())
-    return len(grouped.request_ids) - len(seen)
+    return len(asked) - len(seen)

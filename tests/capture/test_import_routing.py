@@ -125,6 +125,8 @@ def test_tokens_that_a_request_skips_are_missing_rows(tmp_path: Path, imported: 
 
 
 def test_rows_as_executed_keep_their_order_and_widths_tell_decodes(tmp_path: Path, imported: Callable[..., Tape]) -> None:
+    decoded = imported(write(tmp_path, "csv", [row for row in rows() if row["tok"] >= PROMPT], "decoded"), Layout(NAMED))
+    assert "duplicate_prompts" not in decoded.manifest.flags, "no prompt is recorded"
     tape = imported(write(tmp_path, "csv", rows()), Layout(NAMED, order="executed"))
     assert tape.read("passes")["request_ids"].to_list() == [[0], [1]] * (PROMPT + DECODED)
     assert tape.manifest.settings["order"] == "executed"
