@@ -129,6 +129,9 @@ def part_of(
         else constant(layout.columns.phase == "decode", pl.Boolean),
         "ids": ids,
     }
+    if layout.prefill is not None and layout.files == "requests":  # joined with cat: a prompt behind decodes is the next
+        is_next = columns["is_decode"].shift(1, fill_value=False) & ~columns["is_decode"]
+        columns["request"] += "." + is_next.cum_sum().cast(pl.String)
     if "weights" in found:
         columns["weights"] = _lists(frame[found["weights"]], where, from_text, pl.Float64)[0]
         refuse(columns["weights"].list.len() != ids.list.len(), frame[found["weights"]], where, "as many weights as experts")

@@ -187,6 +187,8 @@ def test_a_profile_for_llama_cpp_s_cache_is_its_tracer_s_file(
     back = store.open(import_routing([out], store, Layout.of("moe-trace-positions", Columns()), n_experts=N_EXPERTS))
     assert back.read("routing")["expert_ids"].to_list() == routing["expert_ids"].to_list()
     assert back.read("passes")["n_tokens"].to_list() == [N_PROMPT, *[1] * N_OUTPUT] * N_REQUESTS
+    for name in ("request_id", "position"):
+        assert back.read("routing")[name].to_list() == routing[name].to_list()
 
 
 def test_a_batchs_requests_stand_one_after_another_in_a_profile(routing: pl.DataFrame, store: Store) -> None:
