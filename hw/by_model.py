@@ -2,8 +2,9 @@
 
 FOLDER/<model>/meta.yaml (model, gpu, alpha_default by degree) and tpN/ with dense.csv (layer, tokens, time_us), per_sequence.csv
 (layer, sequences, time_us), attention.csv (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us: prompts and decodes in one
-call) and, with experts, moe.csv (tokens, activated_experts, time_us). Between points times are linear; beyond them they go on as
-between the last two. `embedding` and `final_layernorm` are a step's, `layernorm` comes twice in a layer, all others once.
+call) and, with experts, moe.csv (tokens, activated_experts, time_us; of several ep the rows of 1: others are of a narrower model,
+what a rank holds). Between points times are linear; beyond them they go on as between the last two. `embedding` and
+`final_layernorm` are a step's, `layernorm` comes twice in a layer, all others once.
 """
 
 import re
@@ -85,14 +86,17 @@ def _table(path: Path, *columns: str) -> pl.DataFrame:
     """The rows of a file, the mean of those that are measured again. Raises ValueError naming what is unusable."""
     sizes = [name for name in columns if name != "layer"]
     try:
-        rows = pl.read_csv(path).select(*columns, s=pl.col("time_us").cast(pl.Float64) * 1e-6)
+        found = pl.read_csv(path)
+        whole = pl.col("ep") == 1 if "ep" in found.columns else pl.lit(True)
+        rows = found.select(*columns, whole=whole, s=pl.col("time_us").cast(pl.Float64) * 1e-6)
         rows = rows.with_columns(pl.col(*sizes).cast(pl.Float64))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}; the columns are {', '.join(columns)}, time_us") from None
     is_good = pl.all_horizontal(pl.col(*sizes, "s").is_finite() & (pl.col(*sizes, "s") >= 0.0)).fill_null(False)
     bad = rows.with_row_index("line", 2).filter(~is_good)["line"].to_list()
+    rows, none = rows.filter("whole"), f"it has no rows{' of ep 1' * ('ep' in found.columns)}"
     if bad or not rows.height:
-        raise ValueError(f"{path}: " + (f"line {bad[0]}: sizes and times are numbers from 0 on" if bad else "it has no rows"))
+        raise ValueError(f"{path}: " + (f"line {bad[0]}: sizes and times are numbers from 0 on" if bad else none))
     return rows.group_by(*columns, maintain_order=True).agg(pl.mean("s"))
 
 

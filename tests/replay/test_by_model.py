@@ -88,6 +88,18 @@ def test_sizes_measured_once_or_twice(folder, tmp_path):
     assert attention(t, FIRST, 16.0, 16.0 * 100 + 136, 4.0, 50.0, 0.0) == pytest.approx(30e-6)
 
 
+def test_experts_are_those_of_the_whole_model_where_ranks_were_measured_too(folder, tmp_path):
+    copytree(folder, tmp_path, dirs_exist_ok=True)
+    (path,), head = (tmp_path / "Mine" / "tp1").glob("moe.csv"), "ep,tokens,activated_experts,time_us\n"
+    path.write_text(head + "".join(f"{ep},{n},{e},{(n + 10 * e) / ep}\n" for ep in (1, 2) for n in (1, 64) for e in (8, 128)))
+    pack = by_model.find(tmp_path, "qwen3-30b-a3b").pack
+    t = np.zeros((3, FIRST + pack.size))
+    t[0, FIRST:] = pack
+    assert plane(t, FIRST, 3.5, 20.0) == pytest.approx(1e-6 * (3.5 + 10 * 20.0))
+    path.write_text(head + "2,1,8,3\n")
+    refuses("moe.csv: it has no rows of ep 1", by_model.find, tmp_path, "qwen3-30b-a3b")
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [("q,16,", "line 3: sizes and times"), ("q,16,-3", "line 3"), ("q,few,3", "few")],
