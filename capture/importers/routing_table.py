@@ -75,9 +75,7 @@ def import_routing(
         "form": layout.form,
         "columns": named,
         "phase": layout.columns.phase,
-        "order": layout.order,
-        "top_k": layout.top_k,
-        "where": layout.where,
+        **{name: getattr(layout, name) for name in ("order", "top_k", "where")},
         "n_experts": n_experts,
         "expert_bytes": expert_bytes,
     }

@@ -12,7 +12,6 @@ ended one position before, else it begins one; where several might go on, the fl
 cache held, or came before the recording, is missing_prefill. How requests were batched is not kept: they stand one after another.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,11 +66,10 @@ def _returned(where: str, body: dict[str, Any], geometry: Geometry, max_bytes: i
         if isinstance(ids, str):
             flat, n_rows = base64_bytes(ids, f"{place}: {OUTPUT}", max_bytes), n_prompt + n_output - 1
             shape = n_rows, geometry.n_layers, geometry.top_k
-            if n_rows < 1 or len(flat) != 4 * math.prod(shape):
-                told = f"{len(flat)} bytes, not int32 of {n_rows} tokens in {shape[1]} layers, {shape[2]} each"
+            if n_rows < 1 or len(flat) != 4 * int(np.prod(shape)):
                 raise BadImport(
-                    f"{place}: {OUTPUT} has {told}; give the config.json that was served, and responses without "
-                    "routed_experts_start_len"
+                    f"{place}: {OUTPUT} has {len(flat)} bytes, not int32 of {n_rows} tokens in {shape[1]} layers, {shape[2]} "
+                    "each; give the config.json that was served, and responses without routed_experts_start_len"
                 )
             experts = np.frombuffer(flat, "<i4").reshape(shape)
         else:

@@ -55,8 +55,7 @@ def kt(
 
     tokentape export kt TRACE --capacity '384 experts' --out hot.pt
     """
-    if scope not in ("per-layer", "global"):
-        raise ValueError(f"--scope {scope!r} is unknown; choose per-layer or global")
+    refuse_unknown("scope", scope, ("per-layer", "global"))
     read = _trace(store, trace)
     from tokentape.capture.expert_masks import torch_file
     from tokentape.replay.exports.loads import hottest, loads

@@ -10,7 +10,6 @@ MaxBytesOption = Annotated[
     int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
 ]
 TWO_GIB = 2 << 30
-JSON_SUFFIXES = {".json", ".jsonl"}
 ModelOption = Annotated[str, option("The model: a shipped one by name, or its config.json.", "--model", metavar="NAME|JSON")]
 
 
@@ -208,7 +207,7 @@ def import_requests(
     from tokentape.capture.importers.request_traces import import_requests as convert
     from tokentape.flows.console import note, quantity
 
-    usual = "mooncake" if JSON_SUFFIXES & {*files[0].suffixes} else "csv"
+    usual = "mooncake" if ".json" in files[0].name else "csv"
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     refuse_unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
@@ -251,7 +250,7 @@ def published_form(file: Path) -> str | None:
 
     from tokentape.capture.importers.request_traces import FORMS
 
-    opener, is_json = gzip.open if file.suffix == ".gz" else open, bool(JSON_SUFFIXES & {*file.suffixes})
+    opener, is_json = gzip.open if file.suffix == ".gz" else open, ".json" in file.name
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline(1 << 20)
