@@ -62,6 +62,7 @@ _NOT_MODELLED: dict[str, Any] = {
     **dict.fromkeys(("long_prefill_token_threshold", "cpu_offload_gb", "watermark"), 0),
     **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes", "kv_offloading_size")),
 }
+_RESOLVED = ("num_gpu_blocks", "block_size", "gpu_memory_utilization", "enable_prefix_caching", "quantization")
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _OF_GRAPHS = ("cudagraph_capture_sizes", "cuda_graph_sizes", "max_cudagraph_capture_size")  # the second: of older releases
 _GATHERS = ((0, 10), (0, 24))  # vLLM from which on, and before which, its server gathers prompts before it cuts them
@@ -187,10 +188,13 @@ def _of_log(folder: Path) -> Served:
 
 
 def engine_of(path: Path) -> Engine:
-    """The settings of a meta.json: vllm_version, and engine_kwargs with vLLM's names and defaults. Raises ValueError naming the
-    field that is missing, or that asks for what is not modelled."""
+    """The settings of a meta.json: vllm_version, and engine_kwargs with vLLM's names and defaults; before them what vLLM made
+    of them (kv_cache, resolved_config). Raises ValueError naming a field that is missing or asks for what is not modelled."""
     meta = _json(path)
     kwargs: dict[str, Any] = {k: of for k, of in _field(meta, "engine_kwargs", path, dict).items() if of is not None}
+    cache, resolved = (_field({name: {}, **meta}, name, path, dict) for name in ("kv_cache", "resolved_config"))
+    for made in (meta, cache, _field({"model_config": {}, **resolved}, "model_config", path, dict)):
+        kwargs |= {name: made[name] for name in _RESOLVED if made.get(name) is not None}
     version = str(meta.get("vllm_version") or "").removeprefix("v")
     if not version and "async_scheduling" not in kwargs:
         raise ValueError(f"{path}: field vllm_version is missing; without async_scheduling it tells if batches are fixed ahead")
@@ -210,7 +214,7 @@ def engine_of(path: Path) -> Engine:
     if kv_dtype not in _KV_FORMATS:
         raise ValueError(f"{path}: kv_cache_dtype {kv_dtype} is not modelled; {', '.join(_KV_FORMATS)} are")
     # Told to each replica; what vLLM says that it has is the sum of them.
-    of_all = None if meta.get("num_gpu_blocks") is None else _field(meta, "num_gpu_blocks", path, int)
+    of_all = _field(kwargs, "num_gpu_blocks", path, int) if "num_gpu_blocks" in kwargs else None
     n_blocks = told_or("num_gpu_blocks_override", 0) * told_or("data_parallel_size", 1) or of_all
     budget = _field(kwargs, "max_num_batched_tokens", path, int)
     return Engine(
