@@ -159,9 +159,9 @@ def _json(path: Path) -> Any:
 def _of_log(folder: Path) -> Served:
     engine, path, rows = engine_of(folder / "meta.json"), folder / "requests.jsonl", []
     try:
-        for n, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        for n, line in enumerate(path.read_bytes().splitlines(), 1):  # of text it would end lines within JSON's strings
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode(errors="replace"))
             except ValueError as error:
                 raise ValueError(f"line {n} is not JSON ({error}); was it cut off?") from None
             rows.append([*(_field(row, name, f"line {n}", float) for name in _OF_REQUEST), n])

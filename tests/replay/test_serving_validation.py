@@ -37,7 +37,7 @@ def told(**settings) -> dict:
 
 def write_log(folder: Path, meta: dict = META, rows: tuple = (ROW, {**ROW, "queued_ts": 9.0})) -> Path:
     (folder / "meta.json").write_text(json.dumps(meta))
-    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return folder
 
 
@@ -84,7 +84,7 @@ def test_replicas_of_a_dense_model_are_engines_that_take_requests_in_turn(tmp_pa
 
 
 def test_a_log_is_read_in_order_and_one_token_has_no_time_per_token(tmp_path):
-    (served,) = read(write_log(tmp_path))
+    (served,) = read(write_log(tmp_path, rows=({**ROW, "prompt": "a\u2028b\x85"}, {**ROW, "queued_ts": 9.0})))
     assert served.requests.arrival_s.tolist() == [0.0, 1.0]
     engine = served.engine
     assert (engine.max_seqs, engine.budget_tokens, engine.schedules_ahead, engine.graph_sizes) == (8, 512, True, (1, 2, 4, 8, 16))
