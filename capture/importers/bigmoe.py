@@ -7,12 +7,14 @@
 
 One line per routed expert: phase 0 is prefill (layer-major), 1 decode (token-major); step is the token's position; slot its rank
 by weight. residency is 1 where the expert was resident (0 on all prefill rows); expert_bytes are the bytes read, 0 on a hit or a
-repeat: it follows from the others and is not kept. Top-k is the header's n_expert_used, never the model card's: runs override it.
+repeat: it follows from the others and is not kept. Today's files have a column more, dropped. Experts that were dropped or read
+ahead (residency 2) are refused. Top-k is the header's n_expert_used, never the model card's: runs override it.
 """
 
 import io
 import itertools
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +85,7 @@ def _header(raw: bytes, path: Path) -> _Header:
     comments = [line.strip() for line in itertools.takewhile(lambda line: line.startswith("#"), text)]
     n_lines = len(comments) + 2
     columns = raw.split(b"\n", n_lines)[n_lines - 1 : n_lines]
-    if not columns or columns[0].strip().decode(errors="replace") != ",".join(COLUMNS):
+    if b"".join(columns).strip().decode(errors="replace").removesuffix(",dropped") != ",".join(COLUMNS):
         raise BadImport(f"{path}: line {n_lines} must be {','.join(COLUMNS)}; the file is of another version or cut off")
     model = next(filter(None, map(_MODEL.match, comments)), None)
     if model is None:
@@ -124,26 +126,25 @@ def _geometry(arch: str, n_experts: int, top_k: int, layers: list[tuple[int, ...
 
 def _rows(raw: bytes, header: _Header, path: Path) -> pl.DataFrame:
     """The CSV part, one row per routed expert. Raises BadImport naming the line of the first row that cannot be read."""
-    body = raw.split(b"\n", header.n_lines)[header.n_lines]
+    *_, names, body = raw.split(b"\n", header.n_lines)
+    columns = COLUMNS | ({"dropped": pl.Int64} if names.strip().endswith(b",dropped") else {})
     if not body.strip():
         raise BadImport(f"{path}: no rows after the header; record the trace again")
     if not body.endswith(b"\n"):
         raise BadImport(f"{path}: the last line is cut off (it has no line end); record or download the file again")
-    try:
-        frame = pl.read_csv(io.BytesIO(body), has_header=False, schema=COLUMNS, quote_char=None)
+    with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        frame = pl.read_csv(io.BytesIO(body), has_header=False, schema=columns, quote_char=None)
         if not sum(frame.null_count().row(0)):
             return frame
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        pass
-    raise BadImport(f"{path}: {_first_bad_line(body, header.n_lines)}; the trace is damaged: record or download it again")
+    raise BadImport(f"{path}: {_first_bad_line(body, header.n_lines, columns)}; the trace is damaged: record or fetch it again")
 
 
-def _first_bad_line(body: bytes, n_before: int) -> str:
+def _first_bad_line(body: bytes, n_before: int, columns: dict[str, Any]) -> str:
     for number, line in enumerate(body.decode(errors="replace").splitlines(), n_before + 1):
         fields = line.split(",")
-        if len(fields) != len(COLUMNS):
-            return f"line {number} has {len(fields)} fields, {len(COLUMNS)} are expected"
-        for (name, kind), field in zip(COLUMNS.items(), fields, strict=True):
+        if len(fields) != len(columns):
+            return f"line {number} has {len(fields)} fields, {len(columns)} are expected"
+        for (name, kind), field in zip(columns.items(), fields, strict=True):
             try:
                 float(field) if kind == pl.Float64 else int(field)
             except ValueError:
@@ -160,6 +161,10 @@ def _routed(frame: pl.DataFrame, header: _Header, path: Path) -> RoutedRows:
     def line(at: int) -> int:
         return int(at) + header.n_lines + 1
 
+    guided = (frame["residency"] == 2) | (frame.get_column("dropped", default=pl.Series([0])) != 0)
+    if guided.any():
+        told = f"line {line(guided.arg_max() or 0)}: an expert that was read ahead or dropped, as no replay does"
+        raise BadImport(f"{path}: {told}; record without speculative prefetch and --drop-cold-experts")
     keys = np.column_stack((turn, phase, step, layer))
     wrong = slot != np.arange(len(frame)) % k
     wrong[1:] |= (slot[1:] > 0) & (keys[1:] != keys[:-1]).any(axis=1)

@@ -97,6 +97,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_no_damage(store: Store, tmp
     assert importer_of(saved) == "bigmoe"
     ours, theirs = (store.open(import_bigmoe(path, store)).read("routing") for path in (saved, TINY))
     assert ours.equals(theirs)
+    saved.write_text(DROPS, newline="\r\n")
+    assert store.open(import_bigmoe(saved, store)).read("routing").equals(theirs), "of an engine that can drop, and did not"
 
 
 def test_golden_import(store: Store) -> None:
@@ -195,6 +197,7 @@ def test_an_import_is_idempotent_and_starts_over_where_it_was_interrupted(store:
 TRACE = tiny_trace()
 LINES = TRACE.splitlines(keepends=True)
 HEAD, BODY = LINES[:6], LINES[6:]
+DROPS = "".join([*HEAD[:5], HEAD[5].replace("\n", ",dropped\n"), *(line.replace("\n", ",0\n") for line in BODY)])
 
 
 def edit(line: int, old: str, new: str) -> str:
@@ -225,6 +228,8 @@ BAD_TRACES = {
     "repeated id": (column(8, 5, BODY[0].split(",")[5]), "appears twice in the row"),
     "unknown layer": (column(7, 3, "3").replace("\n0,0,0,0,1", "\n0,0,0,3,1", 1), "line 7: turn 0, phase 0, step 0, layer 3"),
     "unknown phase": (column(7, 1, "2").replace("\n0,0,0,0,1", "\n0,2,0,0,1", 1), "phase 2"),
+    "a dropped expert": (DROPS[:-2] + "1\n", f"line {len(LINES)}: an expert that was read ahead or dropped"),
+    "an expert read ahead": (column(20, 7, "2"), "line 20: an expert that was read ahead or dropped"),
     "a token given twice": ("".join(LINES + LINES[-2:]), "was already given"),
 }
 
