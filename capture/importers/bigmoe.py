@@ -162,9 +162,8 @@ def _routed(frame: pl.DataFrame, header: _Header, path: Path) -> RoutedRows:
         return int(at) + header.n_lines + 1
 
     guided = (frame["residency"] == 2) | (frame.get_column("dropped", default=pl.Series([0])) != 0)
-    if guided.any():
-        told = f"line {line(guided.arg_max() or 0)}: an expert that was read ahead or dropped, as no replay does"
-        raise BadImport(f"{path}: {told}; record without speculative prefetch and --drop-cold-experts")
+    for at in guided.arg_true().head(1):
+        raise BadImport(f"{path}: line {line(at)}: prefetched or dropped; record without --prefetch and --drop-cold-experts")
     keys = np.column_stack((turn, phase, step, layer))
     wrong = slot != np.arange(len(frame)) % k
     wrong[1:] |= (slot[1:] > 0) & (keys[1:] != keys[:-1]).any(axis=1)

@@ -228,8 +228,8 @@ BAD_TRACES = {
     "repeated id": (column(8, 5, BODY[0].split(",")[5]), "appears twice in the row"),
     "unknown layer": (column(7, 3, "3").replace("\n0,0,0,0,1", "\n0,0,0,3,1", 1), "line 7: turn 0, phase 0, step 0, layer 3"),
     "unknown phase": (column(7, 1, "2").replace("\n0,0,0,0,1", "\n0,2,0,0,1", 1), "phase 2"),
-    "a dropped expert": (DROPS[:-2] + "1\n", f"line {len(LINES)}: an expert that was read ahead or dropped"),
-    "an expert read ahead": (column(20, 7, "2"), "line 20: an expert that was read ahead or dropped"),
+    "a dropped expert": (DROPS[:-2] + "1\n", f"line {len(LINES)}: prefetched or dropped; record without --prefetch"),
+    "an expert read ahead": (column(20, 7, "2"), "line 20: prefetched or dropped; record without --prefetch"),
     "a token given twice": ("".join(LINES + LINES[-2:]), "was already given"),
 }
 
