@@ -108,6 +108,8 @@ def _log(path: Path, row: dict[str, object]) -> Streamed:
     found = re.search(r"^# summary .*cache_budget_MiB=([0-9.]+)", text, re.MULTILINE)
     if not found:
         raise ValueError(f"{path}: no line `# summary` with cache_budget_MiB; the cache's size is not told")
+    if re.search(r"experts_dropped=0*[1-9]", text) or ("turn" in steps.columns and steps["turn"].n_unique() > 1):
+        raise ValueError(f"{path}: has several turns, or dropped experts; give the log of one turn without --drop-cold-experts")
     mean = {name: float(steps[name].mean()) for name in _LOG}  # type: ignore[arg-type]
     measured = {
         "hit_frac": steps["cache_hit_pct"][-1] / 100.0,

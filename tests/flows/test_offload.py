@@ -90,6 +90,11 @@ def test_reads_share_their_lanes():
         ("a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", "step,wall_ms\n1,2\n", "column io_ms is missing"),
         (
             "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
+            HEAD + "1,9,1,5,7,50,1\n# summary cache_budget_MiB=9.0 experts_routed=80 experts_dropped=10\n",
+            "a.csv: has several turns, or dropped experts",
+        ),
+        (
+            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
             HEAD + "1,9,1,5,7,50,1\n# summary cache_budget_MiB=9.0\n",
             "no such route trace; give its folder with --tapes",
         ),
