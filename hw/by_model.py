@@ -54,7 +54,7 @@ def find(folder: Path, model: str, degree: int = 1, device: str | None = None, w
     tables = chosen[0].parent / f"tp{degree}"
     if not tables.is_dir():
         raise ValueError(f"{tables}: no such folder; {chosen[0].parent} has no tables of {degree} GPUs that share a layer")
-    alphas = re.findall(r"^ {4}(\d+):\n(?: {6}.*\n)*? {6}alpha_default: ([\d.]+)", chosen[0].read_text(encoding="utf-8"), re.M)
+    alphas = re.findall(r"^ {4}(\d+):\n(?: {6}.*\n)*? {6}alpha_default: ([-+\d.e]+)", chosen[0].read_text(encoding="utf-8"), re.M)
     return _read(tables, of, float(dict(alphas).get(str(degree), 0.0)))
 
 
