@@ -192,9 +192,9 @@ def engine_of(path: Path) -> Engine:
     of them (kv_cache, resolved_config). Raises ValueError naming a field that is missing or asks for what is not modelled."""
     meta = _json(path)
     kwargs: dict[str, Any] = {k: of for k, of in _field(meta, "engine_kwargs", path, dict).items() if of is not None}
-    cache, resolved = (_field({name: {}, **meta}, name, path, dict) for name in ("kv_cache", "resolved_config"))
-    for made in (meta, cache, _field({"model_config": {}, **resolved}, "model_config", path, dict)):
-        kwargs |= {name: made[name] for name in _RESOLVED if made.get(name) is not None}
+    cache, resolved = (_field({name: meta.get(name) or {}}, name, path, dict) for name in ("kv_cache", "resolved_config"))
+    for made in (meta, cache, resolved.get("model_config")):
+        kwargs |= {name: made[name] for name in _RESOLVED if isinstance(made, dict) and made.get(name) is not None}
     version = str(meta.get("vllm_version") or "").removeprefix("v")
     if not version and "async_scheduling" not in kwargs:
         raise ValueError(f"{path}: field vllm_version is missing; without async_scheduling it tells if batches are fixed ahead")

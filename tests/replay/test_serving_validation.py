@@ -326,7 +326,7 @@ def test_the_hosts_constants_are_found_again():
         ({"vllm_version": None}, {"async_scheduling": True}, {"schedules_ahead": True}),
         ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "max_seqs": 8}),
         ({"num_gpu_blocks": 100}, {"data_parallel_size": 2}, {"kv_blocks": 100}),
-        ({"kv_cache": {"num_gpu_blocks": 50, "block_size": 64, "enable_prefix_caching": None}}, {}, {"kv_blocks": 200}),
+        ({"kv_cache": {"num_gpu_blocks": 50, "block_size": 64}, "resolved_config": None}, {}, {"kv_blocks": 200}),
         ({"resolved_config": {"model_config": {"quantization": "fp8"}}}, {}, {"weight_format": "fp8", "kv_blocks": None}),
         ({"num_gpu_blocks": 200}, {"data_parallel_size": 2, "num_gpu_blocks_override": 70}, {"kv_blocks": 140}),
     ],
