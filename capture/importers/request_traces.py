@@ -29,7 +29,7 @@ from tokentape.warehouse.tape import Store
 class Form:
     """columns: of arrival (empty: all at once), prompt and output tokens; or_arrival: the first one's other name; also, never: a
     further one, and those it has not, by which it is known. blocks: a list with an id for every block_tokens of the prompt.
-    is_stepped: requests of a step of time have one stamp. source: where it is defined."""
+    is_stepped: requests of a step of time have one stamp, of JSON lines if stamps are even. source: where it is defined."""
 
     columns: tuple[str, str, str]
     form: str = "csv"
@@ -70,7 +70,9 @@ def import_requests(
     frame = (_csv if told.form == "csv" else _lines)(contents, files, told)
     settings: dict[str, Any] = {"importer": "csv", "columns": list(told.columns)} if told.form == "csv" else {"importer": form}
     settings |= {"prefix_block_tokens": told.block_tokens} if told.blocks else {}
-    settings |= {"is_stepped": True} if told.is_stepped else {}
+    gaps = sorted(frame["arrival_s"].unique().sort().diff().drop_nulls())
+    is_even = len(gaps) > 1 and gaps[-1 - len(gaps) // 10] < 1.1 * gaps[len(gaps) // 10]
+    settings |= {"is_stepped": is_even or told.form == "csv"} if told.is_stepped else {}
     return _write(files[0], contents, store, frame, dataset or (form if isinstance(form, str) else "unknown"), settings)
 
 

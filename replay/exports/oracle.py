@@ -23,11 +23,9 @@ def oracle_general(
     if np.max(sizes) >= 1 << 32:
         raise ValueError(f"an expert of {np.max(sizes):,} bytes does not fit oracleGeneral's 32 bits; give --expert-format int4")
     records = np.zeros(keys.size, RECORD)
-    records["time"], records["id"], records["size"] = (
-        np.arange(keys.size) if times is None else times,
-        keys.astype(np.int64) + 1,
-        sizes,
-    )
+    records["time"] = np.arange(keys.size) if times is None else times
+    records["id"] = keys.astype(np.int64) + 1
+    records["size"] = sizes
     order = np.argsort(keys, kind="stable")
     again = keys[order][1:] == keys[order][:-1]
     records["next"] = np.iinfo(np.int64).max
