@@ -1,6 +1,7 @@
 """What holds of every paper's page: without rows it says what to run, parts stand alone, a full page has every answer."""
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -11,9 +12,10 @@ import made_up_layered as for_layered
 import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
+import vl_convert
 from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, summaries
 
-from tokentape.dashboards import shell
+from tokentape.dashboards import plot, shell
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.shell import Figure, Page
 from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, kelle, layered, slicemoe, tape
@@ -140,3 +142,20 @@ def test_of_equals_lru_is_named_and_every_run_counts_in_what_a_method_takes() ->
     assert "equal takes 70 % of it all" in said["parts"][here], "a run without a part takes nothing of it"
     assert "No lru_offload" not in said["everything"][here]
     assert said["everything"][small].endswith(f"No lru_offload here: {for_systems.REASON}.")
+
+
+def picture(page: Page, figure: str, **chosen: str) -> str:
+    """A figure as SVG, with what it says to who cannot see it."""
+    (drawn,) = (one for one in page.figures if one.name == figure)
+    made: str = vl_convert.vegalite_to_svg(plot.spec_of(page, drawn, chosen), vl_version=shell.vega_version())
+    return made
+
+
+def test_what_is_zero_is_seen_on_a_logarithmic_axis_and_the_line_stops() -> None:
+    def nothing(rows: Rows) -> None:
+        for row in rows["metrics"]:
+            if row["run_id"].startswith("point-1-") and row["metric"] == "fetched_bytes_per_token":
+                row |= dict.fromkeys(("value", "low", "high"), 0.0)
+
+    drawn = picture(page_of(compare, for_systems.add_points, nothing), "composed")
+    assert len(re.findall(r'"x: 50%; line: alone; [^"]*fetched \(MB/output token\): 0;', drawn)) == 1
