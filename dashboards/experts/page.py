@@ -1,5 +1,6 @@
 """The expert-cache page over the first tapes of the catalogue (rows.traces), replayed ones first: its menus and its rows."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import polars as pl
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Control, Drawn, some
 from tokentape.dashboards.engine.ask import queries
+from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.experts.words import SCOPES
 
 SETTING = ("trace", "hardware", "scope", "rules")
@@ -47,9 +49,13 @@ def _replays(ask: Ask) -> pl.DataFrame:
 
 
 def _runs(ask: Ask) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The replays, and what the figures' files call by name."""
+    """The replays, and what the figures' files call by name; listed: the policies of a selection, which its legends have."""
     runs = some(ask.made(_replays))
-    return runs, {"reference": rows.reference_of, **theme.lines(runs.select("family", "policy", "bound").iter_rows())}
+    drawn = theme.lines(runs.select("family", "policy", "bound").iter_rows())
+    held = {"|".join(key): known(dict.fromkeys(drawn["names"]), of["policy"]) for key, of in runs.group_by(SETTING)}
+    chosen = " + '|' + ".join(SETTING)
+    listed = {"expr": f"({json.dumps(held, sort_keys=True)})[{chosen}]"}
+    return runs, {"reference": rows.reference_of, "listed": listed, **drawn}
 
 
 def shown(runs: pl.DataFrame) -> pl.DataFrame:

@@ -13,12 +13,12 @@ import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
 import vl_convert
-from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, summaries
+from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, replay, summaries
 
 from tokentape.dashboards import plot, shell
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.shell import Figure, Page
-from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, kelle, layered, slicemoe, tape
+from tokentape.dashboards.site import compare, cxl_ndp, elmoe3d, experts, kelle, layered, slicemoe, tape
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.sql import connect
 
@@ -159,3 +159,16 @@ def test_what_is_zero_is_seen_on_a_logarithmic_axis_and_the_line_stops() -> None
 
     drawn = picture(page_of(compare, for_systems.add_points, nothing), "composed")
     assert len(re.findall(r'"x: 50%; line: alone; [^"]*fetched \(MB/output token\): 0;', drawn)) == 1
+
+
+def test_a_legend_has_the_policies_of_the_chosen_tape() -> None:
+    def add(rows: Rows) -> None:
+        for n, policy in enumerate(("lru", "fifo")):
+            rows["traces"].append(catalogue(TAPES[n]))
+            replay(TAPES[n], policy, "phone-lpddr5x-ufs4", "global", 0.5, 0, policy, rows)
+
+    page = page_of(experts, add)
+    for tape_of, name in zip(TAPES, ("LRU", "FIFO"), strict=False):
+        for figure in ("hits", "cost"):
+            words = re.findall(r">(?:[^<>]*: )?(LRU|FIFO)<", picture(page, figure, trace=tape_of.trace_id))
+            assert words == [name]
