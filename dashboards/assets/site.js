@@ -163,8 +163,9 @@ function fillTable(name, table) {
   place.replaceChildren(made);
 }
 
-// Names of the rows that a chart reads, of those that there are.
+// Names of the rows that a chart or a table reads, of those that there are.
 function dataOf(spec) {
+  if (spec.table) return [spec.table.data];
   const named = JSON.stringify(spec).matchAll(/"data":\{"name":"(\w+)"/g);
   return [...new Set([...named].map((found) => found[1]))].filter((of) => of in page.data);
 }
@@ -263,7 +264,7 @@ const does = {
   async svg(name) { save(`${name}.svg`, await views.get(name).toSVG(), "image/svg+xml"); },
 };
 addEventListener("click", ({ target }) => {
-  if (target.dataset?.do) does[target.dataset.do](target.closest("section").querySelector(".chart").id, target);
+  if (target.dataset?.do) does[target.dataset.do](target.closest("section").querySelector(".chart, .scroll").id, target);
 });
 
 for (const part of document.querySelectorAll("details.more")) part.addEventListener("toggle", drawOpen);
