@@ -272,6 +272,10 @@ addEventListener("hashchange", follow);
 for (const kind of ["input", "change"]) document.getElementById("controls")?.addEventListener(kind, choose);
 
 fillControls();
+for (const [name, value] of linked) {
+  const missed = name in chosen && chosen[name] !== value; // a link from the front page to a tape beyond those of this page, say
+  if (missed) document.querySelector(".lead").append(` ${value} is not here to choose: the page shows ${chosen[name]}.`);
+}
 writeAnswers();
 showParts();
 if (matchMedia("(max-width: 1000px)").matches) document.querySelector("details.contents")?.removeAttribute("open");

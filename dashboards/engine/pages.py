@@ -1,7 +1,8 @@
-"""A page as data: page.toml of its folder has the title, the lead, the names of the figures and the page's own menus.
+"""A page as data: page.toml of its folder has the title, the lead, the names of the figures, the page's own menus, and of what
+its size limits, how many there are (`shown`: SQL by what they are called): the lead says so where some are left out.
 
 What a file cannot say is code beside it, page.py: `ready(ask)`, the page's questions with more than the file gives them, and
-`own(ask)`, fields of the Page, and `more` behind its lead.
+`own(ask)`, fields of the Page.
 """
 
 import tomllib
@@ -15,6 +16,7 @@ import duckdb
 from tokentape.dashboards.engine.ask import Ask
 from tokentape.dashboards.engine.figures import menus, with_figures
 from tokentape.dashboards.shell import Page
+from tokentape.dashboards.units import joined
 
 
 class Declared(NamedTuple):
@@ -41,7 +43,9 @@ def declared(name: str) -> Declared:
         ask = asked(connection, size)
         controls, choices = menus(ask, told)
         own = {"controls": controls, "choices": choices, **(code.own(ask) if hasattr(code, "own") else {})}
-        lead, template = told["lead"] + own.pop("more", ""), told.get("template", "page.html")
+        there = {what: ask.sql(text).item() for what, text in told.get("shown", {}).items()}
+        few = joined([f"{size} of {n:,} {what}" for what, n in there.items() if n > size])
+        lead, template = told["lead"] + f" Shown: {few}." * bool(few), told.get("template", "page.html")
         return with_figures(Page(file, told["title"], lead, template, **own), ask, told["figures"], told.get("digits"))
 
     return Declared(file, told["title"], asked, page, folder)

@@ -22,11 +22,9 @@ def ready(ask: Ask) -> Ask:
 
 
 def own(ask: Ask) -> dict[str, Any]:
-    catalogue, runs = rows.traces(ask.connection), ask.made(_replays)
-    shown = catalogue.head(ask.size)
-    few = f" Shown: {shown.height} of {catalogue.height} tapes, those with most replays first."
+    shown, runs = rows.traces(ask.connection).head(ask.size), ask.made(_replays)
     choices = tuple(_choices(runs, ask.params["traces"]))
-    return {"controls": _controls(shown, runs), "choices": choices, "more": few * (catalogue.height > shown.height)}
+    return {"controls": _controls(shown, runs), "choices": choices}
 
 
 def hits(ask: Ask) -> Drawn:

@@ -18,9 +18,8 @@ LINKS = re.compile(r"(https?://[^\s;,)]*[^\s;,).])")  # split() then gives text 
 
 def own(ask: Ask) -> dict[str, Any]:
     machines, steps = ask("machines"), ask("steps")
-    few = next((f" Shown: {steps.height} of {n} recorded steps." for n in steps["n_steps"].head(1) if n > steps.height), "")
     tables = _tables(machines, ask("numbers"))
-    return {"controls": _controls(machines, steps), "choices": tuple(_choices(ask)), "more": few, "extra": {"tables": tables}}
+    return {"controls": _controls(machines, steps), "choices": tuple(_choices(ask)), "extra": {"tables": tables}}
 
 
 def _choices(ask: Ask) -> list[dict[str, str]]:

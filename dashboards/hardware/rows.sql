@@ -43,14 +43,14 @@ select p.hardware, p.kind, p.name, p.dtype, p.peak, p.peak * coalesce(reached, 1
 from peaks p join machines m using (hardware) left join shares using (hardware, kind, name) left join own using (hardware)
 order by p.hardware, is_main desc, p.kind, p.name
 
--- steps: At most n recorded steps, spread over the machines; n_steps: how many there are.
+-- steps: At most n recorded steps, spread over the machines.
 -- The steps a page shows: the first of every machine, then the second of every machine, and so on.
 with steps as (
     select hardware, step_id as step, any_value(title) as title, max(start_s + seconds) as seconds,
         count(distinct op_layer) filter (op_layer >= 0) as n_layers
     from operations semi join machines using (hardware) group by all
 ),
-ranked as (select *, row_number() over (partition by hardware order by step) as turn, count(*) over () as n_steps from steps)
+ranked as (select *, row_number() over (partition by hardware order by step) as turn from steps)
 select * exclude (turn) from ranked qualify row_number() over (order by turn, hardware) <= $size order by hardware, step
 
 -- points: Per step and operation: seconds, share of the step, bytes of the fast tier, operations.

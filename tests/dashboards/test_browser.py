@@ -177,6 +177,8 @@ def test_menus_legends_and_links_agree(site_folder: Path, open_file: Opener) -> 
         assert page.text_of("cost-answer").startswith("On workstation-rtx4090-pcie4")  # the menu
         assert opacities.count("1") == 2  # LRU, in the latency and the energy panel: the legend of another chart
         assert len(opacities) == 14
+    with open_file(site_folder / "experts.html", "trace=gone") as page:
+        assert "gone is not here to choose: the page shows embedded-code" in page.page.locator(".lead").inner_text()
 
 
 def picked(page: Opened) -> list[str]:
