@@ -56,12 +56,12 @@ with every as materialized (from ({named}) join ({numbers}) using (run_id) join 
 select *, count(*) over (partition by trace, terms, machine, method, round(share, 3)) as n_runs
 from every where trace in (select trace from every group by trace order by max(is_system) desc, count(*) desc, trace limit $size)
 
--- ran: part of others: medians over seeds, with the lowest and highest end of machine and seeds
+-- ran: part of others: medians over seeds (of a token's time, that of tokens per second), with the lowest and highest end of machine and seeds
 select trace, terms, machine, method, min(share) as share, bool_or(holds_all) as holds_all, bool_and(is_exact) as is_exact,
     min(care) as care, min(system) as system, min(decisions) as decisions, min(changed) as changed, max(is_system) as is_system,
     case when bool_or(is_bound) then 'a bound' when bool_or(holds_all) then 'holds all experts' when bool_or(is_lru) then 'LRU'
         else 'a method' end as role,
-    median(token_ms) as token_ms, min(token_low) as token_low, max(token_high) as token_high, median(gap_ms) as gap_ms, min(gap_low) as gap_low,
+    1e3 / median(1e3 / token_ms) as token_ms, min(token_low) as token_low, max(token_high) as token_high, median(gap_ms) as gap_ms, min(gap_low) as gap_low,
     max(gap_high) as gap_high, median(ttft_ms) as ttft_ms, min(ttft_low) as ttft_low, max(ttft_high) as ttft_high, median(mj) as mj,
     min(mj_low) as mj_low, max(mj_high) as mj_high, median(hits) as hits, median(fetched) as fetched
 from ({shown}) group by trace, terms, machine, method, round(share, 3)
