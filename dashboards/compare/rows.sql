@@ -159,11 +159,15 @@ select part, coalesce(list_position($PARTS, part), 99) as place, coalesce(map($P
     $SPARE_COLOURS[1 + (row_number() over (partition by list_contains($PARTS, part) order by part) - 1) % len($SPARE_COLOURS)]) as colour
 from (select distinct unnest(part) as part from told)
 
--- resources: Of every resource, the share of the run's time that is asked of it.
-with each as (
-    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, run_id, n_runs, split_part(label, '.', 2) as resource,
+-- resources: Of every resource, the share of the run's time that is asked of it. An engine and a tier of one name have their kinds.
+with labelled as (
+    select r.trace, r.terms, r.machine, r.method, round(r.share, 3) as share, run_id, n_runs, label, split_part(label, '.', 2) as name,
         sum(value order by part) / min(total_s) as frac
     from ({shown}) r join series s using (run_id) where s.metric = 'asked_s' group by all
+),
+each as (
+    select *, name || if(min(label) over alike = max(label) over alike, '', ' (' || split_part(label, '.', 1)[:-2] || ')') as resource
+    from labelled window alike as (partition by machine, name)
 )
 select e.trace, e.terms, e.machine, p.room, e.method, p.role, p.ms, resource, sum(frac order by run_id) / any_value(n_runs) as frac
 from each e join (select *, coalesce(token_ms, gap_ms) as ms from ({placed})) p

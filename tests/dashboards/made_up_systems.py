@@ -13,7 +13,7 @@ DECISIONS = {
 }  # fmt: skip
 WORKLOAD = {"requests": 8, "repeats": 0, "batch": 4, "rate": 0.0, "seed": 0, "order": "tape"}
 SPENT = (
-    ("part_s", "", "experts fetched", 6.0), ("part_s", "", "weights outside the experts", 4.0),
+    ("part_s", "", "experts fetched", 6.0), ("part_s", "", "weights outside the experts", 4.0), ("asked_s", "tiers.pcie", "", 2),
     ("part_j", "", "experts fetched", 500.0), ("asked_s", "links.pcie", "experts fetched", 5.0),
 )  # fmt: skip
 TERMS = "8 requests, at most 4 at once, all there at once"
