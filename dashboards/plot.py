@@ -36,22 +36,27 @@ def found(database: Path, name: str) -> tuple[Page, Figure]:
 
 
 def spec_of(page: Page, figure: Figure, chosen: Mapping[str, str]) -> dict[str, Any]:
-    """The figure as Vega-Lite with its rows, as its page opens or with what is chosen of its menus.
+    """The figure as Vega-Lite with its rows, as its page opens or with what is chosen of its menus; the others go along.
 
-    Raises ValueError for a table, for what the figure does not depend on, and for a value that is not among the menu's.
+    Raises ValueError for a table, for what the figure does not depend on, for a value that is not among the menu's, and where
+    there is nothing to draw for the choice.
     """
-    for name, value in chosen.items():
-        if name not in figure.depends:
-            raise ValueError(f"{name}: figure {figure.name} depends on {', '.join(figure.depends) or 'no menu'}")
-        if value not in (known := list(dict.fromkeys(row[name] for row in page.choices if name in row))):
-            raise ValueError(f"{name}={value}: choose {', '.join(known)}")
     spec = figure.chart or {}
     if "table" in spec:
         raise ValueError(f"{page.file}: {figure.name} is a table and no picture; --sql prints its query")
-    params = [param | {"value": chosen.get(param["name"], param.get("value"))} for param in spec.get("params", ())]
+    params = spec.get("params", [])
+    follows = {*figure.depends, *(param["name"] for param in params)}
+    menus = [control.name for control in page.controls if control.name in follows]
+    for name in chosen:
+        if name not in menus:
+            raise ValueError(f"{name}: figure {figure.name} depends on {', '.join(menus) or 'no menu'}")
+    showing = page.showing(menus, chosen, page.opening)
+    if "|".join(showing.get(name, "") for name in figure.depends) not in figure.answers:
+        raise ValueError(f"{', '.join(f'{name}={of}' for name, of in showing.items())}: {figure.missing}")
+    params = [param | {"value": showing.get(param["name"], param["value"])} for param in params]
     told = json.dumps(spec)
     data = {name: frame.to_dicts() for name, frame in page.data.items() if f'"name": "{name}"' in told}
-    return {**spec, **({"params": params} if chosen else {}), "datasets": data, "config": theme.CONFIG}
+    return {**spec, **({"params": params} if params else {}), "datasets": data, "config": theme.CONFIG}
 
 
 def refuse_form(out: Path) -> None:

@@ -4,7 +4,7 @@ browser any request but for Vega, which lies beside the pages once, or inside a 
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -75,10 +75,21 @@ class Page:
     @property
     def opening(self) -> dict[str, str]:
         """What the page opens with: of each control the first value that exists together with the controls before it."""
+        return self.showing([control.name for control in self.controls], {}, {})
+
+    def showing(self, names: Sequence[str], chosen: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+        """What menus of these names show: what is chosen, else what was there before, if it exists together with those in front,
+        else the first that does. Raises ValueError for a choice that does not."""
         found: dict[str, str] = {}
-        for control in self.controls:
-            fitting = (row for row in self.choices if all(row.get(name, value) == value for name, value in found.items()))
-            found |= next(({control.name: row[control.name]} for row in fitting if control.name in row), {})
+        for name in names:
+            fitting = (row for row in self.choices if all(row.get(other, value) == value for other, value in found.items()))
+            there = list(dict.fromkeys(row[name] for row in fitting if name in row))
+            value = chosen.get(name, before.get(name, ""))
+            if name in chosen and value not in there:
+                front = ", ".join(f"{other}={of}" for other, of in found.items())
+                raise ValueError(f"{name}={value}: choose {', '.join(there)}{f' (with {front})' * bool(front)}")
+            if there:
+                found[name] = value if value in there else there[0]
         return found
 
 

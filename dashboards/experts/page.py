@@ -1,16 +1,14 @@
 """The expert-cache page over the first tapes of the catalogue (rows.traces), replayed ones first: its menus and its rows."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 
 from tokentape.dashboards import rows, theme
-from tokentape.dashboards.engine import Ask, Control, Drawn, some
+from tokentape.dashboards.engine import Ask, Control, Drawn, known, some, turn_of
 from tokentape.dashboards.engine.ask import queries
-from tokentape.dashboards.engine.grammar import known
 from tokentape.dashboards.experts.words import SCOPES
 
 SETTING = ("trace", "hardware", "scope", "rules")
@@ -62,25 +60,17 @@ def shown(runs: pl.DataFrame) -> pl.DataFrame:
 
 def _choices(runs: pl.DataFrame, trace_ids: list[str]) -> list[dict[str, str]]:
     """Selections that exist, in the order of the catalogue."""
-    settings = runs.select(SETTING).unique().sort("hardware", "scope", "rules").rows_by_key("trace", named=True)
-    return [
-        {"trace": trace, **{name: setting[name] for name in SETTING[1:]}, "phase": phase}
-        for trace in trace_ids
-        for setting in settings.get(trace, ())
-        for phase in PHASES
-    ]
+    settings = runs.select(SETTING).unique().sort(turn_of("trace", trace_ids), *SETTING[1:])
+    return [setting | {"phase": phase} for setting in settings.to_dicts() for phase in PHASES]
 
 
 def _controls(shown: pl.DataFrame, runs: pl.DataFrame) -> tuple[Control, ...]:
     """The menus, outermost first."""
-    if shown.is_empty():
-        return ()
     words = "{trace_id}: {model_id}, {dataset} ({origin})"
-    rules: Iterable[str] = runs["rules"].unique().sort().to_list()
     return (
         Control("trace", "Tape", {tape["trace_id"]: words.format(**tape) for tape in shown.to_dicts()}),
         Control("hardware", "Hardware"),
         Control("scope", "Cache scope", SCOPES),
-        Control("rules", "Semantics", {r: rows.rules_sentence(r) for r in rules}),
+        Control("rules", "Semantics", {rules: rows.rules_sentence(rules) for rules in runs["rules"].unique().sort()}),
         Control("phase", "Phase"),
     )

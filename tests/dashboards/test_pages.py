@@ -14,6 +14,7 @@ import made_up_systems as for_systems
 import pytest
 import vl_convert
 from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, replay, summaries
+from refusing import refuses
 
 from tokentape.dashboards import plot, shell
 from tokentape.dashboards.engine.pages import Declared
@@ -153,23 +154,22 @@ def picture(page: Page, figure: str, **chosen: str) -> str:
 
 
 def test_what_is_zero_is_seen_on_a_logarithmic_axis_and_the_line_stops() -> None:
-    def nothing(rows: Rows) -> None:
-        for row in rows["metrics"]:
-            if row["run_id"].startswith("point-1-") and row["metric"] == "fetched_bytes_per_token":
-                row |= dict.fromkeys(("value", "low", "high"), 0.0)
-
-    drawn = picture(page_of(compare, for_systems.add_points, nothing), "composed")
+    drawn = picture(page_of(compare, for_systems.add_points), "composed")
     assert len(re.findall(r'"x: 50%; line: alone; [^"]*fetched \(MB/output token\): 0;', drawn)) == 1
 
 
-def test_a_legend_has_the_policies_of_the_chosen_tape() -> None:
+def test_a_picture_is_of_what_is_chosen_with_the_menus_that_follow_and_its_legend_has_those_policies() -> None:
+    ran = (("lru", "LRU", "phone-lpddr5x-ufs4"), ("fifo", "FIFO", "workstation-rtx4090-pcie4"))
+
     def add(rows: Rows) -> None:
-        for n, policy in enumerate(("lru", "fifo")):
-            rows["traces"].append(catalogue(TAPES[n]))
-            replay(TAPES[n], policy, "phone-lpddr5x-ufs4", "global", 0.5, 0, policy, rows)
+        for tape_of, (policy, _, machine) in zip(TAPES, ran, strict=False):
+            rows["traces"].append(catalogue(tape_of))
+            replay(tape_of, policy, machine, "global", 0.5, 0, policy, rows)
 
     page = page_of(experts, add)
-    for tape_of, name in zip(TAPES, ("LRU", "FIFO"), strict=False):
+    for tape_of, (_, name, _) in zip(TAPES, ran, strict=False):
         for figure in ("hits", "cost"):
-            words = re.findall(r">(?:[^<>]*: )?(LRU|FIFO)<", picture(page, figure, trace=tape_of.trace_id))
-            assert words == [name]
+            assert re.findall(r">(?:[^<>]*: )?(LRU|FIFO)<", picture(page, figure, trace=tape_of.trace_id)) == [name]
+    refuses(r"choose phone-lpddr5x-ufs4 [(]with trace=", picture, page, "cost", hardware="workstation-rtx4090-pcie4")
+    lone = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_lone)
+    refuses("Nothing to draw: no method ran beside an LRU", picture, lone, "parts", trace="alone")
