@@ -110,8 +110,8 @@ def test_steps_open_on_a_machine_with_one_and_fewer_are_spread_and_said(connecti
 
 def test_energy_of_equal_places_is_one_row_and_every_number_has_its_source(connection: duckdb.DuckDBPyConnection) -> None:
     energy = hardware.asked(connection)("energy")
-    assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash"]
-    assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write"] * 2
+    assert energy["name"].to_list() == ["l2", "ext", "hbm", "nvlink", "dram", "flash", "flash"]
+    assert energy["side"].to_list() == ["read and write"] * 3 + ["transfer"] + ["read and write", "read", "write"]
     assert energy["word"][0] == "1 (1 to 2)"
     html = shell.render(hardware.page(connection, 16), [(hardware.file, hardware.title)])
     numbers = hardware.asked(connection)("numbers")
