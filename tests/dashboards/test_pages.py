@@ -148,9 +148,8 @@ def test_of_equals_lru_is_named_and_every_run_counts_in_what_a_method_takes() ->
 
 def picture(page: Page, figure: str, **chosen: str) -> str:
     """A figure as SVG, with what it says to who cannot see it."""
-    (drawn,) = (one for one in page.figures if one.name == figure)
-    made: str = vl_convert.vegalite_to_svg(plot.spec_of(page, drawn, chosen), vl_version=shell.vega_version())
-    return made
+    spec = plot.spec_of(page, next(one for one in page.figures if one.name == figure), chosen)
+    return str(vl_convert.vegalite_to_svg(spec, vl_version=shell.vega_version()))
 
 
 def test_what_is_zero_is_seen_on_a_logarithmic_axis_and_the_line_stops() -> None:

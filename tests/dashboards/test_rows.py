@@ -35,6 +35,8 @@ def test_tapes_come_in_order_and_a_run_is_one_row_with_seeds_averaged(connection
     assert lru["step_low_ms"] == pytest.approx(0.8 * lru["step_ms"])
     assert lru["step_ms"] == pytest.approx(0.9 + (1 - 0.5**0.62) * 16 * 0.35)
     assert by_policy["Belady (bound)"]["bound"]
+    assert tape.page(connection, 1).lead.endswith(" Shown: 1 of 4 tapes, those with most replays first.")
+    assert slicemoe.page(connection, 1).lead.endswith(" Shown: 1 of 4 tapes and 1 of 4 setups of a live model.")
 
 
 def test_parameters_are_named_only_where_they_differ() -> None:
@@ -147,11 +149,6 @@ def test_what_has_no_look_of_its_own_shares_none(drawn: Callable[[list[str]], di
     assert len(set(pairs)) == len(pairs) >= 19
     many = drawn([str(n) for n in range(3000, 3040)])  # more than there are pairs: drawn all the same
     assert len(many["names"]) == len(many["colours"]) >= 40
-
-
-def test_pages_say_what_they_leave_out(connection: duckdb.DuckDBPyConnection) -> None:
-    assert tape.page(connection, 1).lead.endswith(" Shown: 1 of 4 tapes, those with most replays first.")
-    assert slicemoe.page(connection, 1).lead.endswith(" Shown: 1 of 4 tapes and 1 of 4 setups of a live model.")
 
 
 def test_a_tape_without_decode_has_no_similarity() -> None:
