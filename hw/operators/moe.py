@@ -4,7 +4,7 @@
     weights     = active experts x (2i (h + 64) + h (i + 64)) x its bytes at bandwidth_frac of the peak, or from the L2 cache
     tiles       = sum over gate-and-up (n = 2i, k = h) and down (n = h, k = i) of
                   wave quantisation x (2 x padded rows x n + tile_load_ops x elements loaded per k) x k / (tensor_frac x peak)
-    activations = traffic of the selections / (bandwidth_frac x peak)
+    activations = traffic of the selections at bandwidth_frac of the peak, or from the L2 cache
 
 - Tokens are sorted by expert and each expert's rows padded to whole blocks. Which kernel runs follows from GPU and version
   (`kernel`): Triton's of vLLM before 0.16 takes blocks of 16 rows by 64 columns where tokens are at most the experts of the rank,
@@ -20,15 +20,18 @@
 - Activations: gate and up written and read, the activation's result written, the down product's written and read, of every
   selection whichever rank computes it (Triton; others' as zeros), or of this rank's alone (CUTLASS). For those of this rank also
   the gather and the down product's operand; once per token the output.
+- Activations are read just after they were written: from L2 where vLLM's two buffers of them (one for what either product writes,
+  one for the activation's result) fit there beside the weights that are read in between.
 - Experts without a gate (`matrices` 2) have one matrix of n = i instead of gate and up.
-- Fixed costs are cycles. A benchmark that repeats one call (is_warm) finds in L2 what fits there; within a model weights come
-  from memory (the default).
+- Fixed costs are cycles. A benchmark that repeats one call (is_warm) finds weights in L2 where they and the buffers fit there;
+  within a model they come from memory (the default).
 - Active experts and blocks: hw/operators/expert_load.py. Tensor parallelism divides i, expert parallelism the experts.
 
 Sources: vLLM, vllm/model_executor/layers/fused_moe: fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config),
-experts/marlin_moe.py (block_size_m); NVIDIA, "Matrix Multiplication Background User's Guide" (tile and wave quantisation). Block
-heights, 64 and 2.5 are chosen once for all devices with their tables in view. Not covered: the router's own product, shared
-experts, collectives between ranks, and widths that are no multiple of 16, whose down product Triton loads value by value.
+experts/marlin_moe.py (block_size_m); NVIDIA, "Matrix
+Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once for all devices
+with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks, and widths that are
+no multiple of 16, whose down product Triton loads value by value.
 """
 
 from typing import Any, NamedTuple
@@ -134,16 +137,17 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Any) -> tuple[Floats, ...]:
     layer, (launch_s, bandwidth_frac, tile_load_ops, tensor_frac) = _layer(gpu, *arguments), constants
     hidden, inter, load = layer.hidden, layer.inter, layer.load
     gates = layer.matrices - 1.0  # of an expert, the matrices in front of the down product
-    weights = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
-    weights_bytes = weights * layer.weight_bits / 8.0
+    read = load.active_experts * (gates * inter * (hidden + _COLUMN_OVERHEAD_K) + hidden * (inter + _COLUMN_OVERHEAD_K))
     ops = _tile_ops(gpu, layer, gates * inter, hidden, tile_load_ops) + _tile_ops(gpu, layer, hidden, inter, tile_load_ops)
     written = np.where(_is_cutlass(layer.kernel), load.rows, layer.selections)
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
+    buffers = OUTPUT_BITS / 8.0 * written * (np.maximum(gates * inter, hidden) + inter)
+    met = buffers + layer.weight_bits / 8.0 * load.active_experts * layer.matrices * hidden * inter
     return (
         launch_s * gpu.slower + 0.0 * hidden,
-        weights_bytes * gpu.s_per_byte(bandwidth_frac, np.where(layer.is_warm > 0, weights_bytes, COLD)),
+        layer.weight_bits / 8.0 * read * gpu.s_per_byte(bandwidth_frac, np.where(layer.is_warm > 0, met, COLD)),
         ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac * _peak_share(gpu, layer.kernel)),
-        activations * OUTPUT_BITS / 8.0 / (gpu.peak_bytes_per_s * bandwidth_frac),
+        OUTPUT_BITS / 8.0 * activations * gpu.s_per_byte(bandwidth_frac, met),
     )
 
 

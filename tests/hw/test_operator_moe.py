@@ -119,6 +119,22 @@ def test_expert_load_against_draws(alpha, n_tokens, top_k, n_experts, n_ranks, h
         assert np.allclose(np.ravel(load), drawn, rtol=tolerance)
 
 
+def test_buffers_and_weights_share_the_cache():
+    """What a token selects is written and read in L2 where the two buffers fit beside the weights, whose bytes these are."""
+    slow = TOY._replace(peak_bytes_per_s=1e10)  # of which its SMs get 2.56 from L2
+    some = layer(512, 256, 16, 1, 8)
+    weights, column_overhead, buffers = 8 * 3 * 256 * 16 * 2, 8 * 64 * (2 * 16 + 256) * 2, 512 * (256 + 16) * 2
+    activations = (512 * (5 * 16 + 2 * 256) + 512 * (256 + 16) + 512 * 256) * 2
+    bounds = np.array([1e-6, 1.0, 1e-9, 1e9])  # memory alone
+    for is_warm, cached in ((0, activations), (1, activations + weights + column_overhead)):
+        cold_s, half_s, warm_s = (
+            moe.seconds(slow._replace(l2_bytes=share * (buffers + weights)), bounds, some | {"is_warm": np.array([is_warm])})
+            for share in (1e-9, 1, 1e9)
+        )
+        assert np.isclose(cold_s - warm_s, cached * (1e-10 - 1 / 2.56e10))
+        assert np.isclose(half_s, (cold_s + warm_s) / 2)
+
+
 def test_recorded_experts_take_the_place_of_a_distribution():
     some = layer(16, 2048, 768, 8, 128)
     del some["distribution"]
