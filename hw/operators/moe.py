@@ -12,7 +12,8 @@
   tokens. FlashInfer's CUTLASS kernels on Blackwell, and TensorRT-LLM's on its data-centre parts, take the power of two
   that holds an expert's rows, 16 (8) to 128. Weights of 4 bits run in Marlin everywhere: blocks of 8, 16, 32, 48 or 64 rows, the
   first that an expert's share of the selections fills to less than nine tenths. It deals its steps out over the SMs, so that no
-  wave is half empty, and multiplies no faster than _MARLIN_OPS_PER_CYCLE.
+  wave is half empty, and multiplies no faster than _MARLIN_OPS_PER_CYCLE. MXFP4's are stored with h filled up to a multiple of
+  256 and i to one of 128, each rank's part by itself.
 - Inside a tile an element that is loaded takes as long as so many tensor operations. Per step of k a tile loads its
   real rows (padding is masked) and its weight columns. Rows are gathered: where the tokens' hidden states outgrow the L2 cache,
   the missing share of their loads counts twice.
@@ -28,7 +29,7 @@
 - Active experts and blocks: hw/operators/expert_load.py. Tensor parallelism divides i, expert parallelism the experts.
 
 Sources: vLLM, vllm/model_executor/layers/fused_moe: fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config),
-experts/marlin_moe.py (block_size_m); NVIDIA, "Matrix
+experts/marlin_moe.py (block_size_m), oracle/mxfp4.py (widths filled up); NVIDIA, "Matrix
 Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once for all devices
 with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks, and widths that are
 no multiple of 16, whose down product Triton loads value by value.
@@ -78,6 +79,7 @@ _DEALT_OUT_FROM = (0, 16)
 # weights: about as much on Ada, Hopper and Blackwell, whatever their tensor cores reach with those of four.
 _MARLIN_BELOW_BITS = 8.0
 _MARLIN_OPS_PER_CYCLE = 1536.0
+_FILLED_BELOW_BITS, _FILLED_HIDDEN, _FILLED_INTER = 4.5, 256.0, 128.0  # MXFP4 has 4.25 with its scales, INT4 4.5
 
 
 class _Layer(NamedTuple):
@@ -187,7 +189,10 @@ def _layer(gpu: Gpu | None, *arguments: Any) -> _Layer:
     kernel = _kernel(gpu, given, operands[0]) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = active(block_rows) if callable(active) else even_load(n_tokens * top_k / ep_size, active, block_rows)
-    return _Layer(n_tokens, hidden, inter / tp_size, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
+    is_filled = (kernel == MARLIN) & (operands[0] < _FILLED_BELOW_BITS) if gpu is not None else False
+    stored = ((hidden, _FILLED_HIDDEN), (inter / tp_size, _FILLED_INTER))
+    hidden, inter = (np.where(is_filled, step * np.ceil(width / step), width) for width, step in stored)
+    return _Layer(n_tokens, hidden, inter, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
 
 
 def _kernel(gpu: Gpu, given: Floats, weight_bits: Floats) -> Floats:

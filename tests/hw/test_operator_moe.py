@@ -135,6 +135,14 @@ def test_buffers_and_weights_share_the_cache():
         assert np.isclose(half_s, (cold_s + warm_s) / 2)
 
 
+def test_mxfp4_is_stored_in_the_widths_that_marlin_takes():
+    """An eighth of gpt-oss: 2,880 x 360, computed as 3,072 x 384; INT4 as it is."""
+    of, filled = layer(16, 2880, 2880, 4, 128, tp=8), layer(16, 3072, 3072, 4, 128, tp=8)
+    for bits, is_same in ((4.25, True), (4.5, False)):
+        found, stored = (moe.seconds(H100, CONSTANTS, some | {"weight_bits": np.array([bits])}) for some in (of, filled))
+        assert np.isclose(found, stored) == is_same
+
+
 def test_recorded_experts_take_the_place_of_a_distribution():
     some = layer(16, 2048, 768, 8, 128)
     del some["distribution"]
