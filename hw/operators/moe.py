@@ -14,6 +14,8 @@
   first that an expert's share of the selections fills to less than nine tenths. It deals its steps out over the SMs, so that no
   wave is half empty, and multiplies no faster than _MARLIN_OPS_PER_CYCLE. MXFP4's are stored with h filled up to a multiple of
   256 and i to one of 128, each rank's part by itself.
+- Triton's layer is six kernels: two that sort, two products, the activation, the sum over top-k; two more round to 8 bits. From
+  0.16 on nothing is sorted where four times the selections are no more than the experts, all on one rank and of 8 bits or more.
 - Inside a tile an element that is loaded takes as long as so many tensor operations. Per step of k a tile loads its
   real rows (padding is masked) and its weight columns. Rows are gathered: where the tokens' hidden states outgrow the L2 cache,
   the missing share of their loads counts twice.
@@ -28,8 +30,8 @@
   within a model they come from memory (the default).
 - Active experts and blocks: hw/operators/expert_load.py. Tensor parallelism divides i, expert parallelism the experts.
 
-Sources: vLLM, vllm/model_executor/layers/fused_moe: fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config),
-experts/marlin_moe.py (block_size_m), oracle/mxfp4.py (widths filled up); NVIDIA, "Matrix
+Sources: vLLM, vllm/model_executor/layers/fused_moe: fused_moe.py (fused_experts_impl, moe_align_block_size, get_default_config,
+_prepare_expert_assignment), experts/marlin_moe.py (block_size_m), oracle/mxfp4.py (widths filled up); NVIDIA, "Matrix
 Multiplication Background User's Guide" (tile and wave quantisation). Block heights, 64 and 2.5 are chosen once for all devices
 with their tables in view. Not covered: the router's own product, shared experts, collectives between ranks, and widths that are
 no multiple of 16, whose down product Triton loads value by value.
@@ -70,6 +72,7 @@ PARAMETERS = (
 )
 
 _COLUMN_OVERHEAD_K = 64.0
+_KERNELS, _ROUNDING_KERNELS, _SORTING_KERNELS, _SORTED_ABOVE = 6.0, 2.0, 2.0, 4.0
 # Nemotron's experts have no gate (relu2): hidden, inter, experts, top-k; the tables time them so from 0.24 on. As three matrices
 # they would read up to 1.4 times the peak bandwidth.
 _TWO_MATRICES, _TWO_MATRICES_FROM = ((2688, 1856, 128, 6), (2048, 5120, 512, 22)), (0, 24)
@@ -91,6 +94,7 @@ class _Layer(NamedTuple):
     selections: Floats
     block_rows: Floats
     load: ExpertLoad
+    sorts: NDArray[np.bool_]
     matrices: Floats
     kernel: Floats
     is_warm: Floats
@@ -145,8 +149,9 @@ def _terms(gpu: Gpu, constants: Floats, *arguments: Any) -> tuple[Floats, ...]:
     activations = written * ((2.0 * gates + 1.0) * inter + 2.0 * hidden) + load.rows * (inter + hidden) + layer.n_tokens * hidden
     buffers = OUTPUT_BITS / 8.0 * written * (np.maximum(gates * inter, hidden) + inter)
     met = buffers + layer.weight_bits / 8.0 * load.active_experts * layer.matrices * hidden * inter
+    kernels = _KERNELS + np.where(layer.value_bits < OUTPUT_BITS, _ROUNDING_KERNELS, 0.0)
     return (
-        launch_s * gpu.slower + 0.0 * hidden,
+        launch_s * gpu.slower * np.where(layer.sorts, 1.0, 1.0 - _SORTING_KERNELS / kernels),
         layer.weight_bits / 8.0 * read * gpu.s_per_byte(bandwidth_frac, np.where(layer.is_warm > 0, met, COLD)),
         ops / (gpu.peak_ops_per_s * layer.speedup * tensor_frac * _peak_share(gpu, layer.kernel)),
         OUTPUT_BITS / 8.0 * activations * gpu.s_per_byte(bandwidth_frac, met),
@@ -189,10 +194,12 @@ def _layer(gpu: Gpu | None, *arguments: Any) -> _Layer:
     kernel = _kernel(gpu, given, operands[0]) if gpu is not None else given
     block_rows = _block_rows(kernel, n_tokens, top_k, n_experts, ep_size)
     load = active(block_rows) if callable(active) else even_load(n_tokens * top_k / ep_size, active, block_rows)
+    is_triton = (kernel == TRITON) & (operands[0] >= _MARLIN_BELOW_BITS)
+    sorts = ~is_triton | (ep_size > 1) | (_SORTED_ABOVE * n_tokens * top_k > n_experts)
     is_filled = (kernel == MARLIN) & (operands[0] < _FILLED_BELOW_BITS) if gpu is not None else False
     stored = ((hidden, _FILLED_HIDDEN), (inter / tp_size, _FILLED_INTER))
     hidden, inter = (np.where(is_filled, step * np.ceil(width / step), width) for width, step in stored)
-    return _Layer(n_tokens, hidden, inter, n_tokens * top_k, block_rows, load, matrices, kernel, is_warm, *operands)
+    return _Layer(n_tokens, hidden, inter, n_tokens * top_k, block_rows, load, sorts, matrices, kernel, is_warm, *operands)
 
 
 def _kernel(gpu: Gpu, given: Floats, weight_bits: Floats) -> Floats:

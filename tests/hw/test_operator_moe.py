@@ -143,6 +143,16 @@ def test_mxfp4_is_stored_in_the_widths_that_marlin_takes():
         assert np.isclose(found, stored) == is_same
 
 
+@pytest.mark.parametrize(("tokens", "ep", "kernel", "bits", "share"), [
+    (4, 1, TRITON, 16, 2 / 3), (4, 1, TRITON, 8, 3 / 4), (5, 1, TRITON, 16, 1), (4, 2, TRITON, 16, 1),
+    (4, 1, TRITON_BEFORE_16, 16, 1), (4, 1, CUTLASS, 16, 1), (4, 1, MARLIN, 16, 1),
+])  # fmt: skip
+def test_few_selections_are_not_sorted(tokens, ep, kernel, bits, share):
+    some = layer(tokens, 2048, 768, 8, 128, ep=ep) | {"kernel": np.array([kernel]), "value_bits": np.array([bits])}
+    two, one = (moe.seconds(H100, np.array([launch_s, *CONSTANTS[1:]]), some) for launch_s in (2e-5, 1e-5))
+    assert np.isclose(two - one, share * 1e-5 * H100.slower)
+
+
 def test_recorded_experts_take_the_place_of_a_distribution():
     some = layer(16, 2048, 768, 8, 128)
     del some["distribution"]

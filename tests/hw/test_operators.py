@@ -40,7 +40,8 @@ def test_time_rises_with_work_and_falls_with_speed(name, data, gpu):
     some = shapes(**shape)
     base = operator.seconds(gpu, constants, some)
     assert np.isfinite(base)
-    assert base >= constants[0] * gpu.slower
+    is_unsorted = name == "moe" and gpu.capability < 10 and 4 * shape["num_tokens"] * shape["topk"] <= shape["num_experts"]
+    assert base >= constants[0] * gpu.slower * (2 / 3 if is_unsorted else 1)
     assert operator.regime(gpu, constants, some) in ("launch", "compute", "memory", "sums", "rounding", "weights", "activations")
     for size in grows:
         assert operator.seconds(gpu, constants, some | {size: 2 * some[size]}) >= (1.0 - spared_frac) * base
