@@ -43,7 +43,8 @@ def records(name: str, split: str | None = None, subset: str | None = None) -> I
     """All that a .jsonl or .parquet file, or a data set of the hub, holds, one object after the other. Raises as `items` does."""
     path, suffix = Path(name), Path(name).suffix.lower()
     if suffix in SUFFIXES and not path.is_file():
-        raise ValueError(f"{name}: no such file{nearest(name, [str(p) for p in _files(path.parent)])}")
+        absent = f"no such file{nearest(name, [str(p) for p in _files(path.parent)])}"
+        raise ValueError(f"{name}: {'a folder; give a file of it' if path.is_dir() else absent}")
     if suffix in READERS:
         return READERS[suffix](path)
     if name.count("/") == 1 and not path.exists():
@@ -91,12 +92,13 @@ def _jsonl_records(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _parquet_records(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        file = pq.ParquetFile(path)
-        for batch in file.iter_batches(batch_size=256):
-            yield from batch.to_pylist()
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from error
+    with path.open("rb") as handle:
+        try:
+            file = pq.ParquetFile(handle, page_checksum_verification=True)
+            for batch in file.iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ValueError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}); fetch it again") from error
 
 
 READERS = {".jsonl": _jsonl_records, ".parquet": _parquet_records}
@@ -126,7 +128,7 @@ def _from_records(records: Iterable[Mapping[str, Any]], where: str, field: str |
         names = (field,) if field else PROMPT_FIELDS
         name = next((f for f in names if record.get(f) is not None), None)
         if name is None:
-            missing, has = " or ".join(names), ", ".join(record) or "nothing"
+            missing, has = " or ".join(names), ", ".join(f for f in record if record[f] is not None) or "nothing"
             raise ValueError(f"{where} record {number}: no field {missing} (it has {has}); name the prompt's with --field")
         if name == "messages" and not isinstance(record[name], str):
             yield _chat(f"{where} record {number}", f"{where}:{number}", record[name])

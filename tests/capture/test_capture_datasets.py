@@ -92,8 +92,20 @@ def test_bad_data_sets_name_the_remedy(tmp_path):
     refused(tmp_path / "v.jsonl", "line 1: not a JSON object")
     (tmp_path / "e.txt").write_text(" \n")
     refused(tmp_path / "e.txt", "is empty")
-    (tmp_path / "f.parquet").write_text("not parquet")
-    refused(tmp_path / "f.parquet", "not a readable Parquet file")
+    refused(jsonl(tmp_path / "n.jsonl", {"prompt": None, "id": 1}), r"record 0: no field .* \(it has id\)")
+    pq.write_table(pa.table({"prompt": [f"hello {i}" for i in range(99)]}), whole := tmp_path / "p.parquet")
+    broken, told = bytearray(whole.read_bytes()), []
+    for at in range(4, len(broken), 3):  # a bit of the pages or of the footer
+        broken[at] ^= 16
+        (tmp_path / "f.parquet").write_bytes(broken)
+        broken[at] ^= 16
+        try:
+            datasets.items(str(tmp_path / "f.parquet"), 99)
+        except ValueError as error:
+            told.append(str(error))
+    assert told == [line for line in told if str(tmp_path / "f.parquet") in line] != []
+    (tmp_path / "d.parquet").mkdir()
+    refused(tmp_path / "d.parquet", "d.parquet: a folder; give a file of it")
     refuses("give 1 or more", datasets.items, "math", 0)
 
 
