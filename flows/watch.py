@@ -31,7 +31,7 @@ from tokentape.policies.resolve import resolve
 from tokentape.warehouse.load import database_path
 from tokentape.warehouse.sql import named, query
 from tokentape.warehouse.sums import tags_of
-from tokentape.warehouse.tape import Store
+from tokentape.warehouse.tape import Store, located
 
 BOUND = "belady"
 UNFINISHED = (".part", ".partial", ".tmp", ".crdownload", ".swp", "~")  # endings of what is renamed once it is whole
@@ -69,7 +69,8 @@ class Watch:
 
     def __init__(self, watched: Watched, store: str | None, site: str) -> None:
         self.watched, self.store, self.site = watched, Store(store), site
-        self.fs, self.root, self.uri = (of := Store(watched.source)).fs, of.root, of.absolute  # it says what is wrong
+        self.fs, self.root = located(watched.source)
+        self.uri = str(self.fs.unstrip_protocol(self.root))
         if self.uri.startswith("file:") and not self.fs.exists(self.root):
             raise ValueError(f"{watched.source}: no such folder or file; make it, or check the name")
         host = urlsplit(watched.webhook).hostname

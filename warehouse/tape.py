@@ -82,6 +82,19 @@ def packed(rows: pa.Table) -> bytes:
     return seals.sealed_parquet(buffer.getvalue())
 
 
+def located(uri: str) -> tuple[Any, str]:
+    """A URI's file system and its path there. Raises ValueError for an unknown kind, a driver that is missing, a password."""
+    if _LOGIN.match(uri):
+        where = "its environment or files (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+        raise ValueError(f"a URI is kept beside results: give name and password by {where}, not in the URI")
+    try:
+        return fsspec.core.url_to_fs(uri, use_listings_cache=False)  # others write here too
+    except ImportError as error:
+        # fsspec's message names the package: Install s3fs to access S3
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{uri} needs a Python package that is not installed: {reason}") from error
+
+
 class Store:
     """A directory of traces at a path or fsspec URI. Creating a Store touches nothing.
 
@@ -90,15 +103,7 @@ class Store:
 
     def __init__(self, uri: str | None = None) -> None:
         self.uri = uri or default_store()
-        if _LOGIN.match(self.uri):
-            where = "its environment or files (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
-            raise ValueError(f"a URI is kept beside results: give name and password by {where}, not in the URI")
-        try:
-            self.fs, self.root = fsspec.core.url_to_fs(self.uri, use_listings_cache=False)  # others write here too
-        except ImportError as error:
-            # fsspec's message names the package: Install s3fs to access S3
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{self.uri} needs a Python package that is not installed: {reason}") from error
+        self.fs, self.root = located(self.uri)
         if self.is_local and os.path.isfile(self.root):
             raise ValueError(f"{self.uri}: a file, where the store is a folder; give another --store")
 

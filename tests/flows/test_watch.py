@@ -124,7 +124,10 @@ def test_nothing_is_taken_twice_and_no_half(incoming: Path, tmp_path: Path, unpu
     assert len(tapes(tmp_path)) == 1  # as it was read it grew
     watching.once()
     assert len(tapes(tmp_path)) == 2  # a file that changed is a tape of its own
-    assert watching.bad == []
+    assert watching.bad == watch(file, tmp_path).once() == []  # a file alone is watched too, and is the same tape
+    assert len(tapes(tmp_path)) == 2
+    file.write_text(REQUESTS.format(4))
+    assert (watch(file, tmp_path).once(), len(tapes(tmp_path))) == ([], 3)
 
 
 def test_a_bad_file_is_told_once_and_stops_nothing(incoming: Path, tmp_path: Path, unpublished: None, tokentape: Cli) -> None:
