@@ -10,6 +10,7 @@ from typing import Any
 Typed = Mapping[str, Any]
 ASKING = ("store", "database", "format", "out")  # of a query
 UNPROMPTED = {"static_global", "random", "oracle", "never", "always"}  # placements
+UNSCORED = {"full", "streaming", "random", "quest", "oracle"}  # KV policies
 MADE_HERE = ("code", "docs", "math", "recall")  # data sets without splits and fields
 
 
@@ -33,6 +34,7 @@ DATA = (
 )
 BESIDE_DATABASE = (Idle(("store",), lambda of: of["database"] is not None, "with --database"),)
 BESIDE_JSON = (Idle(("format",), lambda of: of["as_json"], "with --json"),)
+IN_BYTES = (Idle(("expert_format",), lambda of: of["capacity"].strip()[-1:] not in "bB", "on a --capacity that is not in bytes"),)
 IDLE: dict[str, tuple[Idle, ...]] = {
     "capture": (
         Idle(
@@ -49,6 +51,11 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("draft_scheme", "draft_static"), lambda of: of["draft_bits"] == 0, "at --draft-bits 0, the weights as loaded"),
         Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),
         Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"),
+        Idle(
+            ("seed",),
+            lambda of: of["temperature"] == 0 and "losses" not in of["tables"] and of["pool"] != "random",
+            "where nothing is drawn: at --temperature 0",
+        ),
         Idle(("attention",), lambda of: "attention" not in of["tables"], "where --tables has no attention"),
         Idle(
             ("max_new_tokens", "temperature", "top_p", "top_k"),
@@ -58,7 +65,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         *DATA,
         Idle(("device",), lambda of: of["device_map"] is not None, "with --device-map"),
     ),
-    "record": DATA,
+    "record": (Idle(("seed",), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"), *DATA),
     "replay": (
         Idle(
             ("policy", "capacity", "scope", "param", "lookup", "recency", "prefill", "start", "overflow", "fetching", "seed"),
@@ -78,12 +85,15 @@ IDLE: dict[str, tuple[Idle, ...]] = {
     "sql": (*BESIDE_DATABASE, *BESIDE_JSON),
     "models quantise": BESIDE_JSON,
     "site": BESIDE_DATABASE,
+    "plot": (Idle(("store", "database"), lambda of: of["figure"] is None, "without a figure"), *BESIDE_DATABASE),
+    "check": (Idle(("store",), lambda of: of["folder"] is not None, "beside STORE, which says the same"),),
     "step gpu": (
         Idle(("fits",), lambda of: of["roofline"], "with --roofline, which leaves constants out"),
         Idle(("context",), lambda of: of["batch"] == 0, "at --batch 0, where nothing decodes"),
     ),
     "step elmoe3d": (
         Idle(("alpha", "accepted_form"), lambda of: of["accepted"] is not None, "with --accepted, which says what alpha would"),
+        Idle(("beta",), lambda of: of["hit_model"] == "che", "with --hit-model che, which goes by the exponent"),
     ),
     "step cxl_ndp": (
         Idle(
@@ -94,7 +104,12 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: of["system"] in ("monde", "monde-never", "monde-always"),
             "on a migration that starts with no expert on the GPU",
         ),
-        Idle(("overlap",), lambda of: of["system"] == "monde", "on MoNDE, which moves experts beside computing in any case"),
+        Idle(("rule", "fixed_macs"), lambda of: not of["bits"].replace("16", "").strip(" ,"), "at 16 bits, experts as they are"),
+        Idle(
+            ("overlap",),
+            lambda of: of["system"] in ("ours", "monde", "monde-never"),
+            "on a system that moves no experts in decode, or moves them beside computing in any case",
+        ),
         Idle(("profile",), lambda of: of["fit"] is not None, "with --fit, which makes one"),
     ),
     "decide place": (
@@ -105,8 +120,10 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             lambda of: {name.strip() for name in (of["placements"] or "ema").split(",")} <= UNPROMPTED,
             "where no placement goes by the prompts",
         ),
-        Idle(("expert_format",), lambda of: of["capacity"].strip()[-1:] not in "bB", "on a --capacity that is not in bytes"),
+        *IN_BYTES,
     ),
+    "decide kv": (Idle(("renorm",), lambda of: of["policy"] in UNSCORED, "on a policy that goes by no scores"),),
+    "export kt": IN_BYTES,
     "decide precision": (Idle(("alpha", "capacity"), lambda of: of["routing"] is None, "without --routing"),),
     "watch": (Idle(("webhook", "webhook_anywhere"), lambda of: not of["alerts"], "without --alert"),),
     "import chats": DATA[:1],

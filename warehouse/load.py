@@ -95,6 +95,8 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
     """
     if not store.exists:
         raise FileNotFoundError(errno.ENOENT, "no store there; give --store the folder of the tapes and results", store.uri)
+    if database.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a folder; give --database a file", str(database))
     store.remove_stale()
     make_folder(database.parent)
     remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))

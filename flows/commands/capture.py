@@ -69,7 +69,7 @@ def capture(
     quantization: Annotated[
         str | None, option("int8, int4, fp8: linear layers at load (torchao; not stacked experts); none: unpack FP8, MXFP4.")
     ] = None,
-    seed: Annotated[int, option("For sampling, and for which tokens calibrate losses.")] = 0,
+    seed: Annotated[int, option("For sampling, a random pool, and which tokens calibrate losses.")] = 0,
     draft: Annotated[
         str | None,
         option(

@@ -196,6 +196,8 @@ def validate_hardware(
         tables = _linked(measured.read(given, dtype), machines)
         note(*map(reachable.said, filter(None, _unreachable(tables, machines))))
         compared += validate.compare(tables, calibrate.known(fits), machines)
+    elif fits or machines or dtype != "bfloat16":
+        raise ValueError(f"--fits, --hardware and --dtype are of measured tables: give FILES, or ${TABLES_VARIABLE}")
     else:
         note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
     found = pl.concat(compared)

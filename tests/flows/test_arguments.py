@@ -70,7 +70,8 @@ def test_every_option_without_effect_exists_and_is_refused_only_where_it_has_non
     for idle in IDLE[name]:
         for option in idle.options:
             assert f"--{option.replace('_', '-')}" in options[option].opts, option
-            said = without_effect(name, {option}, defaults | ON[name] | ({"draft": None} if "draft" in idle.where else {}))
+            other = {"draft": None} if "draft" in idle.where else {"tables": "tokens"} if "drawn" in idle.where else {}
+            said = without_effect(name, {option}, defaults | ON[name] | other)
             assert said is not None
             assert said.startswith(f"--{option.replace('_', '-')} has no effect ")
         assert without_effect(name, (), defaults | ON[name]) is None
