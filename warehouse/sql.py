@@ -163,7 +163,8 @@ def query(database: Path, sql: str, store: Store | None = None) -> pl.DataFrame:
         except duckdb.Error as error:
             if _DAMAGED.search(str(error)):
                 raise _to_be_built(database, error) from error
-            raise BadQuery(f"{one_line(error)}; `tokentape sql 'show tables'` lists what there is") from error
+            of_tapes = f" beside {', '.join(f'tape.{table}' for table in TAPE_TABLES)}" if "tape." in sql.lower() else ""
+            raise BadQuery(f"{one_line(error)}; `tokentape sql 'show tables'` lists what there is{of_tapes}") from error
         except pl.exceptions.PolarsError as error:
             raise BadQuery(f"{one_line(error)}; cast the column to a plain type, or call it by another name (as)") from error
     assert isinstance(frame, pl.DataFrame)

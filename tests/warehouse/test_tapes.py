@@ -127,6 +127,7 @@ def test_sql_sees_tapes_as_views_and_no_other_file(two: Store, tmp_path: Path) -
     asked = "select trace_id, expert_ids[1] as first, dataset from tape.routing join traces using (trace_id) where position = 1"
     assert query(database_path(two), asked, two).sort("trace_id").rows() == [(name, 1, "hand") for name in sorted(TWO)]
     refuses("holds scores", query, database_path(two), "from tape.scores", two, error=BadQuery)
+    refuses("lists what there is beside .*tape.routing", query, database_path(two), "from tape.rooting", two, error=BadQuery)
     file = two.trace_path("second", "routing", "part-00000.parquet")
     with pytest.raises(BadQuery, match="disabled by configuration"):
         query(database_path(two), f"from tape.passes, read_parquet('{file}')", two)
