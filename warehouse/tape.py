@@ -88,11 +88,12 @@ def located(uri: str) -> tuple[Any, str]:
         where = "its environment or files (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
         raise ValueError(f"a URI is kept beside results: give name and password by {where}, not in the URI")
     try:
-        return fsspec.core.url_to_fs(uri, use_listings_cache=False)  # others write here too
+        fs, root = fsspec.core.url_to_fs(uri, use_listings_cache=False)  # others write here too
     except ImportError as error:
         # fsspec's message names the package: Install s3fs to access S3
         reason = str(error).splitlines()[0]
         raise ValueError(f"{uri} needs a Python package that is not installed: {reason}") from error
+    return fs, root
 
 
 class Store:

@@ -147,7 +147,7 @@ def test_a_copy_that_is_edited_has_the_points_of_its_file_alone(system: str, tok
 
 
 def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
-    kelle = (SYSTEM_FOLDERS["kelle"] / "study.toml").read_text(encoding="utf-8")
+    kelle, layered = ((SYSTEM_FOLDERS[of] / "study.toml").read_text(encoding="utf-8") for of in ("kelle", "layered_prefill"))
     for text, message in (
         ('system = "kele"\nquestion = "?"\n', "unknown system 'kele'"),
         ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
@@ -158,6 +158,10 @@ def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> No
         (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
         ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
         (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
+        (kelle.replace("batch = ", "bach = ", 1), "'bach' is no field of a point; fields are setting, value, machine"),
+        (layered.replace('scheduler = "chunked"', "", 1), "series one prompt: scheduler: Field required"),
+        (layered.replace("rate_per_s = 1.3 }", 'rate_per_s = "x" }', 1), "rate_per_s: Input should be a valid number"),
+        (layered.replace("client = false", 'client = "no"', 1), "series one prompt: client: Input should be a valid boolean"),
     ):
         (tmp_path / "mine.toml").write_text(text)
         done = tokentape.refused("study", str(tmp_path / "mine.toml"))

@@ -1,7 +1,7 @@
 """What the Kelle study runs: study.toml, checked and multiplied out, and what it computes with."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, Literal, get_type_hints
@@ -20,7 +20,7 @@ from tokentape.warehouse import models
 PAPER = "kelle"
 MEAN_FAILURE = "kelle/7.1/retention_failure_average/four-default-intervals"
 COUNTED = GenericAlias(dict, (Literal[tuple(get_type_hints(Accounting))], bool | Literal["final", "mean"]))
-VARIED = get_type_hints(Variant) | {"accounting": COUNTED}
+VARIED = {of.name: get_type_hints(Variant)[of.name] for of in fields(Variant)} | {"accounting": COUNTED}
 OF_WORK = ("batch", "budget_tokens", "n_decode_tokens")
 
 

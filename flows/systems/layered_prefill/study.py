@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tokentape.capture.importers.request_traces import import_requests
 from tokentape.flows.answers import Query, Row, answered, stated
@@ -122,9 +122,9 @@ def jobs(study: Settings) -> list[Job]:
 def _of_group(study: Settings, group: Group) -> Iterator[Job]:
     for fields in group.points():
         given = {"n_seeds": study.n_claim_seeds if group.claims else study.n_seeds, **study.served} | fields
-        point = point_of(given)
+        point = point_of(group.series, given)
         engine = {name: value for name, value in given.items() if name in Point.model_fields}
-        against = None if group.against is None else point_of(engine | group.against)
+        against = None if group.against is None else point_of(group.series, engine | group.against)
         named = point.model_dump() | point.params | {"rate": f"{point.rate_per_s:g}" if point.rate_per_s else ""}
         try:
             told = tuple(pattern.format(**named) for pattern in group.claims)
@@ -134,11 +134,19 @@ def _of_group(study: Settings, group: Group) -> Iterator[Job]:
         yield Job(group, point, told, against)
 
 
-def point_of(fields: dict[str, Any]) -> Point:
-    """A point of its own fields and those of its scheduler; gaps between arrivals are Poisson's unless they say otherwise."""
+def point_of(series: str, fields: dict[str, Any]) -> Point:
+    """A point of its own fields and those of its scheduler; gaps between arrivals are Poisson's unless they say otherwise.
+
+    Raises ValueError naming the series and the field that is missing or of another type.
+    """
     own = {name: value for name, value in fields.items() if name in Point.model_fields}
     params = {name: value for name, value in fields.items() if name not in own}
-    return Point(**{"arrival": "poisson" if own.get("cv", 1.0) == 1.0 else "gamma", **own}, params=params)
+    arrival = "poisson" if own.get("cv", 1.0) == 1.0 else "gamma"
+    try:
+        return Point.model_validate({"arrival": arrival, **own, "params": params}, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"series {series}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
 
 def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
@@ -152,7 +160,7 @@ def recorded(store: Store, study: Settings) -> tuple[list[Job], list[str]]:
         served: dict[str, Any] = {"workload": import_requests(path, store, trace.importer), "arrival": "trace"}
         served |= {"windows": trace.windows, "n_seeds": trace.windows, "client": False}
         served = study.served | served
-        found += [Job(Group(series=trace.series), point_of(fields | served)) for fields in trace.points()]
+        found += [Job(Group(series=trace.series), point_of(trace.series, fields | served)) for fields in trace.points()]
     return found, missing
 
 
