@@ -11,6 +11,7 @@ Typed = Mapping[str, Any]
 ASKING = ("store", "database", "format", "out")  # of a query
 UNPROMPTED = {"static_global", "random", "oracle", "never", "always"}  # placements
 UNSCORED = {"full", "streaming", "random", "quest", "oracle"}  # KV policies
+GREEDY = "at --temperature 0, which draws nothing"
 MADE_HERE = ("code", "docs", "math", "recall")  # data sets without splits and fields
 
 
@@ -50,12 +51,8 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         ),
         Idle(("draft_scheme", "draft_static"), lambda of: of["draft_bits"] == 0, "at --draft-bits 0, the weights as loaded"),
         Idle(("temperature", "top_p", "top_k"), lambda of: of["teacher_forced"], "with --teacher-forced, which samples nothing"),
-        Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"),
-        Idle(
-            ("seed",),
-            lambda of: of["temperature"] == 0 and "losses" not in of["tables"] and of["pool"] != "random",
-            "where nothing is drawn: at --temperature 0",
-        ),
+        Idle(("top_p", "top_k"), lambda of: of["temperature"] == 0, GREEDY),
+        Idle(("seed",), lambda of: not (of["temperature"] or "losses" in of["tables"] or of["pool"] == "random"), GREEDY),
         Idle(("attention",), lambda of: "attention" not in of["tables"], "where --tables has no attention"),
         Idle(
             ("max_new_tokens", "temperature", "top_p", "top_k"),
@@ -65,7 +62,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         *DATA,
         Idle(("device",), lambda of: of["device_map"] is not None, "with --device-map"),
     ),
-    "record": (Idle(("seed",), lambda of: of["temperature"] == 0, "at --temperature 0, which is greedy"), *DATA),
+    "record": (Idle(("seed",), lambda of: of["temperature"] == 0, GREEDY), *DATA),
     "replay": (
         Idle(
             ("policy", "capacity", "scope", "param", "lookup", "recency", "prefill", "start", "overflow", "fetching", "seed"),
@@ -82,7 +79,10 @@ IDLE: dict[str, tuple[Idle, ...]] = {
         Idle(("runner", "workers", "live"), lambda of: of["dry_run"], "with --dry-run"),
     ),
     "query": (Idle(ASKING, lambda of: of["name"] is None, "without a query"), *BESIDE_DATABASE, *BESIDE_JSON),
-    "sql": (*BESIDE_DATABASE, *BESIDE_JSON),
+    "sql": (
+        Idle(("store",), lambda of: of["database"] is not None and "tape." not in of["statement"].lower(), "with --database"),
+        *BESIDE_JSON,
+    ),
     "models quantise": BESIDE_JSON,
     "site": BESIDE_DATABASE,
     "plot": (Idle(("store", "database"), lambda of: of["figure"] is None, "without a figure"), *BESIDE_DATABASE),
@@ -105,11 +105,7 @@ IDLE: dict[str, tuple[Idle, ...]] = {
             "on a migration that starts with no expert on the GPU",
         ),
         Idle(("rule", "fixed_macs"), lambda of: not of["bits"].replace("16", "").strip(" ,"), "at 16 bits, experts as they are"),
-        Idle(
-            ("overlap",),
-            lambda of: of["system"] in ("ours", "monde", "monde-never"),
-            "on a system that moves no experts in decode, or moves them beside computing in any case",
-        ),
+        Idle(("overlap",), lambda of: of["system"] in ("ours", "monde", "monde-never"), "where none move, or beside in any case"),
         Idle(("profile",), lambda of: of["fit"] is not None, "with --fit, which makes one"),
     ),
     "decide place": (

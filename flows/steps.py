@@ -28,8 +28,7 @@ def of_replay(
     """
     replay_id = resolve_run(store, prefix, "replays", "system_runs")
     if replay_id not in run_ids(store):
-        iterations = "`export chrome` without --pass for its iterations"
-        raise ValueError(f"result {replay_id} is of a system; see `tokentape explain`, or {iterations}")
+        raise ValueError(f"result {replay_id} is of a system; see `tokentape explain`, or `export chrome` without --pass")
     (ran,) = rows_of_run(store, "replays", replay_id)
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
     cell = Cell(

@@ -20,34 +20,21 @@ OTHER = "The other store: a folder, s3://bucket/folder, hf://datasets/user/name.
 
 def ls(store: StoreOption = None) -> None:
     """List the tapes of the store, unfinished captures included."""
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     tapes, damaged = store.tapes()
     for tape in tapes:
-        m, trace_id = tape.manifest, tape.trace_id
-        n_tokens, size = m.rows.get("tokens", 0), mebibytes(store.size_bytes(trace_id))
-        rows.append(
-            (
-                trace_id,
-                m.origin,
-                m.model_id,
-                m.dataset,
-                m.rows.get("requests", 0),
-                number(n_tokens, ","),
-                ", ".join(m.tables),
-                size,
-            )
-        )
-    for trace_id, reason in damaged.items():
-        rows.append((trace_id, "damaged", "", "", "", "", "cannot be opened", mebibytes(store.size_bytes(trace_id))))
-        note(reason)
-    for trace_id in store.unfinished_ids():
-        size = mebibytes(store.size_bytes(trace_id))
-        rows += [(trace_id, "unfinished", "", "", "", "", "go on with capture --resume, or rm", size)]
+        m = tape.manifest
+        lengths = m.rows.get("requests", 0), number(m.rows.get("tokens", 0), ",")
+        rows.append((tape.trace_id, m.origin, m.model_id, m.dataset, *lengths, ", ".join(m.tables)))
+    rows += [(trace, "damaged", "", "", "", "", "cannot be opened") for trace in damaged]
+    rows += [(trace, "unfinished", "", "", "", "", "go on with capture --resume, or rm") for trace in store.unfinished_ids()]
+    note(*damaged.values())
     if not rows:
         note(f"no tapes in {store.uri}; make one with `tokentape capture --model embedded --dataset math`")
         return
     columns = ("trace", "origin", "model", "data set", "requests", "tokens", "tables", "MiB")
-    print_table("", columns, rows, numbers=("requests", "tokens", "MiB"))
+    sized = [(*row, mebibytes(store.size_bytes(row[0]))) for row in rows]
+    print_table("", columns, sized, numbers=("requests", "tokens", "MiB"))
     if store.fs.isdir(store.path("runs")):
         from tokentape.warehouse.results import run_ids
 
