@@ -23,9 +23,7 @@ FilesArgument = Annotated[
     list[Path] | None, argument("FILES", f"Measured tables (Parquet), or folders of them. [default: ${TABLES_VARIABLE}]")
 ]
 MachinesOption = Annotated[list[str] | None, option("Your machine, for a device no shipped one is measured as.", "--hardware")]
-FitsOption = Annotated[
-    Path | None, option("Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.", "--fits")
-]
+FitsOption = Annotated[Path | None, option("Folder of constants of `tokentape calibrate gpu`, in place of shipped ones.")]
 DtypeOption = Annotated[str, option("Of the tables' rows, those with this dtype.", "--dtype")]
 
 

@@ -6,9 +6,7 @@ from typing import Annotated, Any
 from tokentape.flows.options import StoreOption, argument, option
 from tokentape.policies.names import refuse_unknown
 
-MaxBytesOption = Annotated[
-    int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", "--max-bytes", min=1)
-]
+MaxBytesOption = Annotated[int, option("Most bytes that FILE may hold once unpacked, or make as rows. [default: 2 GiB]", min=1)]
 TWO_GIB = 2 << 30
 ModelOption = Annotated[str, option("The model: a shipped one by name, or its config.json.", "--model", metavar="NAME|JSON")]
 
@@ -16,8 +14,7 @@ ModelOption = Annotated[str, option("The model: a shipped one by name, or its co
 def import_bigmoe(
     file: Annotated[Path, argument("FILE", "A `route_trace v1` CSV of BigMoeOnEdge.")],
     model: Annotated[
-        str | None,
-        option("Widths and heads, which the trace lacks: a shipped model or its config.json.", "--model", metavar="NAME|JSON"),
+        str | None, option("Widths and heads, which the trace lacks: a shipped model or its config.json.", metavar="NAME|JSON")
     ] = None,
     max_bytes: MaxBytesOption = TWO_GIB,
     store: StoreOption = None,

@@ -18,20 +18,15 @@ RecordOption = Annotated[bool, option("Write the rows to the store, for the vali
 
 def serving(
     paths: Annotated[list[Path], argument("PATH...", "Folders: request logs (meta.json), or experiments (experiments.json).")],
-    hardware: Annotated[
-        str, option("The GPU, or my.toml. For an engine of N of them NAMExN is taken, where it ships.", "--hardware")
-    ],
+    hardware: Annotated[str, option("The GPU, or my.toml. For an engine of N of them NAMExN is taken, where it ships.")],
     model: Annotated[str | None, option("In place of the model that the log names: a shipped one or a config.json.")] = None,
-    host: Annotated[Path | None, option("Constants of the host that `calibrate serving PATH` wrote.", "--host")] = None,
-    fit_front_end: Annotated[
-        str | None,
-        option("The engine on whose time to first token the front end's is fitted.", "--fit-front-end"),
-    ] = None,
+    host: Annotated[Path | None, option("Constants of the host that `calibrate serving PATH` wrote.")] = None,
+    fit_front_end: Annotated[str | None, option("The engine on whose time to first token the front end's is fitted.")] = None,
     fits: Annotated[
         Path | None,
-        option("Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones.", "--fits"),
+        option("Folder of constants of `calibrate gpu`, or of tables by model (meta.yaml), in place of shipped ones."),
     ] = None,
-    seed: Annotated[int, option("Of arrivals that are told by their rate.", "--seed")] = 0,
+    seed: Annotated[int, option("Of arrivals that are told by their rate.")] = 0,
     as_json: JsonOption = False,
     record: RecordOption = False,
     store: StoreOption = None,
@@ -113,8 +108,7 @@ def offload(
         Path | None, option("Folder of the route traces that offload_logs.csv names. [default: PATH/../traces/bigmoeonedge]")
     ] = None,
     fit_on: Annotated[
-        str | None,
-        option("The log whose compute time is taken. [default: of each model, the run that its tape is of]", "--fit-on"),
+        str | None, option("The log whose compute time is taken. [default: of each model, the run that its tape is of]")
     ] = None,
     as_json: JsonOption = False,
     record: RecordOption = False,
