@@ -363,7 +363,7 @@ def run(
                 except ValueError as error:  # a damaged tape does not keep the others from their replays
                     impossible += [Refused(job, str(error)) for job in missing.values()]
                     wanted, missing = {}, {}
-            n_rows = manifest_of(store, trace_id).rows["routing"]
+            n_rows = manifest_of(store, trace_id).rows.get("routing", 0)
             refused = dict[int, list[Refused]]()  # by batch, so that their order is the study's
             n_refused, n, cpu_s = len(impossible), Counter[str](), Counter[str]()
             progress(n_found + n_run + n_refused, total)
@@ -522,8 +522,11 @@ def _batches(
 
 def load_trace(store: Store, trace_id: str, is_whole: bool = True, needs: Sequence[str] = ()) -> Trace:
     """The tape's routing as arrays, with what a policy needs of gates and scores; the last one is kept. Of a long tape,
-    where it need not be whole, one that reads its rows."""
-    if not is_whole and manifest_of(store, trace_id).rows["routing"] > LONG_ROWS:
+    where it need not be whole, one that reads its rows. Raises ValueError for a tape without routing."""
+    of = manifest_of(store, trace_id)
+    if "routing" not in of.tables:
+        raise ValueError(f"tape {trace_id} records no routing; import or capture one that does")
+    if not is_whole and of.rows["routing"] > LONG_ROWS:
         trace = _long_trace(store.absolute, trace_id)
         if trace is not None:
             return trace

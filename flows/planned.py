@@ -47,7 +47,7 @@ def planned(study: Study, store: Store) -> Planned:
     if left:
         per_run, took = _bytes_per_run(store), cpu_per_run(store)
         sizes = [(n, per_run.get((view, trace_id), per_run.get((view, "")))) for (view, trace_id, _), n in left.items()]
-        rows = {trace_id: manifest_of(store, trace_id).rows["routing"] for _, trace_id, _ in left}
+        rows = {trace_id: manifest_of(store, trace_id).rows.get("routing", 0) for _, trace_id, _ in left}
         times = [(n, took(trace_id, name, rows[trace_id])) for (_, trace_id, name), n in left.items()]
         n_bytes, cpu_s = _sum(sizes), _sum(times)
     return Planned(n_found, left.total(), tuple(map(str, impossible)), None if n_bytes is None else round(n_bytes), cpu_s)
