@@ -92,7 +92,8 @@ class Text:
         if isinstance(self.cache, KVCache):
             n, held = len(tokens), self.cache.n_tentative
             self.cache.expect(range(self.length, self.length + n), np.tri(n, held + n, held, bool))
-        return self.run(torch.tensor([tokens], device=self.device), coming, logits_to_keep=1 if last_only else 0)[0]
+        logits = self.run(torch.tensor([tokens], device=self.device), coming, logits_to_keep=1 if last_only else 0)[0]
+        return logits[-1:] if last_only else logits  # some models return all
 
     def feed_tree(self, tokens: list[int], coming: Pass, depths: list[int], visible: np.ndarray) -> torch.Tensor:
         """(n, V) logits after each of n tree nodes.

@@ -4,6 +4,7 @@ from functools import cache
 from itertools import product
 from types import SimpleNamespace
 
+import every_family
 import numpy as np
 import pytest
 import tiny_families
@@ -216,6 +217,14 @@ def test_a_small_model_drafts_and_ngrams_of_text_without_repeats_change_nothing(
     [outcome], rounds = run(loaded, [request], DraftSettings("ngram"))
     assert outcome.output_ids == decode(loaded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
     assert rounds[0].n_accepted == 0
+
+
+def test_a_small_model_that_gives_the_logits_of_all_tokens_drafts_by_the_last():
+    model = every_family.build("qwen3_omni_moe_thinker")
+    of = SimpleNamespace(model=model, tokenizer=SimpleNamespace(get_vocab=dict))
+    [outcome], rounds = run(of, prompts(1), DraftSettings("model:itself"), small=of)
+    assert outcome.output_ids == decode(model, prompts(1), GREEDY, frozenset(), 0)[0].output_ids
+    assert all(r.n_accepted == r.draft.n for r in rounds)
 
 
 def test_a_small_model_of_another_vocabulary_is_refused(embedded):
