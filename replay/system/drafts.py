@@ -178,7 +178,7 @@ def refuse_drafts(policy: Any, rounds: Rounds | None, who: str, trace_id: str) -
     if name not in ("recorded", rounds.pool):
         raise ValueError(
             f"{who}: tape {trace_id} was drafted with pool {rounds.pool}, and what is accepted under {name} cannot be replayed; "
-            f"take draft = recorded, or capture with --draft-pool {name}"
+            f"take draft = recorded, or capture with --draft elastic --pool {name}"
         )
 
 
