@@ -383,7 +383,10 @@ class _Run:
             logits = text.feed_tree(tokens, coming, [draft.depths[n] for n in nodes], ancestors(parents))
         chances = distribution(logits, self.sampling)
         path, bonus = self._accept(row, draft, nodes, logits, chances)
+        was_limited = draft.shape.depth < self.shape.depth or row.room == 1
         after = [nodes.index(n) for n in (0, *path)]
+        committed = self._commit(row, [*(draft.tokens[n] for n in path), bonus], logits[after])
+        after = after[: len(committed)]  # what follows a stop token is nobody's input
         text.keep(start, after)
         name = row.request.request_id
         self.inside.commit(name, after)
@@ -393,8 +396,6 @@ class _Run:
         for place, node in enumerate(nodes[1:], 1):
             probs[node] = float(chances[parents[place], tokens[place]])
         number, row.rounds = row.rounds, row.rounds + 1
-        was_limited = draft.shape.depth < self.shape.depth or row.room == 1
-        committed = self._commit(row, [*(draft.tokens[n] for n in path), bonus], logits[after])
         return Round(name, number, draft, nodes, path, committed, probs, was_limited or len(committed) <= len(path))
 
     def _accept(

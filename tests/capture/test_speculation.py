@@ -13,11 +13,13 @@ from refusing import refuses
 from scipy.stats import chisquare
 
 from tokentape.capture import models
+from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.sampling import distribution
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.speculation.drafters import Drafter, drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
+from tokentape.policies.kv.streaming import Full
 from tokentape.policies.speculation.tree import Shape
 
 GREEDY = Sampling()
@@ -240,8 +242,11 @@ def test_a_stop_token_ends_a_request_and_no_room_for_a_draft_is_clipped(embedded
     [plain] = decode(embedded.model, [request], GREEDY, frozenset(), 0)
     stop = frozenset([plain.output_ids[7]])
     [expected] = decode(embedded.model, [request], GREEDY, stop, 0)
-    [outcome], rounds = run(embedded, [request], DraftSettings(bits=0, pool_frac=1.0), stop_ids=stop)
+    drafter, kv, rounds = drafter_of(embedded, DraftSettings(bits=0, pool_frac=1.0)), KV(embedded.model, Full()), []
+    with Inside(embedded.model, kv, drafter=drafter) as inside:
+        [outcome] = decode(embedded.model, [request], GREEDY, stop, 0, inside, on_round=rounds.append)
     assert outcome.output_ids == expected.output_ids
+    assert kv.totals["tokens"] == len(outcome.output_ids) - 1  # what was accepted behind the stop token counts nowhere
     assert sum(len(r.committed) for r in rounds) + 1 == len(outcome.output_ids)
     assert not any(r.is_clipped for r in rounds[:-1])
     requests = [Request(i, tuple(embedded.tokenizer("x = 1")["input_ids"]), n) for i, n in enumerate((0, 1, 2, 3))]
