@@ -50,6 +50,7 @@ class KVLayer(CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]  # transformers leaves it without annotations
         self.index, self.policy, self.storage, self.window, self.pads = index, policy, storage, window, pads
         self.takes_back, self.inputs = takes_back, inputs
+        self.keys = self.values = torch.zeros(0)  # as transformers asks for them; what is held lies in planes
         self.is_sliding = window > 0
         self.n_heads, self.n_sets = n_heads, n_heads if policy.is_per_head else 1
         self.slots = Slots(policy, np.tile(salts_of(index, self.n_sets), len(pads)))

@@ -243,6 +243,12 @@ def test_attention_in_chunks_is_followed_within_the_first_alone():
     refuses("follows the first: a request of 9 is too long", generate, model, requests((5,), 5), KV(model, FULL))
 
 
+def test_layers_that_a_text_does_not_run_hold_nothing():
+    config = transformers.MllamaTextConfig(**BASE, cross_attention_layers=[1], rope_parameters=None)
+    model = randomised(transformers.MllamaForCausalLM(config))
+    assert generate(model, requests(), KV(model, FULL))[0] == generate(model, requests())[0]
+
+
 def test_scales_of_stored_inputs_are_of_the_request_alone(tiny):
     """Padding of a batch sets none."""
     batch, scales = requests((12, 7), 2, forced=True), []
