@@ -22,7 +22,10 @@ TREE_ATTENTION = ("eager", "sdpa")
 # In transformers itself padding before a text moves what these layers make of it, and of a sliced prompt these families lose the
 # state, or take the first slice for all.
 UNPADDED = {"compressed_sparse_attention", "heavily_compressed_attention", "reference_sliding_attention"}
-WHOLE_PROMPTS = ("jamba", "unlimited_ocr")
+WHOLE_PROMPTS = ("jamba", "unlimited_ocr", "paligemma")
+# Families that count padding (Mamba takes a decoded token for as many as the mask has), or nodes of a tree one after the other.
+COUNT_PADDING = ("falcon_mamba", "git", "mamba", "paligemma")
+COUNT_NODES = ("bloom", "mpt", "paligemma")
 # What models call their cache, as an argument and in what they return: transformers renamed it in 5.24, all families at once.
 CACHE = "cache" if "cache" in {field.name for field in fields(CausalLMOutputWithPast)} else "past_key_values"
 
@@ -155,7 +158,9 @@ def takes_padding(model: PreTrainedModel) -> bool:
     Convolutions and states take what a biased projection makes of padding, which is masked before it alone.
     """
     is_biased = any(getattr(getattr(module, "in_proj", None), "bias", None) is not None for module in model.modules())
-    return not is_biased and not UNPADDED & set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    is_counted = model.config.model_type in COUNT_PADDING
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    return not (is_biased or is_counted or UNPADDED & kinds)
 
 
 def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:
@@ -167,3 +172,5 @@ def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:
     attention = getattr(config, "_attn_implementation", None)
     if is_tree and attention not in TREE_ATTENTION:
         raise ValueError(f"{name} runs {attention} attention, which takes no tree mask; leave --draft-width at 1")
+    if is_tree and (model.config.model_type in COUNT_NODES or getattr(config, "alibi", False)):
+        raise ValueError(f"{name} counts tokens one after the other, as nodes of a tree are not; leave --draft-width at 1")

@@ -18,6 +18,7 @@ from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, sc
 from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.texts import refuse_unless_croppable
 from tokentape.capture.models import auto_class
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
@@ -128,15 +129,16 @@ def test_what_has_no_routing_is_refused_by_layer(models):
 
 
 BIASED = {"jamba": "mamba_proj_bias", "nemotron_h": "use_bias", "granitemoehybrid": "mamba_proj_bias", "lfm2_moe": "conv_bias"}
+UNPADDED = ("deepseek_v4", "unlimited_ocr", "mamba", "git", "paligemma", *BIASED)
 
 
-@pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", "deepseek_v4", "unlimited_ocr", *BIASED])
+@pytest.mark.parametrize("name", ["afmoe", "dbrx", "llama4", *UNPADDED])
 def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_request_gives_alone(name):
     model = build_tiny(name, **{BIASED[name]: True} if name in BIASED else {})
     batch = [Request(i, tuple(range(3, 3 + n)), 4, forced=(5, 9, 7, 8)) for i, n in enumerate((13, 5))]
     options = {"sampling": Sampling(), "stop_ids": frozenset(), "pad_id": 0, "with_logits": True}
     alone = [decode(model, [request], **options)[0].logits for request in batch]
-    kept = [] if name in ("deepseek_v4", "unlimited_ocr", *BIASED) else [KV(model, Full()), KV(model, AERP(None))]
+    kept = [] if name in UNPADDED else [KV(model, Full()), KV(model, AERP(None))]
     for slots in ([], *([slot] for slot in kept)):
         with Inside(model, *slots) as inside:
             together = decode(model, batch, inside=inside, **options)
@@ -153,6 +155,7 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
         ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
         ("data2vec-text", Inside, "hands back no cache of keys and values; give a decoder-only"),
         ("recurrent_gemma", Inside, "hands back no cache"),
+        ("mpt", lambda model: refuse_unless_croppable(model, is_tree=True), "as nodes of a tree are not; leave --draft-width"),
         ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
         ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
     ],
