@@ -14,6 +14,7 @@ import torch
 
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.loop import Outcome, Pass, Request
+from tokentape.capture.live.sampling import OVERFLOW
 from tokentape.capture.routing import RoutingCapture, RoutingStep
 from tokentape.capture.rows import lists, ranges, request_table, rows_of
 from tokentape.policies.scoring import by_weight
@@ -172,12 +173,12 @@ class ShardRecorder:
     def tables(
         self, requests: Sequence[Request], outcomes: Sequence[Outcome], dataset: str, wanted: Sequence[str]
     ) -> dict[str, pa.Table]:
-        """The wanted tables of this shard. Raises ValueError where the model's router logits or weights hold NaN."""
+        """The wanted tables of this shard. Raises ValueError where what the model computed holds NaN."""
         made = {"requests": request_rows(requests, outcomes, dataset), "passes": self._pass_rows(), **self._more_rows()}
-        if "tokens" in wanted:
-            made["tokens"] = self._token_rows(requests, outcomes)
         if self.routing is not None:
             made |= self._routing_rows(wanted)
+        if "tokens" in wanted:
+            made["tokens"] = self._token_rows(requests, outcomes)
         if self.attention is not None:
             made |= self._attention_rows()
         return {name: made[name] for name in wanted}
@@ -222,15 +223,17 @@ class ShardRecorder:
             assert len(of_request[request.request_id]) == len(ids)
             nll.append(np.concatenate([[np.nan], outcome.nll.numpy()[: len(ids) - 1]]).astype(np.float32))
             is_prompt.append(np.arange(len(ids)) < len(request.prompt_ids))
-        position = ranges(lengths)
+        position, of = ranges(lengths), np.repeat(np.array([r.request_id for r in requests], dtype=np.uint32), lengths)
+        told = np.concatenate(nll)
+        refuse_nan(np.where(position == 0, 0.0, told)[:, None], "nll", {"request_id": of, "position": position})
         return pa.table(
             {
-                "request_id": np.repeat(np.array([r.request_id for r in requests], dtype=np.uint32), lengths),
+                "request_id": of,
                 "position": position.astype(np.int32),
                 "token_id": np.concatenate(inputs),
                 "phase": pa.array(np.where(np.concatenate(is_prompt), "prefill", self.PHASE)),
                 "pass_id": np.concatenate([of_request[r.request_id] for r in requests]).astype(np.uint32),
-                "nll": pa.array(np.concatenate(nll), mask=position == 0),
+                "nll": pa.array(told, mask=position == 0),
             }
         )
 
@@ -288,12 +291,14 @@ class ShardRecorder:
         given = np.repeat([m.positions is not None for m in blocks], rows)
         positions = [np.zeros(0, dtype=np.int32), *(m.positions.ravel() for m in blocks if m.positions is not None)]
         of = {name: np.repeat([getattr(m, name) for m in blocks], rows) for name in ("request_id", "position", "n_queries")}
+        of["layer"] = np.concatenate([np.repeat(m.layers, len(m.rest) // len(m.layers)) for m in blocks]).astype(np.uint16)
+        refuse_nan(np.concatenate([m.mass.sum(axis=1) for m in blocks])[:, None], "mass", of)
         return pa.table(
             {
                 "request_id": of["request_id"].astype(np.uint32),
                 "pass_id": np.repeat([self.first_pass_id + m.pass_index for m in blocks], rows).astype(np.uint32),
                 "position": of["position"].astype(np.int32),
-                "layer": np.concatenate([np.repeat(m.layers, len(m.rest) // len(m.layers)) for m in blocks]).astype(np.uint16),
+                "layer": of["layer"],
                 "kv_head": np.concatenate([h // g for h, g in zip(heads, group, strict=True)]).astype(np.uint16),
                 "reduction": pa.array(np.repeat([m.reduction for m in blocks], rows)),
                 "n_queries": of["n_queries"].astype(np.uint32),
@@ -339,11 +344,9 @@ def _vectors(
 def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
     bad = np.isnan(values).any(axis=1)
     if bad.any():
-        at = {name: keys[name][bad.argmax()] for name in ("request_id", "position", "layer")}
-        raise ValueError(
-            f"{column}: NaN at request {at['request_id']}, position {at['position']}, layer {at['layer']}; "
-            "the model's numbers overflow: use --dtype bfloat16 or float32"
-        )
+        names = {"request": "request_id", "position": "position", "layer": "layer"}
+        at = ", ".join(f"{name} {keys[key][bad.argmax()]}" for name, key in names.items() if key in keys)
+        raise ValueError(f"{column}: NaN at {at}; {OVERFLOW}")
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> np.ndarray:

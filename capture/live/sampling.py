@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from tokentape.policies.speculation.tree import Probabilities
 
+OVERFLOW = "the model's numbers overflow: use --dtype bfloat16 or float32"
 NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
 
 
@@ -37,13 +38,16 @@ def drawn(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Gener
 def kept(logits: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """(batch, V) each, on the host: probabilities by falling logit and the tokens they are of; zero for what is cut off.
 
-    Temperature, then top-k, then top-p (the smallest set that reaches it). Rows that are cut do not sum to 1.
+    Temperature, then top-k, then top-p (the smallest set that reaches it). Rows that are cut do not sum to 1. Raises ValueError
+    for logits that hold NaN.
     """
     scaled = logits.float().cpu() / sampling.temperature
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
         ordered[:, sampling.top_k :] = -torch.inf
     probabilities = ordered.softmax(-1)
+    if probabilities.isnan().any():
+        raise ValueError(f"logits: NaN; {OVERFLOW}")
     before = probabilities.cumsum(-1) - probabilities
     probabilities[before >= sampling.top_p] = 0.0
     return probabilities, ids

@@ -320,6 +320,23 @@ def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
         capture(dataclasses.replace(settings, model=str(tmp_path / "broken")), store)
 
 
+def test_nan_behind_the_routers_and_of_a_dense_model_is_refused(model_folder, prompts, store, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(model_folder("Llama"))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(torch.inf)
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(model_folder("Llama")).save_pretrained(tmp_path / "broken")
+    told = {"max_requests": 1, "max_prompt_tokens": 9, "max_new_tokens": 2}
+    greedy = CaptureSettings(str(tmp_path / "broken"), prompts, ("tokens",), **told)
+    refuses("nll: NaN at request 0, position 1; the model's numbers overflow", capture, greedy, store)
+    refuses("logits: NaN; the model's", capture, dataclasses.replace(greedy, temperature=1.0, tables=("requests",)), store)
+    with torch.no_grad():
+        model.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
+    model.save_pretrained(tmp_path / "broken")
+    attention = dataclasses.replace(greedy, tables=("attention",))
+    refuses("mass: NaN at request 0, position [0-9]+, layer 1; the model's", capture, attention, store)
+
+
 def test_broken_model_files_are_one_line(settings, store, tmp_path, monkeypatch):
     folder = tmp_path / "broken"
     shutil.copytree(settings.model, folder)
