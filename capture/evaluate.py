@@ -136,7 +136,7 @@ def answered(
     right, n_tokens = [False] * len(found), 0
     for start in range(0, len(order), BATCH_ITEMS):
         batch = order[start : start + BATCH_ITEMS]
-        requests = [Request(i, prompts[i], room) for i in batch]
+        requests = [Request(n, prompts[i], room) for n, i in enumerate(batch, start)]  # by turns, as a replay counts them
         outcomes = run(loaded, requests)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)

@@ -42,14 +42,17 @@ def text(tmp_path_factory):
 def recorded(model_folder, text, tmp_path_factory):
     """`recorded(family, policy)` -> the store, the tape, the row of `quality` and the loop's counts."""
 
+    questions = Path(text).with_name("questions.jsonl")
+    questions.write_text("".join(f'{{"question": "{i}{"+1" * (i % 3)}=", "answer": "{i}"}}\n' for i in range(5)))
+
     @cache
     def record(family: str, policy: SliceMoE = REROUTING, **changes: object):
-        run = run_of(policy, **changes)
+        run, data = run_of(policy, **changes), str(questions) if policy is DRAWN else text
         store = Store(str(tmp_path_factory.mktemp("applied") / "tape"))
         loaded = models.load(models.find(model_folder(family)), device="cpu")
-        tape = AppliedTape(store, loaded, text, run, seed=0)
+        tape = AppliedTape(store, loaded, data, run, seed=0)
         inside = run.inside(loaded, 0)
-        row = evaluate_inside(loaded, text, run, tape=tape, inside=inside)
+        row = evaluate_inside(loaded, data, run, tape=tape, inside=inside)
         return store, store.open(tape.finish()), row, inside.slots[0].totals
 
     return record
