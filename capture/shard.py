@@ -344,8 +344,8 @@ def _vectors(
 def refuse_nan(values: np.ndarray, column: str, keys: dict[str, np.ndarray]) -> None:
     bad = np.isnan(values).any(axis=1)
     if bad.any():
-        names = {"request": "request_id", "position": "position", "layer": "layer"}
-        at = ", ".join(f"{name} {keys[key][bad.argmax()]}" for name, key in names.items() if key in keys)
+        names = [name for name in ("request_id", "position", "layer") if name in keys]
+        at = ", ".join(f"{name.removesuffix('_id')} {keys[name][bad.argmax()]}" for name in names)
         raise ValueError(f"{column}: NaN at {at}; {OVERFLOW}")
 
 

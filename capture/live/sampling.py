@@ -73,9 +73,5 @@ def prompt_nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     if width == 1:
         return logits.new_zeros((batch, 0), dtype=torch.float32)
     chunk = max(1, NLL_CHUNK_ELEMENTS // (batch * vocab))
-    parts = []
-    for start in range(0, width - 1, chunk):
-        stop = min(start + chunk, width - 1)
-        flat = nll_of(logits[:, start:stop].flatten(0, 1), ids[:, start + 1 : stop + 1].flatten())
-        parts.append(flat.view(batch, -1))
-    return torch.cat(parts, dim=1)
+    parts = zip(logits[:, :-1].split(chunk, dim=1), ids[:, 1:].split(chunk, dim=1), strict=True)
+    return torch.cat([nll_of(part.flatten(0, 1), of.flatten()).view(batch, -1) for part, of in parts], dim=1)

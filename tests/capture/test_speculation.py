@@ -208,25 +208,19 @@ def test_the_same_seed_gives_the_same_output_and_the_model_stays_as_it_was(embed
 
 
 def test_a_small_model_drafts_and_ngrams_of_text_without_repeats_change_nothing(embedded):
-    """The target as its own small model is right every time."""
+    """The target as its own small model is right every time, also one that gives the logits of all tokens."""
     request = Request(0, tuple(embedded.tokenizer("The quick brown")["input_ids"]), 25)
-    settings = DraftSettings("model:embedded", depth=4)
-    [outcome], rounds = run(embedded, [request], settings, small=embedded)
-    assert outcome.output_ids == decode(embedded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
-    assert all(r.n_accepted == r.draft.n for r in rounds)
+    model, settings = every_family.build("qwen3_omni_moe_thinker"), DraftSettings("model:itself", depth=4)
+    thinker = SimpleNamespace(model=model, tokenizer=SimpleNamespace(get_vocab=dict))
+    for of, asked in ((embedded, request), (thinker, prompts(1)[0])):
+        [outcome], rounds = run(of, [asked], settings, small=of)
+        assert outcome.output_ids == decode(of.model, [asked], GREEDY, frozenset(), 0)[0].output_ids
+        assert all(r.n_accepted == r.draft.n for r in rounds)
     loaded = tiny("Qwen3Moe")
     request = Request(0, tuple(range(3, 40)), 10)  # no token twice
     [outcome], rounds = run(loaded, [request], DraftSettings("ngram"))
     assert outcome.output_ids == decode(loaded.model, [request], GREEDY, frozenset(), 0)[0].output_ids
     assert rounds[0].n_accepted == 0
-
-
-def test_a_small_model_that_gives_the_logits_of_all_tokens_drafts_by_the_last():
-    model = every_family.build("qwen3_omni_moe_thinker")
-    of = SimpleNamespace(model=model, tokenizer=SimpleNamespace(get_vocab=dict))
-    [outcome], rounds = run(of, prompts(1), DraftSettings("model:itself"), small=of)
-    assert outcome.output_ids == decode(model, prompts(1), GREEDY, frozenset(), 0)[0].output_ids
-    assert all(r.n_accepted == r.draft.n for r in rounds)
 
 
 def test_a_small_model_of_another_vocabulary_is_refused(embedded):
