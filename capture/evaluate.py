@@ -88,6 +88,10 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
         raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
     windows.sort(key=lambda w: -len(w[0]))
     device = models.device_of(model)
+    pairs = torch.tensor([[windows[0][0][0], token] for token in (0, 1)], device=device)
+    first, again = model(input_ids=pairs, use_cache=False).logits[:, 0]
+    if not torch.allclose(first, again, rtol=0.02, atol=0.02, equal_nan=True):
+        raise ValueError(f"{type(model).__name__}: its tokens see those behind them; give a causal language model")
     per_batch = max(1, LOGIT_ELEMENTS // (size * model.config.get_text_config().vocab_size))
     nats, n_tokens = 0.0, 0
     for start in range(0, len(windows), per_batch):

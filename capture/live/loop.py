@@ -310,9 +310,8 @@ class _Run:
         """Outputs tokens up to a stop token or the limit; logits (n, V) foretold each. Returns those that were output."""
         kept = tokens[: row.room]
         stops = self.stop_ids if row.request.forced is None else frozenset[int]()
-        stop = next((i for i, token in enumerate(kept) if token in stops), None)
-        if stop is not None:
-            kept = kept[: stop + 1]
+        end = next((n for n, token in enumerate(kept, 1) if token in stops), None)
+        kept = kept[:end]
         row.outcome.output_ids += kept
         row.ids += kept
         if self.with_nll:
@@ -320,7 +319,7 @@ class _Run:
             row.nll.append(nll_of(logits[: len(kept)], chosen) if nll is None else nll)
         if self.with_logits:
             row.logits.append(logits[: len(kept)].float())
-        row.is_done = stop is not None or row.room == 0
+        row.is_done = end is not None or row.room == 0
         return kept
 
     # ------------------------------------------------------------------------------------------------------------- drafts

@@ -158,9 +158,8 @@ def takes_padding(model: PreTrainedModel) -> bool:
     Convolutions and states take what a biased projection makes of padding, which is masked before it alone.
     """
     is_biased = any(getattr(getattr(module, "in_proj", None), "bias", None) is not None for module in model.modules())
-    is_counted = model.config.model_type in COUNT_PADDING
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-    return not (is_biased or is_counted or UNPADDED & kinds)
+    return not (is_biased or UNPADDED & kinds or model.config.model_type in COUNT_PADDING)
 
 
 def refuse_unless_croppable(model: PreTrainedModel, is_tree: bool) -> None:

@@ -316,8 +316,7 @@ def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
         model.model.layers[1].mlp.gate.weight[0, 0] = torch.nan
     model.save_pretrained(tmp_path / "broken")
     AutoTokenizer.from_pretrained(settings.model).save_pretrained(tmp_path / "broken")
-    with pytest.raises(ValueError, match="NaN at request 0, position 0, layer 1"):
-        capture(dataclasses.replace(settings, model=str(tmp_path / "broken")), store)
+    refuses("NaN at request 0, position 0, layer 1", capture, dataclasses.replace(settings, model=f"{tmp_path}/broken"), store)
 
 
 def test_nan_behind_the_routers_and_of_a_dense_model_is_refused(model_folder, prompts, store, tmp_path):

@@ -4,10 +4,12 @@ import json
 import math
 import platform
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 import torch
+from refusing import refuses
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tokentape.capture import models
@@ -17,7 +19,7 @@ from tokentape.capture.live.loop import Outcome
 from tokentape.warehouse.tables import conform
 
 
-def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_folder, tmp_path):
+def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_folder, tmp_path, monkeypatch):
     text = "abc def " * 40  # 320 byte tokens, context 128
     path = tmp_path / "d.txt"
     path.write_text(text)
@@ -36,6 +38,9 @@ def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_f
     assert row["bits_per_byte"] == pytest.approx(nats / math.log(2) / 320, rel=1e-5)
     assert row["perplexity"] == pytest.approx(math.exp(nats / 320), rel=1e-5)
     conform("quality", pa.Table.from_pylist([row]))
+    both = lambda self, input_ids, **options: SimpleNamespace(logits=torch.stack([input_ids.flip(1)] * 260, -1).float())  # noqa: E731
+    monkeypatch.setattr(type(model), "forward", both)
+    refuses("its tokens see those behind them", evaluate, model_folder("Qwen3Moe"), [str(path)], device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +86,7 @@ def test_answers_are_read_from_continuations_and_half_of_them_missing_is_refused
     assert answer_in("73\nabc=", False) == "73"
     path = tmp_path / "h.jsonl"
     path.write_text('{"prompt": "a", "answer": "b"}\n{"prompt": "c"}\n')
-    with pytest.raises(ValueError, match="1 of 2 items have no answer"):
-        evaluate(model_folder("Qwen3Moe"), [str(path)])
+    refuses("1 of 2 items have no answer", evaluate, model_folder("Qwen3Moe"), [str(path)])
 
 
 @pytest.mark.embedded
