@@ -24,5 +24,5 @@ class LeastStale(Ranked):
     def rank(of):  # type: ignore[no-untyped-def]
         passed = of.at_layer - of.layer
         distance = of.n_layers - passed if passed >= 0 else -passed
-        is_fresh = of.is_used or of.since <= passed
+        is_fresh = of.is_used or of.since <= of.at_layer
         return -distance if is_fresh else -distance - of.n_layers

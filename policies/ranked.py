@@ -81,9 +81,9 @@ def _settle_all(root, tree, order, latest):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline="always")
-def _rank(key, c, now, layer, at_layer, is_used, gate, score, rank_of, cache):  # type: ignore[no-untyped-def]
+def _rank(key, c, now, at_layer, is_used, gate, score, rank_of, cache):  # type: ignore[no-untyped-def]
     of = Candidate(
-        now, now - cache.stamp[key], is_used != 0, layer, at_layer, cache.how[N_LAYERS], cache.sizes[key],
+        now, now - cache.stamp[key], is_used != 0, int64(cache.layer_of[key]), at_layer, cache.how[N_LAYERS], cache.sizes[key],
         cache.n_cached[key], cache.n_total[key], cache.profile[key], float64(gate), float64(score), cache.floor[c],
         cache.memory[2 * key : 2 * key + uint64(2)], cache.params,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def _rank_anew(c, base, root, now, at_layer, rank_of, cache):  # type: ignore[no
     for place in range(base, base + uint64(cache.n_resident[c])):
         key = uint64(cache.key_of[place])
         if uint64(cache.link[root + uint64(LEAVES) + place - base]) == place and cache.stamp[key] != now:
-            ranked = _rank(key, c, now, int64(cache.layer_of[key]), at_layer, 0, 0.0, 0.0, rank_of, cache)
+            ranked = _rank(key, c, now, at_layer, 0, 0.0, 0.0, rank_of, cache)
             cache.order[place] = ranked
     _settle_all(root, cache.link, cache.order, cache.latest)
 
@@ -168,8 +168,8 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
         if start == end:
             continue
         now = first_event + int64(e)
-        first_key = uint64(uint32(keys[start]))
-        c, layer = uint64(uint32(cache_of[first_key])), int64(cache.layer_of[first_key])
+        own = uint64(uint32(keys[end - uint64(1)]))  # of the event's layer: what is foretold of another stands before
+        c, layer = uint64(uint32(cache_of[own])), int64(cache.layer_of[own])
         base, n, root = _tree_of(c, cache)
         missing = int64(0)
         nth = int64(start)
@@ -179,7 +179,7 @@ def look_up_ranked(first_event, first_lookup, keys, offsets, gates, scores, rank
             n_total[key] += 1
             n_cached[key] = n_cached[key] + 1 if is_hit else 1
             gate, score = gates[i] if has_gates else 0.0, scores[i] if has_scores else 0.0
-            ranked = _rank(key, c, now, layer, layer, 1, gate, score, rank_of, cache)
+            ranked = _rank(key, c, now, layer, 1, gate, score, rank_of, cache)
             stamp[key] = now
             hits[i] = is_hit
             if is_hit:

@@ -65,12 +65,16 @@ def system_of(prefetch, batch=1, room="12 experts", scope="global", cache="lru",
 
 
 class Plain:
-    """One cache of whole experts: [key, lookups since it entered, when last], the first leaves first."""
+    """One cache of whole experts: [key, lookups since it entered, when last], the first leaves first. at: the event."""
 
     def __init__(self, name, room):
-        self.name, self.room, self.held, self.clock = name, room, {}, 0
+        self.name, self.room, self.held, self.clock, self.used_in = name, room, {}, 0, {}
 
-    def look_up(self, keys):
+    def turn(self, key, at):
+        """Whether this pass used it, and how near its layer's next turn is, one just passed the last; then the least recent."""
+        return self.used_in[key] == at // LAYERS, -((key[0] - at - 1) % LAYERS), self.held[key][1]
+
+    def look_up(self, keys, at):
         hits = [key in self.held for key in keys]
         others = [key for key in self.held if key not in keys]
         for key in keys:
@@ -79,8 +83,9 @@ class Plain:
             count = self.held[key][0] + 1 if is_hit else 1
             if is_hit and self.name == "lru":
                 del self.held[key]
-            self.held[key] = (count, self.clock)
-        order = (lambda key: self.held[key]) if self.name == "lfu" else list(self.held).index
+            self.held[key], self.used_in[key] = (count, self.clock), at // LAYERS
+        orders = {"lfu": lambda key: self.held[key], "least-stale": lambda key: self.turn(key, at)}
+        order = orders.get(self.name, list(self.held).index)
         for group in (sorted(others, key=order), sorted(keys, key=order)):
             for key in group[: max(0, len(self.held) - self.room)]:
                 del self.held[key]
@@ -144,11 +149,11 @@ def plainly(tape, policy, batch, room, scope, cache):
             for layer in range(LAYERS):
                 chosen = [(layer, int(e)) for row in rows for e in tape.ids[row, layer]]
                 own = list(dict.fromkeys(chosen[::-1]))[::-1]
-                told = foretold(policy, tape, layer, rows, counts)
+                told, now = foretold(policy, tape, layer, rows, counts), len(events)
                 if scope == "global":
-                    hits = caches[layer].look_up(told + own)
+                    hits = caches[layer].look_up(told + own, now)
                 else:
-                    hits = (caches[told[0][0]].look_up(told) if told else []) + caches[layer].look_up(own)
+                    hits = (caches[told[0][0]].look_up(told, now) if told else []) + caches[layer].look_up(own, now)
                 fetched = [key for key, is_hit in zip(told, hits, strict=False) if not is_hit and key in caches[key[0]].held]
                 n["evicted"] += sum(key in unused for key in fetched)
                 n["ahead"] += len(fetched)
@@ -164,10 +169,10 @@ def plainly(tape, policy, batch, room, scope, cache):
     pytest.param(policy, scope, cache, marks=[pytest.mark.slow] * ((i + j + n) % 3 > 0))
     for i, policy in enumerate(POLICIES)
     for j, scope in enumerate(("global", "per-layer"))
-    for n, cache in enumerate(("lru", "fifo", "lfu"))
+    for n, cache in enumerate(("lru", "fifo", "lfu", "least-stale"))
 ])  # fmt: skip
 def test_every_lookup_is_what_plain_python_says(policy, scope, cache) -> None:
-    rng, first = np.random.default_rng(0), 2 * ("lru", "fifo", "lfu").index(cache)
+    rng, first = np.random.default_rng(0), 2 * ("lru", "fifo", "lfu", "least-stale").index(cache)
     for seed in range(first, first + 4):
         batch, room, n, distance = int(rng.integers(1, 4)), int(rng.integers(6, 16)), int(rng.integers(0, 4)), seed % 2 + 1
         more = {"profile_frac": (0.2, 0.5, 1.0)[seed % 3], "by_gate": seed % 2 == 0} if hasattr(policy, "by_gate") else {}
