@@ -176,7 +176,7 @@ def _count(  # type: ignore[no-untyped-def]
         active = chosen = weights = 0.0
         missed, n_hits, n_tokens, n_away = entries[MISSED], 0, 0, 0
         for i in range(uint64(begins[event]), end):
-            tokens, w = float(counts[i]), widths[m, uint64(keys[i])]
+            tokens, w = float(counts[i]), 1.0 if phase and how[PLACE] == FIXED else widths[m, uint64(keys[i])]
             n_tokens += counts[i]
             if near[i]:
                 n_away += 1
@@ -286,9 +286,6 @@ def serve_experts(  # type: ignore[no-untyped-def]
                 entries[i] = 0.0
             has_prompt = prompt_layers[0] <= of_layer[0, m] < prompt_layers[1]
             n_rows = n_all if has_prompt else n_decode
-            if n_rows > 0 and pending[m] > 0.0:
-                entries[MISSED], entries[FETCHES] = pending[m], 1.0
-                pending[m] = 0.0
             if is_routed or is_asked or is_wide:
                 first_key = m * uint64(n_experts)
                 held = hot[m] if how[PLACE] >= FIXED else cache.resident[first_key : first_key + uint64(n_experts)]
@@ -298,6 +295,9 @@ def serve_experts(  # type: ignore[no-untyped-def]
             begin = _gather(m, rows, n_rows, ids, place, end, keys, counts)
             if end == begin:
                 continue
+            if pending[m] > 0.0:
+                entries[MISSED], entries[FETCHES] = pending[m], 1.0
+                pending[m] = 0.0
             if told[0].shape[0] + told[1].shape[0] > 0:
                 _tell(int64(m), rows, n_rows, ids, place, begin, end, told)
             if is_wide:

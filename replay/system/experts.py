@@ -260,7 +260,7 @@ class ExpertSlots:
         if isinstance(place, PrefillGuided):
             alpha = place.alpha
         elif isinstance(place, Oracle):
-            counts = self.recorded.used_by_decodes()
+            counts = self.recorded.used_by_decodes(self.requests)
         elif isinstance(place, StaticGlobal):
             counts = np.repeat((counts + self.recorded.used_by_decodes()).sum(axis=0, keepdims=True), len(counts), axis=0)
         elif isinstance(place, RandomPlacement):

@@ -87,9 +87,13 @@ class Recorded:
         """(S, MoE layers, E) selections of every expert in a request's prompt, and their gate weights."""
         return self._used(self.is_prompt)
 
-    def used_by_decodes(self) -> NDArray[np.float64]:
-        """(S, MoE layers, E) selections in the tokens after the prompt."""
-        return self._used(~self.is_prompt)[0]
+    def used_by_decodes(self, requests: Requests | None = None) -> NDArray[np.float64]:
+        """(S, MoE layers, E) selections in the tokens after the prompt; requests: in as many of them as these take."""
+        of, position = self.places()
+        n_taken = self.n_inputs.copy()
+        if requests is not None:
+            n_taken[requests.tape_request] = requests.n_prompt_tokens + requests.n_output_tokens - 1
+        return self._used(~self.is_prompt & (position < n_taken[of]))[0]
 
     @property
     def is_prompt(self) -> NDArray[np.bool_]:

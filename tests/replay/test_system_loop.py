@@ -1,5 +1,7 @@
 """The loop with the experts' slots against the loop without, `step`, GPU-NDP and brute force."""
 
+from dataclasses import replace
+
 import cxl_ndp_tapes
 import numpy as np
 import polars as pl
@@ -342,6 +344,21 @@ def test_a_hot_set_takes_as_many_experts_as_its_room_holds(n, across) -> None:
     of_tape = np.stack([np.bincount(tape.ids[:, m].ravel(), minlength=8) for m in range(3)])
     hot = Capacity(n).hot(of_tape.reshape(1, 24)) if across else Capacity(n // 3).hot(of_tape)
     assert made.total(ev.TOKEN_EXPERTS, 0) - made.total(ev.AWAY_TOKENS, 0) == used[hot.reshape(3, 8)].sum()
+
+
+@pytest.mark.parametrize("n_output", [4, 31])
+def test_the_best_set_is_of_the_tokens_decoded_and_all_that_is_fetched_is_counted_prompts_whole(n_output) -> None:
+    """The same request twice, one after the other, whose first decode has no routing in a layer; experts in memory at 2 bits."""
+    tape = recorded(make_trace(4, n_requests=1, n_prompt=9, n_decode=30))
+    tape.ids[9, 1] = -1
+    policies = {"schedule": Continuous(64), "place": PLACEMENTS["oracle"](), "precision": BIT_RULES["uniform"]}
+    system = System("best", policies, {"place": {"budget": "9 experts"}, "precision": {"mean_bits": "2"}})
+    requests = replace(tape.requests(order=[0, 0]), n_output_tokens=np.array([n_output, n_output]))
+    made = simulate(tape, requests, system, load("h100-cxl-ndp"), INT8)
+    chosen = [tape.ids[9 : 8 + n_output, m].ravel() for m in range(3)]
+    best = [np.sort(np.bincount(ids[ids >= 0], minlength=8))[-3:] for ids in chosen]
+    assert made.total(ev.HITS, 0) == 2 * np.sum(best)
+    assert made.slots.fetched == 9 + made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1)
 
 
 @pytest.mark.parametrize(("n_layers", "n_held"), [(26, 15), (46, 13), (3, 0)])
