@@ -187,7 +187,7 @@ def replay_once(store: Store, cell: Cell) -> tuple[str, ReplayResult]:
         for name, value in given.items():
             if name not in ("start", "fetching") and value != only[name]:
                 raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
-    elif cell.seed and getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform":
+    elif getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform" and cell.seed:
         raise ValueError(f"--seed {cell.seed} has no effect on {cell.policy}, which draws nothing; leave it out")
     key, result = compute(store, cell, "adhoc")
     if not results.is_whole(store, f"replays-{key}"):  # as `write` names a batch of one

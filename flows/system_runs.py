@@ -188,7 +188,8 @@ def run_asked(store: Store, asked: Asked) -> tuple[str, ReplayResult]:
         return key, _read(*there)
     with chosen.blamed():
         made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
-    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
+    text = json.dumps(asdict(asked), sort_keys=True, default=str)
+    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": text}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
         said = filter(None, (made.settings["outside_envelope"], STAND_IN))
         told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(said)}

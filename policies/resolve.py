@@ -69,6 +69,8 @@ def convert(where: str, value: Any, wanted: Any) -> Any:
                 made = kind(value)
             except (TypeError, ValueError, OverflowError):
                 continue
+            if kind is int and float not in kinds and not -(2**63) <= made < 2**63:
+                raise ValueError(f"{where}={value} is no number of 64 bits")
             if made == value or (made == made and isinstance(value, str)):  # nan is no number that a person gives
                 return made
     if not any(kind in _IN_ORDER or scalar_of(kind) for kind in kinds):

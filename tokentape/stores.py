@@ -63,6 +63,7 @@ class Store:
 
         Raises BadQuery for what is no answerable SELECT.
         """
+        expect("statement", statement, str, "one SELECT as text")
         if not self.database.exists():
             self.load()
         return asker.query(self.database, statement, self.files)
@@ -90,4 +91,5 @@ def study(name: str | Path, store: Store, *, in_model: bool = True, workers: int
     study.
     """
     expect("store", store, Store, 'a Store: tt.open("FOLDER")')
+    expect("workers", workers or 0, int, "a whole number, or None for all cores")
     return run_study(str(name), store.files, workers=workers, in_model=in_model)

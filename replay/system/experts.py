@@ -408,6 +408,6 @@ def _number(system: System, slot: str, name: str) -> float:
 def max_seqs(system: System) -> int:
     """Requests at once. Raises ValueError for what is no count."""
     value = _number(system, "schedule", "max_seqs")
-    if value < 1 or not value.is_integer():
-        raise ValueError(f"system {system.name}: schedule.max_seqs {value:g} must be a whole number of at least 1")
+    if not 1 <= value < 2**63 or not value.is_integer():
+        raise ValueError(f"system {system.name}: schedule.max_seqs {value:g} must be a whole number of at least 1 and of 64 bits")
     return int(value)

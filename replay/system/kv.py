@@ -174,7 +174,7 @@ class KVSlots:
         if policy is None or tier.refresh_j is None:
             return tier.refresh_w(self.end) / tier.capacity_bytes.value * (self.tier in self.by_profile)
         mean_us = policy.harmonic_mean_us
-        if not (isinstance(mean_us, float | int) and mean_us > 0.0):
+        if not (isinstance(mean_us, float | int) and mean_us * 1e-6 > 0.0):
             raise ValueError(f"{type(policy).__name__}.harmonic_mean_us is {mean_us!r}; it must be a number of us above 0")
         return float(at(tier.refresh_j, self.end) / tier.capacity_bytes.value / (mean_us * 1e-6))
 

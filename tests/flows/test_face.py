@@ -110,8 +110,13 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
     assert beside["system"].to_list() == ["lru_offload", "lru_offload", None]
     assert beside["policy"].to_list() == [None, None, "lru"]
     assert "lru_offload on deepseek-v2-lite" in repr(lru)
+    numbers = {"residency.budget": "50%", "schedule.max_seqs": np.int64(1)}
+    assert tt.run_system(tape, "lru_offload", changes=numbers, machine=of["machine"])["total_s"] == lru["total_s"]
     for wrong, said in (
         ({"system": "lru_ofload"}, "lru_offload"),
+        ({"changes": {3: "lfu"}}, "unknown slot '3'"),
+        ({"workload": f"output={10**30}"}, f"output={10**30} is no number of 64 bits"),
+        ({"workload": "", "changes": {"schedule.max_seqs": "1e30"}}, "max_seqs 1e\\+30 must be .* of 64 bits"),
         ({"workload": "rat=1"}, "rate"),
         ({"workload": "rate"}, "rate has no value"),
         ({"workload": {"rate": 1}}, "workload: found dict"),
@@ -134,6 +139,8 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
     tape = store.tape("tiny")
     for wrong, said in (
         ({"policy": "lur"}, "lru"),
+        ({"policy": "lru-all-capacities"}, "unknown policy 'lru-all-capacities'"),
+        ({"params": {3: 1}}, "unknown parameter of lru: '3'"),
         ({"policy": "lru", "scope": "all"}, "scope 'all' is unknown"),
         ({"policy": "lru", "seed": 3}, "seed 3 has no effect on lru"),
         ({"policy": "slicemoe", "scope": "per-layer"}, "per-layer does not go with slicemoe"),
@@ -154,6 +161,8 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
     ):
         refuses(said, tt.run, **{"tape": tape, "policy": "lru", **SIZE, **wrong})
     refuses("store: found Tape; give a Store", tt.study, "baselines", tape)
+    refuses("workers: found str; give a whole number", tt.study, "baselines", store, workers="2")
+    refuses("statement: found NoneType; give one SELECT", store.sql, None)
     for wrong in ((), ([tt.run(tape, "lru", **SIZE)],)):
         refuses("runs are compared", tt.compare, *wrong)
     with pytest.raises(KeyError, match="the metrics are"):
