@@ -34,7 +34,6 @@ from tokentape.replay.result import Metric, ReplayResult, tables_of
 from tokentape.replay.serving.iteration import PARTS
 from tokentape.replay.serving.workload import LONGEST, Requests, arrivals
 from tokentape.replay.system.drafts import TABLES
-from tokentape.replay.system.experts import max_seqs
 from tokentape.replay.system.recorded import Recorded, recorded
 from tokentape.replay.system.run import Setting, run
 from tokentape.replay.transformer import ACTIVATION
@@ -188,8 +187,7 @@ def run_asked(store: Store, asked: Asked) -> tuple[str, ReplayResult]:
         return key, _read(*there)
     with chosen.blamed():
         made = run(tape, asked.workload.of(tape), chosen, machine, setting, keeps_ledger=True)
-    text = json.dumps(asdict(asked), sort_keys=True, default=str)
-    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": text}
+    told_also: dict[str, object] = {"workload": str(asked.workload), "asked": json.dumps(asdict(asked), sort_keys=True)}
     if setting.losses is not None and not store.open(asked.trace_id).has("losses"):
         said = filter(None, (made.settings["outside_envelope"], STAND_IN))
         told_also |= {"is_extrapolated": True, "outside_envelope": "; ".join(said)}
@@ -407,7 +405,7 @@ def room_for(store: Store, asked: Asked, tape: Recorded, machine: str) -> int:
     if roles.weights_home == fast:
         room -= other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION) * spec.data_parallel
     if roles.kv_home == fast:
-        n = asked.workload.batch or max_seqs(replace(asked, system="lru_offload").made())
+        n = asked.workload.batch or replace(asked, system="lru_offload").made().max_seqs
         room -= n * kv_bytes(geometry, int(tape.n_inputs.max()) + 1, "bf16", spec.tensor_parallel)
     return int(max(0, min(room, MOST_ROOM * total)))
 

@@ -31,7 +31,7 @@ def resolve(kind: str, name: str, params: Mapping[str, Any] | None = None) -> An
     found, left, known = registry.find(kind, name), dict(params or {}), list[str]()
     make = _plan(found, name, left, known) if isinstance(found, type) else lambda: found
     if left:
-        raise unknown(f"parameter of {name}:", next(iter(left)), known)
+        raise unknown(f"parameter of {name}:", str(next(iter(left))), known)
     with registry.blamed(kind, name):
         return registry.check(kind, name, make())
 

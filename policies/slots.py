@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +68,41 @@ class System:
     def flag(self, slot: str, name: str) -> bool:
         """An option that is true or false. Raises ValueError for anything else."""
         return bool(convert(f"system {self.name}: {slot}.{name}", self.option(slot, name), bool))
+
+    def number(self, slot: str, name: str) -> float:
+        """An option that is a number. Raises ValueError for anything else."""
+        return float(convert(f"system {self.name}: {slot}.{name}", self.option(slot, name), float))
+
+    @property
+    def max_seqs(self) -> int:
+        """Requests at once. Raises ValueError for what is no count."""
+        value = self.number("schedule", "max_seqs")
+        if not 1 <= value < 2**63 or not value.is_integer():
+            raise ValueError(f"system {self.name}: schedule.max_seqs {value:g} must be a whole number of at least 1, of 64 bits")
+        return int(value)
+
+    def refuse_room(self, room: int = 0, top_k: int = 0, sizes: Sequence[int] = (0,)) -> None:
+        """Raises ValueError for a cache of so many bytes, or a scope, that cannot hold a token's experts of a layer, and for a
+        placement that does not go with what holds them. sizes: bytes of an expert, by layer."""
+        scope = self.option("residency", "scope")
+        if scope not in ("global", "per-layer"):
+            raise ValueError(f"system {self.name}: residency.scope {scope!r} is unknown; choose global or per-layer")
+        if self.sliced is not None and self.place is not None:
+            raise ValueError(f"system {self.name}: slicemoe keeps slices, and placements move whole experts; leave place out")
+        if self.sliced is not None and scope != "global":
+            raise ValueError(f"system {self.name}: slices of all layers share one cache; leave residency.scope out")
+        if self.residency is None and self.sliced is None and getattr(self.place, "needs_cache", False):
+            raise ValueError(
+                f"system {self.name}: {type(self.place).__name__} decides where missing experts compute, and without a cache "
+                "none is missing; add residency = { policy = 'lru' }, or leave place out"
+            )
+        caches = len(sizes) if scope == "per-layer" else 1
+        needed = top_k * max(sizes) * caches
+        if self.residency is not None and room < needed:
+            raise ValueError(
+                f"system {self.name}: budget {room} B is below one layer's event, top-k = {top_k} experts"
+                f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
+            )
 
     def blamed(self) -> ExitStack:
         """Within it, what policies of one's own raise is one line each (registry.blamed)."""

@@ -94,8 +94,7 @@ def run(
         refuse_unknown("argument of run", word, [*(run.__kwdefaults__ or ()), *CHOICES])
     name, given = (str(policy), params or {}) if isinstance(policy, str | Path) else _told(policy, params)
     how = (str(machine), Semantics(scope, **semantics), capacity, expert_format, int(seed), str(profile or PHYSICAL))
-    params_given = tuple((str(key), value) for key, value in given.items())
-    return Run(*replay_once(tape.store, Cell(tape.trace_id, name, params_given, *how)))
+    return Run(*replay_once(tape.store, Cell(tape.trace_id, name, tuple(given.items()), *how)))
 
 
 def run_system(
@@ -119,7 +118,7 @@ def run_system(
     _begin(tape)
     expect("changes", changes or {}, Mapping, '{"SLOT.WORD": "VALUE"}')
     expect("workload", workload or "", str, '"rate=2,batch=8"')
-    told_as = {str(key): value for key, value in (changes or {}).items()}
+    told_as = {str(key): of if isinstance(of, Mapping) else str(of) for key, of in (changes or {}).items()}
     given = (workload_of(workload), told_as, None, str(model) if model else None, expert_format, str(profile or PHYSICAL))
     return Run(*run_asked(tape.store, Asked(tape.trace_id, str(system), str(machine), *given)))
 

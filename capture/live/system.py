@@ -26,6 +26,7 @@ from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
+from tokentape.policies.resolve import convert
 from tokentape.policies.slots import OPTIONS, System
 from tokentape.policies.speculation import POOLS
 from tokentape.warehouse.geometry import Geometry
@@ -77,9 +78,7 @@ class SystemTried(Tried):
         n_layers = loaded.model.config.get_text_config().num_hidden_layers
         if schedule is not None and not counts_events and not schedule.rule(n_layers).may_split:
             schedule = None  # whole prompts with caches of their own: in lockstep they do the same
-        return Inside(
-            loaded.model, *slots, drafter=drafter, schedule=schedule, max_seqs=int(system.option("schedule", "max_seqs"))
-        )
+        return Inside(loaded.model, *slots, drafter=drafter, schedule=schedule, max_seqs=system.max_seqs)
 
     def _refused(self, slot: str, why: str) -> ValueError:
         return ValueError(f"system {self.system.name}, slot {slot}: {why}")
@@ -94,6 +93,7 @@ class SystemTried(Tried):
         if route is not None:
             if not hasattr(route, "cache"):
                 raise self._refused("route", f"{type(route).__name__} alone has no cache to read; take policy slicemoe")
+            system.refuse_room()
             slices, n_experts = slices_of(model, route.cache)
             n = n_experts * len(measure.geometry(model).moe_layers)
             return [Sliced(model, route, self._bytes("residency", sum(slices) * n, n), self.scheme, seed)]
@@ -107,6 +107,7 @@ class SystemTried(Tried):
 
     def _cache(self, loaded: models.Loaded, policy: Any, seed: int) -> ExpertCache | None:
         if policy is None:
+            self.system.refuse_room()
             return None
         if policy.kind == "future" or getattr(policy, "profile_frac", 0.0):
             raise self._refused(
@@ -118,6 +119,7 @@ class SystemTried(Tried):
         geometry, sizes = self._sized(loaded)
         n_experts = geometry.n_experts
         room = self._bytes("residency", sum(sizes) * n_experts, len(sizes) * n_experts)
+        self.system.refuse_room(room, geometry.top_k, sizes)
         per_layer = self.system.option("residency", "scope") != "global"
         return ExpertCache.of_layers(policy, sizes, n_experts, room, per_layer=per_layer, seed=seed)
 
@@ -140,7 +142,7 @@ class SystemTried(Tried):
             return Placed(loaded.model, None, policy, none)
         if self.replicas is None or self.losses is None:
             raise self._refused("precision", "widths go by losses and run on replicas; give --param losses=TRACE")
-        bits, rule = float(system.option("precision", "mean_bits")), registry.name_of("precision", system.precision)
+        bits, rule = system.number("precision", "mean_bits"), registry.name_of("precision", system.precision)
         policy = MixedPrecision(hot, bits, rule, placement=name, **given)
         return Placed(loaded.model, self.replicas(loaded), policy, self.losses)
 
@@ -170,7 +172,7 @@ class SystemTried(Tried):
         words = "int16" if named == "plain" and self.system.refresh is not None else named
         if words != "quarot" and told("kv", "bits") != OPTIONS["kv"]["bits"]:
             raise self._refused("kv", f"bits has no effect on storage {words}; leave it out, or give storage quarot")
-        return storage_of(words, self.rates, self.system.flag("kv", "resample"), int(told("kv", "bits")), seed)
+        return storage_of(words, self.rates, self.system.flag("kv", "resample"), convert("bits", told("kv", "bits"), int), seed)
 
 
 @dataclass(frozen=True)

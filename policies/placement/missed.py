@@ -19,9 +19,10 @@ WHERE_SIGNATURE = void(int64, _I64_IN, _I64_IN, _U8_IN, U8, F64)
 
 @dataclass(frozen=True)
 class EventPlacement(AsItDecodes):
-    """One function; plain Python is compiled."""
+    """One function; plain Python is compiled. needs_cache: it goes by what is missing."""
 
     kind: ClassVar[str] = "event"
+    needs_cache: ClassVar[bool] = False
     where: ClassVar[Any]  # of WHERE_SIGNATURE
 
 
@@ -33,6 +34,7 @@ class NearIfRare(EventPlacement):
     """
 
     most: int = 4
+    needs_cache: ClassVar[bool] = True
 
     @staticmethod
     @kernel(WHERE_SIGNATURE, allocates=False)
@@ -59,6 +61,7 @@ class NearIfFaster(EventPlacement):
     fetch_reads: float | None = None
     token_reads: float | None = None
     main_reads: float | None = None
+    needs_cache: ClassVar[bool] = True
 
     @staticmethod
     @kernel(WHERE_SIGNATURE, allocates=False)

@@ -21,7 +21,7 @@ from tokentape.policies.placement import (
     ReactivePlacement,
 )
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from tokentape.policies.placement.missed import FirstLayersNear, NearIfFaster, NearIfRare
+from tokentape.policies.placement.missed import FirstLayersNear, NearIfRare
 from tokentape.policies.placement.reactive import Never
 from tokentape.policies.protocol import CACHE
 from tokentape.policies.sliced.ranking import Stock, compiled
@@ -77,7 +77,7 @@ class ExpertSlots:
     @property
     def mean_bits(self) -> float:
         """Of the experts that a placement leaves where they lie."""
-        return _number(self.system, "precision", "mean_bits")
+        return self.system.number("precision", "mean_bits")
 
     @property
     def by_gate(self) -> ByGate | None:
@@ -270,7 +270,7 @@ class ExpertSlots:
         else:  # one that moves experts
             alpha, n_placed = 0.5, n_placed if place.starts_placed else 0
         if isinstance(place, ShuffledPrompts):
-            of = np.roll(of, max_seqs(self.system))
+            of = np.roll(of, self.system.max_seqs)
         across = self.system.flag("place", "across_layers")
         has_bits, shape = self.system.precision is not None, (*counts.shape[1:], N_WIDTHS)
         losses = checked(self.losses) if has_bits and self.losses is not None else np.zeros(shape if has_bits else (0, 0, 0))
@@ -288,11 +288,6 @@ class ExpertSlots:
             raise ValueError(
                 f"system {name}: place.across_layers counts experts, and this tape's differ in size by layer; leave it out"
             )
-        if residency is None and system.sliced is None and isinstance(place, NearIfRare | NearIfFaster):
-            raise ValueError(
-                f"system {name}: {type(place).__name__} decides where missing experts compute, and without a cache "
-                "none is missing; add residency = { policy = 'lru' }, or leave place out"
-            )
         if residency is None and isinstance(place, FirstLayersNear) and place.layers is not None:
             kept_bytes = sum(self.sizes[place.layers :]) * self.recorded.geometry.n_experts
             if kept_bytes > self.budget_bytes:
@@ -300,9 +295,9 @@ class ExpertSlots:
                     f"system {name}: place.layers {place.layers} leaves {kept_bytes} B of experts to the fast tier, and "
                     f"place.budget has room for {self.budget_bytes} B; raise either, or leave place.layers out"
                 )
-        if isinstance(place, ShuffledPrompts) and len(self.requests) <= max_seqs(system):
+        if isinstance(place, ShuffledPrompts) and len(self.requests) <= system.max_seqs:
             raise ValueError(
-                f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {max_seqs(system)} takes "
+                f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {system.max_seqs} takes "
                 f"all {len(self.requests)} requests; lower schedule.max_seqs"
             )
         if system.draft is not None:
@@ -330,23 +325,13 @@ class ExpertSlots:
                 raise ValueError(f"system {name}: this precision rule goes by losses, and the run has none; take policy uniform")
             if not 1.0 <= self.mean_bits <= 16.0:
                 raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..16")
-        if residency is None:
-            return
-        self._refuse_untold()
-        if residency.kind == "future" and place is not None:
+        if residency is not None:
+            self._refuse_untold()
+        if residency is not None and residency.kind == "future" and place is not None:
             raise ValueError(
                 f"system {name}: a bound needs a fixed schedule of lookups, and placements change them; leave place out"
             )
-        scope, budget = system.option("residency", "scope"), self.budget_bytes
-        if scope not in ("global", "per-layer"):
-            raise ValueError(f"system {name}: residency.scope {scope!r} is unknown; choose global or per-layer")
-        caches = len(self.sizes) if scope == "per-layer" else 1
-        needed = self.recorded.geometry.top_k * max(self.sizes) * caches
-        if budget < needed:
-            raise ValueError(
-                f"system {name}: budget {budget} B is below one layer's event, top-k = {self.recorded.geometry.top_k} experts"
-                f"{' in every layer' if caches > 1 else ''} ({needed} B); give residency.budget at least that"
-            )
+        system.refuse_room(self.budget_bytes, self.recorded.geometry.top_k, self.sizes)
 
     def _refuse_by_gate(self) -> None:
         """Raises ValueError where nothing is fetched into a cache by gates that the tape has."""
@@ -395,19 +380,3 @@ def refuse_scores(tape: Recorded, system: System) -> None:
             f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape "
             "with --tables scores, or take slicemoe with router=lru and no budget"
         )
-
-
-def _number(system: System, slot: str, name: str) -> float:
-    text = system.option(slot, name)
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ValueError(f"system {system.name}: {slot}.{name} {text!r} is not a number") from error
-
-
-def max_seqs(system: System) -> int:
-    """Requests at once. Raises ValueError for what is no count."""
-    value = _number(system, "schedule", "max_seqs")
-    if not 1 <= value < 2**63 or not value.is_integer():
-        raise ValueError(f"system {system.name}: schedule.max_seqs {value:g} must be a whole number of at least 1 and of 64 bits")
-    return int(value)

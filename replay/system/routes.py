@@ -70,13 +70,9 @@ class SlicedSlots(ExpertSlots):
             )
 
     def _refuse(self) -> None:
-        system, name = self.system, self.system.name
         self.recorded.refuse_longer(self.requests)
-        if system.place is not None:
-            raise ValueError(f"system {name}: slicemoe keeps slices, and placements move whole experts; leave place out")
-        if system.option("residency", "scope") != "global":
-            raise ValueError(f"system {name}: slices of all layers share one cache; leave residency.scope out")
-        refuse_scores(self.recorded, system)
+        self.system.refuse_room()
+        refuse_scores(self.recorded, self.system)
 
 
 def slices_of(geometry: Geometry, cache: Any) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from tokentape.replay.system import events as ev
 from tokentape.replay.system import kv as kept
 from tokentape.replay.system.ahead import refuse_prefetch
 from tokentape.replay.system.drafts import ROUNDS, VERIFIED
-from tokentape.replay.system.experts import ExpertSlots, max_seqs
+from tokentape.replay.system.experts import ExpertSlots
 from tokentape.replay.system.kv import KVSlots
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.routes import SlicedSlots
@@ -128,7 +128,7 @@ def simulate(
     costs = replace(costs, background_w=costs.background_w - kv.replaced_w * has_refresh)
     kind = ExpertSlots if system.sliced is None else SlicedSlots
     slots = kind(recorded, requests, system, costs, end, how.seed, how.losses, logs)
-    limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=max_seqs(system)))
+    limits = kv.share(slots, replace(how.limits or Limits(), max_seqs=system.max_seqs))
     slots = _told(slots, rule, costs, limits, kv)
     made = SystemRun(run_rule(requests, rule, costs, limits, record=record, slots=slots, kv=kv), slots, kv)
     slots.refuse_run()
@@ -246,7 +246,7 @@ def run(
         "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
         "capacity_frac": made.slots.budget_bytes / (sum(experts) * recorded.geometry.n_experts),
-        "batch": max_seqs(system),
+        "batch": system.max_seqs,
         "seed": how.seed,
         "n_requests": len(requests),
         "is_extrapolated": bool(outside),

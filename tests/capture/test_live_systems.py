@@ -265,6 +265,12 @@ def test_what_cannot_run_inside_a_model_is_refused_in_one_line(loaded):
     for system, words in (
         (system_of("shared_room"), "slot residency: share_kv is heeded over a tape only"),
         (system_of("prefill_guided", {"place.across_layers": "true"}), "slot place: across_layers is heeded over a tape only"),
+        (system_of("lru_offload", {"residency.scope": "gobal"}), "residency.scope 'gobal' is unknown"),
+        (system_of("lru_offload", {"residency.budget": "1 experts"}), "is below one layer's event, top-k = 4"),
+        (system_of("lru_offload", {"schedule.max_seqs": "0"}), "schedule.max_seqs 0 must be a whole number of at least 1"),
+        (system_of("no_offload", {"place": "near_if_rare"}), "none is missing; add residency"),
+        (system_of("slicemoe", {"place": "near_if_rare"}), "placements move whole experts; leave place out"),
+        (system_of("slicemoe", {"residency.scope": "per-layer"}), "leave residency.scope out"),
     ):
         refuses(words, SystemTried(system, "mine", {}, bytes_of).inside, loaded)
     for name in ("slicemoe", "lru_offload"):
