@@ -309,10 +309,6 @@ class ExpertSlots:
             refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
         if system.route is not None:
             refuse_scores(self.recorded, system)
-        if residency is not None and residency.kind == "future" and system.route is not None:
-            raise ValueError(
-                f"system {name}: a bound needs a fixed schedule of lookups, and routers change them; leave route out"
-            )
         if self.by_gate:
             self._refuse_by_gate()
         elif system.precision is not None:
@@ -325,12 +321,8 @@ class ExpertSlots:
                 raise ValueError(f"system {name}: this precision rule goes by losses, and the run has none; take policy uniform")
             if not 1.0 <= self.mean_bits <= 16.0:
                 raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..16")
-        if residency is not None:
+        if system.residency is not None:
             self._refuse_untold()
-        if residency is not None and residency.kind == "future" and place is not None:
-            raise ValueError(
-                f"system {name}: a bound needs a fixed schedule of lookups, and placements change them; leave place out"
-            )
         system.refuse_room(self.budget_bytes, self.recorded.geometry.top_k, self.sizes)
 
     def _refuse_by_gate(self) -> None:

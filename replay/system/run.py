@@ -172,7 +172,7 @@ def _told(slots: ExpertSlots, rule: Any, costs: IterationCosts, limits: Limits, 
         )
     if slots.system.place is not None or slots.system.route is not None:
         what = f"{type(policy).__name__} needs all lookups"
-        raise ValueError(f"system {system.name}: {what}, and placements and routers change them")
+        raise ValueError(f"system {system.name}: {what}, and placements and routers change them; leave place and route out")
     first = replace(slots, system=replace(system, policies={**system.policies, "residency": LRU()}))
     run_rule(requests, rule, costs, limits, slots=first, kv=kv)
     n_lookups, n_events = int(first.how[ev.N_LOOKUPS]), int(first.how[ev.N_EVENTS])
