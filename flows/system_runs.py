@@ -25,7 +25,7 @@ from tokentape.hw.spec import HardwareSpec, with_values
 from tokentape.policies import registry
 from tokentape.policies.bits import UNIFORM, BitRule
 from tokentape.policies.cache import needs_of
-from tokentape.policies.names import refuse_unknown
+from tokentape.policies.names import refuse_twice, refuse_unknown
 from tokentape.policies.resolve import convert, told
 from tokentape.policies.slots import System, system_of
 from tokentape.replay.capacity import parse_capacity
@@ -104,8 +104,7 @@ def workload_of(text: str | None) -> Workload:
         refuse_unknown("word of --workload", name, WORDS)
         if not equals:
             raise ValueError(f"--workload {name} has no value; write {name}=VALUE")
-        if name in given:
-            raise ValueError(f"--workload gives {name} twice; leave one out")
+        refuse_twice("--workload", [*given, name])
         given[name] = convert(f"--workload {name}", value, {"order": str, "rate": float}.get(name, int))
         if name == "order" and value not in ("tape", "shuffled"):
             raise ValueError(f"--workload order={value}: choose tape or shuffled")

@@ -16,6 +16,15 @@ def refuse_unknown(kind: str, name: object, known: Iterable[str]) -> None:
         raise unknown(kind, str(name), names)
 
 
+def refuse_twice(option: str, names: Iterable[str]) -> None:
+    """Raises ValueError for a name that an option gives twice: one of the two would be left unread."""
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{option} gives {name} twice; leave one out")
+        seen.add(name)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'math'?`, to go on with; empty where nothing is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokentape.policies import registry
 from tokentape.policies.kernels import scalar_of
-from tokentape.policies.names import refuse_unknown, unknown
+from tokentape.policies.names import refuse_twice, refuse_unknown, unknown
 
 Value = str | int | float | bool | None
 NAMES = "names"  # metadata of a field that is a part: name -> class
@@ -48,6 +48,7 @@ def parse(texts: list[str] | None) -> dict[str, str]:
     for name, equals, value in pairs:
         if not (name and equals and value):
             raise ValueError(f"--param {name + equals + value!r} is not NAME=VALUE")
+    refuse_twice("--param", (name for name, *_ in pairs))
     return {name: value for name, _, value in pairs}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tokentape.policies import registry
-from tokentape.policies.names import refuse_unknown, unknown
+from tokentape.policies.names import refuse_twice, refuse_unknown, unknown
 from tokentape.policies.resolve import convert, resolve, told
 
 SLOTS = ("schedule", "draft", "route", "precision", "residency", "prefetch", "place", "kv", "refresh")
@@ -240,4 +240,5 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         if not re.fullmatch(r"[a-z_]+(?:\.[a-z_.]+)?=.+", text):
             raise ValueError(f"--set {text!r} is not SLOT=POLICY or SLOT.PARAMETER=VALUE, such as residency.budget=24GB")
+    refuse_twice("--set", (text.split("=", 1)[0] for text in texts or []))
     return dict(text.split("=", 1) for text in texts or [])

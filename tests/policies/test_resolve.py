@@ -85,6 +85,7 @@ def test_text_of_a_union_is_the_first_that_fits() -> None:
         refuses("x=nan is not a number", convert, "x", nan, float)
     assert parse(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
     assert parse(None) == {}
+    refuses("--param gives a twice; leave one out", parse, ["a=1", "a=2"])
 
 
 OWN = """
