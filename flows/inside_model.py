@@ -8,7 +8,7 @@ A policy alone is a system of one slot. `pair`, `router.strength`, ... are of sl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,15 @@ OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
 OF_WINDOWS = ("prompt_tokens", "decode_tokens")
 OF_REPLICAS = ("losses", "method")
 OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bits": int, "pool_frac": float}
+
+
+def sums_of_named(model: str, dataset: str, n_items: int, seeds: Sequence[int]) -> str:
+    """Hashes of a model's files, and of what seeds read of a data set: they change under their names."""
+    from tokentape.capture import datasets, evaluate, models, plan  # needs torch
+
+    found = datasets.items(dataset, n_items * (max(seeds) + 1))
+    found = datasets.items(dataset, evaluate.ALL_DOCUMENTS) if found[0].answer is None else found  # windows are cut from all text
+    return f"{models.find(model).fingerprint}/{plan.digest_of(found)}"
 
 
 def policy_tried(

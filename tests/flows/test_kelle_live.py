@@ -1,17 +1,21 @@
 """What the Kelle study measures inside a live model, on hardly any text: rows, references, the front, and what is skipped."""
 
 import json
+from importlib import import_module
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
-from tokentape.capture import models
+from tokentape.capture import datasets, models
 from tokentape.capture.live.kv_orderings import PAPER_ORDERINGS, REFRESH_SETS, WORD_ORDERINGS
 from tokentape.flows.running import run as study_run
+from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.kelle import live
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.live import UNITS, quality_rows
 from tokentape.flows.systems.kelle.settings import Inside, setup
+from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.hw import profile as profiles
 from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
 from tokentape.replay.kelle.step import decode_steps
@@ -102,6 +106,17 @@ def test_a_tape_is_replayed_again_where_the_policies_beside_it_are_others(tmp_pa
         job = next(job for job in live.jobs(study) if job.table == "kv_replays")
         live.run_job(Store(str(tmp_path)), study, job)
     assert made[0] != made[1]
+
+
+@pytest.mark.parametrize("of", [kelle, slicemoe, elmoe3d])
+def test_what_was_measured_is_not_taken_where_the_files_of_model_or_text_have_changed(tmp_path, monkeypatch, of):
+    made, now, study, inside = list[str](), ["", ""], of.Settings.shipped(), import_module(f"{of.__package__}.live")
+    monkeypatch.setattr(of.Settings, "once", lambda study, store, of, *told: made.append(of) or of)
+    monkeypatch.setattr(models, "find", lambda name: SimpleNamespace(fingerprint=now[0]))
+    monkeypatch.setattr(datasets, "items", lambda name, n: [datasets.Item(name, now[1])])
+    for now[:] in ("aa", "ab", "bb"):
+        inside.run_job(Store(str(tmp_path)), study, inside.jobs(study)[0])
+    assert len({*made}) == 3
 
 
 def test_the_papers_settings_ship():

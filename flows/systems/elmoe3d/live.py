@@ -14,6 +14,7 @@ from tokentape.capture.run import capture as record
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.capture.speculation.study import Setting, bits_points, loop_points
 from tokentape.flows import sources
+from tokentape.flows.inside_model import sums_of_named
 from tokentape.flows.systems.elmoe3d.settings import POINTS, Live, Settings
 from tokentape.flows.tapes import rounds_of
 from tokentape.policies.speculation import POOLS
@@ -45,7 +46,8 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
             study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
         return
     table = "orderings" if job == "orderings" else POINTS
-    of = f"{job!r}/{live.model}/{live.seeds}/{live.effort}/{live.pairs}/{live.schemes}/{sources.sha256(*MEASURED)}"
+    named = sums_of_named(live.model, live.dataset, live.prompts, live.seeds)
+    of = f"{job!r}/{live.model}/{live.seeds}/{live.effort}/{live.pairs}/{live.schemes}/{named}/{sources.sha256(*MEASURED)}"
     study.once(store, of, table, lambda: {table: _measured(live, job)})
 
 

@@ -20,7 +20,7 @@ from tokentape.capture.plan import CaptureSettings
 from tokentape.capture.run import capture as record
 from tokentape.flows import sources
 from tokentape.flows.answers import answer, stated
-from tokentape.flows.inside_model import kv_run
+from tokentape.flows.inside_model import kv_run, sums_of_named
 from tokentape.flows.study_file import Made
 from tokentape.flows.systems.kelle.settings import PAPER, Live, Settings
 from tokentape.flows.tapes import attention_tape
@@ -104,7 +104,9 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
         return _replayed(store, study, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
 
     beside = evicting(study) if job.table == "kv_replays" else ""
-    of = study.once(store, f"{job!r}/{beside}/{live.model}/{live.seeds}/{sources.sha256(*ENGINES[job.table])}", job.table, make)
+    named = sums_of_named(live.model, job.dataset, job.items, live.seeds)
+    decided = f"{job!r}/{beside}/{live.model}/{live.seeds}/{named}/{sources.sha256(*ENGINES[job.table])}"
+    of = study.once(store, decided, job.table, make)
     return rows_of(store, job.table, of) or []
 
 

@@ -16,7 +16,7 @@ from tokentape.capture.orderings import Effort, Lab, measured
 from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
 from tokentape.flows.grid import load_hardware
-from tokentape.flows.inside_model import sliced_run
+from tokentape.flows.inside_model import sliced_run, sums_of_named
 from tokentape.flows.systems.slicemoe.settings import Inside, Settings
 from tokentape.replay.slicemoe import decode_cost
 from tokentape.warehouse.tape import Store
@@ -99,7 +99,8 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    of = f"{job!r}/{schemes}/{machine.sha256}/{sources.sha256(*ENGINES[job.what])}"
+    named = sums_of_named(job.model, job.dataset, job.effort.n_windows, job.seeds)
+    of = f"{job!r}/{schemes}/{machine.sha256}/{named}/{sources.sha256(*ENGINES[job.what])}"
     study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
 
