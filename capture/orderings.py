@@ -29,12 +29,13 @@ BUDGET_CACHE_FRAC, HALF = 0.375, 0.5
 
 @dataclass(frozen=True)
 class Effort:
-    """How much text a seed has: n_whole windows, each a prompt and tokens to decode; in the loop, the first n_windows of them."""
+    """How much text of a data set a seed has: n_whole windows, each a prompt and tokens to decode; the loop takes n_windows."""
 
     n_windows: int = 8
     prompt_tokens: int = 64
     decode_tokens: int = 128
     n_whole: int = 100
+    dataset: str = DATASET
 
 
 class Lab:
@@ -43,7 +44,7 @@ class Lab:
     def __init__(self, loaded: models.Loaded, seed: int, effort: Effort = Effort()) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
         cut = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=effort.decode_tokens, n_items=effort.n_whole)
-        self.texts = windows(loaded, DATASET, cut, seed)
+        self.texts = windows(loaded, effort.dataset, cut, seed)
         self.whole, self.run, self.acceptance = cache(self._whole), cache(self._run), cache(self._acceptance)
         self._plain = cache(self._logits)
 

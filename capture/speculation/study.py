@@ -14,7 +14,7 @@ from tokentape.capture import models
 from tokentape.capture.live.loop import Request, Round, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.measure import geometry
-from tokentape.capture.orderings import DATASET, Effort, Lab
+from tokentape.capture.orderings import Effort, Lab
 from tokentape.capture.speculation.drafters import drafter_of
 from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies.matryoshka import MAT
@@ -73,7 +73,9 @@ def bits_points(
             for scheme in schemes:
                 setting = Setting.of("bits", draft="quant", bits=pair.low, scheme=scheme)
                 values = [{"acceptance": lab.acceptance(str(pair), scheme)} for lab in labs]
-                rows += _rows(loaded, setting, values, {"bits_high": pair.high, "depth": 0, "n_rounds": 0})
+                rows += _rows(
+                    loaded, setting, values, {"dataset": effort.dataset, "bits_high": pair.high, "depth": 0, "n_rounds": 0}
+                )
     return rows
 
 
@@ -84,7 +86,8 @@ def loop_points(loaded: models.Loaded, seeds: Sequence[int], effort: Effort, set
     """
     with models.suitable_threads(loaded.model):
         found = [measure(loaded, setting, Lab(loaded, seed, effort)) for seed in seeds]
-    return list(_rows(loaded, setting, [metrics for metrics, _ in found], {"n_rounds": sum(n for _, n in found)}))
+    more = {"dataset": effort.dataset, "n_rounds": sum(n for _, n in found)}
+    return list(_rows(loaded, setting, [metrics for metrics, _ in found], more))
 
 
 def measure(loaded: models.Loaded, setting: Setting, lab: Lab) -> tuple[dict[str, float], int]:
@@ -111,7 +114,7 @@ def measure(loaded: models.Loaded, setting: Setting, lab: Lab) -> tuple[dict[str
 def _rows(loaded: models.Loaded, setting: Setting, found: Sequence[Mapping[str, float]], more: Row) -> Iterator[Row]:
     """A row per metric; found: metrics by seed."""
     n_experts = geometry(loaded.model).n_experts
-    where = {"model_id": loaded.source.model_id, "dataset": DATASET, "fidelity": "exact"} | setting.row(n_experts) | more
+    where = {"model_id": loaded.source.model_id, "fidelity": "exact"} | setting.row(n_experts) | more
     for name in dict.fromkeys(name for metrics in found for name in metrics):
         values = [metrics[name] for metrics in found if name in metrics]
         told = {"metric": name, "unit": "tokens" if "tau_" in name else "1", "n_seeds": len(values)}

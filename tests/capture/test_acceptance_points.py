@@ -1,6 +1,7 @@
 """The study's points: rows fit their table, and the orderings that a drafter must show."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -43,6 +44,9 @@ def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
         assert value["hotness", metric] > value["random", metric]
     scheme = {row["scheme"]: row["value"] for row in rows if row["series"] == "bits"}
     assert scheme["lsb_aug"] > scheme["round_sym"] > scheme["trunc_sym"]
+    (docs,) = bits_points(loaded, (0,), replace(effort, dataset="docs"), ("MAT42",), ("trunc_sym",))
+    assert (docs["dataset"], rows[0]["dataset"]) == ("docs", "code")
+    assert docs["value"] != scheme["trunc_sym"]
 
 
 def test_a_pool_is_of_the_experts_there_are_and_metrics_are_of_the_seeds_that_have_them():

@@ -95,6 +95,17 @@ def test_settings_name_what_is_assumed_and_loops_are_compared_with_the_seeds_of_
     assert live._fidelity(study, next(job for job in live.jobs(study) if job.what == "fidelity")) == (3, 5)
 
 
+@pytest.mark.parametrize("what", ["schemes", "orderings"])
+def test_what_a_copy_measures_is_of_its_data_set(monkeypatch, what):
+    asked = set[str]()
+    monkeypatch.setattr(live, "Lab", lambda *told, effort: asked.add(effort.dataset) or orderings.Lab(*told, effort))
+    monkeypatch.setattr(live.orderings, "ORDERINGS", orderings.ORDERINGS[:1])
+    of = SMALL.live.model_copy(update={"dataset": "docs", "whole_windows": 2})
+    study = SMALL.model_copy(update={"seeds": (0,), "live": of})
+    rows = live._MEASURES[what](study, next(job for job in live.jobs(study) if job.what == what))
+    assert {row["dataset"] for row in rows} == asked == {"docs"}
+
+
 def test_answers_are_of_known_claims_and_fit_only_what_may_be_fitted(answers):
     roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
     assert set(answers) <= set(roles)

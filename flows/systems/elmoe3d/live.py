@@ -57,7 +57,7 @@ def _measured(live: Live, job: Job) -> list[dict[str, Any]]:
         return loop_points(loaded, live.seeds, effort, job)
     if job == "bits":
         return bits_points(loaded, live.seeds, effort, live.pairs, live.schemes)
-    return measured(loaded, ACCEPTANCE_ORDERINGS, partial(Lab, loaded, effort=effort), live.seeds)
+    return measured(loaded, ACCEPTANCE_ORDERINGS, partial(Lab, loaded, effort=effort), live.seeds, dataset=live.dataset)
 
 
 def replay_points(tape: Tape, pools: Sequence[str], pool_fracs: Sequence[float]) -> list[dict[str, Any]]:

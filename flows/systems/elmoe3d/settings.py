@@ -86,9 +86,9 @@ class Live(Part):
     recorded_requests: int
 
     @property
-    def effort(self) -> tuple[int, int, int, int]:
-        """Fields of Effort: prompts of a seed, tokens of each and behind it, windows that are scored whole."""
-        return self.prompts, self.prompt, self.output, self.whole_windows
+    def effort(self) -> tuple[int, int, int, int, str]:
+        """Fields of Effort: prompts of a seed, tokens of each and behind it, windows that are scored whole, data set."""
+        return self.prompts, self.prompt, self.output, self.whole_windows, self.dataset
 
 
 class Settings(StudyFile):

@@ -61,8 +61,8 @@ def jobs(study: Settings) -> list[Job]:
 
 def _job(study: Settings, grid: Inside, given: dict[str, Any]) -> Job:
     live = study.live
-    effort = Effort(given.pop("items"), live.prompt, live.output, live.whole_windows)
     name, cache_frac, dataset = given.pop("name", ""), given.pop("cache_frac", 0.0), given.pop("dataset", live.dataset)
+    effort = Effort(given.pop("items"), live.prompt, live.output, live.whole_windows, dataset)
     where = (grid.table, grid.series, live.name, dataset, study.seeds, effort)
     return Job(*where, parameters=tuple(given.items()), cache_frac=cache_frac, name=name)
 
@@ -106,8 +106,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
     prompt, decoded, n_items = job.effort.prompt_tokens, job.effort.decode_tokens, job.effort.n_windows
-    tried = dict(job.parameters)
-    run = sliced_run(tried, job.cache_frac, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
+    run = sliced_run(dict(job.parameters), job.cache_frac, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
     loaded = models.load(models.find(job.model))
     return [evaluate_inside(loaded, job.dataset, run, seed) for seed in job.seeds]
 
@@ -124,7 +123,7 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
     size = {"n_items": effort.n_whole, "n_tokens": effort.n_whole * (effort.prompt_tokens + effort.decode_tokens - 1)}
     with models.suitable_threads(loaded.model):
         for seed in job.seeds:
-            lab = Lab(loaded, seed, effort)
+            lab = Lab(loaded, seed, effort=effort)
             for pair, scheme in [(None, "full"), *product(study.live.scheme_pairs, study.live.schemes)]:
                 named = json.dumps({"pair": pair, "scheme": scheme}, sort_keys=True)
                 measured = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
@@ -135,7 +134,7 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
 
 def _orderings(study: Settings, job: Job) -> list[dict[str, Any]]:
     loaded = models.load(models.find(job.model))
-    return measured(loaded, orderings.ORDERINGS, partial(Lab, loaded, effort=job.effort), job.seeds)
+    return measured(loaded, orderings.ORDERINGS, partial(Lab, loaded, effort=job.effort), job.seeds, dataset=job.dataset)
 
 
 _MEASURES = {"policy": _policy, "fidelity": _fidelity, "schemes": _schemes, "orderings": _orderings}
