@@ -53,6 +53,7 @@ BELADY = {"residency.policy": "belady"}
 METRICS = {"tokens_per_s": True, "ttft_mean_s": False, "tbt_p99_s": False, "energy_j_per_output_token": False}
 WORDS = ("requests", "repeats", "output", "batch", "rate", "seed", "order")
 VIEW, ENGINE = "system_runs", "tokentape.replay.system.run"
+LOSSES = ("tokentape.warehouse.losses", "tokentape.replay.cxl_ndp.setting")  # of experts at few bits, read and drawn
 STAND_IN = "losses of experts at few bits are drawn: this tape holds none"
 MOST_TOKENS, MOST_AT_ONCE, MOST_ROOM = 32_768, 16, 0.5  # of a workload and a room that no one chose
 
@@ -180,7 +181,7 @@ def run_asked(store: Store, asked: Asked) -> tuple[str, ReplayResult]:
     chosen, machine = asked.made(), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, asks_scores(chosen))
     setting = setting_of(store, asked, chosen)
-    key, code = key_of(store, asked, chosen), _sources(chosen, machine)
+    key, code = key_of(store, asked, chosen), _sources(chosen, machine, setting)
     if there := results.stored_run(store, VIEW, key):
         record_machine(store.absolute, asked.machine)
         return key, _read(*there)
@@ -209,15 +210,16 @@ def key_of(store: Store, asked: Asked, system: System) -> str:
             "workload": workload,
             "model": asked.model and hash_of(models.load(asked.model).geometry.model_dump(mode="json")),
             "setting": [setting.expert_format, setting.seed, profiles.load(asked.profile).sha256],
-            "sources": _sources(system, machine),
+            "sources": _sources(system, machine, setting),
         }
     )
 
 
-def _sources(system: System, machine: HardwareSpec) -> str:
-    """Hash of the code that decides a run: the loop's, its policies', and the constants of its machine."""
-    names = sorted({name for slot, policy in system.policies.items() for name in registry.reached(slot, told(slot, policy)[0])})
-    return sources.sha256(ENGINE, also=tuple(names), fits=calibrate.files_of(machine))
+def _sources(system: System, machine: HardwareSpec, setting: Setting) -> str:
+    """Hash of the code that decides a run: the loop's, its policies', that of losses, and the constants of its machine."""
+    names = {name for slot, policy in system.policies.items() for name in registry.reached(slot, told(slot, policy)[0])}
+    also = sorted(names.union(() if setting.losses is None else LOSSES))
+    return sources.sha256(ENGINE, also=tuple(also), fits=calibrate.files_of(machine))
 
 
 def _read(facts: Mapping[str, object], metrics: pl.DataFrame) -> ReplayResult:

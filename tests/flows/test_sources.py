@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tokentape.flows import grid, sources
+from tokentape.flows import grid, sources, system_runs
 from tokentape.flows.serving import points as serving
 from tokentape.flows.serving import setup
 from tokentape.flows.systems.cxl_ndp import live as cxl_ndp
@@ -43,6 +43,7 @@ TOUCHED = {
 # The modules that decide a flow's rows and the engines that its keys name.
 CALLERS = [
     ([grid], [grid.ENGINE, grid.SLICED_ENGINE]),
+    ([system_runs], [system_runs.ENGINE, *system_runs.LOSSES]),
     ([sweeps], sweeps.ENGINE),
     ([layered_prefill, serving, setup], serving.ENGINE),
     ([elmoe3d], [*elmoe3d.REPLAYED, *elmoe3d.MEASURED]),
@@ -103,6 +104,13 @@ def test_a_policy_of_the_project_is_in_the_key_of_its_own_results_alone(tree: Pa
     after = of_policies()
     file.write_bytes(text)
     assert {name for name in CACHES if before[name] != after[name]} == {"lru", "fifo"}
+
+
+def test_the_code_of_losses_is_in_the_key_of_runs_that_go_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "sha256", lambda *engine, also, fits: also)
+    for losses, named in ((None, set[str]()), (0.5, {*system_runs.LOSSES})):
+        found = system_runs._sources(system_runs.system_of("sarathi"), spec.load("h100"), system_runs.Setting(losses=losses))
+        assert {*found} & {*system_runs.LOSSES} == named
 
 
 def test_a_policy_of_ones_own_brings_what_it_imports_of_the_project(tmp_path: Path) -> None:
