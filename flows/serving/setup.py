@@ -173,7 +173,8 @@ def fits_of(point: Point) -> tuple[Path, ...]:
 
 def sums_of_named(store: Store, point: Point) -> list[str]:
     """Hashes of the machine, model, files and tapes that a point names: they change under their names."""
-    found = [load_hardware(point.hardware).sha256, hash_of(models.load(point.model).geometry.model_dump(mode="json"))]
+    model = models.load(point.model).model_dump(mode="json", include={"geometry", "note", "kept_16_bit", "tokens_of_text"})
+    found = [load_hardware(point.hardware).sha256, hash_of(model)]
     own = [Path(name) for name in (point.workload, point.profile) if Path(name).is_file()]
     own += sorted(path for path in Path(point.fits).rglob("*") if path.is_file()) if point.fits else []
     found += [hashlib.sha256(path.read_bytes()).hexdigest() for path in own]

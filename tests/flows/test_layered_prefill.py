@@ -221,14 +221,16 @@ def test_a_point_is_made_again_where_a_file_or_tape_that_it_names_is_another(tmp
     given = {"model": str(config), "workload": str(log), "fits": str(fits), "coverage": "tiny"}
     job = replace(jobs(SMALL)[0], point=Point(scheduler="chunked", **given))
     model = json.loads(config_path("qwen3-30b-a3b").read_text())["config"]
-    for n_layers, text, fit, tape in [(2, "", "", 1), (4, "", "", 1), (4, "2", "", 1), (4, "2", "", 2), (4, "2", "3", 2)]:
-        config.write_text(json.dumps(model | {"num_hidden_layers": n_layers}))
+    a, b = {"num_hidden_layers": 4}, {"num_hidden_layers": 4, "quantization_config": "fp8"}
+    cases = [({}, "", "", 1), (a, "", "", 1), (b, "", "", 1), (b, "2", "", 1), (b, "2", "", 2), (b, "2", "3", 2)]
+    for told, text, fit, tape in cases:
+        config.write_text(json.dumps(model | told))
         log.write_text(text)
         (fits / "a.toml").write_text(fit)
         write_tiny(store, f"tiny-{tape}")
         points.of_job(store, SMALL, job)
         store.remove(f"tiny-{tape}")
-    assert len({*made}) == 5
+    assert len({*made}) == len(cases)
 
 
 def test_claims_are_listed_by_the_name_of_the_study(tokentape: Cli, place, answers):
