@@ -1,7 +1,7 @@
 """Runs a study's replays and systems: expands it, skips what is done, computes the rest on threads or processes, writes results.
 
 A replay is identified by the hash of everything that decides its numbers, so an interrupted or repeated run continues where it
-stopped, and results have the same bytes whatever the runner. The numbers themselves come from replay/.
+stopped, and results have the same rows whatever the runner. The numbers themselves come from replay/.
 """
 
 from __future__ import annotations
