@@ -55,7 +55,7 @@ def evaluate(
             has_answers = found[0].answer is not None
             scores = answered(loaded, found, name, progress)[1] if has_answers else _bits_per_byte(loaded, found, name, progress)
             row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
-            rows.append(row | NOT_MEASURED | scores)
+            rows.append(row | NOT_MEASURED | {"dtype": loaded.dtype} | scores)
     return rows
 
 

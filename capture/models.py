@@ -64,6 +64,11 @@ class Loaded:
     weights: dict[str, Any] = field(default_factory=dict)  # what is quantised and how, for the manifest
 
     @property
+    def dtype(self) -> str:
+        """Name of what its weights were loaded in."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """Token ids that end a generation."""
         ends = self.model.generation_config.eos_token_id if self.model.generation_config else None

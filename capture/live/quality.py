@@ -85,11 +85,12 @@ def evaluate_inside(
                 told, scores = answered(loaded, found, dataset, progress, of)
             if right is not None:
                 right += told
-    return key_of(loaded, run.name, run.parameters, dataset, seed) | NOT_MEASURED | made.measured | scores
+    key = key_of(loaded, run.name, run.parameters, dataset, seed)
+    return key | NOT_MEASURED | {"dtype": loaded.dtype} | made.measured | scores
 
 
 def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
-    """The key of a row of table `quality`."""
+    """What tells apart rows of tables `quality`, which also has the dtype, and `kv_divergence`."""
     told = json.dumps(parameters, sort_keys=True)
     return {"model_id": loaded.source.model_id, "policy": policy, "parameters": told, "dataset": dataset, "seed": seed}
 

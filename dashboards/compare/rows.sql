@@ -82,11 +82,11 @@ quality as (
     select t.trace_id as trace, q.policy as system, concat_ws('; ', 'route ' || (q.parameters::json->>'route'),
             'precision ' || (q.parameters::json->>'precision'), 'kv ' || (q.parameters::json->>'kv'), 'refresh ' || (q.parameters::json->>'refresh')) as changed,
         avg(q.perplexity / p.perplexity order by q.dataset, q.seed, q.parameters, p.seed) as perplexity
-    from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.policy not in ('none', 'full')
+    from quality q join quality p on q.model_id = p.model_id and q.dataset = p.dataset and q.dtype is not distinct from p.dtype and q.policy not in ('none', 'full')
         and (p.policy = 'none' or p.policy = 'full' and (p.parameters::json->>'storage') = 'plain' and (p.parameters::json->>'rate') is null
             and (p.parameters::json->>'intervals') is null) and q.n_tokens = p.n_tokens  -- of the same text
     join traces t on t.model_id = q.model_id where q.perplexity is not null group by all
-    having count(distinct q.parameters) = 1  -- of several settings, whose it is no run says
+    having count(distinct (q.parameters, q.dtype)) = 1  -- of several settings, whose it is no run says
 ),
 lru as (select trace, terms, machine, room, min(coalesce(token_ms, gap_ms)) as ms, min(mj) as mj from placed where role = 'LRU' group by all),
 beaten as (

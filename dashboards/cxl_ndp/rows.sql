@@ -194,6 +194,9 @@ select given, shared, if(batch = 1, 'each sequence', format('{} sequences togeth
 from (select given, rank, batch, shared from ({bits}) union select given, rank, batch, shared from ({losses}))
 order by rank % 2, rank, given desc, batch
 
+-- lived: part of others: quality inside models, each named with its dtype where there are several of it
+select * replace (if(count(distinct dtype) over (partition by model_id) > 1, concat_ws(', ', model_id, dtype), model_id) as model_id) from quality
+
 -- measured: Quality of live models with their experts placed and at the widths of a rule, over seeds.
 -- Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
 -- least as good as uniform bits of the same width, or as the reversed order.
@@ -206,7 +209,7 @@ with told as (
         perplexity is null as is_accuracy, coalesce(perplexity, accuracy) as level, agreement_frac, hot_frac, table_loss,
         max(level) filter (rule = 'full') over (partition by model_id, dataset, seed, prompt, decode, is_accuracy) as base,
         if(is_accuracy, base - level, level / base - 1) as worse
-    from quality where policy = 'cxl_ndp' and coalesce(perplexity, accuracy) is not null
+    from ({lived}) where policy = 'cxl_ndp' and coalesce(perplexity, accuracy) is not null
 ), beside as (
     select *, max(worse) filter (rule = 'uniform') over same as uniform,
         max(worse) filter (rule = 'reversed') over same as reversed

@@ -81,6 +81,9 @@ select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by se
     max(ratio) as high, count(*) as seeds
 from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
 
+-- lived: part of others: quality inside models, each named with its dtype where there are several of it
+select * replace (if(count(distinct dtype) over (partition by model_id) > 1, concat_ws(', ', model_id, dtype), model_id) as model_id) from quality
+
 -- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds.
 -- A panel is a pair and a cache, a setup everything else but the precision and the budget, which the chart varies. `worse`: than
 -- the high-bit cache of the same seed, which read the same text.
@@ -94,7 +97,7 @@ with told as (
         coalesce(perplexity, accuracy) as level, max(level) filter (configuration = 'high-bit')
             over (partition by model_id, dataset, rest, pair, cache, budget, target, seed, is_accuracy) as base,
         if(is_accuracy, base / nullif(level, 0), level / base) - 1 as worse
-    from quality where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
+    from ({lived}) where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
 )
 select model_id as model, dataset, rest, pair, cache, configuration, tau, budget, target, is_accuracy, count(*) as seeds,
     avg(level order by seed) as value, min(level) as low, max(level) as high, avg(miss_frac order by seed) as miss,
@@ -107,7 +110,7 @@ with pulled as (
     select model_id as model, dataset, seed, coalesce(parameters ->> '$.pair', 'MAT84') as pair, parameters ->> '$.precision' as configuration,
         coalesce(parameters ->> '$."precision.tau"', '') as tau, (parameters ->> '$."router.strength"')::double as strength, kl,
         strayed_frac as strayed, 1 - kept_gate_mass_frac as lost
-    from quality where (parameters ->> '$.router') = 'cache_prior' and kl is not null and strayed_frac is not null
+    from ({lived}) where (parameters ->> '$.router') = 'cache_prior' and kl is not null and strayed_frac is not null
 ),
 points as (unpivot pulled on strayed, lost into name proxy value deviation),
 correlated as (
@@ -131,7 +134,7 @@ with told as (
     select *, parameters ->> '$.scheme' as scheme, coalesce(parameters ->> '$.pair', '') as pair,
         if(isfinite(perplexity), perplexity, null) as finite,
         max(finite) filter (scheme = 'base_asym') over (partition by model_id, dataset, seed, pair) as base
-    from quality where policy = 'precision' and perplexity is not null
+    from ({lived}) where policy = 'precision' and perplexity is not null
 )
 select model_id as model, dataset, scheme, pair, count(*) as seeds, count(*) - count(finite) as diverged,
     avg(finite order by seed) as value, min(finite) as low, max(finite) as high,

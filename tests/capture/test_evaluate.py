@@ -38,6 +38,8 @@ def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_f
     assert row["bits_per_byte"] == pytest.approx(nats / math.log(2) / 320, rel=1e-5)
     assert row["perplexity"] == pytest.approx(math.exp(nats / 320), rel=1e-5)
     conform("quality", pa.Table.from_pylist([row]))
+    (rounded,) = evaluate(model_folder("Qwen3Moe"), [str(path)], device="cpu", dtype="bfloat16")
+    assert (row["dtype"], rounded["dtype"]) == ("float32", "bfloat16")
     both = lambda self, input_ids, **options: SimpleNamespace(logits=torch.stack([input_ids.flip(1)] * 260, -1).float())  # noqa: E731
     monkeypatch.setattr(type(model), "forward", both)
     refuses("its tokens see those behind them", evaluate, model_folder("Qwen3Moe"), [str(path)], device="cpu")

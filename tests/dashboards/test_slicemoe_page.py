@@ -96,6 +96,20 @@ def test_exact_match_is_better_where_it_is_more() -> None:
     assert "DBSC beats the high-bit cache at 2 of 2 budgets (exact match 12.6 % against 5.1 % at 1 %)" in answers["live"][LIVE]
 
 
+def test_a_model_in_two_dtypes_is_two_models() -> None:
+    """The same settings and seeds in half the bits, half as good: seeds and their means stay those of one dtype."""
+
+    def add(rows: Rows) -> None:
+        add_live(rows)
+        known = [row | {"dtype": "float32"} for row in rows["quality"]]
+        rows["quality"] = known + [row | {"dtype": "bfloat16", "perplexity": 2 * row["perplexity"]} for row in known]
+
+    one, two = (page_of(slicemoe, made).data["live"].sort("setup", "configuration", "value") for made in (add_live, add))
+    assert two["setup"].unique().sort().to_list() == [f"embedded, {of}, code" for of in ("bfloat16", "float32")]
+    assert (two["seeds"] == 2).all()
+    assert (two.height, two["value"].sum()) == (2 * one.height, pytest.approx(3 * one["value"].sum()))
+
+
 def test_missed_orderings_come_first(page: Page) -> None:
     rows = page.data["orderings"]
     assert rows.select("assertion", "said_holds").row(0) == ("perplexity five / six", "missed")

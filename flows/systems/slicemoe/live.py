@@ -82,13 +82,14 @@ def compared(study: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def price(study: Settings) -> dict[str, float]:
+def price(study: Settings) -> dict[str, float | str]:
     """What a step of the live model takes on the study's machine, straight lines in the bytes that it moves: energy_j and step_s
-    without any, and each per_dram_byte and per_flash_byte."""
-    geometry = measure.geometry(models.load(models.find(study.live.name)).model)
+    without any, and each per_dram_byte and per_flash_byte; and the model's dtype."""
+    loaded = models.load(models.find(study.live.name))
+    geometry = measure.geometry(loaded.model)
     machine, many = load_hardware(study.hardware), 1e6
     none, read, missed = (decode_cost(geometry, machine, *moved, 0.0) for moved in ((0.0, 0.0), (many, 0.0), (0.0, many)))
-    found: dict[str, float] = {}
+    found: dict[str, float | str] = {"dtype": loaded.dtype}
     for name, of in (("energy_j", "joules"), ("step_s", "seconds")):
         base, dram, flash = (float(getattr(cost, of).value[0]) for cost in (none, read, missed))
         found |= {name: base, f"{name}_per_dram_byte": (dram - base) / many, f"{name}_per_flash_byte": (flash - base) / many}
@@ -128,7 +129,7 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
                 named = json.dumps({"pair": pair, "scheme": scheme}, sort_keys=True)
                 measured = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
                 where = {"model_id": loaded.source.model_id, "policy": PRECISION, "parameters": named, "dataset": job.dataset}
-                rows.append(NOT_MEASURED | where | {"seed": seed} | measured)
+                rows.append(NOT_MEASURED | where | {"seed": seed, "dtype": loaded.dtype} | measured)
     return rows
 
 
