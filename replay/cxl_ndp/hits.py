@@ -86,7 +86,7 @@ def hit_rows(hits: Hits, layers: tuple[int, ...]) -> list[Row]:
 def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_beta: float, hot_experts: int) -> Iterator[Row]:
     """Every fixed placement and the reactive EMA, once per sequence and once per batch: medians and ranges over tapes.
 
-    tapes: one per seed. where: model_id, source and origin.
+    tapes: one per seed; what decodes nothing here takes no part. where: model_id, source and origin.
     """
     named: dict[str, Any] = {name: PLACEMENTS[name]() for name in FIXED} | {"ema": EMA(ema_beta)}
     fewest = min(tape.n_sequences for tape in tapes)
@@ -95,12 +95,13 @@ def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_
             if isinstance(placement, ShuffledPrompts) and fewest < 2 * size:
                 continue  # another group's prompt, where there is none
             groups = in_batches(fewest, size)
-            by_tape = [hit_rows(hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes]
+            found = ((hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes)
+            by_tape = [rows for of_tape in found if (rows := hit_rows(*of_tape))]
             common = {**where, "batch": size, "placement": name, "is_bound": placement.is_bound}
             for of_layer in zip(*by_tape, strict=True):
                 shares = np.array([row["gpu_hit_frac"] for row in of_layer])
                 band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
-                yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(tapes)} | band
+                yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(by_tape)} | band
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,15 +183,15 @@ def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> list[Row]:
 
 
 def similarity_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row) -> Iterator[Row]:
-    """By layer, and their mean; means over tapes."""
-    by_tape = [similarity_rows(similarity(tape), tape.layers) for tape in tapes]
+    """By layer, and their mean; means over tapes of which two sequences decode."""
+    by_tape = [rows for tape in tapes if (rows := similarity_rows(similarity(tape), tape.layers))]
     for of_layer in zip(*by_tape, strict=True):
         means = {
             name: float(np.mean([row[name] for row in of_layer]))
             for name in of_layer[0]
             if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
         }
-        yield {**where, "n_seeds": len(tapes), "static_frac": None} | of_layer[0] | means
+        yield {**where, "n_seeds": len(by_tape), "static_frac": None} | of_layer[0] | means
 
 
 def use_rows(routing: CXLNDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> list[Row]:
