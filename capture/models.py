@@ -27,6 +27,7 @@ SMALL_PARAMETERS = 50_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 # What from_pretrained reads besides weights: config, tokenizer, vocabulary, chat templates. Cards and logs are not among them.
 READ_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".tiktoken", ".codes", ".tokenizer")
+VOCABULARIES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "spm.model")
 CHAT_TEMPLATES = "additional_chat_templates"
 # from_pretrained sets switches of the whole process (no initialisation, no tied weights) and puts them back: two threads at once
 # would leave them set.
@@ -154,23 +155,23 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     load, at = AutoTokenizer.from_pretrained, source.at
     try:
         made: PreTrainedTokenizerBase = _one_line(source.model_id, lambda: load(source.location, trust_remote_code=False, **at))
+        if not {*made.get_vocab()}.difference(made.all_special_tokens):  # what transformers makes of a folder without one
+            raise ValueError(f"model {source.model_id} has no tokenizer; save the model's own beside it (tokenizer.json)")
     except ValueError as error:
-        if _lacks_sentencepiece(source):  # transformers asks for tiktoken then
+        if name := _unread_vocabulary(source):  # transformers asks for tiktoken then, or makes an empty tokenizer
             wanted = "needs sentencepiece and protobuf; pip install sentencepiece protobuf, or save tokenizer.json beside it"
-            raise ValueError(f"model {source.model_id}: its tokenizer.model {wanted}") from error
+            raise ValueError(f"model {source.model_id}: its {name} {wanted}") from error
         raise
-    if not {*made.get_vocab()}.difference(made.all_special_tokens):  # what transformers makes of a folder without one
-        raise ValueError(f"model {source.model_id} has no tokenizer; save the model's own beside it (tokenizer.json)")
     return made
 
 
-def _lacks_sentencepiece(source: Source) -> bool:
-    """Whether a model's vocabulary is one of SentencePiece (protobuf; tiktoken's is lines of text), which nothing here reads."""
+def _unread_vocabulary(source: Source) -> str | None:
+    """Name of a model's vocabulary of SentencePiece (protobuf; tiktoken's is lines of text), where nothing here reads it."""
     if source.gguf or (is_sentencepiece_available() and is_protobuf_available()):
-        return False
+        return None
     kept: dict[str, Any] = {"revision": source.at.get("revision"), "_raise_exceptions_for_missing_entries": False}
-    found = cached_file(source.location, "tokenizer.model", **kept)
-    return found is not None and Path(found).read_bytes()[:1] == b"\n"
+    found = (cached_file(source.location, name, **kept) for name in VOCABULARIES)
+    return next((Path(path).name for path in found if path and Path(path).read_bytes()[:1] == b"\n"), None)
 
 
 def auto_class(config: Any) -> Any:

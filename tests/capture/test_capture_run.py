@@ -343,11 +343,13 @@ def test_broken_model_files_are_one_line(settings, store, tmp_path, monkeypatch)
         (folder / name).rename(tmp_path / name)
     with pytest.raises(ValueError, match=r"broken has no tokenizer; save the model's own beside it"):
         capture(dataclasses.replace(settings, model=str(folder)), store)
-    (folder / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")  # SentencePiece's
-    with monkeypatch.context() as patched:
-        patched.setattr("tokentape.capture.models.is_sentencepiece_available", lambda: False)
-        refuses("sentencepiece and protobuf; pip install", capture, dataclasses.replace(settings, model=str(folder)), store)
-    (folder / "tokenizer.model").unlink()
+    for name in ("tokenizer.model", "spiece.model"):
+        (folder / name).write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")  # SentencePiece's
+        with monkeypatch.context() as patched:
+            patched.setattr("tokentape.capture.models.is_sentencepiece_available", lambda: False)
+            needs = f"its {name} needs sentencepiece and protobuf; pip install"
+            refuses(needs, capture, dataclasses.replace(settings, model=str(folder)), store)
+        (folder / name).unlink()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).rename(folder / name)
     weights = folder / "model.safetensors"
