@@ -135,7 +135,8 @@ class KV(AttentionCapture, Slot):
     ) -> tuple[torch.Tensor, None]:
         eager, mask = eager_of(module), attention_mask
         layer = self._active.layers[module.layer_idx] if self._active is not None else None  # type: ignore[index]
-        if layer is None or not layer.is_initialized:  # a pass without a cache
+        if layer is None or not layer.is_initialized:  # a pass without a cache, or of loops over a layer not the last (Dory)
+            self._attended |= set() if layer is None else {layer.index}
             return eager(module, query, key, value, mask, **kwargs)[0], None
         is_prompt, is_again = not layer.planes, layer.index in self._attended
         if is_again or (not is_prompt and mask is not None):

@@ -151,6 +151,7 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
         ("jamba", lambda model: Inside(model, schedule=Chunked(4)), "loses track of a prompt in slices"),
         ("doge", lambda model: Inside(model, KV(model, Full())), "masks keys in a way of its own"),
         ("diffllama", lambda model: Inside(model, KV(model, Full())), "attends several times in a layer"),
+        ("dory", lambda model: Inside(model, KV(model, Full())), "attends several times in a layer"),
         ("mimo_v2_flash", AttentionCapture, "other KV heads than the rest"),
         ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
         ("data2vec-text", Inside, "hands back no cache of keys and values; give a decoder-only"),
@@ -161,7 +162,8 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
     ],
 )
 def test_what_a_family_does_in_its_own_way_is_refused_in_one_line(name, asked, said):
-    model = build_tiny(name, **{"is_moe": False} if name == "doge" else {})
+    own = {"doge": {"is_moe": False}, "dory": {"n_input_layers": 1, "n_output_layers": 0, "recurrent_kv_cache_mode": "last_loop"}}
+    model = build_tiny(name, **own.get(name, {}))
     with pytest.raises(ValueError, match=said), asked(model) as inside:
         decode(model, [Request(0, (3, 4, 5), 2)], Sampling(), frozenset(), 0, inside)
     assert AttentionCapture(build_tiny("dbrx")).n_kv_heads == 2
