@@ -84,7 +84,8 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 def said_of(config: dict[str, Any], kind: str) -> dict[str, Any]:
     """What families.toml says of the model_type: 'left_out' or 'fixed'."""
     rows = (row for row in FAMILIES[kind] if config.get("model_type") in row["of"].split())
-    return {name: value for row in rows for name, value in row.items() if name != "of"}
+    rows = (row for row in rows if all(config.get(name) is value for name, value in row.get("where", {}).items()))
+    return {name: value for row in rows for name, value in row.items() if name not in ("of", "where")}
 
 
 def canonical(config: dict[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Geometry(BaseModel, frozen=True, extra="forbid"):
     without_ffn: tuple[int, ...] = ()  # layers of attention, or a state, alone
     without_mixing: tuple[int, ...] = ()  # layers of an FFN alone
     n_positions: int = 0  # rows of a learned position table
-    attention_bias: Literal["none", "qkv", "qkvo"] = "none"
+    attention_bias: Literal["none", "qkv", "qkvo", "gqkvo", "o"] = "none"  # g: of a gate as wide as the query
     qk_norm: Literal["none", "head", "width"] = "none"  # one weight per element of a head, or of all heads together
     has_sinks: bool = False  # a learned attention sink per head
     has_query_gate: bool = False  # a gate on every head's output, as wide as the query, of MLA as the output
@@ -69,7 +69,9 @@ class Geometry(BaseModel, frozen=True, extra="forbid"):
     index_n_heads: int = 0  # of an indexer, that chooses the tokens a latent attention sees by a cached key of its own
     index_head_dim: int = 0
     n_idle_experts: int = 0  # that a router may choose as well, and compute nothing
-    has_ffn_bias: bool = False  # in every FFN matrix, experts' included
+    has_ffn_bias: bool = False  # in every FFN matrix, routed experts' included
+    has_bare_experts: bool = False  # but for those
+    has_head_bias: bool = False
     has_router_bias: bool = False
     has_shared_gate: bool = False  # a learned scalar gate on the shared experts
     has_norm_bias: bool = False

@@ -46,7 +46,8 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         width = n * of_head if isinstance(of_head, int) else config.get("mamba_d_ssm") or config["mamba_expand"] * hidden
         through = width + 2 * config["mamba_n_groups"] * state
         others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width * config.get("mamba_rms_norm", True)
-        others += (through + width + n + hidden) * _has(config, "proj_bias")
+        biased = config.get("use_bias" if model_type == "nemotron_h" else "mamba_proj_bias")
+        others += (through + width + n) * bool(biased) + hidden * bool(config.get("projectors_bias", biased))
         return Mixer(through + width + n, width, others, width * state, through * (kernel - 1))
     if config.get("mamba_d_conv"):  # Mamba: Jamba
         state, kernel, width = config["mamba_d_state"], config["mamba_d_conv"], config["mamba_expand"] * hidden

@@ -127,7 +127,7 @@ def _details(config: dict[str, Any]) -> dict[str, Any]:
     if config.get("use_qk_norm"):
         known["qk_norm"] = "head"
     if config.get("mlp_bias"):
-        known["has_ffn_bias"] = True
+        known |= {"has_ffn_bias": True, "has_bare_experts": True}
     if config.get("tie_word_embeddings") is not None:
         known["is_tied"] = config["tie_word_embeddings"]
     if config.get("positions_beside") is not None:
@@ -138,7 +138,7 @@ def _details(config: dict[str, Any]) -> dict[str, Any]:
     known |= {"attention_bias": "none"} if config.get("qkv_bias") is False else {}
     if config.get("enable_moe_block"):  # Gemma 4: an FFN beside the experts, each with its norms, and a scale for the router
         known |= {"norms_per_layer": 8, "has_router_bias": True}
-    known |= {"has_query_gate": True, "has_head_gate": False} if config.get("gating") == "per-element" else {}
+    known |= {"has_query_gate": True, "has_head_gate": False} if config.get("gating") in ("per-element", False) else {}
     windows = _windows(config)
     return {**known, "sliding_windows": windows if any(windows) else ()}
 

@@ -47,22 +47,23 @@ def parameters(g: Geometry) -> Parameters:
         routers=n_moe * g.hidden * (g.n_experts + g.n_idle_experts),
         vectors=_vectors(g),
         experts=n_moe * g.n_experts * g.expert_params,
-        expert_vectors=n_moe * g.n_experts * _ffn_biases(g, g.expert_intermediate),
+        expert_vectors=0 if g.has_bare_experts else n_moe * g.n_experts * _ffn_biases(g, g.expert_intermediate),
     )
 
 
 def _ffn_biases(g: Geometry, width: int) -> int:
-    return (g.ffn_matrices - 1) * width + g.hidden if g.has_ffn_bias else 0
+    return (g.ffn_matrices - 1) * width + g.hidden if g.has_ffn_bias and width else 0
 
 
 def _attention_vectors(g: Geometry) -> int:
     """Biases, norms and sinks of one layer's attention."""
-    query, key = g.n_heads * g.head_dim, g.n_kv_heads * g.head_dim
+    query, key, value = g.n_heads * g.head_dim, g.n_kv_heads * g.head_dim, g.n_kv_heads * g.value_dim
     sinks = g.n_heads if g.has_sinks else 0
     if g.kv_lora_rank:
         biases = g.q_lora_rank + g.kv_lora_rank + g.qk_rope_head_dim + g.hidden if g.attention_bias != "none" else 0
         return g.attentions * (biases + sinks + g.q_lora_rank + g.kv_lora_rank + 2 * g.index_head_dim)  # a norm on each latent
-    biases = {"none": 0, "qkv": query + 2 * key, "qkvo": query + 2 * key + g.hidden}[g.attention_bias]
+    widths = {"g": query, "q": query, "k": key, "v": value, "o": g.hidden}
+    biases = sum(widths[of] for of in g.attention_bias if g.attention_bias != "none")
     return biases + {"none": 0, "head": 2 * g.head_dim, "width": query + key}[g.qk_norm] + sinks
 
 
@@ -72,7 +73,9 @@ def _vectors(g: Geometry) -> int:
     mixing = sum(_attention_vectors(g.of_layer(layer)) for layer in g.attending) + len(g.state_layers) * g.mixer_others
     of_dense = _ffn_biases(g, g.dense_intermediate)
     of_moe = (g.n_experts + g.n_idle_experts) * g.has_router_bias + (g.hidden if g.has_shared_gate else 0)
-    return mixing + g.n_layers * g.norms_per_layer * norm + g.n_dense * of_dense + n_moe * of_moe + norm
+    of_moe += _ffn_biases(g, g.shared_intermediate) + _ffn_biases(g, g.expert_hidden)  # the latter of Nemotron-H, two matrices
+    others = g.n_dense * of_dense + n_moe * of_moe + g.vocab * g.has_head_bias
+    return mixing + g.n_layers * g.norms_per_layer * norm + others + norm
 
 
 def total_params(g: Geometry) -> int:

@@ -105,6 +105,15 @@ def test_what_is_said_to_be_checked_has_the_parameters_of_its_class(family: str)
     assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
 
+OTHER_FLAGS: dict[str, Any] = json.loads((HERE / "other_flags.json").read_text())
+
+
+@pytest.mark.parametrize(("family", "told"), [(family, told) for family, of in OTHER_FLAGS.items() for told in of])
+def test_flags_that_a_family_seldom_sets_are_read_as_its_class_reads_them(family: str, told: dict[str, Any]) -> None:
+    config = pytest.importorskip("transformers").AutoConfig.for_model(family, **told)
+    assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
+
+
 @pytest.mark.parametrize("family", ["Apertus", "Falcon", "GPTJ", "Mpt", "Nemotron", "Phi"])
 def test_layers_without_a_gate_have_two_matrices_and_one_head_of_keys_where_all_share_it(family: str) -> None:
     """To the biases and positions that no count of these families was checked for."""
