@@ -22,6 +22,7 @@ from tokentape.hw.sourced import BadSpec, Sourced, build, exact, numbers, parsed
 SPECS = Path(__file__).parent / "specs"
 KINDS = ("sram", "edram", "hbm", "dram", "flash")
 HOST = ("layer_s", "step_s")
+DTYPES = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int32", "int16", "int8", "int4", "int2", "int1")
 LAUNCHES = ("gemm", "attention", "experts", "elementwise")
 # In keys of numbers that something is divided by.
 ABOVE_ZERO = ("bytes_per_s", "capacity", "ops_per_s", "efficiency", "interval", "values_per_s", "n_columns", "row_bytes")
@@ -281,8 +282,10 @@ def _with_sources(value: Any, source: str) -> Any:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`, table by table; a number replaces a number as a whole."""
+    """`above` laid over `below`, table by table; a number replaces a number as a whole, a timing the share that was given."""
     merged = dict(below)
+    if {"timing", "address_map"} & above.keys():  # of a tier: what says its share of the peak anew
+        merged.pop("efficiency_frac", None)
     for key, value in above.items():
         is_table = isinstance(value, dict) and "value" not in value and isinstance(below.get(key), dict)
         merged[key] = _merged(below[key], value) if is_table else value
@@ -376,6 +379,8 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
     if spec.n_devices % spec.data_parallel:
         raise BadSpec(f"{where}: data_parallel = {spec.data_parallel} does not divide n_devices = {spec.n_devices}")
     tables = [("host", spec.host, HOST), *((f"engines.{k}.launch_s", v.launch_s, LAUNCHES) for k, v in spec.engines.items())]
+    for name in ("ops_per_s", "macs_per_unit"):
+        tables += [(f"engines.{k}.{name}", getattr(v, name), DTYPES) for k, v in spec.engines.items()]
     for key, table, known in tables:
         if unknown_keys := sorted(table.keys() - set(known)):
             raise BadSpec(f"{where}: {key}: unknown key {unknown_keys[0]!r}; known: {', '.join(known)}")

@@ -160,6 +160,9 @@ def test_a_tier_with_a_timing_preset_and_no_efficiency_of_its_own_takes_the_clos
     by_map = {name: dram.stream_frac(dram.timing("lpddr5-6400"), name) for name in dram.ADDRESS_MAPS}
     assert (share.value, share.low, share.high) == (by_map[kept], min(by_map.values()), max(by_map.values()))
     assert not share.is_assumed
+    put(tmp_path, "one", MINE)  # which gives an efficiency
+    derived = f'base = "one.toml"\nname = "two"\n[tiers.dram]\ntiming = "lpddr5-6400"\n{chosen}'
+    assert load(put(tmp_path, "two", derived)).tiers["dram"].efficiency_frac == share
 
 
 @pytest.mark.parametrize("own", ["", 'efficiency_frac = { value = 0.9, source = "assumed" }\n'])
