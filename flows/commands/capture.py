@@ -170,9 +170,9 @@ def record(
     routed, drafted = (told.search(held) for told in TOLD)
     if routed:
         convert = vllm.import_vllm if engine == "vllm" else sglang.import_sglang
-        imports.report(store, convert([path], config, store))
+        imports.report(store, convert, [path], config, store)
     if drafted:
-        imports.report(store, import_acceptance(path, store))
+        imports.report(store, import_acceptance, path, store)
 
 
 def train_embedded(

@@ -1,5 +1,6 @@
 """import: traces of other engines become tapes. Formats and their checks are capture/importers' own."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ def import_bigmoe(
     from tokentape.capture.importers.bigmoe import import_bigmoe as convert
     from tokentape.warehouse.models import config_path
 
-    return report(store, convert(file, store, max_bytes, None if model is None else config_path(model)))
+    return report(store, convert, file, store, max_bytes, None if model is None else config_path(model))
 
 
 def import_vllm(
@@ -52,7 +53,7 @@ def import_vllm(
     from tokentape.capture.importers.vllm import import_vllm as convert
     from tokentape.warehouse.models import config_path
 
-    return report(store, convert(files, config_path(model), store, max_bytes))
+    return report(store, convert, files, config_path(model), store, max_bytes)
 
 
 def import_sglang(
@@ -76,7 +77,7 @@ def import_sglang(
     from tokentape.capture.importers.sglang import import_sglang as convert
     from tokentape.warehouse.models import config_path
 
-    return report(store, convert(files, config_path(model), store, max_bytes))
+    return report(store, convert, files, config_path(model), store, max_bytes)
 
 
 def import_routing(
@@ -158,7 +159,7 @@ def import_routing(
         where=(column, value) if where is not None else None,
     )
     config = None if model is None else config_path(model)
-    return report(store, convert(files, store, layout, config, n_experts, expert_bytes, max_bytes))
+    return report(store, convert, files, store, layout, config, n_experts, expert_bytes, max_bytes)
 
 
 def import_acceptance(
@@ -174,7 +175,7 @@ def import_acceptance(
     """
     from tokentape.capture.importers.acceptance import import_acceptance as convert
 
-    return report(store, convert(file, store, max_bytes))
+    return report(store, convert, file, store, max_bytes)
 
 
 def import_requests(
@@ -208,10 +209,10 @@ def import_requests(
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     refuse_unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
-    trace_id = convert(files, store, told, max_bytes=max_bytes)
+    trace_id = report(store, convert, files, store, told, "", max_bytes)
     came = store.open(trace_id).read("requests")["arrival_s"]
     note(f"{len(came):,} requests, the last {quantity(came.max(), 's')} after the first")
-    return report(store, trace_id)
+    return trace_id
 
 
 def import_chats(
@@ -229,14 +230,11 @@ def import_chats(
     """
     from tokentape.capture import models
     from tokentape.capture.importers.chats import import_chats as convert
-    from tokentape.flows.console import progress_bar
 
     if max_chats < 1:
         raise ValueError(f"--max-chats {max_chats} must be 1 or more")
     source = models.find(model)
-    with progress_bar(f"import chats {dataset}"):
-        trace_id = convert(dataset, store, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
-    return report(store, trace_id)
+    return report(store, convert, dataset, store, models.load_tokenizer(source), source.model_id, max_chats, split, subset)
 
 
 def published_form(file: Path) -> str | None:
@@ -274,10 +272,12 @@ def importer_of(file: Path) -> str:
     )
 
 
-def report(store: Any, trace_id: str) -> str:
-    """The trace id, on stdout too; what looks wrong about the trace on stderr."""
-    from tokentape.flows.console import note
+def report(store: Any, convert: Callable[..., str], *given: Any) -> str:
+    """Imports; the trace id, on stdout too; how long it takes, and what looks wrong about the trace, on stderr."""
+    from tokentape.flows.console import note, progress_bar
 
+    with progress_bar(convert.__name__.replace("_", " ")):
+        trace_id = convert(*given)
     for name, detail in store.open(trace_id).manifest.flags.items():
         note(f"check {name}: {detail}")
     print(trace_id)

@@ -147,8 +147,10 @@ def test_what_is_listed_or_computed_is_one_json_document(store: Store, tokentape
     assert json.loads(done.out)
 
 
-def test_what_is_found_wrong_is_in_the_document_too(tokentape: Cli) -> None:
-    tape = tokentape("import", "bigmoe", str(Path(__file__).parents[1] / "data" / "tiny.route.csv")).out.strip()
-    done = tokentape("verify", tape, "--budget-mib", "0.5", "--json")
+def test_what_is_found_wrong_is_in_the_document_too(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PROGRESS_EVERY_S", 1e-4)
+    imported = tokentape("import", "bigmoe", str(Path(__file__).parents[1] / "data" / "tiny.route.csv"))
+    assert "import bigmoe: 0 s" in imported.err
+    done = tokentape("verify", imported.out.strip(), "--budget-mib", "0.5", "--json")
     assert done.code == 1
     assert [*map(list, json.loads(done.out))] == [["title", "rows"], ["said"]]
