@@ -297,7 +297,7 @@ class Store:
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             reason = error.strerror or error
             return OSError(error.errno, f"store {self.root} cannot be written ({reason}); give --store a folder that can")
-        if error.errno and not error.filename:  # as a limit on the size of files is told
+        if error.errno and str(error.filename or ".part").endswith(".part"):  # a limit on sizes of files, or a folder that went
             return OSError(error.errno, f"{error.strerror} while writing {path}; give --store elsewhere")
         return error
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,12 @@ def test_an_error_of_a_file_within_another_is_told_once(store: Store, number: in
     said = rf"^\[Errno \d+\] {said}$"
     with pytest.raises(OSError, match=said), store.replacing(store.path("a")), store.replacing(store.path("b")):
         raise OSError(number, "no")
+
+
+def test_a_folder_that_goes_while_a_file_is_written_names_the_file(store: Store) -> None:
+    said = r"No such file or directory while writing \S+/a; give --store elsewhere$"
+    with pytest.raises(OSError, match=said), store.replacing(store.path("a")):
+        shutil.rmtree(store.root)
 
 
 @pytest.mark.parametrize("step", ["mkdir", "open"])
