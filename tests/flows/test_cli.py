@@ -263,6 +263,21 @@ def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_pat
     assert files(Path(store.root)) == before
 
 
+IMPORTED = """
+import os, signal, sys
+class Struck:
+    find_spec = staticmethod(lambda name, *rest: os.kill(os.getpid(), signal.SIGINT) if name.endswith("flows.cli") else None)
+sys.meta_path.insert(0, Struck)
+from tokentape.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
+    struck = subprocess.run([sys.executable, "-c", IMPORTED, "ls"], capture_output=True, text=True, check=False)
+    assert (struck.returncode, struck.stderr) == (-signal.SIGINT, "")
+
+
 @pytest.mark.parametrize("command", ["hardware list", "sql 'from claims' --format csv", "ls"])
 def test_closed_streams_are_no_error(store: Store, tokentape: Cli, tmp_path: Path, command: str) -> None:
     assert tokentape("load").code == 0
