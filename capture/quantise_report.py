@@ -3,6 +3,7 @@
 Errors are of weights, not of answers: those take a live model. Reads by capture/checkpoint.py, schemes of policies/matryoshka.py.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,10 +94,9 @@ def _measure(
     w: Array, pairs: Sequence[MAT], schemes: Mapping[str, Scheme], group: int
 ) -> Iterator[tuple[tuple[MAT, str], dict[str, float]]]:
     """((pair, scheme), sums) of one piece w (rows, inputs); every width is quantised once."""
-    xp = namespace(w)
     n_rows, n_inputs = w.shape
     flat = w.reshape(-1)
-    squares = float(xp.vdot(flat, flat))
+    squares = _product(flat, flat)
     made: dict[tuple[str, int], Quantised] = {}
     for pair in pairs:
         for name, scheme in schemes.items():
@@ -105,9 +105,18 @@ def _measure(
                 made[key] = quantise(w, key[1], group, scheme.symmetry)
             near = scheme.values(made[key], pair.dropped).reshape(-1)
             error = near - flat
-            sums = (float(xp.vdot(*two)) for two in ((near, near), (near, flat), (error, error)))
+            sums = (_product(*two) for two in ((near, near), (near, flat), (error, error)))
             found = (n_rows * n_inputs, n_rows * -(-n_inputs // group), squares, *sums)
             yield (pair, name), dict(zip(SUMMED, found, strict=True))
+
+
+def _product(a: Array, b: Array) -> float:
+    """Sum of products; where those of f32 leave its range, of what powers of two bring into it."""
+    xp = namespace(a)
+    if 1e-30 < abs(found := float(xp.vdot(a, b))) < 1e30:
+        return found
+    units = [2.0 ** (math.frexp(float(abs(x).max()))[1] - 1) for x in (a, b)]
+    return float(xp.vdot(a / units[0], b / units[1])) * math.prod(units)
 
 
 def _row(name: str, pair: MAT, scheme: str, sums: Mapping[str, Any]) -> Row:

@@ -42,8 +42,10 @@ def by_key(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
     return {(row.tensors, row.pair, row.scheme): row for row in rows}
 
 
-@pytest.mark.parametrize("device", [None, "cpu"])
-def test_rows_are_what_direct_calculation_gives(checkpoint: str, device: str | None) -> None:
+@pytest.mark.parametrize(("device", "times"), [(None, 1.0), ("cpu", 1.0), (None, 1e22), ("cpu", 1e-25)])  # squares beyond f32
+def test_rows_are_what_direct_calculation_gives(checkpoint: str, device: str | None, times: float) -> None:
+    if times != 1.0:
+        save_file({name: w * np.float32(times) for name, w in weights_of(checkpoint).items()}, f"{checkpoint}/model.safetensors")
     pairs = (MAT(4, 2), MAT(6, 3))
     rows = by_key(report(checkpoint, pairs, by="layer", device=device))
     assert len(rows) == 3 * len(pairs) * len(SCHEMES)
@@ -57,7 +59,7 @@ def test_rows_are_what_direct_calculation_gives(checkpoint: str, device: str | N
         near = approximate(w, MAT.parse(pair), scheme).astype(np.float64)
         assert row.n_weights == w.size
         assert row.relative_mse == pytest.approx(((near - w) ** 2).sum() / (w**2).sum(), rel=1e-5)
-        assert row.cosine == pytest.approx((near * w).sum() / np.sqrt((near**2).sum() * (w**2).sum()), rel=1e-5)
+        assert row.cosine == pytest.approx((near * w).sum() / (np.sqrt((near**2).sum() * (w**2).sum()) or 1.0), rel=1e-5)
     assert report(checkpoint, pairs) == [row for row in report(checkpoint, pairs, by="layer") if row.tensors == "all"]
 
 
