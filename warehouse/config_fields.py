@@ -16,41 +16,9 @@ FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml
 _LIKE = {name: like for like, names in FAMILIES["like"].items() for name in names.split()}
 _CHECKED = frozenset(FAMILIES["checked"].split())
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
-_WIDTH = ("hidden_size", "d_model", "n_embd", "n_embed", "dim")
-# What a family calls a field, after the name that is used here; the first that is given counts.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "hidden_size": _WIDTH,
-    "num_hidden_layers": ("num_layers", "n_layers", "n_layer"),
-    "num_attention_heads": ("n_heads", "n_head"),
-    "num_key_value_heads": ("num_kv_heads", "num_attention_groups", "multi_query_group_num"),
-    "num_experts": ("n_routed_experts", "num_local_experts", "moe_num_experts", "num_routed_experts", "moe_num_primary_experts"),
-    "num_experts_per_tok": (
-        *("num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts", "moe_num_active_primary_experts"),
-    ),
-    "moe_intermediate_size": ("expert_ffn_hidden_size", "moe_ffn_hidden_size"),
-    "moe_layer_freq": ("moe_layer_layout",),
-    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "ff_intermediate_size", "block_ff_dim"),
-    "head_dim": ("attention_head_dim", "kv_channels"),
-    "kv_lora_rank": ("attention_kv_lora_dim",),
-    "q_lora_rank": ("attention_q_lora_dim",),
-    "qk_nope_head_dim": ("attention_qk_dim",),
-    "qk_rope_head_dim": ("attention_qk_rope_dim",),
-    "v_head_dim": ("attention_v_dim",),
-    "hybrid_layer_pattern": ("sliding_window_layout",),
-    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts", "num_shared_expert"),
-    "shared_expert_intermediate_size": ("shared_intermediate_size", "moe_shared_expert_intermediate_size", "share_expert_dim"),
-    "first_k_dense_replace": ("num_dense_layers",),
-    "mlp_layer_types": ("layers_block_type",),
-    "mamba_n_heads": ("mamba_num_heads",),
-    "mamba_d_head": ("mamba_head_dim",),
-    "mamba_n_groups": ("n_groups",),
-    "mamba_d_state": ("ssm_state_size",),
-    "mamba_d_conv": ("conv_kernel",),
-    "mamba_conv_bias": ("use_conv_bias",),
-    "expert_hidden_size": ("moe_latent_size", "moe_hidden_size", "routed_expert_hidden_size"),
-    "vocab_size": ("padded_vocab_size",),
-    "mamba_ssm_cache_dtype": ("mamba_ssm_dtype",),
-}
+# What families call a field that has another name here.
+_NAMES: dict[str, list[str]] = {name: others.split() for name, others in FAMILIES["names"].items()}
+_WIDTH = ("hidden_size", *_NAMES["hidden_size"])
 _OF_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim", "q_lora_rank", "kv_lora_rank",
              "qk_nope_head_dim", "qk_rope_head_dim")  # fmt: skip
 _SWITCHES = ("enable_moe_block", "is_moe")  # false: the fields of experts are there, the experts are not
@@ -82,9 +50,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def said_of(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """What families.toml says of the model_type: 'left_out' or 'fixed'."""
-    rows = (row for row in FAMILIES[kind] if config.get("model_type") in row["of"].split())
-    rows = (row for row in rows if all(config.get(name) is value for name, value in row.get("where", {}).items()))
+    """What families.toml says of a config, 'left_out' or 'fixed': by its model_type, and by `where`, fields of these values."""
+    rows = (row for row in FAMILIES[kind] if "of" not in row or config.get("model_type") in row["of"].split())
+    rows = (row for row in rows if all(config.get(name) == value for name, value in row.get("where", {}).items()))
     return {name: value for row in rows for name, value in row.items() if name not in ("of", "where")}
 
 

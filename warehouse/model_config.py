@@ -121,26 +121,16 @@ def _of_experts(config: dict[str, Any], n_experts: int, dense: int) -> dict[str,
 def _details(config: dict[str, Any]) -> dict[str, Any]:
     """The fields that change counts a little: biases, norms, ties, windows, learned positions."""
     known: dict[str, Any] = {name: True for name in ("is_value_key", "has_sinks") if config.get(name)}
-    known |= {"has_query_gate": True} if config.get("mla_use_output_gate") else {}
     if config.get("attention_bias"):
         known["attention_bias"] = config.get("biased", "qkvo")
-    if config.get("use_qk_norm"):
-        known["qk_norm"] = "head"
-    if config.get("mlp_bias"):
-        known |= {"has_ffn_bias": True, "has_bare_experts": True}
     if config.get("tie_word_embeddings") is not None:
         known["is_tied"] = config["tie_word_embeddings"]
     if config.get("positions_beside") is not None:
         known["n_positions"] = config.get("max_position_embeddings", 2048) + config["positions_beside"]
     elif not config.get("rotary_dim") and config.get("position_embedding_type") != "alibi":  # GPT-2
         known["n_positions"] = _first(config, "n_positions")
-    known |= said_of(config, "fixed")
-    known |= {"attention_bias": "none"} if config.get("qkv_bias") is False else {}
-    if config.get("enable_moe_block"):  # Gemma 4: an FFN beside the experts, each with its norms, and a scale for the router
-        known |= {"norms_per_layer": 8, "has_router_bias": True}
-    known |= {"has_query_gate": True, "has_head_gate": False} if config.get("gating") in ("per-element", False) else {}
     windows = _windows(config)
-    return {**known, "sliding_windows": windows if any(windows) else ()}
+    return {**known, **said_of(config, "fixed"), "sliding_windows": windows if any(windows) else ()}
 
 
 def _windows(config: dict[str, Any]) -> tuple[int, ...]:

@@ -263,18 +263,11 @@ def test_ctrl_c_and_sigterm_are_one_line_and_leave_nothing(store: Store, tmp_pat
     assert files(Path(store.root)) == before
 
 
-IMPORTED = """
-import os, signal, sys
-class Struck:
-    find_spec = staticmethod(lambda name, *rest: os.kill(os.getpid(), signal.SIGINT) if name.endswith("flows.cli") else None)
-sys.meta_path.insert(0, Struck)
-from tokentape.__main__ import main
-main()
-"""
-
-
 def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
-    struck = subprocess.run([sys.executable, "-c", IMPORTED, "ls"], capture_output=True, text=True, check=False)
+    strikes = "lambda name, *told: os.kill(os.getpid(), signal.SIGINT) if name.endswith('flows.cli') else None"
+    program = f"import os, signal, sys; sys.meta_path.insert(0, type('_', (), {{'find_spec': {strikes}}}))"
+    words = [sys.executable, "-c", f"{program}; from tokentape.__main__ import main; main()", "ls"]
+    struck = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (struck.returncode, struck.stderr) == (-signal.SIGINT, "")
 
 

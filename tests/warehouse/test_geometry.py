@@ -85,31 +85,14 @@ def test_other_families_count_every_parameter(family: str) -> None:
     assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
 
-OWN_SIZES = (
-    "deepseek_v2",
-    "dots1",
-    "gemma4_text",
-    "hunyuan_v1_moe",
-    "lfm2_moe",
-    "longcat_flash",
-    "opt",
-    "step3p5",
-)  # tested below
-CHECKED = sorted(set(FAMILIES["checked"].split()) - set(OWN_SIZES))
+BELOW = {"deepseek_v2", "dots1", "gemma4_text", "hunyuan_v1_moe", "lfm2_moe", "longcat_flash", "opt", "step3p5"}  # tested there
+CHECKED = sorted(set(FAMILIES["checked"].split()) - BELOW)
+FLAGS = [(name, told) for name, of in json.loads((HERE / "other_flags.json").read_text()).items() for told in of]  # seldom set
+FLAGS += [(name, {}) for name in CHECKED[::9]]
 
 
-@pytest.mark.parametrize("family", [*CHECKED[::9], *(pytest.param(name, marks=pytest.mark.slow) for name in CHECKED)])
-def test_what_is_said_to_be_checked_has_the_parameters_of_its_class(family: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.for_model(family)
-    assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
-
-
-OTHER_FLAGS: dict[str, Any] = json.loads((HERE / "other_flags.json").read_text())
-
-
-@pytest.mark.parametrize(("family", "told"), [(family, told) for family, of in OTHER_FLAGS.items() for told in of])
-def test_flags_that_a_family_seldom_sets_are_read_as_its_class_reads_them(family: str, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("family", "told"), [*FLAGS, *(pytest.param(name, {}, marks=pytest.mark.slow) for name in CHECKED)])
+def test_what_is_said_to_be_checked_has_the_parameters_of_its_class(family: str, told: dict[str, Any]) -> None:
     config = pytest.importorskip("transformers").AutoConfig.for_model(family, **told)
     assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
