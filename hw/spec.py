@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ ABOVE_ZERO = ("bytes_per_s", "capacity", "ops_per_s", "efficiency", "interval", 
 BESIDES = ("roles", "base", "source")  # keys of a file
 RATES = ("_per_s", "clock_hz")
 SLOWEST = 1e6  # of these: what is less was meant in GB/s, TFLOP/s, GHz
+MOST = 1e30  # of any number: products of larger ones leave the range of floats
 TOGETHER = {"refresh_j": "refresh_interval_s", "refresh_interval_s": "refresh_j", "activate_nj": "row_bytes"}  # of a tier
 ROUNDING = 1.01  # published peaks are rounded: 4.13 TOPS, 1.83 GHz
 
@@ -368,6 +369,8 @@ def _check_number(key: str, number: Sourced, where: str) -> None:
         raise BadSpec(f"{where}: {key} = {number.low} must be a number from 0 on")
     if any(word in key for word in ABOVE_ZERO) and number.low == 0.0:
         raise BadSpec(f"{where}: {key} must be above 0")
+    if MOST < number.high < inf:
+        raise BadSpec(f"{where}: {key} = {number.high:g} is no machine's; {MOST:g} is the most")
     if any(word in key for word in RATES) and number.high < SLOWEST:
         raise BadSpec(f"{where}: {key} = {number.value:g} a second is no machine's; write 400 GB/s as 400e9, 1.8 GHz as 1.8e9")
 
@@ -393,8 +396,8 @@ def _check_values(spec: HardwareSpec, where: str) -> None:
             f"of it; give them a tier of their own, or roles.kv_home = {roles.kv_cache!r} in its place"
         )
     for name, engine in spec.engines.items():
-        if spec.dtype not in engine.ops_per_s and len(engine.ops_per_s) > 1:
-            has = ", ".join(engine.ops_per_s)
+        if spec.dtype not in engine.ops_per_s and len(engine.ops_per_s) != 1:
+            has = ", ".join(engine.ops_per_s) or "nothing"
             raise BadSpec(f"{where}: engines.{name}.ops_per_s has {has} and not the machine's dtype, {spec.dtype}; add it")
         for dtype, rate in engine.ops_per_s.items():
             bound = engine.bound_ops_per_s(dtype)
