@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tokentape.warehouse.atomic_files import is_stale
+from tokentape.warehouse.load import refuse_foreign
 from tokentape.warehouse.results import batch_path, batches, lost_files
 from tokentape.warehouse.sql import BadWarehouse, HeldWarehouse, reading
 from tokentape.warehouse.tables import BY_RUN, OWN_TABLES, RESULT_TABLES
@@ -125,6 +126,7 @@ def _warehouse(database: Path) -> Iterator[Finding]:
     """DuckDB has a checksum per block, which it compares as it reads."""
     if not database.exists():
         return
+    refuse_foreign(database)
     try:
         with reading(database) as connection:
             for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall():

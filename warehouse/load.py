@@ -85,18 +85,34 @@ def database_path(store: Store) -> Path:
     return Path(store.path("warehouse.duckdb")) if store.is_local else Path("warehouse.duckdb")
 
 
+def refuse_foreign(database: Path) -> None:
+    """Raises BadWarehouse for a file of somebody else's, in whose place a warehouse would stand; a damaged one of tokentape's is
+    known by its name, *.duckdb."""
+    if not database.is_file() or not database.stat().st_size:
+        return
+    try:
+        with closing(duckdb.connect(str(database), read_only=True, config=NO_EXTENSIONS)) as connection:
+            names = {name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
+        is_foreign = bool(names) and names.isdisjoint(WAREHOUSE_TABLES)
+    except duckdb.Error as error:
+        is_foreign = database.suffix != ".duckdb" and "Could not set lock" not in str(error)
+    if is_foreign:
+        raise BadWarehouse(f"{database} is no warehouse of tokentape's, and stays as it is; give --database another name")
+
+
 def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadReport:
     """Builds the warehouse of `store` and swaps it in at `database`.
 
     shipped: rows of OWN_TABLES that come with the project (its machines); the store's rows of the same key replace them.
     Raises BadTable naming the result that is truncated, foreign, changed or of another schema; OSError where the disk is full.
     The old database stays then. Damaged tapes are left out and named: one does not hide the others. What was killed on this
-    machine while it wrote is removed first. FileNotFoundError for no store.
+    machine while it wrote is removed first. FileNotFoundError for no store, BadWarehouse for a database of somebody else's.
     """
     if not store.exists:
         raise FileNotFoundError(errno.ENOENT, "no store there; give --store the folder of the tapes and results", store.uri)
     if database.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a folder; give --database a file", str(database))
+    refuse_foreign(database)
     store.remove_stale()
     make_folder(database.parent)
     remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))

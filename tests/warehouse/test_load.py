@@ -21,6 +21,7 @@ from small_store import result_tables, row, write_tape
 from tokentape.warehouse import results, tape
 from tokentape.warehouse.at_rest import hash_of, metric_defs
 from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.check import check
 from tokentape.warehouse.load import ALL_CLAIMS, CLAIMS, KELLE_QUALITY, database_path, load
 from tokentape.warehouse.results import (
     batch_path,
@@ -191,6 +192,20 @@ def test_a_disk_that_is_full_when_the_database_is_put_in_place_is_named(small: S
     database = database_path(small)
     refuses(f"no space left while building {database}; free some, or give --database", load, small, database, error=OSError)
     assert not database.exists()
+
+
+def test_a_file_of_somebody_elses_is_not_built_over(small: Store, tmp_path: Path) -> None:
+    notes, theirs, ours = tmp_path / "notes.csv", tmp_path / "theirs.duckdb", tmp_path / "ours.duckdb"
+    notes.write_text("a,b\n1,2\n")
+    with duckdb.connect(str(theirs)) as connection:
+        connection.execute("create table experiments as select 1 as x")
+    for path in (notes, theirs):
+        before = path.read_bytes()
+        for of in (load, lambda store, database: list(check(store, database))):
+            refuses("is no warehouse of tokentape's, and stays as it is; give --database another name", of, small, path)
+        assert path.read_bytes() == before
+    ours.write_bytes(b"damaged from its first byte on")
+    assert load(small, ours).rows["runs"]
 
 
 def test_foreign_and_older_results_are_named(small: Store) -> None:
