@@ -241,8 +241,14 @@ def stored(store: Store, table: str, of: Sequence[str]) -> pl.DataFrame:
 def newest(runs: pl.DataFrame) -> pl.DataFrame:
     """One run per set of conditions: of `stored` ones the last; of quality, measured more than once, the one of most items.
 
-    A change of the code gives a replay a new id, and its old result stays in the store.
+    A change of the code gives a replay a new id, and its old result stays in the store. Quality that an older version measured
+    says no dtype: it gives way to what does.
     """
+    dtype, *of = (pl.col("facts").str.json_path_match(f"$.{name}") for name in ("dtype", "policy", "parameters", "dataset"))
+    copy = pl.when(pl.col("copy_of").is_not_null()).then("study").alias("copy")
+    is_older = dtype.is_null() & (dtype.count().over("model_id", "seed", copy, *of) > 0)
+    older = runs.filter(pl.col("view_name") == "quality").filter(is_older)
+    runs = runs.filter(~pl.col("run_id").is_in(older["run_id"].implode()))
     items = (pl.col("facts").str.json_path_match(f"$.{name}").cast(pl.Int64) for name in ("n_items", "n_tokens"))
     effort = [pl.when(pl.col("view_name") == "quality").then(item).otherwise(0).alias(f"_{i}") for i, item in enumerate(items)]
     ranked = runs.with_columns(*effort).sort("_0", "_1", maintain_order=True)

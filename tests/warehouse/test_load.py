@@ -375,6 +375,10 @@ def test_quality(store: Store) -> None:
     database = load(store, database_path(store)).database
     rows = query(database, "select dataset, n_items, accuracy from quality order by dataset").rows()
     assert rows == [("math", 1000, 0.85), ("recall", 10, 0.9)]
+    told = [QUALITY | {"dtype": of, "n_items": 3} for of in ("bfloat16", "float32")]  # of an older version math says none
+    write_rows(store, "quality", told)
+    rows = query(load(store, database).database, "select dataset, dtype from quality order by all").rows()
+    assert rows == [("math", "bfloat16"), ("math", "float32"), ("recall", None)]
     refuses("column surprise is not declared", write_rows, store, "quality", [QUALITY | {"surprise": 1}], error=BadTable)
     with pytest.raises(BadTable, match="column n_items has 1 nulls"):
         write_rows(store, "quality", [{k: v for k, v in QUALITY.items() if k != "n_items"}])
