@@ -53,12 +53,13 @@ def _nodes(text: str) -> dict[str, Any]:
 
 
 def _law(of: SimpleNamespace, fit: ELMoE3DConstants, model: str) -> ModelLaw:
-    """What is given, else what is fitted."""
-    fitted = fit.laws.get(model)
-    beta = of.beta if of.beta is not None or fitted is None else fitted.beta
+    """What is given, else what is fitted; che goes by the exponent alone."""
+    fitted, unread = fit.laws.get(model), 1.0 if of.hit_model == "che" else None
+    beta = of.beta if of.beta is not None else unread if fitted is None else fitted.beta
     exponent = of.exponent if of.exponent is not None or fitted is None else fitted.exponent
     if beta is None or exponent is None:
-        raise ValueError(f"no law is fitted for {model}: give --beta and --exponent, or one of {', '.join(fit.laws)}")
+        asked = "--exponent" if unread else "--beta and --exponent"
+        raise ValueError(f"no law is fitted for {model}: give {asked}, or one of {', '.join(fit.laws)}")
     return ModelLaw(beta=beta, exponent=exponent, own_table=fitted is not None and fitted.own_table)
 
 

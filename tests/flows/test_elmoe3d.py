@@ -313,7 +313,8 @@ def test_speculate_prints_both_modes(tokentape: Cli):
     assert "SD J per token" in priced.out
     assert "none of these" in priced.err
     assert "exceed HB" in step("--model qwen3-30b-a3b --context 131072 --batch 8").err
-    assert step("--model olmoe-1b-7b --alpha .8 --beta .5 --exponent .6 --accepted-form chain").code == 0
+    for law in ("--beta .5 --exponent .6 --accepted-form chain", "--exponent .6 --hit-model che"):
+        assert step(f"--model olmoe-1b-7b --alpha .8 {law}").code == 0
     policy = step("--model qwen3-30b-a3b --batch 1 --tau 2").out
     assert "from 2 on x" in policy
     assert policy.count("4.77") == 2
