@@ -198,7 +198,7 @@ def test_a_file_of_somebody_elses_is_not_built_over(small: Store, tmp_path: Path
     notes, theirs, ours = tmp_path / "notes.csv", tmp_path / "theirs.duckdb", tmp_path / "ours.duckdb"
     notes.write_text("a,b\n1,2\n")
     with duckdb.connect(str(theirs)) as connection:
-        connection.execute("create table experiments as select 1 as x")
+        connection.execute("create table runs as select 1 as x")
     for path in (notes, theirs):
         before = path.read_bytes()
         for of in (load, lambda store, database: list(check(store, database))):
