@@ -205,7 +205,7 @@ def import_requests(
     from tokentape.capture.importers.request_traces import import_requests as convert
     from tokentape.flows.console import note, quantity
 
-    usual = "mooncake" if ".json" in files[0].name else "csv"
+    usual = "mooncake" if _is_json(files[0]) else "csv"
     name = form or ("csv" if any((arrival, prompt, output)) else published_form(files[0]) or usual)
     refuse_unknown("form of requests", name, (*FORMS, "csv"))
     told = Form((arrival or "arrival_s", prompt or "n_prompt_tokens", output or "n_output_tokens")) if name == "csv" else name
@@ -245,7 +245,7 @@ def published_form(file: Path) -> str | None:
 
     from tokentape.capture.importers.request_traces import FORMS
 
-    opener, is_json = gzip.open if file.suffix == ".gz" else open, ".json" in file.name
+    opener, is_json = gzip.open if file.suffix == ".gz" else open, _is_json(file)
     try:
         with opener(file, "rt", encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline(1 << 20)
@@ -253,6 +253,11 @@ def published_form(file: Path) -> str | None:
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, TypeError, RecursionError):  # the importer says what is wrong
         names = set()
     return next((name for name, form in FORMS.items() if form.is_of(names) and (form.form == "jsonl") == is_json), None)
+
+
+def _is_json(file: Path) -> bool:
+    """By its name: log.json, log.jsonl.gz, and not log.json.csv."""
+    return ".json" in file.name and ".csv" not in file.suffixes
 
 
 def importer_of(file: Path) -> str:

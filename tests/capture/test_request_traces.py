@@ -92,7 +92,8 @@ def test_published_forms_are_known_by_their_columns(
     form: str, tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text, columns = PUBLISHED_FORMS[form]
-    path = written(tmp_path, f"trace.{FORMS[form].form.removesuffix('l')}", text)  # JSON lines are also called .json
+    name = {"jsonl": "trace.json", "csv": "trace.json.csv"}[FORMS[form].form]  # JSON lines are also called .json
+    path = written(tmp_path, name, text)
     imports.import_requests([path], store=store)
     table = store.open(capsys.readouterr().out.strip()).read("requests")
     assert [table[name].to_list() for name in ("arrival_s", "n_prompt_tokens", "n_output_tokens")] == columns
