@@ -154,13 +154,8 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
     if drafts and geometry.moe_layers and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    limits = Limits(
-        -(-point.max_seqs // n_apart),
-        kv_blocks and kv_blocks // n_apart,
-        keeps=point.prefix_cache,
-        n_engines=n_apart,
-        **windows,
-    )
+    n_blocks = kv_blocks and kv_blocks // n_apart
+    limits = Limits(-(-point.max_seqs // n_apart), n_blocks, keeps=point.prefix_cache, n_engines=n_apart, **windows)
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
 
