@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import polars as pl
 
@@ -91,5 +91,5 @@ def study(name: str | Path, store: Store, *, in_model: bool = True, workers: int
     study.
     """
     expect("store", store, Store, 'a Store: tt.open("FOLDER")')
-    expect("workers", workers or 0, int, "a whole number, or None for all cores")
+    expect("workers", workers or 0, SupportsIndex, "a whole number, or None for all cores")
     return run_study(str(name), store.files, workers=workers, in_model=in_model)

@@ -162,6 +162,7 @@ def test_what_does_not_fit_is_named(store: tt.Store) -> None:
         refuses(said, tt.run, **{"tape": tape, "policy": "lru", **SIZE, **wrong})
     refuses("store: found Tape; give a Store", tt.study, "baselines", tape)
     refuses("workers: found str; give a whole number", tt.study, "baselines", store, workers="2")
+    refuses("unknown study 'baselin'", tt.study, "baselin", store, workers=np.int64(2))
     refuses("statement: found NoneType; give one SELECT", store.sql, None)
     for wrong in ((), ([tt.run(tape, "lru", **SIZE)],)):
         refuses("runs are compared", tt.compare, *wrong)
