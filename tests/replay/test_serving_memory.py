@@ -86,6 +86,9 @@ def test_a_window_leaves_room_for_more_requests() -> None:
             assert (run.iterations["n_decode"].max(), run.n_restarts.sum()) == (n_at_once, 0)
     serve(eight, Chunked(64), cost, Limits(kv_blocks=63, **windows))  # with the slice that the window passes 13
     refuses("need 63 KV blocks of 16, kv_blocks is 62", serve, eight, Chunked(64), cost, Limits(kv_blocks=62, **windows))
+    four = {"windowed": 4, "window_tokens": 16}
+    back = (Requests(np.zeros(2), np.full(2, 10), np.full(2, 600)), Chunked(512), cost)  # one comes back with a slice of 300
+    refuses("need 35 KV blocks of 16, kv_blocks is 34", serve, *back, Limits(kv_blocks=34, **four))
 
 
 def test_larger_iterations_leave_fewer_blocks() -> None:
