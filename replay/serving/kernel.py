@@ -55,7 +55,7 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
         if state[st.N_DECODE] + state[st.ENDED] + n_prompts >= limits[0]:
             break
         r = state[st.HEAD]
-        needed = st.blocks_of(requests[r, st.PROMPT] + 1 + n_nodes, limits[2], state)
+        needed = st.blocks_with(requests[r, st.PROMPT] + 1, n_nodes, limits[2], state)
         if limits[1] > 0 and needed > state[st.FREE]:
             break
         state[st.HEAD] += 1

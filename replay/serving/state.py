@@ -77,6 +77,13 @@ def blocks_of(n_tokens, block_tokens, state):  # type: ignore[no-untyped-def]
 
 
 @kernel(int64(int64, int64, int64, I64))
+def blocks_with(n_tokens, n_nodes, block_tokens, state):  # type: ignore[no-untyped-def]
+    """KV blocks of n_tokens with n_nodes drafts behind them, which no window passes by before they are accepted."""
+    more = ((n_tokens - 1) % block_tokens + n_nodes) // block_tokens
+    return blocks_of(n_tokens, block_tokens, state) + more * (1 + state[WINDOWED] * (state[STATE_BLOCKS] == 0))
+
+
+@kernel(int64(int64, int64, int64, I64))
 def passing_blocks(before, take, block_tokens, state):  # type: ignore[no-untyped-def]
     """KV blocks of layers with a window that a slice of a prompt takes beyond it, until it has passed them."""
     if state[WINDOWED] == 0 or state[STATE_BLOCKS] > 0:

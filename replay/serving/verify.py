@@ -7,7 +7,7 @@ from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel,
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
 from tokentape.replay.serving.pool import give_first
-from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_of, input_of, jump
+from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_with, input_of, jump
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 
@@ -19,8 +19,8 @@ def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ig
     r = state[OLDEST]
     while r >= 0:
         held = input_of(r, at, requests)
-        n_tokens = held + 1 + nodes_of(r, held, n_nodes, drafts)
-        needed += blocks_of(n_tokens, block_tokens, state) - blocks_of(held, block_tokens, state)
+        needed += blocks_with(held + 1, nodes_of(r, held, n_nodes, drafts), block_tokens, state)
+        needed -= blocks_with(held, 0, block_tokens, state)
         most = max(most, needed)
         r = requests[r, NEWER]
     return needed, most
@@ -73,8 +73,8 @@ def verify(  # type: ignore[no-untyped-def]
         held, generated, k = before + 1, before + 2 - requests[r, PROMPT], round_of(r, before, drafts)
         n = 0 if k == -1 else drafts[2][k] if k >= 0 else accepted(seed, r, generated - 1, survival)
         n = min(n, requests[r, OUTPUT] - generated)
-        n_blocks = blocks_of(held + nodes_of(r, before, n_nodes, drafts), block_tokens, state)
-        n_blocks -= blocks_of(held + n, block_tokens, state)
+        n_blocks = blocks_with(held, nodes_of(r, before, n_nodes, drafts), block_tokens, state)
+        n_blocks -= blocks_with(held + n, 0, block_tokens, state)
         state[FREE] += n_blocks
         if state[KEEPS]:
             give_first(n_blocks, pool)
