@@ -92,7 +92,7 @@ def refuse_foreign(database: Path) -> None:
         return
     try:
         with closing(duckdb.connect(str(database), read_only=True, config=NO_EXTENSIONS)) as connection:
-            names = {name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
+            names = {name for (name,) in connection.execute("select table_name from information_schema.tables").fetchall()}
         is_foreign = bool(names) and not names >= {"claims", "traces"}  # which every version has
     except duckdb.Error as error:
         is_foreign = database.suffix != ".duckdb" and "Could not set lock" not in str(error)

@@ -195,11 +195,12 @@ def test_a_disk_that_is_full_when_the_database_is_put_in_place_is_named(small: S
 
 
 def test_a_file_of_somebody_elses_is_not_built_over(small: Store, tmp_path: Path) -> None:
-    notes, theirs, ours = tmp_path / "notes.csv", tmp_path / "theirs.duckdb", tmp_path / "ours.duckdb"
+    notes, theirs, views, ours = (tmp_path / name for name in ("notes.csv", "theirs.duckdb", "views.duckdb", "ours.duckdb"))
     notes.write_text("a,b\n1,2\n")
-    with duckdb.connect(str(theirs)) as connection:
-        connection.execute("create table runs as select 1 as x")
-    for path in (notes, theirs):
+    for path, what in ((theirs, "table runs"), (views, "view experiments")):
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(f"create {what} as select 1 as x")
+    for path in (notes, theirs, views):
         before = path.read_bytes()
         for of in (load, lambda store, database: list(check(store, database))):
             refuses("is no warehouse of tokentape's, and stays as it is; give --database another name", of, small, path)
