@@ -293,7 +293,8 @@ def _refuse_what_never_fits(requests: Requests, rule: BatchRule, limits: Limits,
         return
     tokens = requests.n_prompt_tokens + requests.n_output_tokens - 1 + n_nodes * (requests.n_output_tokens > 1)
     blocks = -(-tokens // limits.block_tokens)
-    sliced = 0 if limits.has_states else np.minimum(max(rule.budget_tokens, n_nodes), tokens)  # all of them where it comes back
+    largest = max(rule.budget_tokens, n_nodes) if rule.may_split else tokens
+    sliced = 0 if limits.has_states else np.minimum(largest, tokens)  # all of them where it comes back
     most = -(-(limits.window_tokens + sliced) // limits.block_tokens) + 1
     in_window = most if limits.has_states else np.minimum(blocks, most)
     needed = -(-(blocks + limits.windowed * in_window) // (1 + limits.windowed))

@@ -344,7 +344,7 @@ def form_batch(  # type: ignore[no-untyped-def]
         blocks = blocks_of(requests[r, TARGET], block_tokens, state) - held
         passing = passing_blocks(before, take, block_tokens, state)
         of_slice = blocks_of(before + take, block_tokens, state) - held
-        asked = blocks + most_passing(requests[r, TARGET], rule[0], block_tokens, state)
+        asked = blocks + most_passing(requests[r, TARGET], rule[0] if may_split else requests[r, TARGET], block_tokens, state)
         if is_new and n_blocks > 0 and (of_slice + passing if admits == FIRST_SLICE else asked) + n_free > state[FREE]:
             break
         if admits != WHOLE:

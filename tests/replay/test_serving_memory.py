@@ -10,7 +10,7 @@ from refusing import refuses
 from serving_models import tiny
 
 from tokentape.hw.spec import load as machine
-from tokentape.policies.serving import Chunked, Layered, Speculation, Static
+from tokentape.policies.serving import Chunked, Continuous, Layered, Speculation, Static
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import BLOCK_TOKENS, Footprint, footprint
@@ -89,6 +89,9 @@ def test_a_window_leaves_room_for_more_requests() -> None:
     four = {"windowed": 4, "window_tokens": 16}
     back = (Requests(np.zeros(2), np.full(2, 10), np.full(2, 600)), Chunked(512), cost)  # one comes back with a slice of 300
     refuses("need 35 KV blocks of 16, kv_blocks is 34", serve, *back, Limits(kv_blocks=34, **four))
+    whole = (Requests(np.zeros(2), np.full(2, 2000), np.full(2, 60)), Continuous(100), cost)  # a prompt above the cap is whole
+    refuses("need 129 KV blocks of 16, kv_blocks is 128", serve, *whole, Limits(kv_blocks=128, **four))
+    assert not serve(*whole, Limits(kv_blocks=129, **four)).n_restarts.any()
     # A window passes no draft before it is accepted: 9 blocks, and 3 in each of four windows, of two requests.
     drafted, two = replace(cost, speculation=Speculation(16, ())), Requests(np.zeros(2), np.full(2, 64), np.full(2, 65))
     assert [serve(two, Chunked(64), drafted, Limits(kv_blocks=n, **four)).n_restarts.any() for n in (8, 9)] == [True, False]
