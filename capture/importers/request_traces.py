@@ -95,8 +95,8 @@ def _csv(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:
     if arrival.str.contains(_MOMENT).any():
         came = _since_first(arrival, files[0], where)
     else:
-        came = span(finite_column(arrival, where, "a number of seconds or a date and time"), str(files[0]))
-    return pl.DataFrame({"arrival_s": came * form.unit_s, **counts})
+        came = span(finite_column(arrival, where, "a number of seconds or a date and time") * form.unit_s, str(files[0]))
+    return pl.DataFrame({"arrival_s": came, **counts})
 
 
 def _lines(contents: list[bytes], files: list[Path], form: Form) -> pl.DataFrame:

@@ -124,6 +124,8 @@ def test_a_clock_of_another_unit_is_no_seconds(tmp_path: Path, store: Store) -> 
         rows = "".join(f"{at * 10**digits},9,9\n" for at in (1_719_990_000, 1_719_990_060))
         path = written(tmp_path, "mine.csv", "when,in,out\n" + rows)
         refuses("1.72e.1. s|6e.10 s apart", import_requests, path, store, Form(("when", "in", "out")), error=BadImport)
+        told = store.open(import_requests(path, store, Form(("when", "in", "out"), unit_s=10.0**-digits)))
+        assert told.read("requests")["arrival_s"].to_list() == pytest.approx([0, 60])
 
 
 def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
