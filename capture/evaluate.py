@@ -18,6 +18,7 @@ from tokentape.capture import models
 from tokentape.capture.datasets import ANSWER_MARK, items, prompt_ids
 from tokentape.capture.embedded.texts import Item
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
+from tokentape.capture.live.sampling import OVERFLOW
 from tokentape.warehouse.tables import TABLES
 
 MAX_WINDOW = 2048
@@ -104,6 +105,8 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
         nats += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum").item()
         n_tokens += sum(len(t) for _, t in batch)
         progress(min(start + per_batch, len(windows)), len(windows), name)
+    if math.isnan(nats):
+        raise ValueError(f"data set {name}: its perplexity is NaN; {OVERFLOW}")
     said = (text for d in documents for text in ([turn["content"] for turn in d.turns] or [d.prompt]))
     n_bytes = sum(len(text.encode()) for text in said)
     return {

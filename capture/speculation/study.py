@@ -73,9 +73,8 @@ def bits_points(
             for scheme in schemes:
                 setting = Setting.of("bits", draft="quant", bits=pair.low, scheme=scheme)
                 values = [{"acceptance": lab.acceptance(str(pair), scheme)} for lab in labs]
-                rows += _rows(
-                    loaded, setting, values, {"dataset": effort.dataset, "bits_high": pair.high, "depth": 0, "n_rounds": 0}
-                )
+                more = {"dataset": effort.dataset, "bits_high": pair.high, "depth": 0, "n_rounds": 0}
+                rows += _rows(loaded, setting, values, more)
     return rows
 
 
