@@ -119,7 +119,7 @@ def footprint(
     of_replica = activation_bytes(geometry, machine.tensor_parallel, rule, -(-max_seqs // machine.data_parallel), n_nodes)
     activations = machine.data_parallel * of_replica
     memory = machine.tiers[roles.weights_home].capacity_bytes.high * n_devices
-    windows = {"windowed": windowed, "window_tokens": max(size for size, _ in sizes), "has_states": bool(geometry.state_layers)}
+    windows = {"windowed": windowed, "window_tokens": max(sizes, default=(0,))[0], "has_states": bool(geometry.state_layers)}
     return Footprint(model, machine.name, memory, weights, activations, block_bytes, windows if windowed else {}, movable)
 
 
