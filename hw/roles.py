@@ -1,6 +1,6 @@
 """Which tier or engine of a machine does what: the roles that work rows name (hw/work.py), in a machine file's [roles].
 
-An absent role is not an error: it changes the decision that needs it (replay/rows: without near compute experts are fetched,
+An absent role is not an error: it changes the decision that needs it (replay/system: without near compute experts are fetched,
 without a KV cache tier KV lies with the weights).
 """
 

@@ -82,7 +82,7 @@ class MemTier:
     latency_s: Sourced
     read_pj_per_bit: Sourced
     write_pj_per_bit: Sourced
-    timing: str = ""  # preset of hw/dram/, e.g. LPDDR5-6400
+    timing: str = ""  # preset of hw/timings, e.g. lpddr5-6400
     address_map: str = "bank-group"  # or row
     n_channels: Sourced | None = None
     pins_per_channel: Sourced | None = None

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 import typer.main
 
+from bench.lines import BESIDE, PRODUCT
 from tokentape.flows.cli import app, main
 from tokentape.flows.systems import SYSTEMS
 from tokentape.warehouse.claim_errors import compared
@@ -123,6 +124,21 @@ def test_python_in_the_documents_imports_what_there_is() -> None:
                     for alias in node.names:
                         there = hasattr(module, alias.name) or importlib.util.find_spec(f"{node.module}.{alias.name}")
                         assert there, f"{page.name}: from {node.module} import {alias.name}"
+
+
+def test_paths_named_in_documents_and_sources_exist() -> None:
+    """Those of the rooms; what is called mine, or has a name in capitals, is the reader's own."""
+    path_of = re.compile(rf"(?<![\w/.<>{{}}-])((?:{'|'.join((*PRODUCT, *BESIDE))})/[\w/.*-]*\w)")
+    sources = [path for room in PRODUCT for path in (ROOT / room).rglob("*.py")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *sources]
+    texts = {page: page.read_text(encoding="utf-8").replace("\\_", "_") for page in pages if page.name != "log.md"}
+    named = {(page.name, path) for page, text in texts.items() for path in path_of.findall(text)}
+    tree = texts[ROOT / "README.md"].partition("## What is where")[2]
+    for room, below in re.findall(r"^([a-z]+/) .*\n((?:  .*\n)*)", tree, re.M):
+        named |= {("README.md", room + word) for line in below.splitlines() for word in line[2:].split("  ")[0].split()}
+    there = [path for _, path in named if list(ROOT.glob(f"{path}*"))]
+    assert len(there) > 300
+    assert [one for one in sorted(named) if one[1] not in there and not re.search(r"\bmine\b|[A-Z]{4}", one[1])] == []
 
 
 def test_every_table_of_the_documents_is_whole() -> None:
