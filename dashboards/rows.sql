@@ -1,6 +1,9 @@
 -- rules: a replay's semantics as one text, part of others
 concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format, coalesce(r.profile, 'physical'))
 
+-- lived: part of others: quality inside models, each named with its dtype where there are several of it
+select * replace (if(count(distinct dtype) over (partition by model_id) > 1, concat_ws(', ', model_id, dtype), model_id) as model_id) from quality
+
 -- traces: The catalogue with n_replays and n_studied, those of a study; the trace a page opens with first.
 -- The catalogue, the trace a page opens with first: captured, with most replays, newest. Replays of no study are one-offs.
 with counts as (

@@ -194,9 +194,6 @@ select given, shared, if(batch = 1, 'each sequence', format('{} sequences togeth
 from (select given, rank, batch, shared from ({bits}) union select given, rank, batch, shared from ({losses}))
 order by rank % 2, rank, given desc, batch
 
--- lived: part of others: quality inside models, each named with its dtype where there are several of it
-select * replace (if(count(distinct dtype) over (partition by model_id) > 1, concat_ws(', ', model_id, dtype), model_id) as model_id) from quality
-
 -- measured: Quality of live models with their experts placed and at the widths of a rule, over seeds.
 -- Worse: than full precision on the same text, as perplexity above it or exact match below it. Ahead: seeds in which a rule is at
 -- least as good as uniform bits of the same width, or as the reversed order.

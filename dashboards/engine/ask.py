@@ -16,6 +16,7 @@ import polars as pl
 from tokentape.dashboards import theme
 
 Made = TypeVar("Made")
+SHARED = Path(__file__).parents[1] / "rows.sql"  # its queries stand before those of every page
 
 
 class Nothing(Exception):
@@ -159,11 +160,11 @@ def tables_of(page: str) -> dict[str, Any]:
 
 @cache
 def queries(file: Path) -> dict[str, str]:
-    """Name -> SQL of a file of queries, each below a line "-- name: what its rows are"; {name} stands for an earlier one.
-    None where there is no file."""
+    """Name -> SQL of a file of queries, each below a line "-- name: what its rows are"; {name} stands for an earlier one,
+    or one of SHARED. Those alone where there is no file."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     parts = re.split(r"^-- ([a-z_0-9]+): .*\n", text, flags=re.M)
-    found: dict[str, str] = {}
+    found = {} if file == SHARED else dict(queries(SHARED))
     for name, text in zip(parts[1::2], parts[2::2], strict=True):
         found[name] = _filled(text, found)
     return found

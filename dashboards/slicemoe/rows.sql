@@ -81,9 +81,6 @@ select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by se
     max(ratio) as high, count(*) as seeds
 from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
 
--- lived: part of others: quality inside models, each named with its dtype where there are several of it
-select * replace (if(count(distinct dtype) over (partition by model_id) > 1, concat_ws(', ', model_id, dtype), model_id) as model_id) from quality
-
 -- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds.
 -- A panel is a pair and a cache, a setup everything else but the precision and the budget, which the chart varies. `worse`: than
 -- the high-bit cache of the same seed, which read the same text.

@@ -6,9 +6,6 @@ select trace_id as trace, trace_id || ': ' || model_id || ', ' || dataset || ' (
 from traces left join counts using (trace_id) order by n_replays > 0 desc, origin = 'captured' desc, n_replays desc, created_utc desc, trace_id
 limit $size
 
--- rules: a replay's semantics as one text, part of others
-concat_ws('|', r.lookup, r.recency, r.prefill, r.start, r.overflow, r.fetching, r.expert_format, coalesce(r.profile, 'physical'))
-
 -- reuse: Histogram of reuse distances (low, high] in distinct experts, as shares of the lookups, with the running sum `within`.
 -- Reuse distances: an LRU of capacity c hits what an LRU of c - 1 missed when the distance is c. At most 64 bins, never
 -- narrower than the curve's own step (per-layer caches grow by one expert in every layer at a time).

@@ -12,7 +12,7 @@ from refusing import refuses
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import figures
-from tokentape.dashboards.engine.ask import Ask, queries, some
+from tokentape.dashboards.engine.ask import SHARED, Ask, queries, some
 from tokentape.dashboards.engine.chart import chart, expression
 from tokentape.dashboards.engine.figures import Drawn, load, options, with_figures
 from tokentape.dashboards.engine.grammar import BadFigure, Scope, channel
@@ -216,6 +216,7 @@ def test_queries_are_named_and_may_be_drawn_as_they_are(tmp_path: Path) -> None:
     file = tmp_path / "rows.sql"
     file.write_text("-- one: a number\nselect 1 as n\n\n-- two: it, from ({one})\nselect n + $more as n from ({one})\n")
     assert queries(file)["two"].strip() == "select n + $more as n from (select 1 as n)"
+    assert queries(file)["lived"] == queries(SHARED)["lived"]
     ask = Ask(duckdb.connect(), tmp_path, params={"more": 2})
     assert ask("two")["n"].to_list() == [3]
     assert ask("one") is ask("one")
