@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from tokentape.capture import models
 from tokentape.capture.datasets import ANSWER_MARK, items, prompt_ids
 from tokentape.capture.embedded.texts import Item
-from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
-from tokentape.capture.live.sampling import OVERFLOW
+from tokentape.capture.live.loop import Outcome, Request, Sampling, decode, refuse_nan
+from tokentape.capture.live.sampling import perplexity_of
 from tokentape.warehouse.tables import TABLES
 
 MAX_WINDOW = 2048
@@ -89,10 +89,7 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
         raise ValueError(f"data set {name}: its documents have fewer than two tokens; nothing to score")
     windows.sort(key=lambda w: -len(w[0]))
     device = models.device_of(model)
-    pairs = torch.tensor([[windows[0][0][0], token] for token in (0, 1)], device=device)
-    first, again = model(input_ids=pairs, use_cache=False).logits[:, 0]
-    if not torch.allclose(first, again, rtol=0.02, atol=0.02, equal_nan=True):
-        raise ValueError(f"{type(model).__name__}: its tokens see those behind them; give a causal language model")
+    models.refuse_unless_causal(loaded, "give a causal language model")
     per_batch = max(1, LOGIT_ELEMENTS // (size * model.config.get_text_config().vocab_size))
     nats, n_tokens = 0.0, 0
     for start in range(0, len(windows), per_batch):
@@ -105,12 +102,10 @@ def _bits_per_byte(loaded: models.Loaded, documents: list[Item], name: str, prog
         nats += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum").item()
         n_tokens += sum(len(t) for _, t in batch)
         progress(min(start + per_batch, len(windows)), len(windows), name)
-    if math.isnan(nats):
-        raise ValueError(f"data set {name}: its perplexity is NaN; {OVERFLOW}")
     said = (text for d in documents for text in ([turn["content"] for turn in d.turns] or [d.prompt]))
     n_bytes = sum(len(text.encode()) for text in said)
     return {
-        "perplexity": math.exp(nats / n_tokens),
+        "perplexity": perplexity_of(nats / n_tokens, f"data set {name}: its perplexity"),
         "bits_per_byte": nats / math.log(2) / n_bytes,
         "n_items": len(documents),
         "n_tokens": n_tokens,
@@ -145,6 +140,7 @@ def answered(
         batch = order[start : start + BATCH_ITEMS]
         requests = [Request(n, prompts[i], room) for n, i in enumerate(batch, start)]  # by turns, as a replay counts them
         outcomes = run(loaded, requests)
+        refuse_nan(requests, outcomes)
         for i, outcome in zip(batch, outcomes, strict=True):
             said = tokenizer.decode(outcome.output_ids, skip_special_tokens=True)
             assert isinstance(said, str)  # not a list: one sequence was given

@@ -195,6 +195,28 @@ def device_of(model: PreTrainedModel) -> torch.device:
     return input_table(model).device
 
 
+def ran(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> Any:
+    """What a pass over ids gives. Raises ValueError where it fails in the model: one that wants an image, or hands back no cache
+    that it takes."""
+    try:
+        return model(input_ids=ids, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        reason = f"({str(error).splitlines()[0]})"
+        raise ValueError(f"{type(model).__name__} fails on plain text {reason}; give a decoder-only language model") from error
+
+
+@torch.inference_mode()
+def refuse_unless_causal(loaded: Loaded, remedy: str) -> None:
+    """Raises ValueError for a model that foretells by what comes after. Of two texts that begin alike it says first the same: to
+    the bit in f32, but of one family."""
+    pairs, near = torch.tensor([[2, 3], [2, 4]]), 2e-4 if loaded.dtype == "float32" else 0.02
+    first, again = ran(loaded.model, pairs.to(device_of(loaded.model)), use_cache=False).logits[:, 0]
+    if not torch.allclose(first, again, rtol=near, atol=near, equal_nan=True):
+        raise ValueError(f"{type(loaded.model).__name__}: its tokens see those behind them; {remedy}")
+
+
 @contextmanager
 def suitable_threads(model: PreTrainedModel) -> Iterator[None]:
     """One thread on the CPU for models too small to share: on a busy machine the others' waiting costs tenfold."""

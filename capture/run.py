@@ -18,7 +18,7 @@ import torch
 from tokentape.capture import families, measure, models
 from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.caches import windows_of
-from tokentape.capture.live.loop import Pass, Request, Round, decode
+from tokentape.capture.live.loop import Pass, Request, Round, decode, refuse_nan
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.losses.run import record_losses
 from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
@@ -138,6 +138,8 @@ def capture(
 def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress: Callable[[Progress], None] | None) -> str:
     settings, todo = planned.settings, requests(planned, loaded.tokenizer)
     with models.suitable_threads(loaded.model):
+        if "tokens" in settings.tables:
+            models.refuse_unless_causal(loaded, "a prompt has no nll: leave tokens out of --tables")
         geometry = measure.geometry(loaded.model)
         if "losses" in settings.tables:
             tell = progress or (lambda done: None)
@@ -216,7 +218,9 @@ def _shard(
         batch = group[start : start + settings.batch_size]
         outcomes += decode(loaded.model, batch, settings.sampling, loaded.stop_ids, loaded.pad_id, inside, **watch)
         meter.finished(batch)
-    return recorder.tables(group, outcomes, settings.dataset, settings.tables)
+    tables = recorder.tables(group, outcomes, settings.dataset, settings.tables)
+    refuse_nan(group, outcomes)  # what a table shows first says where
+    return tables
 
 
 def _compact(tables: Mapping[str, pa.Table], rule: str | None, params: Mapping[str, Any], top_k: int) -> dict[str, pa.Table]:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from tokentape.capture.live.sampling import Sampling, distribution, drawn, nll_of
+from tokentape.capture.live.sampling import OVERFLOW, Sampling, are_nan, distribution, drawn, nll_of
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Request, Step
 from tokentape.capture.live.texts import WHOLE_PROMPTS, Text, takes_padding
@@ -30,11 +30,18 @@ ROOT = Shape()
 @dataclass
 class Outcome:
     """What became of a request: the tokens after the prompt, nll of inputs 1, 2, ... (prompt, then all outputs), and the logits
-    (tokens after the prompt, V) that each of these was chosen by, where they were asked for."""
+    (tokens after the prompt, V) that each of these was chosen by, where they were asked for. has_nan: some of these hold NaN."""
 
     output_ids: list[int] = field(default_factory=list)
     nll: torch.Tensor | None = None
     logits: torch.Tensor | None = None
+    has_nan: bool = False
+
+
+def refuse_nan(requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if outcome.has_nan:
+            raise ValueError(f"logits: NaN at request {request.request_id}; {OVERFLOW}")
 
 
 @dataclass(frozen=True)
@@ -294,6 +301,7 @@ class _Run:
     def _advance(self, batch: Batch, logits: torch.Tensor) -> None:
         """Chooses every request's next token by logits (rows, V)."""
         chosen = logits.argmax(-1)
+        nans = are_nan(logits, chosen)
         if self.sampling.temperature > 0:
             chosen = drawn(logits, self.sampling, [row.generator for row in batch.rows])
         if any(row.request.forced is not None for row in batch.rows):
@@ -304,6 +312,7 @@ class _Run:
         nll = nll_of(logits, chosen) if self.with_nll else None
         tokens = chosen.tolist()
         for i in batch.alive:
+            batch.rows[i].outcome.has_nan |= nans[i]
             self._commit(batch.rows[i], [tokens[i]], logits[i : i + 1], None if nll is None else nll[i : i + 1])
 
     def _commit(self, row: _Row, tokens: list[int], logits: torch.Tensor, nll: torch.Tensor | None = None) -> list[int]:
@@ -403,6 +412,9 @@ class _Run:
         """(accepted path, bonus token): by the target's choices, or those that are told; sampled by its `chances`."""
         if self.sampling.temperature > 0 and row.request.forced is None:
             return accept_sampled(draft, nodes, chances, row.rng)
-        n_out, best = len(row.outcome.output_ids), logits.argmax(-1).tolist()
+        n_out, best = len(row.outcome.output_ids), logits.argmax(-1)
+        row.outcome.has_nan |= any(are_nan(logits, best))
         told = [row.told(n_out + draft.depths[n]) for n in nodes]
-        return accept_greedy(draft, nodes, [own if token is None else token for own, token in zip(best, told, strict=True)])
+        return accept_greedy(
+            draft, nodes, [own if token is None else token for own, token in zip(best.tolist(), told, strict=True)]
+        )

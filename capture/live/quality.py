@@ -6,7 +6,6 @@ prompt, is compared with the unmodified model on the same window. Items are answ
 """
 
 import json
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from tokentape.capture.applied import AppliedTape
 from tokentape.capture.datasets import items, prompt_ids
 from tokentape.capture.evaluate import ALL_DOCUMENTS, LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
+from tokentape.capture.live.sampling import perplexity_of
 from tokentape.capture.live.slots import Inside
 
 Told = Callable[[int, int], None]  # windows done, of how many
@@ -106,8 +106,10 @@ def run_in(loaded: models.Loaded, requests: Sequence[Request], inside: Inside, t
 def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[list[int]]:
     """The seed's own windows of prompt_tokens + decode_tokens, cut from the documents one after the other.
 
-    Raises ValueError if the data set has none left for this seed, and where they are longer than the model's context.
+    Raises ValueError if the data set has none left for this seed, where they are longer than the model's context, and for a model
+    that reads on before it foretells.
     """
+    models.refuse_unless_causal(loaded, "give a causal language model")
     size, wanted = run.prompt_tokens + run.decode_tokens, run.n_items * (seed + 1)
     if size > (context := loaded.source.context or size):
         raise ValueError(f"windows of {size} tokens exceed the context ({context}); lower prompt_tokens or decode_tokens")
@@ -143,7 +145,7 @@ def compared(ours: torch.Tensor, theirs: torch.Tensor, targets: torch.Tensor) ->
 def means(sums: Counter[str], n_items: int, n_tokens: int) -> dict[str, Any]:
     """Columns of table `quality` from what was summed over tokens."""
     shares = {name: total / n_tokens for name, total in sums.items()}
-    return {"perplexity": math.exp(shares.pop("nll")), **shares, "n_items": n_items, "n_tokens": n_tokens}
+    return {"perplexity": perplexity_of(shares.pop("nll")), **shares, "n_items": n_items, "n_tokens": n_tokens}
 
 
 @torch.inference_mode()

@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 from tokentape.policies.speculation.tree import Probabilities
 
-OVERFLOW = "the model's numbers overflow: use --dtype bfloat16 or float32"
+OVERFLOW = "the model's numbers overflow: use --dtype bfloat16 or float32, or other weights if they still do"
+MAX_NATS = 709.0  # e to more is no float
 NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
 
 
@@ -26,6 +27,19 @@ class Sampling:
                 f"sampling: temperature {self.temperature} must be finite, >= 0 (0: greedy), top_p {self.top_p} in (0, 1], "
                 f"top_k {self.top_k} >= 0 (0: all)"
             )
+
+
+def are_nan(logits: torch.Tensor, best: torch.Tensor) -> list[bool]:
+    """Which rows of logits (n, V) hold NaN: argmax, `best`, is the first."""
+    found: list[bool] = logits.gather(-1, best[:, None]).flatten().isnan().tolist()
+    return found
+
+
+def perplexity_of(nats: float, what: str = "the perplexity") -> float:
+    """Of nats per token. Raises ValueError where it is no finite number."""
+    if not nats < MAX_NATS:
+        raise ValueError(f"{what} is {'NaN' if math.isnan(nats) else f'exp({nats:g})'}; {OVERFLOW}")
+    return math.exp(nats)
 
 
 def drawn(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Generator]) -> torch.Tensor:

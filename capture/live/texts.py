@@ -15,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from tokentape.capture.live.caches import KVCache
 from tokentape.capture.live.sampling import NLL_CHUNK_ELEMENTS, nll_of, prompt_nll
 from tokentape.capture.live.slots import Pass
-from tokentape.capture.models import device_of
+from tokentape.capture.models import device_of, ran
 
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")
@@ -53,7 +53,7 @@ class Text:
     def run(self, ids: torch.Tensor, coming: Pass, **options: Any) -> torch.Tensor:
         """(rows, columns or fewer, V) logits of ids (rows, columns). Raises ValueError for a model that keeps nothing of them."""
         self.watch.before(coming)
-        out = self.model(input_ids=ids, use_cache=True, **{CACHE: self.cache}, **options)
+        out = ran(self.model, ids, use_cache=True, **{CACHE: self.cache}, **options)
         self.cache, logits = getattr(out, CACHE, None), out.logits
         if self.cache is None:
             name = type(self.model).__name__

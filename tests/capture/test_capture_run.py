@@ -15,6 +15,7 @@ from tiny_families import disagreements, read
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tokentape.capture import models, plan, run
+from tokentape.capture.evaluate import evaluate
 from tokentape.capture.live import texts
 from tokentape.capture.run import CaptureSettings, capture, estimate
 from tokentape.warehouse.tape import Store
@@ -328,6 +329,9 @@ def test_nan_behind_the_routers_and_of_a_dense_model_is_refused(model_folder, pr
     told = {"max_requests": 1, "max_prompt_tokens": 9, "max_new_tokens": 2}
     greedy = CaptureSettings(str(tmp_path / "broken"), prompts, ("tokens",), **told)
     refuses("nll: NaN at request 0, position 1; the model's numbers overflow", capture, greedy, store)
+    refuses("logits: NaN at request 0; the model's", capture, dataclasses.replace(greedy, tables=("requests",)), store)
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    refuses("logits: NaN at request 0; the model's", evaluate, greedy.model, [str(tmp_path / "a.jsonl")])
     refuses("logits: NaN; the model's", capture, dataclasses.replace(greedy, temperature=1.0, tables=("requests",)), store)
     with torch.no_grad():
         model.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan

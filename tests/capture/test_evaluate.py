@@ -4,6 +4,7 @@ import json
 import math
 import platform
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from tokentape.capture import models
 from tokentape.capture.embedded import texts
 from tokentape.capture.evaluate import answer_in, evaluate
 from tokentape.capture.live.loop import Outcome
+from tokentape.capture.live.quality import means
 from tokentape.warehouse.tables import conform
 
 
@@ -44,6 +46,8 @@ def test_bits_per_byte_scores_every_token_once_in_windows_of_the_context(model_f
         both = lambda self, input_ids, n=n, **_: SimpleNamespace(logits=torch.stack([input_ids.flip(1) * n] * 260, -1))  # noqa: E731
         monkeypatch.setattr(type(model), "forward", both)
         refuses(told, evaluate, model_folder("Qwen3Moe"), [str(path)], device="cpu")
+    refuses("the perplexity is NaN; the model's numbers", means, Counter(nll=torch.nan), 1, 2)
+    refuses(r"the perplexity is exp\(1000\); the model's numbers", means, Counter(nll=2000.0), 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tokentape.capture.live.attention import KV
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.texts import refuse_unless_croppable
-from tokentape.capture.models import auto_class
+from tokentape.capture.models import Loaded, auto_class, refuse_unless_causal
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.shard import AttentionKeep, ShardRecorder
 from tokentape.policies.kv.importance import AERP
@@ -156,6 +156,10 @@ def test_requests_of_unequal_length_and_caches_that_keep_all_give_what_each_requ
         ("deepseek_v4", AttentionCapture, "attends to compressed keys"),
         ("data2vec-text", Inside, "hands back no cache of keys and values; give a decoder-only"),
         ("recurrent_gemma", Inside, "hands back no cache"),
+        ("cpmant", Inside, "fails on plain text \\(The size of tensor a .*; give a decoder-only language model"),
+        ("blip", Inside, "fails on plain text \\(.* argument: 'pixel_values'\\)"),
+        ("paligemma", lambda model: refuse_unless_causal(Loaded(None, model, None), "leave"), "see those behind them; leave"),
+        ("bert", lambda model: refuse_unless_causal(Loaded(None, model, None), "leave"), "see those behind them; leave"),
         ("mpt", lambda model: refuse_unless_croppable(model, is_tree=True), "as nodes of a tree are not; leave --draft-width"),
         ("gemma4_text", lambda model: KV(model, AERP(None)), "its attention, keys and values are not counted"),
         ("beam", lambda model: Inside(model, KV(model, AERP(None))), "takes more of tokens than rows"),
