@@ -95,7 +95,7 @@ class FitFiles(Generic[T]):
         """The file that `load` reads."""
         name = name_or_path or self.system
         stem = name if name == self.system or name.startswith(f"{self.system}-") else f"{self.system}-{name}"
-        return Path(name) if name.endswith(".toml") else FITS / f"{stem}.toml"
+        return Path(name) if name.endswith(".toml") or Path(name).name != name else FITS / f"{stem}.toml"
 
     def save(self, fit: Fit[T], path: Path) -> None:
         """Writes a fit, aside and then renamed."""

@@ -240,5 +240,5 @@ def parse_settings(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         if not re.fullmatch(r"[a-z_]+(?:\.[a-z_.]+)?=.+", text):
             raise ValueError(f"--set {text!r} is not SLOT=POLICY or SLOT.PARAMETER=VALUE, such as residency.budget=24GB")
-    refuse_twice("--set", (text.split("=", 1)[0] for text in texts or []))
+    refuse_twice("--set", (text.split("=", 1)[0].removesuffix(".policy") for text in texts or []))
     return dict(text.split("=", 1) for text in texts or [])

@@ -126,3 +126,4 @@ def test_a_fit_that_is_not_there_is_one_line(system: str) -> None:
         BadSpec, match=rf"no such file of {system} constants; shipped: .*; `tokentape calibrate {system}` writes one"
     ):
         SYSTEMS[system].load("absent")
+    assert SYSTEMS[system].path("/a/missing") == Path("/a/missing")

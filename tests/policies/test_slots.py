@@ -72,6 +72,7 @@ def test_a_policy_takes_its_own_slot_and_settings_are_slot_and_value() -> None:
     for text in ("residency", "=3", "a b=3"):
         refuses("--set", parse_settings, [text])
     refuses("--set gives residency twice; leave one out", parse_settings, ["residency=lru", "place=never", "residency=lfu"])
+    refuses("--set gives residency twice; leave one out", parse_settings, ["residency=lru", "residency.policy=lfu"])
 
 
 def test_a_system_of_ones_own_is_a_file(tmp_path) -> None:
