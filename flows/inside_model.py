@@ -34,12 +34,14 @@ OF_REPLICAS = ("losses", "method")
 OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bits": int, "pool_frac": float}
 
 
-def sums_of_named(model: str, dataset: str, n_items: int, seeds: Sequence[int]) -> str:
-    """Hashes of a model's files, and of what seeds read of a data set: they change under their names."""
+def sums_of_named(model: str, dataset: str, n_items: int, seeds: Sequence[int], of_answers: bool) -> str:
+    """Hashes of a model's files, and of what seeds read of a data set: they change under their names. of_answers: items that have
+    an answer are asked; else, and of text, windows are cut from all there is."""
     from tokentape.capture import datasets, evaluate, models, plan  # needs torch
 
     found = datasets.items(dataset, n_items * (max(seeds) + 1))
-    found = datasets.items(dataset, evaluate.ALL_DOCUMENTS) if found[0].answer is None else found  # windows are cut from all text
+    if not of_answers or found[0].answer is None:
+        found = datasets.items(dataset, evaluate.ALL_DOCUMENTS)
     return f"{models.find(model).fingerprint}/{plan.digest_of(found)}"
 
 

@@ -117,6 +117,11 @@ def test_what_was_measured_is_not_taken_where_the_files_of_model_or_text_have_ch
     for now[:] in ("aa", "ab", "bb"):
         inside.run_job(Store(str(tmp_path)), study, inside.jobs(study)[0])
     assert len({*made}) == 3
+    # Windows are cut from all of a data set, also of one whose items have answers.
+    monkeypatch.setattr(datasets, "items", lambda name, n: [datasets.Item(name, of, "b") for of in ("a", *now)[: n // 999 + 1]])
+    for now[:] in ("aa", "ab"):
+        inside.run_job(Store(str(tmp_path)), study, inside.jobs(study)[0])
+    assert len({*made}) == 5
 
 
 def test_the_papers_settings_ship():

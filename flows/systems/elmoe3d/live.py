@@ -46,7 +46,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
             study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
         return
     table = "orderings" if job == "orderings" else POINTS
-    named = sums_of_named(live.model, live.dataset, live.prompts, live.seeds)
+    named = sums_of_named(live.model, live.dataset, live.prompts, live.seeds, False)
     of = f"{job!r}/{live.model}/{live.seeds}/{live.effort}/{live.pairs}/{live.schemes}/{named}/{sources.sha256(*MEASURED)}"
     study.once(store, of, table, lambda: {table: _measured(live, job)})
 

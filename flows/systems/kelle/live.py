@@ -104,7 +104,7 @@ def run_job(store: Store, study: Settings, job: Job) -> list[Row]:
         return _replayed(store, study, job) if job.table == "kv_replays" else {job.table: _measured(live, job)}
 
     beside = evicting(study) if job.table == "kv_replays" else ""
-    named = sums_of_named(live.model, job.dataset, job.items, live.seeds)
+    named = sums_of_named(live.model, job.dataset, job.items, live.seeds, job.table == "quality")
     decided = f"{job!r}/{beside}/{live.model}/{live.seeds}/{named}/{sources.sha256(*ENGINES[job.table])}"
     of = study.once(store, decided, job.table, make)
     return rows_of(store, job.table, of) or []

@@ -100,7 +100,7 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    named = sums_of_named(job.model, job.dataset, job.effort.n_windows, job.seeds)
+    named = sums_of_named(job.model, job.dataset, job.effort.n_windows, job.seeds, job.what == "policy")
     of = f"{job!r}/{schemes}/{machine.sha256}/{named}/{sources.sha256(*ENGINES[job.what])}"
     study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
