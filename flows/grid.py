@@ -263,7 +263,7 @@ def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
 
 def _experts_of(store: Store, cell: Cell, policy: Any) -> tuple[int, int]:
     """Bytes of all experts as the cell holds them, and how many there are."""
-    geometry = manifest_of(store, cell.trace_id).geometry
+    geometry = routed(store, cell.trace_id).geometry
     n_keys = len(geometry.moe_layers) * geometry.n_experts
     if cell.policy == SLICEMOE:
         return n_keys * sum(slices_of(geometry, policy.cache)), n_keys
@@ -523,9 +523,7 @@ def _batches(
 def load_trace(store: Store, trace_id: str, is_whole: bool = True, needs: Sequence[str] = ()) -> Trace:
     """The tape's routing as arrays, with what a policy needs of gates and scores; the last one is kept. Of a long tape,
     where it need not be whole, one that reads its rows. Raises ValueError for a tape without routing."""
-    of = manifest_of(store, trace_id)
-    if "routing" not in of.tables:
-        raise ValueError(f"tape {trace_id} records no routing; import or capture one that does")
+    of = routed(store, trace_id)
     if not is_whole and of.rows["routing"] > LONG_ROWS:
         trace = _long_trace(store.absolute, trace_id)
         if trace is not None:
@@ -537,6 +535,13 @@ def load_trace(store: Store, trace_id: str, is_whole: bool = True, needs: Sequen
 def manifest_of(store: Store, trace_id: str) -> Manifest:
     """The tape's manifest; read once."""
     return _manifest(store.absolute, trace_id)
+
+
+def routed(store: Store, trace_id: str) -> Manifest:
+    """The same. Raises ValueError for a tape without routing."""
+    if "routing" not in (of := manifest_of(store, trace_id)).tables:
+        raise ValueError(f"tape {trace_id} records no routing; import or capture one that does")
+    return of
 
 
 _shared_at = dict[str, str]()  # folders of tapes that processes share, for what is read once below

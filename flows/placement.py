@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
+from tokentape.flows.grid import routed
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import PrefillGuided, ShuffledPrompts
@@ -65,7 +66,7 @@ def placed(
     sequences than the tape has are left out, and shuffled prompts of a single group. Expert use by step is kept of two requests.
     Raises ValueError on bad input; nothing is written then.
     """
-    manifest = store.open(of.traces[0]).manifest
+    manifest = routed(store, store.resolve(of.traces[0]))
     size = capacity_of(of.capacity, of.scope, manifest.geometry, of.expert_format)
     fitting = [
         name

@@ -290,3 +290,5 @@ def test_a_tape_of_requests_alone_has_no_routing_to_give(form: str, store: Store
     done = tokentape("export", name, trace, *asked, *(() if name == "ot" else ("--out", str(tmp_path / "out"))))
     assert (done.code, done.err.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
     assert "records no routing" in done.err
+    for command in (("replay", trace, "--policy", "lru", "--capacity", "50%", "--scope", "global"), ("decide", "place", trace)):
+        assert "records no routing; import or capture one that does" in tokentape.refused(*command).err
