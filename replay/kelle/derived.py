@@ -10,7 +10,7 @@ import numpy as np
 from tokentape.replay.kelle.ratios import LOAD_CLAIM, RECOMPUTE_CLAIM, ratios
 from tokentape.replay.kelle.recompute import vector_times_s
 from tokentape.replay.kelle.rows import LIFETIME_MODELS, Row, Setup, chip_step, lifetimes, part_w
-from tokentape.replay.kelle.step import kv_bytes_per_token
+from tokentape.replay.kelle.step import kept_bytes
 from tokentape.replay.kelle.systems import BASELINE, KELLE, PAPER
 from tokentape.warehouse.model_sizes import total_params
 
@@ -25,7 +25,7 @@ def quantities(made: Setup) -> dict[str, Any]:
     stated, refresh, curve = made.stated, made.refresh, next(iter(made.curves.values()))
     kelle, sram, edram = (made.systems[name].machine for name in (KELLE, BASELINE, "Original+eDRAM"))
     geometry, work, step = made.geometries[KEPT_MODEL], made.chip_work, chip_step(made)
-    dram_bytes, per_token = kelle.tiers[kelle.roles.kv_home].capacity_bytes.value, kv_bytes_per_token(geometry, PAPER)
+    dram_bytes, per_token = kelle.tiers[kelle.roles.kv_home].capacity_bytes.value, kept_bytes(geometry, PAPER, 1)
     kept = work.budget_tokens or work.n_tokens
     more_mm2 = sum(_mm2(sram.tiers[name]) for name in ("weights", "kv"))  # 4 MB of SRAM, on a chip with the larger array
     chip_mm2 = _mm2(sram) - _mm2(sram.compute) + _mm2(kelle.compute)

@@ -18,7 +18,7 @@ from tokentape.hw.clock import BACKGROUND, StepCost, background_w, clock
 from tokentape.hw.held import by_tier
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Rows, stacked
+from tokentape.hw.work import Floats, Rows, Values, stacked
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
 from tokentape.replay.tokens import Tokens, blocks_of
@@ -95,8 +95,8 @@ def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Cou
     told = []
     for _, system, work in asked:
         shares = system.recomputes and not _nothing_once(geometry, system, work, accounting)
-        budget, heads = budget_of(system, work), work.batch * geometry.n_layers * geometry.n_heads
-        scores = system.scans * heads * min(work.n_tokens, budget)  # what a scan in software reads: the kept ones of every head
+        budget, heads = budget_of(system, work), system.scans * work.batch * geometry.n_heads
+        scores = heads * kept_tokens(geometry, min(work.n_tokens, budget), accounting)  # what a scan in software reads
         told.append((work.batch, work.kv_bits / 16, budget, shares, scores))
     batch, bits, budget, shares, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
     n_kept, once = np.minimum(lengths, budget), once_elements(geometry)
@@ -104,14 +104,16 @@ def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Cou
     all_elements = kv_elements(geometry, accounting)
     stored = bits * (1.0 - pairs) + tokens_once * once * np.where(once < geometry.hidden, bits, 1.0) / all_elements
     tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=kv_frac(geometry, accounting) * stored)
-    elements = batch * n_kept * geometry.n_layers * all_elements
+    elements = batch * kept_tokens(geometry, n_kept, accounting) * all_elements
     made = rows_of(geometry, machine, tokens, accounting)
     is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
     passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
     rows = [*made.rows, passing, *_scan(machine, made, scores)]
     if accounting.charges_recompute and once == geometry.hidden and np.any(tokens_once):
-        anew = (batch * n_kept * tokens_once)[:, None]
-        rows.append(rebuilt_of(geometry, machine, anew, np.arange(made.n_blocks - 1)))
+        blocks = blocks_of(seen(geometry, accounting))
+        most = np.where(blocks.windows > 0, blocks.windows, np.inf)[blocks.attending]
+        anew = (batch * tokens_once)[:, None] * np.minimum(n_kept[:, None], most)
+        rows.append(rebuilt_of(geometry, machine, anew, blocks.attending))
     rows += inputs(machine, made)
     return replace(made, rows=tuple(rows), held_bytes={"kv_cache": elements * bits * 2})
 
@@ -138,7 +140,7 @@ def transient_j(asked: Sequence[Asked], cost: StepCost, machine: HardwareSpec, a
     for schedule in PROJECTIONS:
         is_its = np.repeat([(schedule == "kelle") == system.schedules for _, system, _ in asked], n)
         for tensor, (_, seconds) in lives(asked, cost, schedule, n).items():
-            elements = [geometry.hidden if tensor in "XQ" else kv_elements(geometry, accounting) / 2 for geometry, *_ in asked]
+            elements = [_width(geometry, tensor, kv_elements(geometry, accounting)) for geometry, *_ in asked]
             alive += is_its * batch * np.repeat(elements, n) * INPUT_BYTES * seconds
     seconds = cost.seconds.value
     return np.asarray(background_w(machine, cost.profile, held_bytes={"transient": alive / seconds})["refresh"] * seconds)
@@ -156,14 +158,8 @@ def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int)
         for lanes in (("w", "stage"), ("kv", "chip", "through", "beside", "recompute"))
     )
     widths = {
-        tensor: np.repeat(
-            [
-                geometry.hidden * geometry.n_layers * (geometry.n_heads * geometry.head_dim if tensor == "Q" else kv / 2)
-                for geometry, kv in ((geometry, geometry.kv_elements_per_token_layer) for geometry, *_ in asked)
-            ],
-            n_lengths,
-        )
-        for tensor in "QKV"
+        of: np.repeat([g.hidden * g.n_layers * _width(g, of, g.kv_elements_per_token_layer) for g, *_ in asked], n_lengths)
+        for of in "QKV"
     }
     read, per_pass, now = total(weight_bytes(cost.work)), of_kv / 2, np.zeros(cost.work.n_steps)
     made = {"X": now}
@@ -174,6 +170,11 @@ def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int)
     if schedule == "kelle":
         ends |= {tensor: made[tensor] for tensor in "KV"}
     return {tensor: (made[tensor], ends[tensor] - made[tensor]) for tensor in "XQKV"}
+
+
+def _width(geometry: Geometry, tensor: str, kv_elements: int) -> float:
+    """Elements of a token in X, Q, K or V."""
+    return {"X": geometry.hidden, "Q": geometry.n_heads * geometry.head_dim}.get(tensor, kv_elements / 2)
 
 
 def once_elements(geometry: Geometry) -> int:
@@ -192,19 +193,18 @@ def prefill(
     frac = kv_frac(geometry, accounting) * work.kv_bits / 16
     tokens = Tokens(prompt=work.batch * n_prompt, prompts=work.batch, budget=budget, kv_frac=frac)
     made = rows_of(geometry, machine, tokens, accounting)
-    kept_bytes = work.batch * min(n_prompt, budget) * kv_bytes_per_token(geometry, accounting, work.kv_bits)
+    held_bytes = work.batch * kept_bytes(geometry, accounting, min(n_prompt, budget), work.kv_bits)
     through = fed(machine, made, bytes_of(made, "kv_write", "kv_home"), np.zeros(1), is_written=False)
     rows = tuple(replace(one, phase="prefill") for one in (*made.rows, through))
     cost = clock(
-        replace(made, rows=rows, held_bytes={"kv_cache": kept_bytes, "transient": np.inf}), machine, profile, ends=("value",)
+        replace(made, rows=rows, held_bytes={"kv_cache": held_bytes, "transient": np.inf}), machine, profile, ends=("value",)
     )
     return float(cost.seconds.value[0]), float(cost.joules.value[0])
 
 
 def rows_of(geometry: Geometry, machine: HardwareSpec, tokens: Tokens, accounting: Accounting) -> Counted:
     """The transformer's rows, experts as the step's tokens choose them."""
-    if geometry.sliding_windows and not accounting.cuts_windows:
-        geometry = geometry.without_windows()
+    geometry = seen(geometry, accounting)
     blocks, n_tokens = blocks_of(geometry), np.atleast_1d(np.asarray(tokens.decodes) + tokens.prompt)[:, None]
     active = geometry.n_experts * (1.0 - (1.0 - geometry.top_k / max(1, geometry.n_experts)) ** n_tokens)
     experts = resident(geometry, machine, blocks, n_tokens, active, WEIGHTS)
@@ -256,9 +256,19 @@ def kv_frac(geometry: Geometry, accounting: Accounting) -> float:
     return kv_elements(geometry, accounting) / geometry.kv_elements_per_token_layer
 
 
-def kv_bytes_per_token(geometry: Geometry, accounting: Accounting, kv_bits: float = 16.0) -> float:
-    """Of a token, all layers. Scales of quantised elements are not counted."""
-    return geometry.n_layers * kv_elements(geometry, accounting) * kv_bits / 8
+def seen(geometry: Geometry, accounting: Accounting) -> Geometry:
+    """With its sliding windows, or as if it had none."""
+    return geometry.without_windows() if geometry.sliding_windows and not accounting.cuts_windows else geometry
+
+
+def kept_tokens(geometry: Geometry, n_kept: Values, accounting: Accounting) -> Floats:
+    """Of a request that keeps so many, over all layers: those with a window show no more, a state is as large as some."""
+    return np.asarray(sum(np.minimum(n_kept, window or np.inf) for window, _ in seen(geometry, accounting).caches))
+
+
+def kept_bytes(geometry: Geometry, accounting: Accounting, n_kept: float, kv_bits: float = 16.0) -> float:
+    """Of so many tokens of a request, all layers. Scales of quantised elements are not counted."""
+    return float(kept_tokens(geometry, n_kept, accounting)) * kv_elements(geometry, accounting) * kv_bits / 8
 
 
 def budget_of(system: System, work: Work) -> float:
@@ -287,10 +297,10 @@ def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, .
 
 def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
     """Of weights and of keys and values at their most, what their memories have no room for."""
-    kept = work.batch * min(work.n_tokens, budget_of(system, work))
+    kept = min(work.n_tokens, budget_of(system, work))
     held = {
         "weights_home": geometry.non_expert_params,
         "expert_home": len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params,
-        "kv_home": kept * kv_bytes_per_token(geometry, accounting, work.kv_bits),
+        "kv_home": work.batch * kept_bytes(geometry, accounting, kept, work.kv_bits),
     }
     return sum(max(0.0, sum(what.values()) - room) for room, what in by_tier(system.machine, held).values())

@@ -23,6 +23,7 @@ from tokentape.replay.kelle.systems import (
     PAPER,
     PHYSICAL,
     SYSTEMS,
+    WHOLE,
     Accounting,
     Shares,
     Work,
@@ -51,7 +52,7 @@ RATIOS = ratios(ROWS, STEPS)
 
 works = st.builds(Work, st.integers(0, 4096), st.integers(0, 8192), st.integers(1, 32), st.integers(1, 9000))
 systems_of = st.sampled_from(list(OURS.values()))
-shapes = st.sampled_from(list(SHAPES.values()))
+shapes = st.sampled_from([*SHAPES.values(), models.load("qwen3-4b").geometry])  # whose queries are wider than its layers
 experts = st.sampled_from([models.load(name).geometry for name in ("mixtral-8x7b", "deepseek-v2-lite")])
 constant_shares = st.builds(
     lambda pairs, tokens: Shares(pairs={"0": pairs}, tokens={"0": tokens}), st.floats(0, 1), st.floats(0, 2)
@@ -98,7 +99,7 @@ def written_out(shape, system: str, work: Work, shares: Shares) -> tuple[float, 
     if is_edram:
         (q, k), half = (of_weights * layers * c * of / weights for of in (width, grouped)), of_kv / 2
         lives = (q + 2 * k, k + half, 0.0, 0.0) if is_kelle else (q + 2 * k, 2 * k + half, k + half, 2 * half)
-        alive = batch * 2 * sum(of * life for of, life in zip((c, c, width, width), lives, strict=True))
+        alive = batch * 2 * sum(of * life for of, life in zip((c, width, width, width), lives, strict=True))
         e += 1.14e-3 * min(1, 2 * values / on_chip) / (1053.66e-6 if is_kelle else 45e-6) * t
         e += 1.14e-3 / 16 / 45e-6 * min(t, alive / 2**18)
     return t, e
@@ -121,6 +122,18 @@ def test_lives_reach_the_papers_limits():
 
 
 # ------------------------------------------------------------------------------------------------------ properties
+
+
+@pytest.mark.parametrize("system", [replace(OURS[name], scans=True) for name in (BASELINE, "AERP+SRAM", KELLE)])
+def test_a_layer_holds_what_its_window_shows_and_none_where_it_does_not_attend(system):
+    windowed = LLAMA.model_copy(update={"sliding_windows": (100,) * LLAMA.n_layers})
+    asked = ((windowed, Work(4000, 0, 64, 500)), (LLAMA, Work(100, 0, 64, 500)))
+    long, short = (decode_step(shape, system, work, ALL, WHOLE) for shape, work in asked)
+    assert replace(long, joules={}) == replace(short, joules={})
+    assert long.joules == pytest.approx(short.joules)
+    hybrid = models.load("nemotron-3-nano-30b-a3b").geometry
+    kv = [decode_step(hybrid, system, Work(n, 0, 16, n), ALL, WHOLE).overflow_bytes for n in (8000, 9000)]
+    assert kv[1] - kv[0] == pytest.approx(1000 * 16 * 6 * 2 * 2 * 128 * 2), "6 of 52 layers have keys and values"
 
 
 @settings(max_examples=40, deadline=None)
