@@ -55,7 +55,9 @@ def replay_quest(tape: AttentionTape, policy: Quest, head_bytes: int) -> tuple[d
             is_read = np.isin(np.arange(start, position + 1) // page, pages)
             kept = mass[is_read].sum() / mass.sum()
             sums[layer, head] += 1, kept, kept, 0
-            stored += position + 1 + n_pages
+            window = tape.geometry.windows_by_layer[layer]
+            gone = max(0, position + 2 - window) if window else 0  # what the next query no longer sees
+            stored += position + 1 - gone + n_pages - gone // page
             whole_pairs += position + 1
     n, all_kept = sums[..., 0].sum(), float(sums[..., 1].sum())
     if not n:

@@ -13,12 +13,13 @@ from refusing import refuses
 
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, AERP, H2O
+from tokentape.policies.kv.quest import Quest
 from tokentape.policies.kv.random_eviction import RandomEviction
 from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA, Oracle
-from tokentape.replay.kv.replay import replay_kv
+from tokentape.replay.kv.replay import replay_kv, widths_of
 from tokentape.replay.kv.tape import AttentionTape
 
 FULL = KV_POLICIES["full"]()
@@ -170,6 +171,17 @@ def test_sliding_layers_drop_what_they_no_longer_see():
     assert max(retained[0]) == 4  # before the next token comes, which sees itself and four others
     assert max(retained[1]) > 20
     assert result.replay["kept_mass_frac"] == pytest.approx(1)
+
+
+def test_quest_stores_what_a_window_shows_and_its_pages():
+    prompt, rows = made(10, n_layers=2, c=12, n=30)
+    geometry = tape_of([(prompt, rows)]).geometry.model_copy(update={"sliding_windows": (5, 0)})
+    tape = tape_of([(prompt, rows)], geometry, page_tokens=16)
+    vectors = {name: pl.lit([1.0], dtype=pl.List(pl.Float32)) for name in ("query", "key_min", "key_max")}
+    paged = dataclasses.replace(tape, pieces=lambda: [piece.with_columns(**vectors) for piece in tape.pieces()])
+    found, whole = (replay_kv(paged, policy).replay["kv_bytes"] for policy in (Quest(16), FULL))
+    n_pages = np.mean([2 * (t // 16) + 2 - (t - 3) // 16 for t in range(12, 30)])  # of four tokens, and of all
+    assert found - whole == pytest.approx(n_pages * 3 * widths_of(tape).head_bytes)
 
 
 @pytest.mark.parametrize("policy", [AEP(8, sink=1), Oracle(8), AERP(8, sink=2)])
