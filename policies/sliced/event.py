@@ -18,13 +18,16 @@ from tokentape.policies.sliced.ranking import CHOOSE, NOTHING, by_gate, key_of, 
 
 @kernel(void(kn.I64, kn.I64, kn.U32, kn.U32, kn.U8, kn.U8, kn.I64), allocates=False)
 def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
-    """Drops the LSB slices that the last tokens used: they stand at the end of their list."""
-    end = uint64(lsb_in.shape[0])
+    """Drops the LSB slices that the last tokens used, and begins the next: what a prompt then loads of them is not theirs."""
+    end, used = uint64(lsb_in.shape[0]), clock[at.USED]
     node = uint64(lsb_link[2 * end])
-    while node != end and lsb_token[node] == clock[at.TOKEN]:
+    while node != end:
         before = uint64(lsb_link[2 * node])
-        clock[at.USED] = drop(clock[at.USED], node, end, False, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
+        if lsb_token[node] == clock[at.TOKEN]:
+            used = drop(used, node, end, False, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
         node = before
+    clock[at.USED] = used
+    clock[at.TOKEN] += 1
 
 
 @kernel(void(kn.I64, kn.F64, kn.I64, kn.F64, kn.F64, float64), allocates=False)
@@ -124,10 +127,8 @@ def serve_events(  # type: ignore[no-untyped-def]
         begins = False
         for i in range(first, first_prompt):
             begins |= layer <= tokens[uint64(owners[i]), at.LAST_LAYER]
-        if begins:
-            if sizes[at.AFTER_USE]:
-                drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token)
-            clock[at.TOKEN] += 1
+        if begins and sizes[at.AFTER_USE]:
+            drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token)
         clock[at.EVENT] += 1
         now = clock[at.EVENT]
         pinned = int64(0)

@@ -100,6 +100,25 @@ def test_dbsc_thrashes_after_use_and_loses_to_a_high_bit_cache_that_rarely_misse
     assert skipped.miss_frac <= 0.022  # in debt an LSB miss degrades instead
 
 
+def test_an_lsb_slice_goes_with_its_token_and_stays_where_a_prompt_loads_it_after_it():
+    """Experts 0 and 1 by a token, 2 and 3 by a prompt's chunk after it; then the same two by the next prompt and by its token."""
+    policy = SliceMoE(cache=SlicedCache(lsb_policy="after_use"), precision=Critical(-1.0), warmup=LastLayer())
+    controller, scores = (
+        Controller(policy, 1, 4, 2, 5, 4, 100),
+        np.array([[4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0]], np.float32),
+    )
+
+    def hits(row, in_prompt=False):
+        controller._in_prefill = in_prompt
+        return controller.decode(np.zeros(1, np.int32), scores[[row]], scores[[row]] / 10).lsb_hit.tolist()
+
+    assert (hits(0), hits(1, in_prompt=True), hits(0), hits(1)) == ([[0, 0]], [[0, 0]], [[0, 0]], [[1, 1]])
+    controller._in_prefill = False
+    controller.prefill(np.zeros(1, np.int32), scores[[1]], scores[[1]] / 10)
+    controller.end_prefill()
+    assert hits(1) == [[1, 1]]
+
+
 def test_the_paper_floor_of_after_use_follows_from_its_own_numbers():
     assert pytest.approx(0.064, abs=5e-4) == LSB / HIGH * 0.84 / 6
     assert pytest.approx(0.096, abs=5e-4) == LSB / HIGH * 0.84 / 4
