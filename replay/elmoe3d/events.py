@@ -29,7 +29,7 @@ from tokentape.replay.elmoe3d.timing import Outcome, evaluate, reads_of
 from tokentape.replay.trace import DECODE, Trace
 
 EVENTS = "events"  # among the hit models
-Counts = NDArray[np.uint16]
+Counts = NDArray[np.uint16 | np.uint32]
 Bools = NDArray[np.bool_]
 Told = dict[str, tuple[Counts | Bools, Bools, float]]
 
@@ -73,7 +73,7 @@ def texts_of(trace: Trace) -> Texts:
     is_decode = trace.pass_kind[trace.row_pass] == DECODE
     _, request = np.unique(trace.row_request, return_inverse=True)
     n = int(request.max()) + 1
-    prompts = np.zeros((n, *shape), np.uint16)
+    prompts = np.zeros((n, *shape), np.uint32)  # of long ones more than 16 bits hold
     at = of_row[~is_decode[of_row]]
     np.add.at(prompts, (request[at], trace.row_layer[at], ids[~is_decode[of_row]]), 1)
     tokens = []

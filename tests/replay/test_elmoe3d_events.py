@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 from elmoe3d_paper import PRINTED, QWEN, SETUP, TABLE, cell
-from tapes import make_trace
+from tapes import long_prompt, make_trace
 from test_elmoe3d_closed_forms import list_lru
 from test_rounds import pytestmark as needs_embedded
 from test_rounds import recorded  # noqa: F401  (a fixture)
@@ -71,6 +71,7 @@ def test_texts_hold_what_the_tape_routed():
     assert total == trace.ids.size
     assert [len(of) for of in texts.tokens] == [10] * 3
     assert [len(of) for of in texts.side_by_side(2)] == [10]  # the third request fills no batch
+    assert (texts_of(long_prompt(3 * 66_000)[0]).prompts == 66_000).all(), "more than 16 bits hold"
     shorter = Texts(texts.prompts, (texts.tokens[0][:6], *texts.tokens[1:]))
     assert [len(of) for of in shorter.side_by_side(3)] == [6]  # as long as all go on
 
