@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.kernels import kernel, uint64
-from tokentape.policies.kv.importance import AEP
+from tokentape.policies.kv.importance import H2O
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
 
@@ -16,15 +16,13 @@ class Full(KVPolicy):
 
     budget: int | None = None
     sink: int = 0
-    weigh = AEP.weigh
+    weigh = H2O.weigh
+    params = H2O.params
 
     def __post_init__(self) -> None:
         if self.budget is not None:
             raise ValueError(f"budget {self.budget}: full keeps every token; leave budget out, or use another policy")
         super().__post_init__()
-
-    def params(self) -> Floats:
-        return AEP().params()
 
 
 @dataclass(frozen=True)

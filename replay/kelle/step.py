@@ -193,12 +193,10 @@ def prefill(
     frac = kv_frac(geometry, accounting) * work.kv_bits / 16
     tokens = Tokens(prompt=work.batch * n_prompt, prompts=work.batch, budget=budget, kv_frac=frac)
     made = rows_of(geometry, machine, tokens, accounting)
-    held_bytes = work.batch * kept_bytes(geometry, accounting, min(n_prompt, budget), work.kv_bits)
+    held = {"kv_cache": work.batch * kept_bytes(geometry, accounting, min(n_prompt, budget), work.kv_bits), "transient": np.inf}
     through = fed(machine, made, bytes_of(made, "kv_write", "kv_home"), np.zeros(1), is_written=False)
     rows = tuple(replace(one, phase="prefill") for one in (*made.rows, through))
-    cost = clock(
-        replace(made, rows=rows, held_bytes={"kv_cache": held_bytes, "transient": np.inf}), machine, profile, ends=("value",)
-    )
+    cost = clock(replace(made, rows=rows, held_bytes=held), machine, profile, ends=("value",))
     return float(cost.seconds.value[0]), float(cost.joules.value[0])
 
 

@@ -11,7 +11,7 @@ from tokentape.policies.sliced import PRECISIONS, ROUTERS, WARMUPS, Controller, 
 from tokentape.policies.sliced.cache_prior import CachePrior
 from tokentape.policies.sliced.precision import Critical, Hard, HighBit, NoBudget, Soft
 from tokentape.policies.sliced.strayed import low_error_frac, strayed
-from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill, in_order
+from tokentape.policies.sliced.warmup import PCW, Empty, LastLayer, RandomFill, begin_prompt, in_order
 
 MSB, LSB = 5_136_384, 4_325_376  # MAT84 of both models
 HIGH = MSB + LSB
@@ -113,10 +113,8 @@ def test_an_lsb_slice_goes_with_its_token_and_stays_where_a_prompt_loads_it_afte
         return controller.decode(np.zeros(1, np.int32), scores[[row]], scores[[row]] / 10).lsb_hit.tolist()
 
     assert (hits(0), hits(1, in_prompt=True), hits(0), hits(1)) == ([[0, 0]], [[0, 0]], [[0, 0]], [[1, 1]])
-    controller._in_prefill = False
-    controller.prefill(np.zeros(1, np.int32), scores[[1]], scores[[1]] / 10)
-    controller.end_prefill()
-    assert hits(1) == [[1, 1]]
+    begin_prompt(controller.arrays)
+    assert (hits(1, in_prompt=True), hits(1)) == ([[0, 0]], [[1, 1]])
 
 
 def test_the_paper_floor_of_after_use_follows_from_its_own_numbers():

@@ -174,11 +174,10 @@ def test_sliding_layers_drop_what_they_no_longer_see():
 
 
 def test_quest_stores_what_a_window_shows_and_its_pages():
-    prompt, rows = made(10, n_layers=2, c=12, n=30)
-    geometry = tape_of([(prompt, rows)]).geometry.model_copy(update={"sliding_windows": (5, 0)})
-    tape = tape_of([(prompt, rows)], geometry, page_tokens=16)
+    tape = tape_of([made(10, n_layers=2, c=12, n=30)], page_tokens=16)
+    windowed = tape.geometry.model_copy(update={"sliding_windows": (5, 0)})
     vectors = {name: pl.lit([1.0], dtype=pl.List(pl.Float32)) for name in ("query", "key_min", "key_max")}
-    paged = dataclasses.replace(tape, pieces=lambda: [piece.with_columns(**vectors) for piece in tape.pieces()])
+    paged = dataclasses.replace(tape, geometry=windowed, pieces=lambda: [of.with_columns(**vectors) for of in tape.pieces()])
     found, whole = (replay_kv(paged, policy).replay["kv_bytes"] for policy in (Quest(16), FULL))
     n_pages = np.mean([2 * (t // 16) + 2 - (t - 3) // 16 for t in range(12, 30)])  # of four tokens, and of all
     assert found - whole == pytest.approx(n_pages * 3 * widths_of(tape).head_bytes)
