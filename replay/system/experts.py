@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.work import Floats, Ints
 from tokentape.policies.bits import UNIFORM, ByGate
-from tokentape.policies.bits.rule import N_WIDTHS, checked
+from tokentape.policies.bits.rule import MOST, N_WIDTHS, checked
 from tokentape.policies.cache import KERNELS, ExpertCache, needs_of
 from tokentape.policies.kernels import dispatcher_of, numbers_of, zeros_of
 from tokentape.policies.lfu import LFU
@@ -317,10 +317,10 @@ class ExpertSlots:
                     f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
                     "prefill_guided, or choose the width of all experts with --expert-format"
                 )
+            if not 1.0 <= self.mean_bits <= (most := 16 if system.precision is UNIFORM else MOST):
+                raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..{most}; give it")
             if system.precision is not UNIFORM and self.losses is None:
                 raise ValueError(f"system {name}: this precision rule goes by losses, and the run has none; take policy uniform")
-            if not 1.0 <= self.mean_bits <= 16.0:
-                raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..16")
         if system.residency is not None:
             self._refuse_untold()
         system.refuse_room(self.budget_bytes, self.recorded.geometry.top_k, self.sizes)

@@ -178,8 +178,7 @@ def test_use_adds_up_to_the_decode(bin_steps):
     for row in rows:
         by_bin[row["layer"], row["first_step"]] = by_bin.get((row["layer"], row["first_step"]), 0.0) + row["use_frac"]
     assert list(by_bin.values()) == pytest.approx([1.0] * len(by_bin))
-    with pytest.raises(ValueError, match="bin of 0 steps"):
-        use_rows(routing, np.array([0]), 0)
+    refuses("bin of 0 steps", use_rows, routing, np.array([0]), 0)
 
 
 @pytest.mark.parametrize("across", [False, True])

@@ -6,6 +6,7 @@ import cxl_ndp_tapes
 import numpy as np
 import polars as pl
 import pytest
+from refusing import refuses
 from tapes import GEOMETRY, long_prompt, make_tables, make_trace, peak_of
 
 from tokentape.hw import profile as profiles
@@ -109,8 +110,8 @@ def test_a_placement_of_ones_own_that_moves_what_is_not_there_or_keeps_too_much_
     place = type("Own", (ReactivePlacement,), {"migrate": staticmethod(migrate)})()
     options = {"place": {"budget": "50%"}, "schedule": {"max_seqs": "5"}}
     tape, system = recorded(make_trace(1)), System("own", {"schedule": StaticBatches(5), "place": place}, options)
-    with pytest.raises(ValueError, match="migrate returned no number of experts, or left more resident than its capacity"):
-        simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+    said = "migrate returned no number of experts, or left more resident than its capacity"
+    refuses(said, simulate, tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
 
 
 def test_near_compute_is_what_a_dictionary_says() -> None:
@@ -327,8 +328,7 @@ def test_static_sets_and_placements_that_cannot_go_by_a_tape() -> None:
     ):
         given = {"layers": 1} if name == "first_layers_near" else {}  # of three, which leaves 16 experts
         system = System(name, {"schedule": Continuous(40), "place": PLACEMENTS[name](**given)}, options)
-        with pytest.raises(ValueError, match=said):
-            simulate(tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
+        refuses(said, simulate, tape, tape.requests(), system, load("h100-cxl-ndp"), INT8)
 
 
 @pytest.mark.parametrize("across", [False, True])
@@ -359,6 +359,8 @@ def test_the_best_set_is_of_the_tokens_decoded_and_all_that_is_fetched_is_counte
     best = [np.sort(np.bincount(ids[ids >= 0], minlength=8))[-3:] for ids in chosen]
     assert made.total(ev.HITS, 0) == 2 * np.sum(best)
     assert made.slots.fetched == 9 + made.total(ev.LOOKUPS, 1) - made.total(ev.HITS, 1)
+    by_losses = replace(system, policies=policies | {"precision": BIT_RULES["prefix_split"]}, options={})  # at 16 bits
+    refuses(r"mean_bits 16 must lie in 1\.\.4", simulate, tape, requests, by_losses, load("h100-cxl-ndp"), INT8)
 
 
 @pytest.mark.parametrize(("n_layers", "n_held"), [(26, 15), (46, 13), (3, 0)])
