@@ -124,6 +124,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 connection.begin()  # one write to the disk instead of one per statement
                 report = _build(connection, store, database, shipped or {})
                 connection.commit()
+                connection.execute("checkpoint")  # which closing does too, but in silence where it fails
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
                 rows = {name: connection.execute(f"select count(*) from {name}").fetchall()[0][0] for name in WAREHOUSE_TABLES}
             settle(part, database)
@@ -148,6 +149,7 @@ def _declare(part: Path) -> None:
         connection.execute(";".join([*map(view_sql, VIEWS), *map(_described, (*WAREHOUSE_TABLES, *VIEWS))]))
         connection.execute((_HERE / "views.sql").read_text(encoding="utf-8"))
         connection.commit()
+        connection.execute("checkpoint")
     _declared.append(part.read_bytes())
 
 

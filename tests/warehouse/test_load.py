@@ -194,6 +194,19 @@ def test_a_disk_that_is_full_when_the_database_is_put_in_place_is_named(small: S
     assert not database.exists()
 
 
+def test_a_file_that_may_not_grow_to_its_end_is_no_warehouse_without_rows(small: Store) -> None:
+    """DuckDB puts the rows into the database last, as it is closed, and is silent where that fails."""
+    resource = pytest.importorskip("resource")  # not on Windows
+    load(small, database := database_path(small))
+    before, limits = database.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) - 1, limits[1]))
+    try:
+        refuses("building .* failed: .* File too large; the old one, if any, is untouched", load, small, database)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert database.read_bytes() == before
+
+
 def test_a_file_of_somebody_elses_is_not_built_over(small: Store, tmp_path: Path) -> None:
     notes, theirs, views, ours = (tmp_path / name for name in ("notes.csv", "theirs.duckdb", "views.duckdb", "ours.duckdb"))
     notes.write_text("a,b\n1,2\n")
