@@ -23,6 +23,7 @@ from threading import Event
 from typing import IO, Any
 
 from tokentape.policies.names import unknown
+from tokentape.warehouse.atomic_files import naming
 
 ENGINES: dict[str, dict[str, Any]] = {"vllm": {"return_token_ids": True}, "sglang": {"return_routed_experts": True}}
 # One of them is in every response that can become a tape; what a server was not asked for is null.
@@ -56,7 +57,7 @@ def record(
     path = folder / f"responses-{engine}-{digest}.jsonl"
     pool = ThreadPoolExecutor(concurrency)
     try:
-        with path.open("ab") as file:
+        with naming(path), path.open("ab") as file:
             _hold(file)
             n_done = _whole_lines(path)
             asked = [{**body, "prompt": prompt} for prompt in prompts[n_done:]]

@@ -9,7 +9,7 @@ import duckdb
 
 from tokentape.dashboards import index, shell
 from tokentape.dashboards.engine.pages import Declared, declared
-from tokentape.warehouse.atomic_files import aside_of, make_folder, put_back, settle_folder
+from tokentape.warehouse.atomic_files import aside_of, make_folder, naming, put_back, settle_folder
 from tokentape.warehouse.sql import reading
 
 PAGE_BYTES = 2_500_000  # a page stays below this
@@ -41,15 +41,14 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
         held = index.held(connection)
         html = {index.FILE: shell.render(index.page(connection, _held_before(out / MARK)), pages, is_single)}
         html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
+    html |= ({} if is_single else {shell.VEGA: shell.vega()}) | {MARK: json.dumps(held)}
     fresh = Path(aside_of(str(out)))
-    make_folder(fresh)
     try:
-        for file, text in html.items():
-            (fresh / file).write_text(text, encoding="utf-8")
-        if not is_single:
-            (fresh / shell.VEGA).write_text(shell.vega(), encoding="utf-8")
-        (fresh / MARK).write_text(json.dumps(held), encoding="utf-8")
-        settle_folder(fresh, out)
+        with naming(out):
+            make_folder(fresh)
+            for file, text in html.items():
+                (fresh / file).write_text(text, encoding="utf-8")
+            settle_folder(fresh, out)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return out / index.FILE

@@ -1,5 +1,7 @@
 """What a refusal is: one line that says what is wrong."""
 
+import errno
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,3 +15,8 @@ def refuses(message: str, call: Callable[..., Any], *given: Any, error: type[Exc
     line = str(caught.value)
     assert "\n" not in line
     return line
+
+
+def full(*told: Any, **named: Any) -> None:
+    """What stands for a call of the system on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

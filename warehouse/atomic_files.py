@@ -12,8 +12,8 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from uuid import uuid4
@@ -143,12 +143,22 @@ def replace(path: Path, content: bytes) -> None:
     is_file = path.is_file() or not path.exists()
     aside = Path(aside_of(str(path.resolve()))) if is_file else path
     try:
-        aside.write_bytes(content)
-        if is_file:
-            settle(aside, path.resolve())
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        with naming(path):
+            aside.write_bytes(content)
+            if is_file:
+                settle(aside, path.resolve())
     finally:  # after Ctrl-C too
         if is_file:
             with suppress(OSError):
                 aside.unlink()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the disk as OSError naming `path`, where the system names none (a full disk) or an aside."""
+    try:
+        yield
+    except OSError as error:
+        if not error.errno:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error

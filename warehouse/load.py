@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from tokentape.warehouse.at_rest import metric_defs, view_sql
-from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
+from tokentape.warehouse.atomic_files import aside_of, make_folder, naming, remove_stale, settle
 from tokentape.warehouse.claim_errors import COMPARED
 from tokentape.warehouse.results import batch_path, batches, lost_files, measured_of, newest, read_rows, stored
 from tokentape.warehouse.schema.table import COLUMNS
@@ -127,7 +127,8 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 connection.execute("checkpoint")  # which closing does too, but in silence where it fails
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
                 rows = {name: connection.execute(f"select count(*) from {name}").fetchall()[0][0] for name in WAREHOUSE_TABLES}
-            settle(part, database)
+            with naming(database):
+                settle(part, database)
     finally:
         part.unlink(missing_ok=True)
         part.with_name(part.name + ".wal").unlink(missing_ok=True)

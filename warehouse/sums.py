@@ -10,10 +10,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, Any
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
+
+from tokentape.warehouse.atomic_files import naming
 
 _CHUNK_BYTES = 1 << 20
 _TAIL_BYTES = 8  # the footer's length and PAR1
@@ -69,7 +72,7 @@ def _remembered(fs: AbstractFileSystem, path: str, stamp: tuple[Any, ...]) -> Su
 
 def _read(fs: AbstractFileSystem, path: str) -> Sums:
     digest = hashlib.sha256()
-    with fs.open(path, "rb") as handle:
+    with naming(Path(path)), fs.open(path, "rb") as handle:
         footer = footer_sha256(handle)
         while chunk := handle.read(_CHUNK_BYTES):
             digest.update(chunk)

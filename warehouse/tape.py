@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tokentape.warehouse import seals
-from tokentape.warehouse.atomic_files import aside_of, make_folder, remove_stale, settle
+from tokentape.warehouse.atomic_files import aside_of, make_folder, naming, remove_stale, settle
 from tokentape.warehouse.card import card
 from tokentape.warehouse.recorded import BadTape, Manifest, Tape
 from tokentape.warehouse.sums import sums_of
@@ -153,7 +153,8 @@ class Store:
         for trace_id in dict.fromkeys(trace_ids):
             if self.fs.exists(self.trace_path(trace_id, "manifest.json")):
                 self.fs.rm(self.trace_path(trace_id, "manifest.json"))
-            self.fs.rm(self.trace_path(trace_id), recursive=True)
+            with naming(Path(self.trace_path(trace_id))):
+                self.fs.rm(self.trace_path(trace_id), recursive=True)
 
     def size_bytes(self, trace_id: str) -> int:
         folder = self.trace_path(trace_id)
@@ -230,7 +231,8 @@ class Store:
 
     def parquet(self, path: str) -> pq.ParquetFile:
         """A file of write_parquet, whole. Raises BadTable if it is truncated, foreign, or has changed since it was written."""
-        data = self.fs.cat_file(path)
+        with naming(Path(path)):
+            data = self.fs.cat_file(path)
         if not seals.is_whole(data):
             raise BadTable(f"{path}: changed since it was written; `tokentape check --repair` drops it, then make it again")
         held = pa.BufferOutputStream()  # Arrow's own memory: its threads abort on Python's while Python ends
@@ -265,7 +267,9 @@ class Store:
                 raise self._clear(error, path) from error
             raise
         finally:
-            self._drop(aside)
+            local = LocalFileSystem() if self.is_s3 else self.fs
+            if local.exists(aside):
+                local.rm(aside)
 
     def _make_folder(self, folder: str) -> None:
         """The folder a file is to lie in; a bucket is not made by writing into it, as some drivers would."""
@@ -300,11 +304,6 @@ class Store:
         if error.errno and str(error.filename or ".part").endswith(".part"):  # a limit on sizes of files, or a folder that went
             return OSError(error.errno, f"{error.strerror} while writing {path}; give --store elsewhere")
         return error
-
-    def _drop(self, aside: str) -> None:
-        fs = LocalFileSystem() if self.is_s3 else self.fs
-        if fs.exists(aside):
-            fs.rm(aside)
 
 
 class TapeWriter:

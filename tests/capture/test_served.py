@@ -12,6 +12,7 @@ from typing import Any
 import importer_cases
 import numpy as np
 import pytest
+from refusing import full
 
 from tokentape.capture import served
 from tokentape.warehouse.tape import Store
@@ -179,6 +180,15 @@ def test_a_recording_that_was_stopped_goes_on(
     assert (code, len(out)) == (0, 1)
     assert [body["prompt"] for body in server.asked] == [*PROMPTS[:4], *PROMPTS[3:]]
     assert kept.read_bytes().startswith(whole)
+
+
+def test_a_full_disk_names_the_file_of_responses(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(served.os, "fsync", full)
+    code, _, err = run(given, capsys)
+    (kept,) = tmp_path.glob("responses-*.jsonl")
+    assert (code, f"tokentape: {kept}: No space left on device\n" in err) == (2, True)
 
 
 @pytest.mark.parametrize("has_experts", [True, False])

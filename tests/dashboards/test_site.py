@@ -1,6 +1,7 @@
 """The site as files: built whole or not at all, small, self-contained, and honest about what is missing."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
 from made_up import TAPES, catalogue, curve, gates, made, replay, summaries, write
 from made_up_systems import add_cells
-from refusing import refuses
+from refusing import full, refuses
 
 from tokentape.dashboards import index, plot, site
 from tokentape.dashboards.site import build, experts
@@ -215,6 +216,10 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
     for damaged in ('["a"]', '{"a": 5}', '{"a": [', "\0"):  # it does not say what pages showed before
         (out / site.MARK).write_text(damaged)
         assert "first pages" in build(database, out).read_text()
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        refuses(f"No space left on device: '{out}'", build, database, out, error=OSError)
 
     def broken(*_: Any) -> None:
         raise ValueError("a page failed")

@@ -1,6 +1,5 @@
 """The command line on a small tape: what each command prints."""
 
-import errno
 import json
 import re
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from command import Cli, files
+from refusing import full
 from tiny_tape import write_tiny
 
 from tokentape.flows.cli import main
@@ -148,9 +148,6 @@ def test_a_capture_on_a_full_disk_goes_on_with_resume_and_is_found(
 ) -> None:
     pytest.importorskip("torch")
     from tokentape.capture import plan
-
-    def full(*args: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(plan, "_free_bytes", lambda root: 12_345)

@@ -1,7 +1,6 @@
 """The loader: what is in the database, that it is the same every time, that it swaps in whole, and that bad files are named."""
 
 import csv
-import errno
 import json
 import os
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from refusing import refuses
+from refusing import full, refuses
 from small_store import result_tables, row, write_tape
 
 from tokentape.warehouse import results, tape
@@ -185,9 +184,6 @@ def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_disk_that_is_full_when_the_database_is_put_in_place_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(handle: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(os, "fsync", full)
     database = database_path(small)
     refuses(f"no space left while building {database}; free some, or give --database", load, small, database, error=OSError)
@@ -372,12 +368,8 @@ def test_a_batch_that_is_replaced_is_the_old_one_or_none_where_the_disk_is_full(
 ) -> None:
     write_rows(store, "quality", [QUALITY], of="this")
     before, name = read_rows(store, "quality"), "packed" if place is results else "settle"
-
-    def fails(*told: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     turns = iter([getattr(place, name)] * n_done)
-    monkeypatch.setattr(place, name, lambda *told: next(turns, fails)(*told))
+    monkeypatch.setattr(place, name, lambda *told: next(turns, full)(*told))
     refuses("no space left while writing", write_rows, store, "quality", [QUALITY | {"dataset": "recall"}], "this", error=OSError)
     assert read_rows(store, "quality") == (before if place is results else [])
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any, ClassVar
@@ -19,9 +20,9 @@ import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
-from refusing import refuses
+from refusing import full, refuses
 
-from tokentape.warehouse import atomic_files
+from tokentape.warehouse import atomic_files, sums
 from tokentape.warehouse.at_rest import filled
 from tokentape.warehouse.atomic_files import aside_of
 from tokentape.warehouse.load import database_path, load
@@ -273,6 +274,17 @@ def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypat
     store.remove("t")
     assert removed == [store.trace_path("t", "manifest.json"), store.trace_path("t")]
     assert store.trace_ids() == store.unfinished_ids() == []
+
+
+def test_what_cannot_be_removed_or_read_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names no path of a file that it cannot read on, and of one inside a folder its last part."""
+    store.write_bytes(path := store.trace_path("t", "a", "x"), b"x")
+    monkeypatch.setattr(shutil, "rmtree", full)
+    refuses(rf"No space left on device: '{store.trace_path('t')}'", store.remove, "t", error=OSError)
+    monkeypatch.setattr(sums, "footer_sha256", full)
+    for read, name in ((partial(sums.sums_of, store.fs), "open"), (store.parquet, "cat_file")):
+        monkeypatch.setattr(store.fs, name, full)
+        refuses(rf"No space left on device: '{path}'", read, path, error=OSError)
 
 
 def test_a_store_whose_driver_is_missing_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
