@@ -33,7 +33,8 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
     A site already in `out` is replaced as a whole, or left as it is if anything fails. Raises ValueError if `out` holds
     anything but a site, FileNotFoundError if there is no warehouse, BadWarehouse if it cannot be read or is of another version.
     """
-    put_back(out, MARK)
+    place = out.resolve()  # of a link the folder that it names
+    put_back(place, MARK)
     if out.exists() and any(out.iterdir()) and not (out / MARK).exists():
         raise ValueError(f"{out}: holds files that are not a tokentape site; choose an empty or new folder with --out")
     pages = [(index.FILE, index.TITLE), *((topic.file, topic.title) for topic in TOPICS.values())]
@@ -42,13 +43,13 @@ def build(database: Path, out: Path, is_single: bool = False) -> Path:
         html = {index.FILE: shell.render(index.page(connection, _held_before(out / MARK)), pages, is_single)}
         html |= {file: _fitting(topic, connection, pages, is_single) for file, topic in TOPICS.items()}
     html |= ({} if is_single else {shell.VEGA: shell.vega()}) | {MARK: json.dumps(held)}
-    fresh = Path(aside_of(str(out)))
+    fresh = Path(aside_of(str(place)))
     try:
         with naming(out):
             make_folder(fresh)
             for file, text in html.items():
                 (fresh / file).write_text(text, encoding="utf-8")
-            settle_folder(fresh, out)
+            settle_folder(fresh, place)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return out / index.FILE

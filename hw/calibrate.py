@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import reachable, spec
-from tokentape.hw.fit_files import FITS, write_text
+from tokentape.hw.fit_files import FITS
 from tokentape.hw.measured import OPERANDS_OF, Measurements, Setup
 from tokentape.hw.operators import COLLECTIVES, LINK, OPERATORS, Gpu
 from tokentape.hw.operators import fit as fitter
@@ -177,15 +177,11 @@ def file_name(setup: Setup) -> str:
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".toml"
 
 
-def save(fits: list[Fit], path: Path) -> None:
-    """Writes the fits of one setup as TOML, aside and then renamed. Raises ValueError if they belong to several."""
+def text(fits: list[Fit]) -> bytes:
+    """Of the file of one setup's fits, TOML. Raises ValueError if they belong to several."""
     setups = {fit.setup for fit in fits}
     if len(setups) != 1:
-        raise ValueError(f"{path}: a file of constants holds one setup, got {len(setups)}; give one file per setup")
-    write_text(path, _toml(fits))
-
-
-def _toml(fits: list[Fit]) -> str:
+        raise ValueError(f"a file of constants holds one setup, got {len(setups)}; give one file per setup")
     setup = fits[0].setup
     lines = [
         "# Written by `tokentape calibrate gpu`; hw/fits/README.md says what this is.",
@@ -200,7 +196,7 @@ def _toml(fits: list[Fit]) -> str:
         lines += [f"constants.{name} = {value:.9g}  # {units[name]}" for name, value in fit.constants.items()]
         lines += [f"without_held_out.{name} = {value:.9g}" for name, value in fit.without_held_out.items()]
         lines += [f"ranges.{name} = [{low:.9g}, {high:.9g}]" for name, (low, high) in fit.ranges.items()]
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").encode()
 
 
 def load(path: Path) -> dict[str, Fit]:

@@ -69,4 +69,4 @@ class ELMoE3DConstants:
 
 
 FILES = FitFiles("elmoe3d", ELMoE3DConstants, "mean square of the relative errors of Phi_SD", digits=7)
-load, save = FILES.load, FILES.save
+load, text = FILES.load, FILES.text

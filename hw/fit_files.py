@@ -5,10 +5,8 @@ A system's constants are a dataclass; numbers, texts, dataclasses in it and dict
 
 import dataclasses
 import json
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -17,19 +15,6 @@ from tokentape.hw.sourced import BadSpec, build
 
 FITS = Path(__file__).parent / "fits"
 T = TypeVar("T")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes aside, then renames. On failure nothing is left behind; raises OSError that names `path`."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:  # after Ctrl-C too
-        with suppress(OSError):
-            part.unlink()
 
 
 def solver() -> Any:
@@ -97,8 +82,8 @@ class FitFiles(Generic[T]):
         stem = name if name == self.system or name.startswith(f"{self.system}-") else f"{self.system}-{name}"
         return Path(name) if name.endswith(".toml") or Path(name).name != name else FITS / f"{stem}.toml"
 
-    def save(self, fit: Fit[T], path: Path) -> None:
-        """Writes a fit, aside and then renamed."""
+    def text(self, fit: Fit[T]) -> bytes:
+        """Of a fit's file."""
         known = {name: getattr(fit, name) for name in ("machine", "model", "mode")}
         lines = [
             f"# Written by `{self._command}`; hw/fits/README.md says what this is.",
@@ -110,7 +95,7 @@ class FitFiles(Generic[T]):
             "]",
             *self._table("constants", dataclasses.asdict(fit.constants)),  # type: ignore[call-overload]
         ]
-        write_text(path, "\n".join(lines) + "\n")
+        return ("\n".join(lines) + "\n").encode()
 
     def _table(self, name: str, values: Mapping[str, Any]) -> Iterator[str]:
         yield from ("", f"[{name}]")

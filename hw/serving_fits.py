@@ -25,4 +25,4 @@ class ServingFitted:
 
 
 FILES = FitFiles("serving", ServingFitted, "sum of the squared misses, in sigmas")
-load, save = FILES.load, FILES.save
+load, text = FILES.load, FILES.text

@@ -139,7 +139,7 @@ def _warehouse(database: Path) -> Iterator[Finding]:
 
 def _litter(store: Store, database: Path) -> Iterator[Finding]:
     """Only of this machine's own disk: elsewhere no one can say whether its writer still runs."""
-    folders = {database.parent.resolve(): False}
+    folders = {database.resolve().parent: False}
     if store.is_local:
         folders[Path(store.root).resolve()] = True
     seen = set[Path]()

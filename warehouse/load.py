@@ -114,9 +114,10 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
         raise IsADirectoryError(errno.EISDIR, "a folder; give --database a file", str(database))
     refuse_foreign(database)
     store.remove_stale()
-    make_folder(database.parent)
-    remove_stale(database.parent.glob(f"{glob.escape(database.name)}.*.part*"))
-    part = Path(aside_of(str(database)))
+    place = database.resolve()  # of a link the file that it names
+    make_folder(place.parent)
+    remove_stale(place.parent.glob(f"{glob.escape(place.name)}.*.part*"))
+    part = Path(aside_of(str(place)))
     try:
         with _clear_errors(database):
             _declare(part)
@@ -128,7 +129,7 @@ def load(store: Store, database: Path, shipped: Rows | None = None) -> LoadRepor
                 # Counted once committed: within the transaction DuckDB 1.5 counts no rows of a table of several row groups.
                 rows = {name: connection.execute(f"select count(*) from {name}").fetchall()[0][0] for name in WAREHOUSE_TABLES}
             with naming(database):
-                settle(part, database)
+                settle(part, place)
     finally:
         part.unlink(missing_ok=True)
         part.with_name(part.name + ".wal").unlink(missing_ok=True)

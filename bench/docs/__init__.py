@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tokentape.hw.fit_files import write_text
+from tokentape.warehouse.atomic_files import replace
 
 
 def blocks(kind: str) -> re.Pattern[str]:
@@ -36,4 +36,4 @@ def write(usage: str, pages: Iterable[str], made: Callable[[str], str]) -> None:
     if not named:
         sys.exit(f"usage: python -m bench.docs.{usage}")
     for page in named:
-        write_text(page, made(page.read_text(encoding="utf-8") if page.exists() else ""))
+        replace(page, made(page.read_text(encoding="utf-8") if page.exists() else "").encode())

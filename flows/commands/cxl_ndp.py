@@ -9,6 +9,7 @@ import typer
 
 from tokentape.flows.console import band, note, number, percent, print_beside, print_table, quantity
 from tokentape.flows.options import ProfileOption, StoreOption, asked, option
+from tokentape.warehouse.atomic_files import replace
 
 
 def calibrate_cxl_ndp(
@@ -36,7 +37,7 @@ def calibrate_cxl_ndp(
         fit = FILES.load(check)
     else:
         fit = fitted(study)
-        FILES.save(fit, out)
+        replace(out, FILES.text(fit))
         note(f"{out}: mean |ln(ours / published)| {fit.residual:.3g} on {len(fit.fitted_on)} claims")
     title = f"{study.models[0].name}: medians over {len(study.models[0].seeds)} seeds"
     print_beside(title, ("role", "decode ratio", "paper", "ours", "error"), compared_with_claims(study, fit.constants))

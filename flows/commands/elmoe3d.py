@@ -9,6 +9,7 @@ import typer
 
 from tokentape.flows.console import Shown, note, number, print_table, quantity, say
 from tokentape.flows.options import CheckOption, ProfileOption, option
+from tokentape.warehouse.atomic_files import replace
 
 
 def calibrate_elmoe3d(
@@ -26,7 +27,7 @@ def calibrate_elmoe3d(
     """
     from tokentape.flows.systems.elmoe3d.settings import Settings, setup_of
     from tokentape.flows.systems.elmoe3d.study import check_rows
-    from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, save
+    from tokentape.hw.elmoe3d_constants import LEVELS, ROWS, load, text
     from tokentape.replay.elmoe3d.checks import HONESTY
     from tokentape.replay.elmoe3d.fit import calibrate, cells
     from tokentape.replay.elmoe3d.points import points_of
@@ -41,7 +42,7 @@ def calibrate_elmoe3d(
         fits = [calibrate(table, setup, level, rows) for level in LEVELS for rows in ROWS]
         out.mkdir(parents=True, exist_ok=True)
         for fit in fits:
-            save(fit, out / f"{fit.constants.name}.toml")
+            replace(out / f"{fit.constants.name}.toml", text(fit))
             note(f"{out / fit.constants.name}.toml: fitted on {len(fit.fitted_on)} claims")
     by_fit = dict[str, dict[str, Any]]()
     for fit in fits:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tokentape.flows.console import Shown, note, number, percent, print_json, print_table, progress_bar, quantity, say
 from tokentape.flows.options import JsonOption, ProfileOption, StoreOption, argument, folder_named_by, option
+from tokentape.warehouse.atomic_files import replace
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,7 +78,6 @@ def hardware_new(
     tokentape hardware new phone-lpddr5x-ufs4 my-phone && tokentape hardware show my-phone.toml
     """
     from tokentape.hw import spec
-    from tokentape.hw.fit_files import write_text
     from tokentape.hw.sourced import BadSpec
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
@@ -95,7 +95,7 @@ def hardware_new(
     if beside and not Path(beside[1]).is_absolute():
         whole = beside[0].replace(beside[1], str((origin.parent / beside[1]).resolve()))
         renamed = renamed.replace(beside[0], whole)
-    write_text(path, (renamed if n_names else f"{named}\n{head}") + opening + tables)
+    replace(path, ((renamed if n_names else f"{named}\n{head}") + opening + tables).encode())
     try:
         spec.load(str(path))
     except BadSpec:
@@ -161,7 +161,7 @@ def calibrate_gpu(
         by_setup[together[0].setup] = together
     for setup, fits in by_setup.items():
         path = out / calibrate.file_name(setup)
-        calibrate.save(fits, path)
+        replace(path, calibrate.text(fits))
         note(f"{path}: {len(fits)} operators, {sum(fit.n_rows for fit in fits):,} rows of {setup}")
     _print_errors(errors, as_json, [one for found in beyond for one in found])
 

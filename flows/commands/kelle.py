@@ -27,10 +27,11 @@ def calibrate_kelle(
     from tokentape.replay.kelle.ratios import ratios
     from tokentape.replay.kelle.shares import shares_of
     from tokentape.replay.kelle.systems import FITS
+    from tokentape.warehouse.atomic_files import replace
 
     fit = FITS.load() if trace is None else shares_of(attention_tape(store, trace))
     if trace is not None:
-        FITS.save(fit, out)
+        replace(out, FITS.text(fit))
         note(f"{out}: shares of {trace}, standard errors of at most {fit.residual:.2g}")
     study = Settings.shipped()
     made = setup(study, fit.constants)

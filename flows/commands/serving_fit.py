@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from tokentape.flows.console import note, number, percent, print_beside, print_json, print_table, progress_bar, say
 from tokentape.flows.options import CheckOption, JsonOption, argument, option
+from tokentape.warehouse.atomic_files import replace
 
 MACHINE, MODEL = "h100x2", "qwen3-30b-a3b"  # of the published runs
 PULLS = (0.12, 0.25, 0.5, 1.0)  # that are compared
@@ -94,7 +95,7 @@ def calibrate_serving(
 
             show(0, None, "searching: minutes")
             found = calibrate(rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode, say)
-        serving_fits.save(found, out)
+        replace(out, serving_fits.text(found))
         note(f"{out}: loss {found.residual:.3g} on {len(found.fitted_on)} claims")
     _print_facts(rows, found, mode)
 
@@ -121,7 +122,7 @@ def _of_servers(paths: list[Path], hardware: str, fits: Path | None, out: Path, 
     if not cross_validate:
         off = [error for of in errors.values() for error in of]
         of_rows = (f"{of.source}/{of.stage}/{name}/mean" for of in able for name in FITTED_ON if (name, "mean") in of.measured)
-        HOST.save(Fit(host, tuple(of_rows), sum(off) / len(off), hardware), out)
+        replace(out, HOST.text(Fit(host, tuple(of_rows), sum(off) / len(off), hardware)))
         note(f"{out}: written")
     if as_json:
         print_json(rows)

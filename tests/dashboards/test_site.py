@@ -217,6 +217,9 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
         (out / site.MARK).write_text(damaged)
         assert "first pages" in build(database, out).read_text()
 
+    (link := tmp_path / "link").symlink_to(out)
+    assert "Nothing has changed." in build(database, link).read_text()
+    assert sorted((p.name, p.is_symlink()) for p in tmp_path.iterdir()) == [("link", True), ("site", False)]
     with monkeypatch.context() as disk:
         disk.setattr(os, "fsync", full)
         refuses(f"No space left on device: '{out}'", build, database, out, error=OSError)

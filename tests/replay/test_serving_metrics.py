@@ -197,7 +197,7 @@ def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> No
     roles = {row["claim_id"]: row["role"] for row in claims().to_pylist()}
     assert {roles[claim] for claim in fit.fitted_on} == {"calibrate", "input"}  # Table 1 is read, as it is
     path = tmp_path / "mine.toml"
-    serving_fits.save(fit, path)
+    path.write_bytes(serving_fits.text(fit))
     assert fit.constants.profile().lanes == profile.load("layered_prefill").lanes, (
         "the profile ships with the numbers of this fit"
     )

@@ -163,12 +163,14 @@ def test_damaged_results_keep_the_old_database_and_are_named(small: Store) -> No
         assert not list(database.parent.glob("*.part*"))
 
 
-def test_a_killed_load_is_swept_by_the_next(small: Store, dead_aside: Callable[[Path], Path]) -> None:
+def test_a_killed_load_is_swept_by_the_next(small: Store, tmp_path: Path, dead_aside: Callable[[Path], Path]) -> None:
     database = database_path(small)
     running, dead = Path(aside_of(str(database))), dead_aside(database)
     for path in (dead, Path(f"{dead}.wal"), running):
         path.touch()
-    load(small, database)
+    (link := tmp_path / "link.duckdb").symlink_to(database)
+    assert load(small, link).database.is_symlink()  # it stays, and the file that it names is built
+    assert database.is_file()
     assert not dead.exists()
     assert not Path(f"{dead}.wal").exists()
     assert running.exists()

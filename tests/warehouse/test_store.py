@@ -276,6 +276,17 @@ def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypat
     assert store.trace_ids() == store.unfinished_ids() == []
 
 
+def test_ctrl_c_while_a_file_is_replaced_leaves_the_old_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(source: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    (path := tmp_path / "mine.toml").write_text("old")
+    monkeypatch.setattr(os, "replace", stop)
+    with pytest.raises(KeyboardInterrupt):
+        atomic_files.replace(path, b"new")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
+
+
 def test_what_cannot_be_removed_or_read_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system names no path of a file that it cannot read on, and of one inside a folder its last part."""
     store.write_bytes(path := store.trace_path("t", "a", "x"), b"x")
