@@ -55,6 +55,7 @@ EXTRAS = {
 }
 
 INTERRUPTED = 130
+_STRUCK = "Query interrupted"  # a RuntimeError of DuckDB's, where Ctrl-C comes while it works
 SENTENCE = 200  # characters; what is longer is cut
 HEADINGS = {  # of the help, what is used most first
     "Tapes": ("capture", "record", "import", "export", "synthesize", "ls", "show", "check", "push", "pull", "rm"),
@@ -283,7 +284,7 @@ def _drop_what_closed_streams_are_told() -> None:
 
 def _explain(error: BaseException) -> int:
     """One line on stderr; the exit code. Raises the error again if it is none of the expected kinds: that is a bug to see."""
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort" or str(error) == _STRUCK:
         return _say("stopped; no file is half-written, the same command goes on from here (capture: with --resume)", INTERRUPTED)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return _say("out of memory; lower --batch-size, --max-prompt-tokens, --rate or --workers, or choose another --device", 2)

@@ -16,6 +16,7 @@ from refusing import full
 from tiny_tape import write_tiny
 
 from tokentape.flows.cli import main
+from tokentape.warehouse import load as loader
 from tokentape.warehouse.model_tables import HEADINGS
 from tokentape.warehouse.tape import Store
 
@@ -266,6 +267,15 @@ def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
     words = [sys.executable, "-c", f"{program}; from tokentape.__main__ import main; main()", "ls"]
     struck = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (struck.returncode, struck.stderr) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_within_a_query_is_one_line(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def struck(*told: object) -> None:
+        raise RuntimeError("Query interrupted")  # as DuckDB's Python has it
+
+    monkeypatch.setattr(loader, "load", struck)
+    done = tokentape("load")
+    assert (done.code, done.err.count("\n"), done.err.partition(";")[0]) == (130, 1, "tokentape: stopped")
 
 
 @pytest.mark.parametrize("command", ["hardware list", "sql 'from claims' --format csv", "ls"])
