@@ -98,8 +98,8 @@ def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
                 if name == "runs":
                     named = rows.filter(pc.is_in(rows["view_name"], pa.array(BY_RUN)))
                     of_tapes = set(named["trace_id"].to_pylist())
-            except (ValueError, OSError, KeyError, pa.ArrowException) as error:
-                yield Finding("damaged", path, str(error), every)
+            except (ValueError, OSError, KeyError, pa.ArrowException) as error:  # what cannot be read now may be whole
+                yield Finding("damaged", path, str(error), () if isinstance(error, OSError) else every)
         for path in (path for path, ids in of_runs.items() if not ids <= of_runs.get(there["runs"], ids)):
             yield Finding(
                 "damaged", path, "is of other runs than its batch, which two wrote at once; its study makes it again", every
@@ -119,7 +119,7 @@ def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
             try:
                 store.parquet(path).read()
             except (ValueError, OSError, pa.ArrowException) as error:
-                yield Finding("damaged", path, str(error), (path,))
+                yield Finding("damaged", path, str(error), () if isinstance(error, OSError) else (path,))
 
 
 def _warehouse(database: Path) -> Iterator[Finding]:

@@ -196,7 +196,7 @@ def has_rows(store: Store, name: str, of: str) -> bool:
 
 
 def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
-    """Those of `paths`, files of `runs`, whose batch lost others: which; itself if it is damaged."""
+    """Those of `paths`, files of `runs`, whose batch lost others: which; itself if it is damaged or cannot be read."""
     paths = [*paths]
     there: dict[str, set[str]] = {}
     lost: dict[str, list[str]] = {}
@@ -204,7 +204,7 @@ def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
         try:
             if found := _lost(store, path, store.parquet(path), there if len(paths) > 1 else None):
                 lost[path] = found
-        except BadTable:
+        except (BadTable, OSError):
             lost[path] = [path]
     return lost
 

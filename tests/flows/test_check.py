@@ -56,6 +56,17 @@ def test_a_batch_that_two_wrote_at_once_is_named_and_dropped(store: Store, token
     assert run_ids(store) == [other.rsplit("-", 1)[1].removesuffix(".parquet")]
 
 
+def test_what_the_system_does_not_read_hides_nothing_and_stays(store: Store, tokentape: Cli) -> None:
+    tokentape.ok(*REPLAY)
+    (spoilt,) = run_ids(store)
+    spoil(batch_path(store, "steps", f"replays-{spoilt}"))
+    (unread := Path(batch_path(store, "runs", "unread"))).mkdir()
+    done = tokentape("check", "--repair", "--json")
+    wrong = {"runs/unread.parquet": "damaged", f"steps/replays-{spoilt}.parquet": "damaged"}
+    assert (done.code, kinds(done.out), unread.is_dir()) == (1, wrong, True)
+    assert not Path(batch_path(store, "steps", f"replays-{spoilt}")).exists()
+
+
 def test_everything_wrong_is_named_and_what_can_be_made_again_is_dropped(store: Store, tokentape: Cli) -> None:
     for trace_id in ("rotten", "short", "mad", "stopped"):
         write_tiny(store, trace_id)
