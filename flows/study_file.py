@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from tokentape.flows.systems import SYSTEMS, grids
 from tokentape.policies.registry import is_path
 from tokentape.warehouse.at_rest import Maker, Point, runs_at_rest
-from tokentape.warehouse.results import has_rows, read_rows, remove_others, write_batch, write_rows, write_together
+from tokentape.warehouse.results import has_rows, read_rows, remove_others, replace_rows, write_batch, write_together
 from tokentape.warehouse.tables import TABLES
 from tokentape.warehouse.tape import Store
 
@@ -155,7 +155,8 @@ class StudyFile(Part):
         return [{"study": self.name} | dict(row) for row in rows]
 
     def write(self, store: Store, made: Made, of: str = "", last: str = "", sources: str | None = None) -> None:
-        """Rows by view, each view's as one batch, or all with those of `last`. of: what they are of, by default the study.
+        """Rows by view, each view's as one batch in place of an earlier one, or all with those of `last`. of: what they are of,
+        by default the study.
 
         A copy answers no claim: the paper's numbers are of the paper's models and machines.
         """
@@ -167,8 +168,8 @@ class StudyFile(Part):
             write_together(store, named, last, of, maker)
             return
         for view, rows in named.items():
-            if rows and not (self.is_copy and view == "answers"):
-                write_rows(store, view, rows, of or self.name, maker)
+            if not (self.is_copy and view == "answers"):
+                replace_rows(store, view, rows, of or self.name, maker)
 
     def _refuse_alike(self, view: str, rows: Rows) -> None:
         """Raises ValueError for rows that differ though they have one key: the later would take the other's place."""

@@ -77,12 +77,12 @@ def write_rows(store: Store, name: str, rows: Rows, of: str = "", maker: Maker =
     return path
 
 
-def replace_rows(store: Store, name: str, rows: Rows, of: str) -> None:
-    """All rows of a view without values that are `of` something; of none, the earlier ones are removed."""
+def replace_rows(store: Store, name: str, rows: Rows, of: str, maker: Maker = SHIPPED) -> None:
+    """All rows of a view that are `of` something; of none, the earlier ones are removed."""
     if rows:
-        write_rows(store, name, rows, of)
-    elif store.fs.exists(path := batch_path(store, "runs", _batch(name, of))):
-        store.fs.rm(path)
+        write_rows(store, name, rows, of, maker)
+    else:
+        _remove(store, _batch(name, of))
 
 
 def write_together(store: Store, rows: Mapping[str, Rows], last: str, of: str, maker: Maker = SHIPPED) -> str:

@@ -16,6 +16,7 @@ from tiny_tape import STUDY
 from tokentape.flows import study
 from tokentape.flows.grid import Cell, replay_once
 from tokentape.flows.systems import SYSTEMS, grids
+from tokentape.flows.systems.kelle.settings import Settings as KelleStudy
 from tokentape.replay.cxl_ndp.system import decisions as ndp_decisions
 from tokentape.replay.kelle.systems import decisions as kelle_decisions
 from tokentape.replay.semantics import Semantics
@@ -144,6 +145,14 @@ def test_a_copy_that_is_edited_has_the_points_of_its_file_alone(system: str, tok
         tokentape.ok("study", str(path), *how, "--store", store)
     assert read_rows(Store(), view, path.stem) == read_rows(Store("fresh"), view, path.stem) != before
     assert read_rows(Store(), view, "other") == beside
+
+
+def test_a_copy_that_no_longer_makes_rows_of_a_view_has_none(store: Store, tmp_path: Path) -> None:
+    mine = KelleStudy.of_file(copied(tmp_path, "kelle"))
+    told = {"sigma": 0.3, "anchor_frac": 0.1, "interval_s": 1e-3, "failure_frac": 0.01, "refresh_group": "all"}
+    for rows in ([told], []):
+        mine.write(store, {"kelle_retention": rows})
+        assert mine.rows(store, "kelle_retention") == rows
 
 
 def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:

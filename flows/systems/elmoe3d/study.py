@@ -45,6 +45,7 @@ SKEW_AT = 16  # tokens of different requests: the batch that the exponent of a f
 EXPONENTS = ("exponent_mean", "exponent_min", "exponent_max")
 HIT_MODELS = ("paper_law", "physical")  # that answer claims
 DRAFTED_BY = {"eagle": EAGLE, "elastic": ELASTIC, "quant": QUANT}  # of a capture's settings
+OF_TABLE_3 = ("answers", *(f"elmoe3d_{name}" for name in ("mapping", "platforms", "energy", "intensity", "checks")))  # views
 Rows = dict[str, list[dict[str, Any]]]
 
 
@@ -129,7 +130,7 @@ def closed_forms(
     laws = pl.DataFrame({"hit_model": study.hit_models}).join(mine, how="cross", maintain_order="left_right")
     every = pl.concat([*(points_of(laws, fit, series=views.TABLE_SERIES) for fit in fits), past], how="diagonal_relaxed")
     found = views.evaluated(every, machines, profile)
-    made: Rows = {"elmoe3d_points": [*views.point_rows(found, machines), *drawn], "answers": []}
+    made: Rows = {name: [] for name in OF_TABLE_3} | {"elmoe3d_points": [*views.point_rows(found, machines), *drawn]}
     if mine.is_empty():  # a copy with other models: Table 3, the mapping and the platforms are of the paper's
         return made
     specs = {views.OURS: load_hardware(study.machines[study.platforms.ours_gb])}
@@ -140,7 +141,6 @@ def closed_forms(
         "elmoe3d_platforms": views.platform_rows(ran_on).to_dicts(),
         "elmoe3d_energy": views.energy_rows(study.platforms, ran_on).to_dicts(),
         "elmoe3d_intensity": views.intensity_rows(study.platforms, setup, mine, headline, profile),
-        "elmoe3d_checks": [],
     }
     if study.is_copy:
         return made
@@ -215,9 +215,9 @@ def _from_tapes(
 ) -> Rows:
     """Misses and unique experts of every tape that decodes; adds points by events of every tape that recorded acceptance."""
     study, store = at.study, at.store
-    if not (of := study.tapes):
-        return {}
     made: Rows = {"elmoe3d_misses": [], "coverage_points": []}
+    if not (of := study.tapes):
+        return made
     for model, trace_id in zip(study.models, drawn, strict=True):
         cells = table.filter(pl.col("model") == model.name)
         if not cells.is_empty():
