@@ -17,6 +17,13 @@ def refuses(message: str, call: Callable[..., Any], *given: Any, error: type[Exc
     return line
 
 
-def full(*told: Any, **named: Any) -> None:
-    """What stands for a call of the system on a full disk."""
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def raising(error: BaseException) -> Callable[..., None]:
+    """What takes the place of a call, and raises."""
+
+    def call(*told: Any, **named: Any) -> None:
+        raise error
+
+    return call
+
+
+full = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))  # of the system, on a full disk

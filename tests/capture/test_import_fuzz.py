@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from importer_cases import KINDS, MAX_BYTES, Kind, run_routing
+from refusing import raising
 
 from tokentape.capture.importers.vllm import import_vllm
 from tokentape.warehouse.tape import Store
@@ -66,11 +67,7 @@ def test_every_file_of_the_corpus_is_listed() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_generated_files_are_read_right_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
     kind, n_imported = KINDS[name], 0
-
-    def late(*_: object) -> None:
-        raise TimeoutError(f"more than {MOST_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
+    before = signal.signal(signal.SIGALRM, raising(TimeoutError(f"more than {MOST_SECONDS} s")))
     try:
         for case in range(N_CASES):
             folder = tmp_path / "case"

@@ -10,7 +10,7 @@ from pathlib import Path
 import importer_cases
 import numpy as np
 import pytest
-from refusing import refuses
+from refusing import full, refuses
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.checks import known_top_k
@@ -247,12 +247,8 @@ def test_a_missing_file_is_named_and_a_failed_write_leaves_no_tape(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses(r"nothing\.csv", import_bigmoe, tmp_path / "nothing.csv", store, error=FileNotFoundError)
-
-    def full(path: str, data: bytes) -> None:
-        raise OSError(28, "no space left")
-
     monkeypatch.setattr(store, "write_bytes", full)
-    refuses("no space left", import_bigmoe, TINY, store, error=OSError)
+    refuses("No space left", import_bigmoe, TINY, store, error=OSError)
     assert store.trace_ids() == store.unfinished_ids() == []
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import typer
-from refusing import refuses
+from refusing import raising, refuses
 from typer.testing import CliRunner
 
 from tokentape.capture.synthetic import calibrate, profiles, tape
@@ -321,12 +321,8 @@ def test_memory_follows_the_shard_and_not_the_tape(store: Store, monkeypatch: py
 
 def test_a_stopped_run_leaves_nothing_and_a_killed_one_is_refused_and_made_again(store: Store) -> None:
     geometry = geometry_of(QWEN)
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        synthesize(QWEN, geometry, SHORT, store, stop)
+        synthesize(QWEN, geometry, SHORT, store, stop := raising(KeyboardInterrupt()))
     assert store.trace_ids() == store.unfinished_ids() == []
     trace_id = synthesize(QWEN, geometry, SHORT, store)
     rows = contents(store, trace_id)

@@ -15,7 +15,7 @@ from altair.vegalite.v6.schema.core import load_schema
 from jsonschema.validators import validator_for
 from made_up import TAPES, catalogue, curve, gates, made, replay, summaries, write
 from made_up_systems import add_cells
-from refusing import full, refuses
+from refusing import full, raising, refuses
 
 from tokentape.dashboards import index, plot, site
 from tokentape.dashboards.site import build, experts
@@ -224,10 +224,7 @@ def test_a_site_is_replaced_whole_and_nothing_else_ever_is(
         disk.setattr(os, "fsync", full)
         refuses(f"No space left on device: '{out}'", build, database, out, error=OSError)
 
-    def broken(*_: Any) -> None:
-        raise ValueError("a page failed")
-
-    monkeypatch.setitem(site.TOPICS, experts.file, experts._replace(page=broken))
+    monkeypatch.setitem(site.TOPICS, experts.file, experts._replace(page=raising(ValueError("a page failed"))))
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     refuses("a page failed", build, database, out)
     assert {p.name: p.read_bytes() for p in out.iterdir()} == before

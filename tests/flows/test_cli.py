@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from command import Cli, files
-from refusing import full
+from refusing import full, raising
 from tiny_tape import write_tiny
 
 from tokentape.flows.cli import main
@@ -270,10 +270,7 @@ def test_ctrl_c_while_the_command_is_imported_is_no_traceback() -> None:
 
 
 def test_ctrl_c_within_a_query_is_one_line(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def struck(*told: object) -> None:
-        raise RuntimeError("Query interrupted")  # as DuckDB's Python has it
-
-    monkeypatch.setattr(loader, "load", struck)
+    monkeypatch.setattr(loader, "load", raising(RuntimeError("Query interrupted")))  # as DuckDB's Python has it
     done = tokentape("load")
     assert (done.code, done.err.count("\n"), done.err.partition(";")[0]) == (130, 1, "tokentape: stopped")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusing import raising
 from tiny_tape import write_tiny
 
 from tokentape.flows.grid import load_hardware
@@ -32,10 +33,7 @@ class Hang(BaseException):
 
 @contextlib.contextmanager
 def in_time() -> Iterator[None]:
-    def stop(*told: object) -> None:
-        raise Hang
-
-    before = signal.signal(signal.SIGALRM, stop)
+    before = signal.signal(signal.SIGALRM, raising(Hang()))
     signal.setitimer(signal.ITIMER_REAL, 10)
     try:
         yield

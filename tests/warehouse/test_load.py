@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from refusing import full, refuses
+from refusing import full, raising, refuses
 from small_store import result_tables, row, write_tape
 
 from tokentape.warehouse import results, tape
@@ -177,10 +177,7 @@ def test_a_killed_load_is_swept_by_the_next(small: Store, tmp_path: Path, dead_a
 
 
 def test_a_read_only_folder_is_named(small: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise duckdb.IOException('IO Error: Cannot open file "x": Permission denied')
-
-    monkeypatch.setattr(duckdb, "connect", refuse)
+    monkeypatch.setattr(duckdb, "connect", raising(duckdb.IOException('IO Error: Cannot open file "x": Permission denied')))
     with pytest.raises(PermissionError, match=r"folder .*/store cannot be written; give --database in one that can"):
         load(small, database_path(small))
 

@@ -20,7 +20,7 @@ import pytest
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import known_implementations
-from refusing import full, refuses
+from refusing import full, raising, refuses
 
 from tokentape.warehouse import atomic_files, sums
 from tokentape.warehouse.at_rest import filled
@@ -79,11 +79,8 @@ def test_an_interrupted_write_leaves_the_old_file_alone(store: Store, monkeypatc
 def test_an_error_of_the_disk_names_the_file_and_leaves_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, place: object, name: str, number: int, says: str
 ) -> None:
-    def fails(*told: object, **options: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     Path(store.path("results")).mkdir(parents=True)
-    monkeypatch.setattr(place, name, fails)
+    monkeypatch.setattr(place, name, raising(OSError(number, os.strerror(number))))
     refuses(f"{says} --store elsewhere", store.write_parquet, store.path("results", "a.parquet"), ROWS, error=OSError)
     assert names(store) == []
 
@@ -109,10 +106,7 @@ def test_a_folder_that_goes_while_a_file_is_written_names_the_file(store: Store)
 def test_a_read_only_store_is_named_with_the_remedy(
     store: Store, monkeypatch: pytest.MonkeyPatch, step: str, number: int
 ) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise OSError(number, "no")
-
-    monkeypatch.setattr(Path if step == "mkdir" else store.fs, step, refuse)
+    monkeypatch.setattr(Path if step == "mkdir" else store.fs, step, raising(OSError(number, "no")))
     with pytest.raises(OSError, match=r"store .*/store cannot be written \(no\); give --store"):
         store.write_bytes(store.path("results", "a.bin"), b"a")
 
@@ -277,11 +271,8 @@ def test_a_tape_that_is_removed_loses_its_manifest_first(store: Store, monkeypat
 
 
 def test_ctrl_c_while_a_file_is_replaced_leaves_the_old_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(source: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
     (path := tmp_path / "mine.toml").write_text("old")
-    monkeypatch.setattr(os, "replace", stop)
+    monkeypatch.setattr(os, "replace", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         atomic_files.replace(path, b"new")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
