@@ -217,7 +217,7 @@ class Writer:
         compute = self._form([(row, _computed_s(row)) for row in rows if row.rates.engine])
         fixed = []
         for row in (row for row in rows if row.rates.each_s and np.any(row.rows.count)):
-            text = self._form([(row, np.asarray(row.rows.count) * row.rates.each_s)])
+            text = self._linear(self._of(row, np.asarray(row.rows.count) * row.rates.each_s))  # however its bytes are shared out
             guard = self._guard(row.rows)
             fixed.append(f"({text} if {guard} else 0.0)" if guard and text else text)
         return {"bytes": _plus(self._form(memory), *per_stream), "ops": compute, "fixed": _plus(*fixed)}

@@ -345,7 +345,8 @@ class _Layers:
 
     def _attend(self, kind: str, name: str, is_there: NDArray[np.bool_], operator: str, shapes: dict[str, Values]) -> Rows:
         """is_there (S, 1): steps that attend so; the others have no kernel of it."""
-        is_fitted = not self.g.kv_lora_rank and self.machine.roles.kv_home == self.machine.fast
+        roles = self.machine.roles  # kernels were measured on caches that lie in the engine's own memory whole
+        is_fitted = not self.g.kv_lora_rank and roles.kv_home == self.machine.fast and not roles.kv_cache
         return Rows(
             kind=kind,
             name=name,
