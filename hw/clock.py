@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache, reduce
 import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
-from tokentape.hw.profile import ENDS, Lane, Profile, side_by_side
+from tokentape.hw.profile import ENDS, Lane, Profile, is_sum, lanes_in, side_by_side
 from tokentape.hw.rates import Rates, at, rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values, Work
@@ -318,22 +318,24 @@ class _End:
         """No sooner than any one resource is done with what the nodes ask of it."""
         if not self.profile.arbitrate:
             return seconds
-        return reduce(np.maximum, self._demand([name for node in nodes for name in _names_in(node)], is_inside).values(), seconds)
+        return reduce(np.maximum, self._demand(lanes_in(*nodes), is_inside).values(), seconds)
 
-    def _demand(self, lanes: Sequence[str], is_inside: bool) -> Demand:
-        """What these lanes ask of every resource, (steps, blocks) inside `layers`, (steps,) outside."""
+    def _demand(self, lanes: Sequence[tuple[str, str]], is_inside: bool) -> Demand:
+        """What these lanes, or parts of them, ask of every resource, (steps, blocks) inside `layers`, (steps,) outside."""
+        tallies = self.tallies if is_inside else self.all_tallies
+        asked = [(tally, rates.part(part)) for name, part in lanes for tally, rates in self._of(name, tallies)]
         if not is_inside:
-            return _demanded([of for name in lanes for of in self._of(name, self.all_tallies)], _Tally.total)
-        found = self.on.apart(self.on._demand(lanes, True)) if self.on else {}
-        return _demanded([of for name in lanes for of in self._of(name, self.tallies)], _Tally.cells, found)
+            return _demanded(asked, _Tally.total)
+        return _demanded(asked, _Tally.cells, self.on.apart(self.on._demand(lanes, True)) if self.on else {})
 
     def _is_prepared(self, node: ast.expr) -> bool:
         """It has rows, none of which is put on what was prepared."""
-        return bool(_names_in(node)) and self.own.isdisjoint(_names_in(node))
+        return bool(lanes_in(node)) and self.own.isdisjoint(dict(lanes_in(node)))
 
     def _beside(self, node: ast.expr) -> list[ast.expr]:
         """Of a | b | c the three, so that resources are asked once, but for what has no rows; what was prepared as one."""
-        nodes = [of for of in side_by_side(node) if not (names := _names_in(of)) or not self.there.isdisjoint(names)]
+        sides = [(of, self.there.isdisjoint(dict(lanes_in(of)))) for of in side_by_side(node)]
+        nodes = [of for of, is_not in sides if not is_not or any(isinstance(part, ast.Constant) for part in ast.walk(of))]
         prepared = [of for of in nodes if self.on and self._is_prepared(of)]
         others = [of for of in nodes if of not in prepared]
         return [reduce(_or, prepared), *others] if len(prepared) > 1 else nodes or [ast.Constant(0.0)]
@@ -342,20 +344,14 @@ class _End:
         """A node without the | around it where nothing runs beside it and its rows take as long as they ask of any resource."""
         if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)) or len(nodes := self._beside(node)) > 1:
             return node
-        is_sum = all(isinstance(of, ast.Name | ast.Add | ast.BinOp | ast.Load) for of in ast.walk(nodes[0]))
-        asked = [of for name in _names_in(nodes[0]) for of in self._of(name, self.all_tallies)]
-        return nodes[0] if not self.profile.arbitrate or (is_sum and all(self._takes_as_asked(*of) for of in asked)) else node
+        asked = [of for name in dict(lanes_in(nodes[0])) for of in self._of(name, self.all_tallies)]
+        is_as_long = is_sum(nodes[0]) and all(self._takes_as_asked(*of) for of in asked)
+        return nodes[0] if is_as_long or not self.profile.arbitrate else node
 
     def _takes_as_asked(self, tally: _Tally, rates: Rates) -> bool:
         is_fitted = tally.lane.operators and tally.rows.operator in self.fits
         most = max(rates.busy_s_per_byte.values(), default=0.0)
         return tally.lane.join in ("max", "sum") and not is_fitted and most <= rates.s_per_byte
-
-
-@lru_cache(maxsize=1024)
-def _names_in(node: ast.expr) -> tuple[str, ...]:
-    """Lanes of a node, and functions, each as often as it is there."""
-    return tuple(of.id for of in ast.walk(node) if isinstance(of, ast.Name))
 
 
 @lru_cache(maxsize=1024)

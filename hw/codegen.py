@@ -14,7 +14,7 @@ import numpy as np
 
 from tokentape.hw.calibrate import Fit, gpu_of
 from tokentape.hw.operators import OPERATORS, Gpu
-from tokentape.hw.profile import Lane, Profile, side_by_side
+from tokentape.hw.profile import Lane, Profile, is_sum, lanes_in, side_by_side
 from tokentape.hw.rates import Rates, rates_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
@@ -110,7 +110,7 @@ class Writer:
 
     def generated(self) -> Generated:
         """The code of the profile's step."""
-        seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps[self.end])[0].items()}
+        seconds = {part: self._named(text) for part, text in self._walk(self.profile.steps[self.end]).items()}
         of_bytes, of_ops = (self._total(lambda of=of: of(self._here())) for of in (self._joules_of_bytes, self._joules_of_ops))
         read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
         ledger = tuple(self._ledger(seconds)) if self.keeps_ledger else ()
@@ -204,23 +204,24 @@ class Writer:
 
     def _terms(self, rows: Sequence[_Row]) -> dict[str, str]:
         """Seconds of the rows' bytes, operations and counts."""
-        memory, per_stream = [], []
         rows = [replace(row, rows=row.rows.timed) for row in rows]
-        for row in (row for row in rows if row.rows.tier):
-            lane, seconds = row.lane, self.profile.moved(row.rows) * row.rates.s_per_byte
-            if lane.bytes_frac_per_stream and lane.bytes_frac is not None:
-                streams = self._linear(self._of(row, row.rows.streams))
-                limit = self._coefficient(np.full(self.work.n_blocks, lane.bytes_frac / lane.bytes_frac_per_stream))
-                per_stream.append(_times(f"max(1.0, {limit} / max({streams}, 1.0))", self._form([(row, seconds)])))
-            else:
-                memory.append((row, seconds))
+        read = [(self._limited(row), self.profile.moved(row.rows) * row.rates.s_per_byte) for row in rows if row.rows.tier]
         compute = self._form([(row, _computed_s(row)) for row in rows if row.rates.engine])
         fixed = []
         for row in (row for row in rows if row.rates.each_s and np.any(row.rows.count)):
             text = self._linear(self._of(row, np.asarray(row.rows.count) * row.rates.each_s))  # however its bytes are shared out
             guard = self._guard(row.rows)
             fixed.append(f"({text} if {guard} else 0.0)" if guard and text else text)
-        return {"bytes": _plus(self._form(memory), *per_stream), "ops": compute, "fixed": _plus(*fixed)}
+        return {"bytes": self._form(read), "ops": compute, "fixed": _plus(*fixed)}
+
+    def _limited(self, row: _Row) -> _Row:
+        """The row, its bytes as much slower as its streams draw less than the share of its lane."""
+        lane = row.lane
+        if not lane.bytes_frac_per_stream or lane.bytes_frac is None:
+            return row
+        streams = self._linear(self._of(row, row.rows.streams))
+        limit = self._coefficient(np.full(self.work.n_blocks, lane.bytes_frac / lane.bytes_frac_per_stream))
+        return replace(row, scale=_times(row.scale, f"max(1.0, {limit} / max({streams}, 1.0))"))
 
     def _pooled(self, rows: Sequence[_Row], what: str) -> Parts:
         if not rows:
@@ -238,8 +239,7 @@ class Writer:
             elif row.lane.operators and row.rows.operator in self.fits:
                 text, kept = self._operator(row)
             else:
-                terms = self._terms([row])
-                text = _plus(_join(row.lane.join, terms["bytes"], terms["ops"]), terms["fixed"])
+                text = "".join(self._pooled([row], "").values())
             if text:
                 of_part = texts.setdefault(self.part_of(row.rows), {})
                 of_part[kept] = _plus(of_part.get(kept, ""), text)
@@ -297,45 +297,41 @@ class Writer:
         """Seconds that rows ask of each resource in the block that is written."""
         found: dict[str, list[tuple[_Row, Any]]] = {}
         for row in (replace(row, rows=row.rows.timed) for row in rows):
+            limited = self._limited(row)
             for resource, s_per_byte in row.rates.busy_s_per_byte.items():
-                found.setdefault(resource, []).append((row, self.profile.moved(row.rows) * s_per_byte))
+                found.setdefault(resource, []).append((limited, self.profile.moved(row.rows) * s_per_byte))
             if row.rates.engine:
                 found.setdefault(row.rates.engine, []).append((row, _computed_s(row)))
         return {resource: text for resource, terms in found.items() if (text := self._form(terms))}
 
     # ------------------------------------------------------------------------------------------------ the step
 
-    def _walk(self, node: ast.expr) -> tuple[Parts, tuple[str, ...]]:
-        """Seconds by part of a node, in the block that is written or of the step; and the lanes in it."""
+    def _walk(self, node: ast.expr) -> Parts:
+        """Seconds by part of a node, in the block that is written or of the step."""
         if isinstance(node, ast.Constant):
-            return {"": repr(float(node.value))}, ()  # type: ignore[arg-type]
+            return {"": repr(float(node.value))}  # type: ignore[arg-type]
         if isinstance(node, ast.Name | ast.Attribute):
-            name, what = (node.id, "") if isinstance(node, ast.Name) else (node.value.id, node.attr)  # type: ignore[attr-defined]
-            return (self._parts(name, what) if self.at != "after" else self._summed(lambda: self._parts(name, what))), (name,)
+            ((name, what),) = lanes_in(node)
+            return self._parts(name, what) if self.at != "after" else self._summed(lambda: self._parts(name, what))
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.BitOr):
-                sides = [self._walk(of) for of in side_by_side(node)]
-                names = tuple(name for _, of in sides for name in of)
-                return self._together("max({0})", [parts for parts, _ in sides], names), names
-            (left, names), (right, more) = self._walk(node.left), self._walk(node.right)
+                return self._together("max({0})", side_by_side(node))
+            left, right = self._walk(node.left), self._walk(node.right)
             if isinstance(node.op, ast.Add):
-                return _merged(left, right), (*names, *more)
-            number, parts = (left, right) if "" in left else (right, left)
-            return {part: _times(number[""], text) for part, text in parts.items()}, (*names, *more)
+                return _merged(left, right)
+            number, parts = (right, left) if lanes_in(node.left) else (left, right)
+            return {part: _times(number[""], text) for part, text in parts.items()}
         assert isinstance(node, ast.Call)
         assert isinstance(node.func, ast.Name)
         if node.func.id == "partial":
-            serial, *walked = (self._walk(of) for of in node.args)
-            names = tuple(name for _, of in walked for name in of)
-            longest = f"max({{0}}) + {serial[0]['']} * ({{1}} - max({{0}}))"
-            return self._together(longest, [parts for parts, _ in walked], names), names
+            serial = self._walk(node.args[0])[""]
+            return self._together(f"max({{0}}) + ({serial}) * ({{1}} - max({{0}}))", node.args[1:])
         inner = node.args[-1]
         if node.func.id == "lookahead":
-            ahead = {of.id for of in ast.walk(node.args[0]) if isinstance(of, ast.Name)}
+            ahead = {name for name, _ in lanes_in(node.args[0])}
             if any(row.lane.name in ahead for row in self.rows):  # these stand in the block beside which they run
                 inner = ast.BinOp(node.args[0], ast.BitOr(), inner)
-        names = tuple(of.id for of in ast.walk(inner) if isinstance(of, ast.Name))
-        return (self._walk(inner)[0] if self.at != "after" else self._summed(lambda: self._walk(inner)[0])), names
+        return self._walk(inner) if self.at != "after" else self._summed(lambda: self._walk(inner))
 
     def _summed(self, parts_here: Any) -> Parts:
         """Totals over the blocks, by part or resource."""
@@ -346,15 +342,17 @@ class Writer:
         found = dict.fromkeys(part for parts in made.values() for part in parts)
         return {part: self._total(lambda part=part: made[self.at].get(part, "")) for part in found}
 
-    def _together(self, how: str, sides: Sequence[Parts], names: Sequence[str]) -> Parts:
+    def _together(self, how: str, nodes: Sequence[ast.expr]) -> Parts:
         """What runs together: its parts share the time in proportion. how: of the sides' seconds {0} and their sum {1}."""
-        there = [parts for parts in sides if parts]
-        alone = len(there) == 1 and all(row.is_as_long_as_asked(self.fits) for row in self.rows if row.lane.name in names)
+        there, lanes = [parts for node in nodes if (parts := self._walk(node))], lanes_in(*nodes)
+        asked = [row for name, _ in lanes for row in self.rows if row.lane.name == name]
+        alone = len(there) == 1 and is_sum(*nodes) and all(row.is_as_long_as_asked(self.fits) for row in asked)
         demand: Parts = {}
         if self.profile.arbitrate and there and not alone:
 
             def demanded() -> Parts:
-                return self._demand([row for row in self._here() if row.lane.name in names])
+                asked = [(row, part) for name, part in lanes for row in self._here() if row.lane.name == name]
+                return self._demand([replace(row, rates=row.rates.part(part)) for row, part in asked])
 
             demand = self._summed(demanded) if self.at == "after" else demanded()
         merged = _merged(*there)

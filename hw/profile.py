@@ -6,7 +6,7 @@
 
 A row takes memory = bytes / rate, compute = ops / rate and count x each_s. A pooled lane (`per = "pool"`) joins the sums of
 memory and compute of a block, one with `per = "item"` joins row by row. join: max, sum, bytes or ops alone, or ["power", p].
-In a step: `a + b` one after the other, `a | b` together, `k * a`, `partial(s, a, b)` = max + s (sum - max),
+In a step: `a + b` one after the other, `a | b` together, `k * a` and `partial(s, a, b)` = max + s (sum - max), k and s numbers,
 `lookahead(f, c)`: f of block i beside c of block i - 1, `layers(x)`: x of every block, summed with block_times; outside it a lane
 is its sum over blocks. `lane.bytes`, `.ops`, `.fixed`: the parts of a pooled lane. [numbers]: those of a step by name. A row that
 no lane selects costs nothing, and is told of in the result's `uncounted`.
@@ -17,9 +17,10 @@ and values are moved. step_low, step_high: the overlap of the favourable and of 
 
 import ast
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,8 @@ class Profile:
     leakage: tuple[str, ...] | None = None
     refresh: Mapping[str, Refresh] = field(default_factory=dict)
     sha256: str = ""  # of its file
+    _lanes: dict[tuple[str, ...], Lane | None] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _steps: dict[tuple[str, tuple[str, ...]], ast.expr] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def lane_of(self, rows: Rows) -> Lane | None:
         """The first lane that takes the rows."""
@@ -121,14 +124,6 @@ class Profile:
         if (end, lanes) not in self._steps:
             self._steps[end, lanes] = _of_lanes(self.steps[end], lanes) or ast.Constant(0.0)
         return self._steps[end, lanes]
-
-    @cached_property
-    def _lanes(self) -> dict[tuple[str, ...], Lane | None]:
-        return {}
-
-    @cached_property
-    def _steps(self) -> dict[tuple[str, tuple[str, ...]], ast.expr]:
-        return {}
 
 
 @lru_cache
@@ -267,32 +262,51 @@ def side_by_side(node: ast.expr) -> list[ast.expr]:
     return [*side_by_side(node.left), *side_by_side(node.right)] if is_or else [node]  # type: ignore[attr-defined]
 
 
+def is_sum(*nodes: ast.expr) -> bool:
+    """Whole lanes, one after the other."""
+    return all(isinstance(of, ast.Name | ast.Add | ast.BinOp | ast.Load) for node in nodes for of in ast.walk(node))
+
+
+@lru_cache(maxsize=1024)
+def lanes_in(*nodes: ast.expr) -> tuple[tuple[str, str], ...]:
+    """Lanes of nodes, and which part of each ("": all of it), every one once."""
+    text = ", ".join(map(ast.unparse, nodes))
+    return tuple(dict.fromkeys(re.findall(r"\b([^\W\d]\w*)\b(?:\.(\w+))?(?!\()", text)))
+
+
 def _of_lanes(node: ast.expr, lanes: Sequence[str]) -> ast.expr | None:
     """Sums and maxima without the lanes that are not among these, which take no time; None where nothing is left."""
     if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mult):
         left, right = _of_lanes(node.left, lanes), _of_lanes(node.right, lanes)
+        if isinstance(node.op, ast.BitOr) and (left or right):  # what is left alone is arbitrated, too
+            left, right = left or node.left, right or node.right
         return ast.BinOp(left, node.op, right) if left and right else left or right
     name = node.value if isinstance(node, ast.Attribute) else node
     return None if isinstance(name, ast.Name) and name.id not in lanes else node
 
 
 def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:
-    known = f"lanes {', '.join(lanes)}, numbers, +, |, *, partial, lookahead, layers"
+    known, told = f"lanes {', '.join(lanes)}, numbers, +, |, *, partial, lookahead, layers", f"{where}: {ast.unparse(node)}"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.BitOr | ast.Mult):
         inner = [node.left, node.right]
+        if isinstance(node.op, ast.Mult) and all(map(lanes_in, inner)):
+            raise BadSpec(f"{told}: seconds times seconds; one of the two must be a number")
     elif (isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value != float("inf")) or (
         isinstance(node, ast.Name) and node.id in lanes
     ):
         inner = []
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in ("bytes", "ops", "fixed"):
         if node.value.id not in lanes or lanes[node.value.id].per == "item":
-            raise BadSpec(f"{where}: {ast.unparse(node)}: only a pooled lane has parts")
+            raise BadSpec(f"{told}: only a pooled lane has parts")
         inner = []
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("partial", "lookahead", "layers"):
-        n = len(node.args)
+        n, inner = len(node.args), node.args
         if node.keywords or not {"layers": n == 1, "lookahead": n == 2, "partial": n >= 2}[node.func.id]:
-            raise BadSpec(f"{where}: {ast.unparse(node)} has {n} arguments; layers takes 1, lookahead 2, partial at least 2")
-        inner = node.args
+            raise BadSpec(f"{told} has {n} arguments; layers takes 1, lookahead 2, partial at least 2")
+        if node.func.id == "partial" and any(isinstance(of, ast.Name) for of in ast.walk(inner[0])):
+            raise BadSpec(f"{told}: its first is how serial the others are, and must be a number")
+        if node.func.id != "partial" and re.search(r"\b(layers|lookahead)\(", ", ".join(map(ast.unparse, inner))):
+            raise BadSpec(f"{told}: it goes block by block; leave layers and lookahead out within it")
     else:
         raise BadSpec(f"{where}: {ast.unparse(node)!r} is not known here; known: {known}")
     for part in inner:

@@ -1,7 +1,7 @@
 """What one row of work costs on a machine: seconds and joules per byte, per operation and per count, by the roles it names."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,6 +35,11 @@ class Rates:
     j_per_op: float = 0.0
     busy_s_per_byte: Mapping[str, float] = field(default_factory=dict)
     engine: str = ""
+
+    def part(self, name: str) -> "Rates":
+        """What the rows' bytes, ops or fixed alone ask of resources; "": all of them."""
+        busy = self.busy_s_per_byte if name == "bytes" else {}
+        return replace(self, busy_s_per_byte=busy, engine=self.engine if name == "ops" else "") if name else self
 
 
 def rates_of(machine: HardwareSpec, rows: Rows, lane: Lane, end: str) -> Rates:

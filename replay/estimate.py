@@ -80,9 +80,10 @@ def estimate(
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)
     work = steps_of(geometry, machine, tokens, experts, blocks, weight_format, kv_format)
     cost = clock(work, machine, profiles.load(profile), fits)
+    timed = [fits[rows.operator] for rows in work.rows if rows.operator in fits] if fits else []
     outside = (
         *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
-        *((*of_others(machine, _used(work, fits)), *of_roofline(work, fits), *beyond(work, fits)) if fits else ()),
+        *((*of_others(machine, timed), *of_roofline(work, fits), *beyond(work, fits)) if fits else ()),
     )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
 
@@ -97,8 +98,3 @@ def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: 
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,
         "kv_home": kv,
     }
-
-
-def _used(work: Work, fits: Mapping[str, Fit]) -> list[Fit]:
-    """The constants that time some of the step's operations."""
-    return [fits[rows.operator] for rows in work.rows if rows.operator in fits]

@@ -125,6 +125,18 @@ def test_arbitration_is_never_faster_than_a_resource_and_changes_nothing_without
     assert seconds("a | b", apart, lanes, machine=NDP) == seconds("a | b", apart, lanes, machine=NDP, arbitrate=True)
 
 
+BESIDE = {"a.bytes | a.ops": 3.0, "(a.bytes | b.bytes) + a.ops": 7.0, "0.25 * a | c": 3.0, "layers(c + 7.0 | a) | c": 14.0}
+
+
+@pytest.mark.parametrize(("step", "expected"), BESIDE.items())
+def test_parts_of_lanes_and_lanes_alone_ask_for_what_is_theirs_and_numbers_beside_lanes_without_rows_count(step, expected):
+    """Two blocks; lane a reads for 2 s and computes for 3, b as long; c has no rows."""
+    ops_per_s = PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value
+    rows = [read(np.array([[1.0, 1.0]]) / READ_S, 1.5 * ops_per_s, kind) for kind in ("expert", "head")]
+    lanes = {name: {"kind": kind} for name, kind in (("a", "expert"), ("b", "head"), ("c", "fetch"))}
+    assert seconds(step, rows, lanes, n_blocks=2, arbitrate=True) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("join", "expected"), [("sum", 3.0), ("max", 2.0), ("bytes", 2.0), ("ops", 1.0), (["power", 2], 5**0.5)])
 def test_joins_by_hand(join, expected):
     ops_s = 1 / (PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value)
