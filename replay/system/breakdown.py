@@ -50,8 +50,8 @@ def breakdown(
     nominal = tables["value"]
 
     def banded(item: str, what: str, unit: str) -> Metric:
-        low, high = (tables[end].get((item, what), 0.0) for end in ENDS[1:])
-        return Metric(nominal.get((item, what), 0.0), unit, min(low, high), max(low, high))
+        band = sorted(tables[end].get((item, what), 0.0) for end in ENDS)  # what runs side by side shares the time otherwise
+        return Metric(nominal.get((item, what), 0.0), unit, band[0], band[-1])
 
     found = []
     for item in dict.fromkeys(item for item, _ in nominal):

@@ -27,6 +27,7 @@ from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import host_of, iteration_costs
 from tokentape.replay.serving.run import Limits, run_rule
 from tokentape.replay.system import events as ev
+from tokentape.replay.system.breakdown import breakdown
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run, simulate
 from tokentape.replay.tokens import Tokens, blocks_of
@@ -136,6 +137,8 @@ def test_near_compute_is_what_a_dictionary_says() -> None:
             used = used[-size:]
     assert (made.total(ev.HITS), made.total(ev.AWAYS)) == (hits, away)
     assert away > 50
+    shares = breakdown(tape, tape.requests(), system, load("elmoe3d-xpu-pim"))
+    assert all(of.low <= of.value <= of.high for share in shares for of in (share.busy, share.seconds, share.joules))
 
 
 WIDE = GEOMETRY.model_copy(update={"hidden": 2048, "expert_intermediate": 2048})  # experts that take longer than a launch
