@@ -4,6 +4,7 @@ field, and which of the layers have experts.
 A config that names experts in a way that is not known here is refused: read as dense, its experts would vanish from every count.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
+    defaults = _class_defaults(config.get("model_type"))
+    found |= {name: value for name, value in defaults.items() if found.keys().isdisjoint((name, *_NAMES.get(name, ())))}
     for name, others in _NAMES.items():
         given = next((other for other in (name, *others) if found.get(other) is not None), None)
         if given is not None:
@@ -90,6 +93,12 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     elif found["num_experts"] is None:
         _refuse_unknown(config)
     return found
+
+
+def _class_defaults(model_type: Any) -> dict[str, Any]:
+    """What the class of a model_type has in fields that a config does not give."""
+    rows = ((name, value, of) for name, by_value in FAMILIES["class_defaults"].items() for value, of in by_value.items())
+    return {name: json.loads(value) for name, value, of in rows if model_type in of.split()}
 
 
 def doubts(config: dict[str, Any]) -> str:

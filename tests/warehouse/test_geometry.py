@@ -97,6 +97,17 @@ def test_what_is_said_to_be_checked_has_the_parameters_of_its_class(family: str,
     assert model_sizes.total_params(from_config(config.to_dict())) == built_params(config)
 
 
+@pytest.mark.parametrize("field", FAMILIES["class_defaults"])
+def test_a_field_that_a_config_does_not_give_is_as_its_class_has_it(field: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    names = (field, *FAMILIES["names"].get(field, "").split())
+    names += ("mlp_layer_types",) if field == "first_k_dense_replace" else ()  # which its class makes of it
+    for family in " ".join(FAMILIES["class_defaults"][field].values()).split():
+        config = transformers.AutoConfig.for_model(family, num_experts_per_tok=2).to_dict()
+        without = {name: value for name, value in config.items() if name not in names}
+        assert from_config(without) == from_config(config), family
+
+
 @pytest.mark.parametrize("family", ["Apertus", "Falcon", "GPTJ", "Mpt", "Nemotron", "Phi"])
 def test_layers_without_a_gate_have_two_matrices_and_one_head_of_keys_where_all_share_it(family: str) -> None:
     """To the biases and positions that no count of these families was checked for."""
@@ -396,7 +407,7 @@ def test_windows_cap_the_cache_and_cache_bytes() -> None:
 )
 def test_windows_are_read_as_the_families_mean_them(config: dict, windows: tuple[int, ...]) -> None:
     shape = {"hidden_size": 64, "intermediate_size": 9, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 100}
-    assert from_config(shape | config).sliding_windows == windows
+    assert from_config(shape | {"num_experts": 0} | config).sliding_windows == windows
 
 
 # ------------------------------------------------------------------------------------------------------- operations
