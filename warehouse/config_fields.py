@@ -84,6 +84,8 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
         found["sliding_window"] = found.get("sliding_window_size")
     if found.get("parallel_attn_mlp_res"):  # Arctic
         found["shared_expert_intermediate_size"] = found.get("hidden_size")
+    if found.get("word_embed_proj_dim") not in (None, found.get("hidden_size")):  # OPT
+        found["has_narrow_tables"] = True
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
