@@ -200,6 +200,7 @@ FULL_AND_SLIDING = {"full_attention": 0, "sliding_attention": 7, "chunked_attent
         ("Gemma3Text", {}), ("Gemma4Text", {"per_layer_config": None}), ("Gemma2", {}), ("VaultGemma", {}), ("GptOss", {}),
         ("Cohere2", {"sliding_window_pattern": 4}), ("Exaone4", {"sliding_window_pattern": "LLLG"}), ("Olmo3", {}), ("Cwm", {}),
         ("Afmoe", {"global_attn_every_n_layers": 4}), ("MiMoV2Flash", {}), ("ExaoneMoe", {}), ("Cohere2Moe", {}),
+        ("GraniteSWA", {}), ("GraniteMoeSWA", {}), ("Kolibri1", {}),
         ("MiMoV2Flash", {"hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "sliding_window_size": 6}),
     ],
 )  # fmt: skip
@@ -401,6 +402,8 @@ def test_windows_cap_the_cache_and_cache_bytes() -> None:
         ({"model_type": "qwen2", "sliding_window": 32}, ()),
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (0, 0, 0, 32)),
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 4}, ()),
+        ({"model_type": "qwen3_moe", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (32,) * 4),
+        ({"model_type": "mellum", "sliding_window": 32}, ()),
         ({"sliding_window": 32, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (0, 0, 0, 32)),
         ({"model_type": "smallthinker", "sliding_window_size": 8, "sliding_window_layout": [0, 1, 1, 0]}, (0, 8, 8, 0)),
     ],
