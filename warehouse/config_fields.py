@@ -30,6 +30,7 @@ _KINDS = {"sparse": True, "moe": True, "hash_moe": True} | dict.fromkeys(
     ("dense", "mlp", "full_attention", "linear_attention", "attention", "mamba", "conv", "sliding_attention"), False
 )  # fmt: skip
 _TELLING = {"sparse", "moe", "hash_moe", "dense", "mlp"}  # the others say nothing of a layer's FFN
+_QUANTISED = ("quantization_config", "quantization", "compression_config")  # the second MLX's, the third early compressed-tensors
 _COUNTED = re.compile(r"experts?(?!.*(tok|coef|loss|size|dim|interval|period|offset|layer|capacity))", re.IGNORECASE)
 
 
@@ -106,13 +107,14 @@ def _class_defaults(model_type: Any) -> dict[str, Any]:
 def doubts(config: dict[str, Any]) -> str:
     """What to know before trusting the counts of a config; empty: nothing."""
     text = text_config(config)
-    weights = config.get("quantization_config") or text.get("quantization_config") or {}
+    weights = next((part[name] for name in _QUANTISED for part in (config, text) if part.get(name)), None)
     told = weights if isinstance(weights, dict) else {"quant_method": weights}
     how = " ".join(str(told[name]) for name in ("quant_method", "quant_algo", "format", "bits") if told.get(name))
+    how = f" ({how})" if how else ""
     config = canonical(text)
     name = config["model_type"] or ""
     notes = (
-        (weights, f"its checkpoint is quantised ({how}): bytes are those of the formats that are asked for, bf16 unless said"),
+        (weights, f"its checkpoint is quantised{how}: bytes are those of the formats that are asked for, bf16 unless said"),
         (name not in _CHECKED, f"counts of model_type {name!r} were not checked: biases, norms or more may be missing"),
         (config.get("index_topk"), f"steps attend to all tokens, not to the {config.get('index_topk')} that its indexer chooses"),
         (config.get("zero_expert_num"), "chosen experts that compute nothing are counted as read"),

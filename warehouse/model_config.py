@@ -158,7 +158,11 @@ def _windows(config: dict[str, Any]) -> tuple[int, ...]:
 
 def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:
     """With the layers that keep a state, where it is known what theirs are made of, and those of one part alone."""
-    layers, mixer, (mixing, feeding) = layers_with_state(config), mixer_of(config), layers_alone(config)
+    layers, (mixing, feeding) = layers_with_state(config), layers_alone(config)
+    try:
+        mixer = mixer_of(config)
+    except KeyError as error:
+        raise ValueError(f"config.json: {error.args[0]} is missing; {_WANTED}") from None
     if feeding:
         geometry = geometry.model_copy(update={"norms_per_layer": 1, "without_ffn": mixing, "without_mixing": feeding})
     if not layers:

@@ -468,11 +468,13 @@ def test_models_load_by_name_and_by_path(tmp_path: Path) -> None:
     assert load(str(tmp_path)).note == ""
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "another"}))
     assert "counts of model_type 'another' were not checked" in dict(details(load(str(tmp_path))))["note"]
-    quantised = {"quantization_config": {"quant_method": "awq", "bits": 4}}
-    (tmp_path / "config.json").write_text(json.dumps(config | quantised))
-    assert load(str(tmp_path)).note.startswith(
-        "its checkpoint is quantised (awq 4): bytes are those of the formats that are asked"
-    )
+    for quantised, how in (
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, " (awq 4)"),
+        ({"quantization_config": {"load_in_4bit": True}}, ""),  # bitsandbytes, whose first named no method
+        ({"quantization": {"group_size": 64, "bits": 4}}, " (4)"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | quantised))
+        assert load(str(tmp_path)).note.startswith(f"its checkpoint is quantised{how}: bytes are those of the formats that")
     (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": ["full_attention", "mamba", "conv"]}))
     g = load(str(tmp_path)).geometry
     assert g.expert_params == SHAPES["olmoe-1b-7b"].expert_params  # for all that asks of experts alone
@@ -500,6 +502,10 @@ BASES = {"": {}, "LLAMA": LLAMA, "MOE": MOE}
         (json.dumps(LLAMA | {"hidden_size": "8"}), "hidden_size must be a whole number of at least 1, not '8'"),
         (json.dumps(LLAMA | {"sliding_window": 4, "layer_types": ["sliding_attention"]}), "sliding_windows needs one entry per"),
         (json.dumps(LLAMA | {"num_experts": 4, "moe_layer_freq": "x"}), "wrong type"),
+        (
+            json.dumps(LLAMA | {"linear_num_value_heads": 2, "layer_types": ["linear_attention"] * 2}),
+            "linear_value_head_dim is missing",
+        ),
     ],
 )
 def test_bad_configs_are_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
