@@ -14,6 +14,8 @@ from typing import Any
 from tokentape.warehouse.mixers import kinds_alone
 
 FAMILIES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
+_DEFAULTS = ((name, value, of) for name, by_value in FAMILIES["class_defaults"].items() for value, of in by_value.items())
+FAMILIES["left_out"] += [{"of": of, name: json.loads(value)} for name, value, of in _DEFAULTS]
 _LIKE = {name: like for like, names in FAMILIES["like"].items() for name in names.split()}
 _CHECKED = frozenset(FAMILIES["checked"].split())
 _TEXT_PARTS = ("text_config", "thinker_config", "language_config", "llm_config")
@@ -59,7 +61,7 @@ def said_of(config: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def canonical(config: dict[str, Any]) -> dict[str, Any]:
-    """A text config with the names above, and `moe_layers` where it has experts. Raises ValueError naming a field."""
+    """A text config with the names above, and with what its family leaves unsaid. Raises ValueError naming a field."""
     found = dict(config)
     found |= {"model_type": "longcat_flash"} if found.get("zero_expert_num") is not None else {}  # whose own config names none
     found |= {"model_type": "grok"} if found.get("residual_moe") else {}  # whose config names GIT
@@ -67,13 +69,13 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("ffn_config"), dict):  # DBRX
         found |= {key: value for key, value in found["ffn_config"].items() if "moe" in key or key == "ffn_hidden_size"}
         found |= {"num_key_value_heads": (found.get("attn_config") or {}).get("kv_n_heads")}
-    defaults = _class_defaults(config.get("model_type"))
-    found |= {name: value for name, value in defaults.items() if found.keys().isdisjoint((name, *_NAMES.get(name, ())))}
     for name, others in _NAMES.items():
         given = next((other for other in (name, *others) if found.get(other) is not None), None)
         if given is not None:
             found[name] = found[given]
-    found |= {name: value for name, value in said_of(found, "left_out").items() if found.get(name) is None}
+    found["has_narrow_tables"] = found.get("word_embed_proj_dim") not in (None, found.get("hidden_size"))  # OPT
+    left_out = said_of(found, "left_out").items()
+    found |= {name: value for name, value in left_out if config.keys().isdisjoint((name, *_NAMES.get(name, ())))}
     if found.get("num_hidden_layers") is None and isinstance(found.get("mlp_layer_types"), list):
         found["num_hidden_layers"] = len(found["mlp_layer_types"])
     if found.get("multi_query") and not found.get("new_decoder_architecture"):  # Falcon, StarCoder
@@ -85,8 +87,6 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
         found["sliding_window"] = found.get("sliding_window_size")
     if found.get("parallel_attn_mlp_res"):  # Arctic
         found["shared_expert_intermediate_size"] = found.get("hidden_size")
-    if found.get("word_embed_proj_dim") not in (None, found.get("hidden_size")):  # OPT
-        found["has_narrow_tables"] = True
     if found.get("kv_lora_rank"):
         found.pop("head_dim", None)  # MLA states the parts of a head; this is one of them
     for name in _PER_LAYER:
@@ -96,12 +96,6 @@ def canonical(config: dict[str, Any]) -> dict[str, Any]:
     elif found["num_experts"] is None:
         _refuse_unknown(config)
     return found
-
-
-def _class_defaults(model_type: Any) -> dict[str, Any]:
-    """What the class of a model_type has in fields that a config does not give."""
-    rows = ((name, value, of) for name, by_value in FAMILIES["class_defaults"].items() for value, of in by_value.items())
-    return {name: json.loads(value) for name, value, of in rows if model_type in of.split()}
 
 
 def doubts(config: dict[str, Any]) -> str:

@@ -45,15 +45,15 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         of_head = config.get("mamba_d_head")
         width = n * of_head if isinstance(of_head, int) else config.get("mamba_d_ssm") or config["mamba_expand"] * hidden
         through = width + 2 * config["mamba_n_groups"] * state
-        others = 3 * n + through * (kernel + _has(config, "conv_bias")) + width * config.get("mamba_rms_norm", True)
+        others = 3 * n + through * (kernel + bool(config.get("mamba_conv_bias"))) + width * config.get("mamba_rms_norm", True)
         biased = config.get("use_bias" if model_type == "nemotron_h" else "mamba_proj_bias")
         others += (through + width + n) * bool(biased) + hidden * bool(config.get("projectors_bias", biased))
         return Mixer(through + width + n, width, others, width * state, through * (kernel - 1))
     if config.get("mamba_d_conv"):  # Mamba: Jamba
         state, kernel, width = config["mamba_d_state"], config["mamba_d_conv"], config["mamba_expand"] * hidden
         rank = config["mamba_dt_rank"] if config.get("mamba_dt_rank") not in (None, "auto") else -(-hidden // 16)
-        others = (width + 1) * (rank + 2 * state) + width * (rank + state + kernel + 2 + _has(config, "conv_bias"))
-        others += (2 * width + hidden) * _has(config, "proj_bias")
+        others = (width + 1) * (rank + 2 * state) + width * (rank + state + kernel + 2 + bool(config.get("mamba_conv_bias")))
+        others += (2 * width + hidden) * bool(config.get("mamba_proj_bias"))
         return Mixer(2 * width, width, others, width * state, width * (kernel - 1))
     if model_type == "minimax":  # lightning attention
         width = config["num_attention_heads"] * (config.get("head_dim") or hidden // config["num_attention_heads"])
@@ -62,10 +62,6 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         kernel, biases = config["conv_L_cache"], 5 if config.get("conv_bias") else 0
         return Mixer(3 * hidden, hidden, hidden * (kernel + biases), 0, hidden * (kernel - 1))
     return None
-
-
-def _has(config: dict[str, Any], name: str) -> int:
-    return 1 if config.get(f"mamba_{name}") else 0
 
 
 def kinds_alone(config: dict[str, Any]) -> list[str]:
