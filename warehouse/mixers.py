@@ -12,8 +12,8 @@ _OF_LETTER = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}  # hybrid_
 
 @dataclass(frozen=True)
 class Mixer:
-    """Widths of the products that its input (hidden, in_width) and its output (out_width, hidden) pass, and its other parameters.
-    Kept of a request: values of the state, and of the last inputs of its convolution."""
+    """Widths of the products that its input (hidden, in_width) and output (out_width, hidden) pass, by weights those between them
+    too, and its other parameters. Kept of a request: values of the state, and of the last inputs of its convolution."""
 
     in_width: int
     out_width: int
@@ -37,9 +37,10 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
         kernel, value = told.get("short_conv_kernel_size") or config["linear_conv_kernel_dim"], n * width
         decay = 0 if model_type == "bailing_hybrid" else width  # ranks of its two gates, 0: full
         gate = 0 if told.get("use_full_rank_gate") else decay
-        others = (decay + gate) * value + 3 * value * kernel + value + n + width
         width_in = 3 * value + n + (decay or value) + (gate or value)
-        return Mixer(width_in, value, others, value * width, 3 * value * (kernel - 1))
+        within, rest = divmod((decay + gate) * value, hidden)
+        others = rest + 3 * value * kernel + value + n + width
+        return Mixer(width_in, value + within, others, value * width, 3 * value * (kernel - 1))
     if config.get("mamba_n_heads"):  # Mamba 2: Bamba, Granite 4, Nemotron-H
         n, state, kernel = config["mamba_n_heads"], config["mamba_d_state"], config["mamba_d_conv"]
         of_head = config.get("mamba_d_head")
@@ -52,9 +53,10 @@ def mixer_of(config: dict[str, Any]) -> Mixer | None:
     if config.get("mamba_d_conv"):  # Mamba: Jamba
         state, kernel, width = config["mamba_d_state"], config["mamba_d_conv"], config["mamba_expand"] * hidden
         rank = config["mamba_dt_rank"] if config.get("mamba_dt_rank") not in (None, "auto") else -(-hidden // 16)
-        others = (width + 1) * (rank + 2 * state) + width * (rank + state + kernel + 2 + bool(config.get("mamba_conv_bias")))
+        within = config["mamba_expand"] * (2 * rank + 2 * state)  # to steps and states, and from steps
+        others = rank + 2 * state + width * (state + kernel + 2 + bool(config.get("mamba_conv_bias")))
         others += (2 * width + hidden) * bool(config.get("mamba_proj_bias"))
-        return Mixer(2 * width, width, others, width * state, width * (kernel - 1))
+        return Mixer(2 * width, width + within, others, width * state, width * (kernel - 1))
     if model_type == "minimax":  # lightning attention
         width = config["num_attention_heads"] * (config.get("head_dim") or hidden // config["num_attention_heads"])
         return Mixer(4 * width, width, width, width * width // config["num_attention_heads"], 0)

@@ -223,6 +223,7 @@ def test_published_counts_of_models_whose_layers_differ(name: str) -> None:
     g = from_config(config)
     assert model_sizes.total_params(g) / 1e9 == pytest.approx(total, rel=0.018 if name == "kimi-k3" else 0.002)  # half a digit
     counts = (model_sizes.decode_params(g), model_sizes.active_params(g, with_embeddings=False))  # publishers give either
+    assert model_sizes.parameters(g).vectors < 0.001 * counts[0]  # which bytes that a decode reads, and operations, leave out
     assert any(count / 1e9 == pytest.approx(active, rel=0.015) for count in counts)
 
 
