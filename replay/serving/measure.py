@@ -60,12 +60,13 @@ class Served:
         return self.engine.serve(self.requests(seed), self.scheduler, record, seed)
 
     def measured(self, seed: int, level: ServiceLevel | None) -> tuple[dict[str, Metric], ServingRun | None, Load | None]:
-        """Metrics of one run; the run itself where it is of one engine."""
+        """Metrics of one run; the run itself where it is of one engine; how loaded that is, or the fuller of two."""
         if isinstance(self.scheduler, Disaggregated):
             sent, engine = self.requests(seed), self.engine
             given = engine.client.handed_over(sent) if engine.client else sent
             pair = serve_disaggregated(given, self.scheduler, engine.cost, engine.cost, engine.limits, seed)
-            return _of_pair(pair, sent), None, load_of(pair.prefill)
+            loads = [load_of(run) for run in (pair.prefill, pair.decode) if run]
+            return _of_pair(pair, sent), None, loads[0] and min(filter(None, loads), key=lambda load: load.distance_frac)
         run = self.run(seed)
         return metrics(run, level), run, load_of(run)
 

@@ -51,6 +51,10 @@ def test_rates_beyond_saturation_and_what_lies_outside_are_said(tokentape: Cli):
     assert "-" in next(line for line in done.out.splitlines() if "saturation_distance_frac" in line)
     Path("few.csv").write_text(HEADER + "0,100,50\n0.1,100,50\n")  # they leave at 6 a second, and none waits
     assert "without bound" not in tokentape.ok("serving", "simulate", "--workload", "few.csv").err
+    pair = ("serving", "simulate", "--scheduler", "disaggregated", "--workload", "sharegpt", "--requests", "100", "--seeds", "1")
+    assert "16.8 requests/s arrive, 2.91 are started" in tokentape.ok(*pair, "--rate", "20", "--max-seqs", "8").err
+    for calm in (("--rate", "2"), ("--arrival", "at_once")):
+        assert "without bound" not in tokentape.ok(*pair, *calm).err
     other = ("--model", "gpt-oss-20b", "--param", "n_max=12", "--hardware", "a100x2", "--rate", "0.5")
     done = tokentape.ok("serving", "simulate", *other, *FEW, *PAPER)
     for words in ("coverage was measured on 128 experts", "constants were fitted on h100x2", "fitted with qwen3-30b-a3b"):
