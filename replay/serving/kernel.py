@@ -213,7 +213,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     queues, gaps, stacked = (bucket, leaves_window, needs_block), (stack_at, stack_s), 0
     state[st.LAG], state[st.KEEPS], state[st.FILLS], state[st.WINDOWED] = limits[3], limits[4], limits[4] * limits[5], limits[7]
     state[st.FREE], state[st.WINDOW_TOKENS] = n_blocks * (1 + limits[7]), limits[8]
-    state[st.STATE_BLOCKS] = limits[9] * ((limits[8] + block_tokens - 1) // block_tokens + 1)
+    state[st.STATE_BLOCKS] = limits[9] * ((limits[8] + block_tokens - 1) // block_tokens)
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = state[st.ENDED_FIRST] = -1
     state[st.ENDED_BELOW] = n
     n_members, group, n_of_groups = 0, 0, 1

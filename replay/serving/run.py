@@ -295,7 +295,7 @@ def _refuse_what_never_fits(requests: Requests, rule: BatchRule, limits: Limits,
     blocks = -(-tokens // limits.block_tokens)
     largest = max(rule.budget_tokens, n_nodes) if rule.may_split else tokens
     sliced = 0 if limits.has_states else np.minimum(largest, tokens)  # all of them where it comes back
-    most = -(-(limits.window_tokens + sliced) // limits.block_tokens) + 1
+    most = -(-(limits.window_tokens + sliced) // limits.block_tokens) + (not limits.has_states)  # a window begins within a block
     in_window = most if limits.has_states else np.minimum(blocks, most)
     needed = -(-(blocks + limits.windowed * in_window) // (1 + limits.windowed))
     if needed.max() > limits.kv_blocks:

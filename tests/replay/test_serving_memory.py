@@ -84,6 +84,8 @@ def test_a_window_leaves_room_for_more_requests() -> None:
         for has, n_at_once in (({}, 1), (windows, 3), (windows | {"has_states": True}, 3)):
             run = serve(eight, Chunked(64), cost, Limits(kv_blocks=200, keeps=keeps, **has), record=True)
             assert (run.iterations["n_decode"].max(), run.n_restarts.sum()) == (n_at_once, 0)
+    states, two = Limits(kv_blocks=10, **windows, has_states=True), Requests(np.zeros(2), np.full(2, 16), np.full(2, 17))
+    assert not serve(two, Chunked(64), cost, states).n_restarts.any()  # a state takes 8 blocks, beside 2
     serve(eight, Chunked(64), cost, Limits(kv_blocks=63, **windows))  # with the slice that the window passes 13
     refuses("need 63 KV blocks of 16, kv_blocks is 62", serve, eight, Chunked(64), cost, Limits(kv_blocks=62, **windows))
     four = {"windowed": 4, "window_tokens": 16}
