@@ -117,7 +117,8 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         settings, own = EngineSettings(**point.engine), None if point.fits is None else Path(point.fits)
         cost, limits = costs_of(settings, point.hardware, point.model, own, end)
         client = client and dataclasses.replace(client, gather_s=settings.gather_s)
-        return Engine(cost, limits, 1.0, None, (*model.doubts, *filter(None, (cost.outside,))), client, tokens_of_text)
+        doubts = (*model.doubts, *filter(None, (cost.outside, *_of_prefixes(point, model.geometry, cost.machine, limits))))
+        return Engine(cost, limits, 1.0, None, doubts, client, tokens_of_text)
     fit, machine = serving_fits.load(point.fit), load_hardware(point.hardware)
     geometry = model.geometry
     plain = Point(scheduler=point.scheduler)
@@ -156,7 +157,22 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
     n_blocks = kv_blocks and kv_blocks // n_apart
     limits = Limits(-(-point.max_seqs // n_apart), n_blocks, keeps=point.prefix_cache, n_engines=n_apart, **windows)
+    outside += _of_prefixes(point, geometry, one, limits)
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
+
+
+def _of_prefixes(point: Point, geometry: Geometry, machine: HardwareSpec, limits: Limits) -> list[str]:
+    """What is not modelled of prefixes that prompts share. Raises ValueError where none is ever found."""
+    if not point.prefix_cache:
+        return []
+    if geometry.state_layers or not limits.keeps:
+        why = f"layers of {point.model} keep a state, of no prefix" if geometry.state_layers else "the engine caches no prefixes"
+        raise ValueError(f"--prefix-cache has no effect: {why}; leave it out")
+    told = {
+        "prefixes are found by the layers that see all; vLLM forgets what layers with a window need sooner": limits.windowed > 0,
+        "replicas find each other's prefixes; vLLM's have a cache each": machine.data_parallel > 1,
+    }
+    return [sentence for sentence, is_so in told.items() if is_so]
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:

@@ -119,7 +119,8 @@ def on_engine(
     )
     blocks = held.kv_blocks(engine.memory_frac) if blocks is None else blocks
     of_all = replace(cost, background_w=float(sum(background_w(machine, cost.profile, end).values())))
-    told = {"keeps": engine.prefix_caching, "fills": engine.fills, "fits_whole": engine.fits_whole, **held.windows}
+    keeps = engine.prefix_caching and not geometry.state_layers  # of which vLLM keeps none by default, to 0.24
+    told = {"keeps": keeps, "fills": engine.fills, "fits_whole": engine.fits_whole, **held.windows}
     return of_all, Limits(n_seqs, blocks, schedules_ahead=engine.schedules_ahead, n_engines=n_apart, **told)
 
 

@@ -198,7 +198,13 @@ def test_requests_of_a_file_are_imported_and_served(tokentape: Cli, tmp_path: Pa
     (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n")
     assert tokentape("import", "requests", "azure.csv").code == 0
     (tmp_path / "m.jsonl").write_text('{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n' * 2)
-    tokentape.ok("serving", "simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache")
+    shared = ("serving", "simulate", "--workload", tokentape("import", "requests", "m.jsonl").out.strip(), "--prefix-cache")
+    assert "prefixes" not in tokentape.ok(*shared).err
+    assert "vLLM forgets what layers with a window need sooner" in tokentape.ok(*shared, "--model", "gpt-oss-20b").err
+    assert "a state, of no prefix" in tokentape.refused(*shared, "--model", "nemotron-3-nano-30b-a3b").err
+    off = {"max_num_seqs": 8, "max_num_batched_tokens": 512, "enable_prefix_caching": False}
+    Path("meta.json").write_text(json.dumps({"model": "Qwen/Qwen3-8B", "vllm_version": "0.19.0", "engine_kwargs": off}))
+    assert "the engine caches no" in tokentape.refused(*shared, "--engine", "meta.json", "--hardware", "h100").err
 
 
 def test_capacity_is_found_within_a_hundredth_and_rates_that_miss_nothing_end_the_search(tokentape: Cli, monkeypatch):

@@ -83,6 +83,11 @@ def test_replicas_of_a_dense_model_are_engines_that_take_requests_in_turn(tmp_pa
     refuses("iterations are recorded of one engine, and these are 2 replicas", plain.serve, requests, Chunked(512), True)
 
 
+def test_of_layers_that_keep_a_state_no_block_is_found_again(tmp_path):
+    engine = engine_of(write_log(tmp_path) / "meta.json")
+    assert [costs_of(engine, "h100", model, None)[1].keeps for model in ("qwen3-8b", "nemotron-3-nano-30b-a3b")] == [True, False]
+
+
 def test_a_log_is_read_in_order_and_one_token_has_no_time_per_token(tmp_path):
     (served,) = read(write_log(tmp_path, rows=({**ROW, "prompt": "a\u2028b\x85"}, {**ROW, "queued_ts": 9.0})))
     assert served.requests.arrival_s.tolist() == [0.0, 1.0]
