@@ -44,9 +44,11 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(inline="always")
-def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, pool, times, queues):  # type: ignore[no-untyped-def]
+def _start_decoding(  # type: ignore[no-untyped-def]
+    at, now, arrived, n_members, more, n_nodes, limits, requests, state, pool, times, queues
+):  # fmt: skip
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
-    their KV and as far as there is room for it, beside what the iteration stores."""
+    their KV and as far as there is room for it, beside what the iteration stores: of prompts' next slices more blocks."""
     bucket, leaves_window, needs_block = queues
     n_prompts, of = n_members, state[st.PARTIAL]
     while of >= 0:
@@ -56,7 +58,7 @@ def _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, stat
             break
         r = state[st.HEAD]
         needed = st.blocks_with(requests[r, st.PROMPT] + 1, n_nodes, limits[2], state)
-        if limits[1] > 0 and needed > state[st.FREE]:
+        if limits[1] > 0 and needed + more > state[st.FREE]:
             break
         state[st.HEAD] += 1
         st.take_blocks(needed, state, pool)
@@ -86,7 +88,8 @@ def _reserve(  # type: ignore[no-untyped-def]
     queues,
 ):
     """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
-    the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many did."""
+    the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many lost theirs,
+    and what the slices take."""
     bucket, leaves_window, needs_block = queues
     n_restarted, n_nodes = 0, rule[7]
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
@@ -108,7 +111,7 @@ def _reserve(  # type: ignore[no-untyped-def]
             st.take_blocks(needed, state, pool)
             st.take_blocks(-state[st.PASSED], state, pool)
             state[st.PASSED] = 0
-            return n_restarted
+            return n_restarted, more
         n_restarted += 1
         st.take_blocks(-state[st.PASSED], state, pool)
         state[st.PASSED] = 0
@@ -235,16 +238,16 @@ def run_engine(  # type: ignore[no-untyped-def]
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
         hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
-        n_restarted, forms = 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
+        n_restarted, more, forms = 0, 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
         if n_blocks > 0:
             slices = forms and admits != st.WHOLE
-            n_restarted = _reserve(
+            n_restarted, more = _reserve(
                 at, now, hidden, rule, slices, block_tokens, requests, state, pool, members, n_members, drafts, kv, times, gaps,
                 stacked, queues,
             )  # fmt: skip
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:
-            _start_decoding(at, now, arrived, n_members, n_nodes, limits, requests, state, pool, times, queues)
+            _start_decoding(at, now, arrived, n_members, more, n_nodes, limits, requests, state, pool, times, queues)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])

@@ -377,6 +377,9 @@ def test_a_request_that_lost_its_kv_goes_before_those_that_come_to_decode() -> N
     assert np.sum(run.finish_s < run.finish_s[1]) < 10, "it was the last of all"
     run = run_rule(requests_of([[0, 10, 12], [0.5, 12, 12]]), Disaggregated().decode_rule(4), clockwork(), Limits(9, 24, 1))
     assert (run.n_restarts.tolist(), run.finish_s.tolist()) == ([0, 0], [11, 22]), "it comes when it need not go at once"
+    rows = [[0, 5, 6], [0, 13, 9], [5, 18, 4]]  # the third comes while the second, with 4 of its tokens, is processed again
+    run = run_rule(requests_of(rows), Disaggregated(4).decode_rule(4), clockwork(), Limits(9, 23, 1))
+    assert (run.n_restarts.tolist(), run.finish_s.tolist()) == ([0, 1, 0], [5, 14, 17]), "not into the room of the next slice"
 
 
 def test_layered_loses_on_a_dense_model() -> None:
