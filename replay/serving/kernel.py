@@ -156,9 +156,9 @@ def _end_prompts(  # type: ignore[no-untyped-def]
     rest, last = state[st.PARTIAL], -1
     for j in range(n_members):
         r = members[j]
-        state[st.PASSED] += st.passing_blocks(requests[r, st.POSITION], takes[j], needs_block.shape[0], state)
-        requests[r, st.POSITION] += takes[j]
-        if requests[r, st.POSITION] < requests[r, st.TARGET]:
+        if requests[r, st.POSITION] + takes[j] < requests[r, st.TARGET]:
+            state[st.PASSED] += st.passing_blocks(requests[r, st.POSITION], takes[j], needs_block.shape[0], state)
+            requests[r, st.POSITION] += takes[j]
             requests[r, st.REQUEUED_NEXT] = rest
             if last < 0:
                 state[st.PARTIAL] = r

@@ -15,7 +15,7 @@ from tokentape.replay.serving.pool import fill, found, give_back, hold, take
     OUTPUT,
     CACHED,  # leading prompt tokens whose KV was there at its start
     TARGET,  # tokens to process before the next one is generated
-    POSITION,  # of them processed
+    POSITION,  # of them processed; where its last slice begins, once it has been
     GENERATED,  # output tokens when it last joined the decodes, or now if it does not decode
     JOINED,  # iteration at whose end it joined them, less the drafts accepted since
     BUCKET_NEXT,
@@ -55,7 +55,7 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     WINDOWED,  # blocks of layers with a window for each of the others, in one memory
     WINDOW_TOKENS,  # of them
     STATE_BLOCKS,  # of their states, where they keep one, in place of a window
-    PASSED,  # blocks beyond it that slices leave, free once the decodes have taken theirs
+    PASSED,  # blocks beyond it that slices of cut prompts leave, free once the decodes have taken theirs
 ) = range(24)
 N_STATE = 24
 
@@ -90,6 +90,13 @@ def passing_blocks(before, take, block_tokens, state):  # type: ignore[no-untype
         return 0
     passed, window = max(0, before + 1 - state[WINDOW_TOKENS]) // block_tokens, state[WINDOW_TOKENS]
     return state[WINDOWED] * (max(0, before + take - window) // block_tokens - passed)
+
+
+@kernel(int64(int64, int64, int64, I64_2D, I64))
+def has(r, n_tokens, block_tokens, requests, state):  # type: ignore[no-untyped-def]
+    """KV blocks that request r has with n_tokens, with those that the last slice of its prompt took, until it has more."""
+    n_blocks, first = blocks_of(n_tokens, block_tokens, state), requests[r, POSITION]
+    return n_blocks + (passing_blocks(first, n_tokens - first, block_tokens, state) if n_tokens == requests[r, TARGET] else 0)
 
 
 @kernel(int64(int64, int64, int64, I64))
@@ -222,7 +229,8 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  
     else:
         _take_out(r, requests, bucket)
         leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
-        target = q[PROMPT] + q[GENERATED]
+        target, n_blocks = q[PROMPT] + q[GENERATED], needs_block.shape[0]
+        take_blocks(blocks_of(target - 1, n_blocks, state) - has(r, target - 1, n_blocks, requests, state), state, pool)
         q[TARGET], q[POSITION] = target, max(q[TARGET], target - 1 - state[LAG])
         state[LOST] += target - q[POSITION]
         held = target - 1
@@ -237,7 +245,7 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  
 def _give_back(r, n_tokens, n_known, keeps, block_tokens, requests, state, pool):  # type: ignore[no-untyped-def]
     """Blocks of request r with so many tokens, n_known of them known, are free; keeps: it comes back for them."""
     held = (n_tokens + block_tokens - 1) // block_tokens
-    windowed = blocks_of(n_tokens, block_tokens, state) - held
+    windowed = has(r, n_tokens, block_tokens, requests, state) - held
     if state[KEEPS]:
         held = give_back(own_row(r, requests, pool), held, n_known // block_tokens, keeps, state[FILLS], pool)
     state[FREE] += held

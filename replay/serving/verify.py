@@ -7,7 +7,7 @@ from tokentape.policies.kernels import F64, I64, I64_2D, float64, int64, kernel,
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.serving.gaps import add_gap
 from tokentape.replay.serving.pool import give_first
-from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_with, input_of, jump
+from tokentape.replay.serving.state import FREE, KEEPS, N_DECODE, NEWER, OLDEST, OUTPUT, PROMPT, blocks_with, has, input_of, jump
 from tokentape.replay.system.drafts import DRAFTS, nodes_of, round_of
 
 
@@ -20,7 +20,7 @@ def node_blocks(at, n_nodes, block_tokens, requests, state, drafts):  # type: ig
     while r >= 0:
         held = input_of(r, at, requests)
         needed += blocks_with(held + 1, nodes_of(r, held, n_nodes, drafts), block_tokens, state)
-        needed -= blocks_with(held, 0, block_tokens, state)
+        needed -= has(r, held, block_tokens, requests, state)
         most = max(most, needed)
         r = requests[r, NEWER]
     return needed, most
