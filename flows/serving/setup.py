@@ -144,7 +144,10 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     cost = iteration_costs(geometry, one, coverage, costs, point.expert_format, fits, **how)
     cost = dataclasses.replace(cost, background_w=float(sum(background_w(machine, costs, end).values())))
     tape = tape_of(store, _tape(store, point.workload), None) if exact else None
-    outside = [*model.doubts, *filter(None, (cost.outside, tape.gaps if tape else ""))]
+    n_blocks = kv_blocks and kv_blocks // n_apart
+    limits = Limits(-(-point.max_seqs // n_apart), n_blocks, keeps=point.prefix_cache, n_engines=n_apart, **windows)
+    told = (cost.outside, tape.gaps if tape else "", *_of_prefixes(point, geometry, one, limits))
+    outside = [*model.doubts, *filter(None, told)]
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:
@@ -155,24 +158,17 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
         outside.append(f"not counted by the profile: {', '.join(cost.uncounted)}")
     if drafts and geometry.moe_layers and point.coverage in COVERAGES[:2]:
         outside.append("drafts count as tokens of as many requests in coverage, which bounds it from above; a tape's curves tell")
-    n_blocks = kv_blocks and kv_blocks // n_apart
-    limits = Limits(-(-point.max_seqs // n_apart), n_blocks, keeps=point.prefix_cache, n_engines=n_apart, **windows)
-    outside += _of_prefixes(point, geometry, one, limits)
     return Engine(cost, limits, fit.constants.length_scale, tape, tuple(outside), client, tokens_of_text)
 
 
-def _of_prefixes(point: Point, geometry: Geometry, machine: HardwareSpec, limits: Limits) -> list[str]:
+def _of_prefixes(point: Point, geometry: Geometry, machine: HardwareSpec, limits: Limits) -> tuple[str, ...]:
     """What is not modelled of prefixes that prompts share. Raises ValueError where none is ever found."""
-    if not point.prefix_cache:
-        return []
-    if geometry.state_layers or not limits.keeps:
+    if point.prefix_cache and (geometry.state_layers or not limits.keeps):
         why = f"layers of {point.model} keep a state, of no prefix" if geometry.state_layers else "the engine caches no prefixes"
         raise ValueError(f"--prefix-cache has no effect: {why}; leave it out")
-    told = {
-        "prefixes are found by the layers that see all; vLLM forgets what layers with a window need sooner": limits.windowed > 0,
-        "replicas find each other's prefixes; vLLM's have a cache each": machine.data_parallel > 1,
-    }
-    return [sentence for sentence, is_so in told.items() if is_so]
+    sooner = "prefixes are found by the layers that see all; vLLM forgets what layers with a window need sooner"
+    apart = "replicas find each other's prefixes; vLLM's have a cache each"
+    return (sooner * (limits.windowed > 0), apart * (machine.data_parallel > 1)) if point.prefix_cache else ()
 
 
 def fits_of(point: Point) -> tuple[Path, ...]:

@@ -44,16 +44,14 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 
 
 @kernel(inline="always")
-def _start_decoding(  # type: ignore[no-untyped-def]
-    at, now, arrived, n_members, more, n_nodes, limits, requests, state, pool, times, queues
-):  # fmt: skip
+def _start_decoding(at, now, n_members, more, n_nodes, limits, requests, state, pool, times, queues):  # type: ignore[no-untyped-def]
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
     their KV and as far as there is room for it, beside what the iteration stores: of prompts' next slices more blocks."""
     bucket, leaves_window, needs_block = queues
     n_prompts, of = n_members, state[st.PARTIAL]
     while of >= 0:
         n_prompts, of = n_prompts + 1, requests[of, st.REQUEUED_NEXT]
-    while state[st.REQUEUED] < 0 and state[st.HEAD] < arrived:
+    while state[st.REQUEUED] < 0 and state[st.HEAD] < state[st.ARRIVED]:
         if state[st.N_DECODE] + state[st.ENDED] + n_prompts >= limits[0]:
             break
         r = state[st.HEAD]
@@ -247,7 +245,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             )  # fmt: skip
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:
-            _start_decoding(at, now, arrived, n_members, more, n_nodes, limits, requests, state, pool, times, queues)
+            _start_decoding(at, now, n_members, more, n_nodes, limits, requests, state, pool, times, queues)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
             carried[it.NODES] = state[st.N_NODES] / max(1, state[st.N_DECODE])

@@ -8,7 +8,7 @@ limit of 32,768 tokens and an 8k-filtered ShareGPT.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from typing import Any
@@ -115,16 +115,11 @@ class LengthFit:
         """(n,) lengths before rounding."""
         if self.family == "normal":
             return np.clip(rng.normal(self.p1, self.p2, n), self.low, self.high)
-        families: dict[str, Callable[[int], Floats]] = {
-            "gamma": lambda size: rng.gamma(self.p1, self.p2, size),
-            "lognormal": lambda size: rng.lognormal(self.p1, self.p2, size),
-        }
-        drawn = families[self.family](n)
-        while True:
-            outside = np.flatnonzero((drawn < self.low) | (drawn > self.high))
-            if not outside.size:
-                return drawn
-            drawn[outside] = families[self.family](outside.size)
+        draw: Any = {"gamma": rng.gamma, "lognormal": rng.lognormal}[self.family]
+        drawn: Floats = draw(self.p1, self.p2, n)
+        while (outside := np.flatnonzero((drawn < self.low) | (drawn > self.high))).size:
+            drawn[outside] = draw(self.p1, self.p2, outside.size)
+        return drawn
 
 
 _TABLE_4 = "derived: truncated fit to Layered Prefill Table 4 (mean, std, p90)"
