@@ -125,11 +125,13 @@ order by all
 select run_id, if(metric = 'part_s', 'time', 'energy') as of, part, value from series where metric in ('part_s', 'part_j')
 union all
 select run_id, if(metric like '%_s', 'time', 'energy'), case metric when 'prefill_s' then 'prompts' when 'total_s' then 'decoding'
-        when 'energy_fast_j' then 'experts in the fast tier'
-        when 'energy_compute_j' then 'operations' when 'energy_background_j' then 'power drawn all the time' else 'experts fetched' end,
-    if(metric = 'total_s', value - sum(value) filter (metric = 'prefill_s') over (partition by run_id), value)
+        when 'energy_fast_j' then 'weights, keys and values'
+        when 'energy_compute_j' then 'operations' when 'energy_background_j' then 'power drawn all the time'
+        else if(bool_or(metric = 'energy_backing_j') over of_run, 'experts fetched', 'sums over devices') end,
+    if(metric = 'total_s', value - coalesce(sum(value) filter (metric = 'prefill_s') over of_run, 0), value)  -- tapes may lack prompts
 from metrics where run_id in (select replay_id from replays)
     and metric in ('prefill_s', 'total_s', 'energy_fast_j', 'energy_backing_j', 'energy_link_j', 'energy_compute_j', 'energy_background_j')
+window of_run as (partition by run_id)
 
 -- parts: What time and energy go to, as shares of LRU's in the same room: lists, the greatest first.
 with each as (
