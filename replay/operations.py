@@ -55,7 +55,8 @@ def _waits_s(in_order: pl.DataFrame, n_blocks: int, cost: StepCost) -> pl.Series
     return pl.Series(np.where(is_ahead, waits_s[1][block], waits_s[0][block]))
 
 
-_TYPES: dict[str, Any] = {"operation": pl.String, "resource": pl.List(pl.String), "is_ahead": pl.Boolean}
+_TYPES: dict[str, Any] = {"operation": pl.String, "resource": pl.List(pl.String), "block": pl.Int64, "is_ahead": pl.Boolean}
+_TYPES |= dict.fromkeys(("seconds", "bytes", "ops"), pl.Float64)  # of rows without a cell, too
 
 
 def _resources(rows: Rows, machine: HardwareSpec) -> list[str]:

@@ -83,15 +83,16 @@ def test_token_major_prefill_reads_the_weights_once_per_token():
     assert read.tolist() == (whole["n_tokens"] * GEOMETRY.non_expert_bytes("int8-g32")).tolist()
 
 
-def test_recorded_sizes_count_as_their_layers():
-    sizes = dict(recorded_expert_bytes=(1000, 2000, 3000), recorded_dense_bytes=(10, 20, 30))  # noqa: C408
+@pytest.mark.parametrize("others", [(10, 20, 30), ()])
+def test_recorded_sizes_count_as_their_layers(others):
+    sizes = dict(recorded_expert_bytes=(1000, 2000, 3000), recorded_dense_bytes=others)  # noqa: C408
     geometry = no_widths("engine", 4, moe_layers=(1, 2, 3), n_experts=8, top_k=2, **sizes)
     trace = make_trace(geometry=geometry)
     step = step_of(trace, CACHES["lru"](), PHONE, Semantics("global"), 8000, "recorded", 0, 1)
     read = pl.col("operation").is_in(["other weights", "routed experts"])
     of_layer = {layer: bytes_of(step, read, pl.col("op_layer") == layer) for layer in range(4)}
     assert of_layer[0] == 0
-    assert [of_layer[layer] - size for layer, size in ((1, 2000), (2, 4000), (3, 6000))] == [10, 20, 30]
+    assert [of_layer[layer] - size for layer, size in ((1, 2000), (2, 4000), (3, 6000))] == [*(others or (0, 0, 0))]
 
 
 def test_of_a_model_whose_attention_is_not_known_all_but_attention_is_read_and_said():
