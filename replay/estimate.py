@@ -17,7 +17,7 @@ from tokentape.hw.held import overfull
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Work
 from tokentape.replay.operations import operations_of
-from tokentape.replay.passes import beyond, of_roofline
+from tokentape.replay.passes import beyond, floats_on_integers, of_roofline
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import ACTIVATION, resident, steps_of
 from tokentape.warehouse.formats import value_bytes
@@ -83,6 +83,7 @@ def estimate(
     timed = [fits[rows.operator] for rows in work.rows if rows.operator in fits] if fits else []
     outside = (
         *overfull(machine, _held(geometry, machine, load, weight_format, kv_format)),
+        *(floats_on_integers(machine, weight_format) if geometry.moe_layers else ()),
         *((*of_others(machine, timed), *of_roofline(work, fits), *beyond(work, fits)) if fits else ()),
     )
     return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))

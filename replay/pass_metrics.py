@@ -11,12 +11,11 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, not_counted, power_findings
 from tokentape.hw.held import overfull, without_cache
 from tokentape.hw.spec import HardwareSpec
-from tokentape.replay.passes import PassCosts, format_of, passes_over_weights
+from tokentape.replay.passes import PassCosts, floats_on_integers, format_of, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.trace import DECODE, PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION
-from tokentape.warehouse.formats import FLOAT_FORMATS
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 
 Flags = NDArray[np.bool_]
@@ -52,9 +51,7 @@ def priced(
         others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
         experts = {"expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
         held = {"weights_home": others * machine.data_parallel, **experts}
-        outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured
-        if weight_format in FLOAT_FORMATS and machine.dtype.startswith("int"):
-            outside.append(f"{weight_format} experts on an engine rated for {machine.dtype}")
+        outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured + floats_on_integers(machine, weight_format)
         n_lookups, n_hits, looked_up, missed, _ = per_pass
         fast = looked_up + passes_over_weights(trace, semantics) * static
         timed = _timeline(trace, dict(zip(COUNTS, (n_lookups, n_hits, fast, missed), strict=True)), cost)

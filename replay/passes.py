@@ -16,6 +16,7 @@ from tokentape.replay.semantics import Semantics
 from tokentape.replay.tokens import Blocks, Tokens, blocks_of
 from tokentape.replay.trace import PREFILL, Trace
 from tokentape.replay.transformer import ACTIVATION, experts_of, operator_of, steps_of
+from tokentape.warehouse.formats import FLOAT_FORMATS
 from tokentape.warehouse.geometry import Geometry
 
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], StepCost]] = WeakKeyDictionary()
@@ -139,6 +140,12 @@ def not_measured(
         work = steps_of(geometry, machine, one, experts, blocks, dense_format, kv_format)
         far = [*of_roofline(work, wanted), *beyond(work, used)]
     return [*calibrate.of_others(machine, used.values()), *lacks, *far]
+
+
+def floats_on_integers(machine: HardwareSpec, expert_format: str) -> list[str]:
+    """A sentence where experts of floating point run on an engine that is rated for integers."""
+    is_off = expert_format in FLOAT_FORMATS and machine.dtype.startswith("int")
+    return [f"{expert_format} experts on an engine rated for {machine.dtype}"] * is_off
 
 
 def of_roofline(work: Work, operators: Container[str]) -> list[str]:

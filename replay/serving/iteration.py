@@ -30,7 +30,7 @@ from tokentape.hw.work import Floats, Rows, Values
 from tokentape.policies.kernels import F64_2D, float64, int64, kernel, uint64
 from tokentape.policies.placement.host import Host
 from tokentape.policies.serving import Speculation
-from tokentape.replay.passes import not_measured
+from tokentape.replay.passes import floats_on_integers, not_measured
 from tokentape.replay.serving.coverage import Coverage, at_multiples
 from tokentape.replay.serving.ranks import Ranks, fuller
 from tokentape.replay.serving.tables import attention, curve, plane, seconds_of
@@ -331,7 +331,7 @@ def iteration_costs(
     pack = np.concatenate([pack, ranks.crowding.ravel()]) if ranks else pack
     is_fitted = any("attention" in name for name in generated.operators)
     asks_longest = not tracks and (bool(by_model) or (is_fitted and runs_fa2(gpu_of(machine))))
-    outside = [coverage.outside(geometry)] if geometry.moe_layers else []
+    outside = [coverage.outside(geometry), *floats_on_integers(machine, expert_format)] if geometry.moe_layers else []
     outside += [ranks.outside] if ranks else []
     stored = geometry.value_format(expert_format)
     outside += [] if by_model else not_measured(machine, made, fits or {}, geometry, stored, dense_format, kv_format)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
+from tokentape.hw.clock import power_findings
 from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
@@ -333,10 +334,10 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
     rounds, geometry, expert_format = made.slots.rounds, recorded.geometry, made.slots.costs.expert_format
     drafts = rounds.held_bytes(geometry, expert_format) if rounds else 0.0
     others = other_bytes(geometry, geometry.value_format(expert_format), ACTIVATION) * machine.data_parallel
-    held = {"weights_home": others, "kv_home": kv}
-    found = overfull(machine, {**held, "expert_cache" if roles.expert_cache else "expert_home": budget + drafts})
+    home = made.slots.total_bytes * bool(system.room or not roles.expert_cache) + drafts * (not roles.expert_cache)
+    found = overfull(machine, {"weights_home": others, "kv_home": kv, "expert_home": home, "expert_cache": budget + drafts})
     n_restarts = int(made.serving.n_restarts.sum())
-    found += made.kv.outside(n_restarts)
+    found += power_findings(machine, sum(made.joules_of.values()) / made.serving.wall_s) + made.kv.outside(n_restarts)
     if rounds:
         found += rounds.outside(budget, geometry, expert_format)
         if n_restarts:
