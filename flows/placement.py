@@ -88,6 +88,8 @@ def placed(
     found, rows = {}, []
     for batch in possible:
         groups = in_batches(routing.n_sequences, batch)
+        if not routing.n_decode[groups].any():
+            raise ValueError(f"{routing.trace_id}: no sequence decodes in batches of {batch}; record some with output tokens")
         for label, placement in made.items():
             if isinstance(placement, ShuffledPrompts) and len(groups) < 2:
                 continue

@@ -55,6 +55,9 @@ def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
     assert {row["request_id"] for row in use} == {0, 1}
     assert {row["first_step"] for row in use} == set(range(0, 32, 4))
     assert tokentape.sql("select count(*) as n from cxl_ndp_hits where placement = 'oracle'") == [{"n": 8}]
+    drawn = ("--requests", "2", "--prompt", "3", "--output", "0", "--no-scores")
+    prompts = tokentape.ok("synthesize", "--like", "OLMoE-1B-7B", *drawn).out.strip()
+    assert "no sequence decodes in batches of 1; record" in tokentape.refused("decide", "place", prompts).err
 
 
 def test_parameters_and_capacities(tokentape: Cli, store: Store) -> None:
