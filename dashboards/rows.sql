@@ -53,7 +53,7 @@ select r.origin, r.hardware, r.hardware_sha256, r.scope, {rules} as rules, count
     string_agg(distinct r.study, ', ' order by r.study) as studies
 from replays r where r.hardware <> '' group by all order by all
 
--- verdicts: On each machine and for each quantity the best method, LRU and the bound; `told` are replayed settings of one capacity.
+-- verdicts: On each machine and for each quantity the best method, LRU and the bound, each in its better scope; `told` are replayed settings of one capacity.
 with long as (
     from (select hardware, policy, scope, family, turn, bound, capacity, extrapolated, step_ms, energy_mj, hit_decode from told)
     unpivot (value for metric in (step_ms, energy_mj, hit_decode))
@@ -62,8 +62,8 @@ placed as (select *, short(if(metric = 'hit_decode', -value, value), 3) as cost 
 select hardware, metric, any_value(capacity) as capacity, bool_or(extrapolated) as is_extrapolated,
     first(policy || ' (' || scope || ')' order by cost, turn, scope) filter (not bound) as method,
     first(value order by cost, turn, scope) filter (not bound) as best,
-    first(value order by cost, scope) filter (family = 'lru') as lru,
-    first(value order by cost, scope) filter (bound) as bound
+    first(value order by cost, scope) filter (family = 'lru') as lru, first(scope order by cost, scope) filter (family = 'lru') as lru_scope,
+    first(value order by cost, scope) filter (bound) as bound, first(scope order by cost, scope) filter (bound) as bound_scope
 from placed group by hardware, metric order by hardware, list_position(['step_ms', 'energy_mj', 'hit_decode'], metric)
 
 -- standings: Of each paper's system the errors of what was fitted and predicted; `told` is query claim_errors.

@@ -169,7 +169,7 @@ def test_index_tells_what_is_there_and_how_it_was_made(pages: dict[str, str]) ->
     html = pages["index.html"]
     for words in (
         '<p class="big">2.86 <small>ms/token</small></p>',
-        "bound 2.04 (+40 %)",
+        "bound (global) 2.04 (+40 %)",
         "phone-lpddr5x-ufs4",
         "mJ",
         "top k override: model 8, recorded 6",
