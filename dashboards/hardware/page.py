@@ -107,11 +107,13 @@ def clock(ask: Ask) -> Drawn:
 
 
 def lanes(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The bars of the clock, lanes named with their busy share; and busy seconds per step and resource, busiest first."""
+    """The bars of the clock, named with their busy share; and this share per step and resource, busiest first, with any's."""
     if spans.is_empty():
         return spans, spans
-    held = spans.group_by("step", "resource", maintain_order=True).agg(pl.sum("adds_s").alias("busy_s"), pl.min("lane"))
-    held = held.join(steps.select("step", "seconds"), on="step").with_columns(busy=pl.col("busy_s") / pl.col("seconds"))
+    held = spans.group_by("step", "resource", maintain_order=True).agg(pl.sum("adds_s", "any_adds_s"), pl.min("lane"))
+    held = held.join(steps.select("step", "seconds"), on="step")
+    seconds, any_s = pl.col("seconds"), pl.sum("any_adds_s").over("step")
+    held = held.with_columns(busy=pl.col("adds_s") / seconds, worked=any_s / seconds)
     held = held.sort("step", "busy", descending=[False, True])
     words = pl.col("busy").map_elements(share, return_dtype=pl.String)
     held = held.with_columns(word=pl.format("{}: {} busy", "resource", words))

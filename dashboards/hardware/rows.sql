@@ -67,7 +67,7 @@ select step_id as step, operation, max(seconds) as seconds, sum(bytes order by r
 from summed join whole using (step_id) group by step_id, operation
 order by step, seconds desc, operation
 
--- bars: Per step: operations on the clock; adds_s: what a bar adds to the time its resource works; lane: order of the resources.
+-- bars: Per step: operations on the clock; adds_s: what a bar adds to the time its resource works, any_adds_s: any does; lane: order of the resources.
 -- Bars of the clock, and how long each resource works: spans that overlap on one resource count once. An estimated operation has
 -- its bytes and its operations in one row of the engine; here, as under the roof, memory and engine are each busy with their own
 -- at the rate they reach, and what is left of its time is neither's: launches, and what the operator loses.
@@ -89,11 +89,14 @@ spans as (
     select step_id as step, place, operation, busy_on as resource, op_layer, start_s, start_s + busy_s as end_s,
         max(start_s + busy_s) over (
             partition by step_id, busy_on order by start_s, place rows between unbounded preceding and 1 preceding) as before_s,
+        max(start_s + busy_s) over (
+            partition by step_id order by start_s, place, busy_on rows between unbounded preceding and 1 preceding) as any_before_s,
         case busy_on when engine then 0 when fast_tier then 1 when engine || $OWN_MEMORY then 1 when backing_tier then 3 else 2 end
             as lane
     from working
 )
-select * exclude (before_s), greatest(0, end_s - greatest(start_s, coalesce(before_s, 0))) as adds_s
+select * exclude (before_s, any_before_s), greatest(0, end_s - greatest(start_s, coalesce(before_s, 0))) as adds_s,
+    greatest(0, end_s - greatest(start_s, coalesce(any_before_s, 0))) as any_adds_s
 from spans order by step, place, lane
 
 -- energy: pJ/bit of every tier or link with its band, a row for each side (read, write, transfer), equal read and write costs as one.

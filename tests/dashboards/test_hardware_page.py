@@ -66,6 +66,7 @@ def test_operations_are_summed_over_layers_and_busy_shares_count_overlaps_once(c
     assert shares[PAIR_STEP, "sm"] == pytest.approx(2e9 / 250e12 / 1e-3)
     assert shares[PAIR_STEP, "nvlink"] == pytest.approx(0.1)  # 0.1 ms and, within it, another 0.05 ms
     assert shares[PHONE_STEP, "flash"] == pytest.approx(18 / 25)
+    assert busy["worked"].to_list() == pytest.approx([1.0] * 6)  # side by side is once: 1.03 and 1.11 in sum
 
 
 def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path) -> None:
@@ -88,9 +89,9 @@ def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path
 
 def test_time_that_no_resource_explains_is_said(connection: duckdb.DuckDBPyConnection) -> None:
     step, points = pl.DataFrame({"seconds": 1.0, "step": PAIR_STEP}), hardware.asked(connection)("points", steps=[PAIR_STEP])
-    lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02], "step": PAIR_STEP})
+    lanes = pl.DataFrame({"resource": ["hbm", "sm"], "busy": [0.3, 0.02], "worked": 0.3, "step": PAIR_STEP})
     said = said_of(hardware, "clock", step, busy=lanes, points=points)
-    assert "No resource is busy throughout: hbm 30 % and sm 2 %; for 68 % none works at its rate: launches and losses." in said
+    assert "No resource is busy throughout: hbm 30 % and sm 2 %; for 70 % none works at its rate: launches and losses." in said
 
 
 def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> None:
