@@ -107,6 +107,8 @@ def test_runs_are_compared_by_machine_with_why_some_cannot_be_had() -> None:
         rivals = [o for o in cells if o["machine"] == cell["machine"] and o["role"] in ("a method", "LRU")]
         beaten = any(o["token_ms"] < cell["token_ms"] and o["mj"] < cell["mj"] for o in rivals)
         assert cell["best_token_ms"] == (cell["role"] in ("a method", "LRU") and not beaten), cell["method"]
+    carried = page.data["cells"].select("token_ms", "gain", "mj").rows()  # with 4 digits 1.1348 was shown as 1.14
+    assert carried == [pytest.approx((cell["token_ms"], cell["gain"], cell["mj"]), rel=1e-6) for cell in cells]
     other = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_oracle).figures[0]
     assert dict(other.answers)[here] == said["frontier"][here], "what LRU might hit is Belady's, not another system's bound"
     lone = page_of(compare, for_systems.add_cells, for_systems.add_tape, for_systems.add_lone)
