@@ -98,7 +98,7 @@ def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Cou
         budget, heads = budget_of(system, work), system.scans * work.batch * geometry.n_heads
         scores = heads * kept_tokens(geometry, min(work.n_tokens, budget), accounting)  # what a scan in software reads
         told.append((work.batch, work.kv_bits / 16, budget, shares, scores))
-    batch, bits, budget, shares, scores = np.repeat(np.array(told), accounting.n_lengths, axis=0).T
+    batch, bits, budget, shares, scores = np.repeat(np.array(told, float), accounting.n_lengths, axis=0).T
     n_kept, once = np.minimum(lengths, budget), once_elements(geometry)
     pairs, tokens_once = (shares * of for of in held(n_kept / np.maximum(lengths, 1.0)))
     all_elements = kv_elements(geometry, accounting)

@@ -194,3 +194,4 @@ def test_claims_calibrate_and_a_step_of_ones_own_model_on_ones_own_chip(tokentap
     done = tokentape("step", "kelle", "llama-2-7b", "--hardware", "h100")
     assert "profile physical, mode whole" in done.out
     assert "Kelle+eDRAM: no KV memory: keys and values lie in hbm" in done.err
+    tokentape.ok("step", "kelle", "llama-2-7b", "--batch", str(10**20))  # beyond 64 bits
