@@ -73,6 +73,7 @@ def test_all_bars_hold_on_two_seeds(made):
     held = {row["check"]: row for row in made["cxl_ndp_checks"] if row["bar_low"] is not None}
     assert len(held) >= 17
     assert not any("ndp side" in name for name in held), "16 over the bits cannot miss"
+    assert [row["unit"] for name, row in held.items() if "cosine" in name] == ["1"], "no times"
     assert {name: row["value"] for name, row in held.items() if not row["bar_low"] <= row["value"] <= row["bar_high"]} == {}
     assert bars_held(made["cxl_ndp_checks"]) == f"{len(held)} of {len(held)} bars held"
     low = [row | ({"value": row["bar_low"] - 1.0} if row["check"].startswith("order") else {}) for row in made["cxl_ndp_checks"]]
