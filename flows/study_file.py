@@ -80,7 +80,7 @@ def parsed(kind: type[P], path: Path, is_brief: bool = False, **told: Any) -> P:
     Raises ValueError naming the file, the field and the remedy in one line.
     """
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        fields = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ValueError(f"{path}: no such study; `tokentape study` lists those that ship") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

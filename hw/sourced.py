@@ -32,7 +32,7 @@ def parsed(path: Path, what: str, shipped: Iterable[str]) -> tuple[dict[str, Any
     """A TOML file and its SHA-256. what: it holds. Raises BadSpec where there is none, or it is no TOML."""
     try:
         raw = path.read_bytes()
-        return tomllib.loads(raw.decode()), hashlib.sha256(raw).hexdigest()
+        return tomllib.loads(raw.decode("utf-8-sig")), hashlib.sha256(raw).hexdigest()
     except FileNotFoundError:
         raise BadSpec(f"{path}: no such {what}; shipped: {', '.join(shipped)}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -152,7 +152,7 @@ def system_of(name: str, given: Mapping[str, Any] | None = None) -> System:
     elif not path.is_file():
         raise unknown("system", name, shipped())
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ValueError(f"system {name}: {error.strerror}; give a TOML file or one of {', '.join(shipped())}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

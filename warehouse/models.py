@@ -112,7 +112,7 @@ def like(hub_name: str) -> str:
 
 def _read(path: Path) -> Model:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as JSON ({error}); give a model's config.json") from None
     if not isinstance(config, dict):

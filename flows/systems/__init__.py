@@ -24,7 +24,7 @@ def system_of(name_or_path: str) -> str:
     if not name_or_path.endswith(".toml"):
         return name_or_path if name_or_path in SYSTEMS else ""
     try:
-        fields = tomllib.loads(Path(name_or_path).read_text(encoding="utf-8"))
+        fields = tomllib.loads(Path(name_or_path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return ""  # its reader says what is wrong
     system = fields.get("system", "")

@@ -13,8 +13,11 @@ from refusing import refuses
 from tokentape.flows import cli, console
 from tokentape.flows.console import progress_bar
 from tokentape.flows.effects import IDLE, without_effect
+from tokentape.flows.study import Study
+from tokentape.flows.study_file import parsed
 from tokentape.flows.study_run import check
-from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions
+from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions, system_of
+from tokentape.policies import slots
 
 MADE = "prints the name of what it makes"
 WITHOUT_JSON = {  # commands that list and compute nothing, and why
@@ -135,3 +138,21 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
             time.sleep(0.01)
             said += capsys.readouterr().err
     assert "study kelle: 3 of 12, live model, 0 s\n" in said
+
+
+def test_files_of_ones_own_may_begin_with_a_byte_order_mark(tokentape: Cli, tmp_path: Path) -> None:
+    """As editors of Windows write them."""
+    root = Path(cli.__file__).parents[1]
+    texts = [
+        (root / of).read_text()
+        for of in ("policies/shipped/vllm.toml", "flows/studies/glance.toml", "flows/systems/kelle/study.toml")
+    ]
+    config = json.loads((root / "warehouse/models/olmoe-1b-7b.json").read_text())["config"]
+    files = [tmp_path / name for name in ("vllm.toml", "grid.toml", "copy.toml", "machine.toml", "config.json")]
+    for file, text in zip(files, (*texts, 'base = "h100"\nname = "mine"\n', json.dumps(config)), strict=True):
+        file.write_text("\ufeff" + text, encoding="utf-8", newline="\r\n")
+    system, grid, copy, machine, model = files
+    tokentape.ok("fit", str(model), str(machine))
+    assert slots.system_of(str(system)) == slots.system_of("vllm")
+    assert parsed(Study, grid, name="glance").question
+    assert system_of(str(copy)) == "kelle"
