@@ -24,12 +24,13 @@ from (select *, json_merge_patch('{"output": 0}', asked::json->'workload')  -- w
 
 -- caches: part of others: replays of expert caches, one request after the other
 select replay_id as run_id, hardware_sha256 as sha256, trace_id as trace, hardware as machine, policy as system,
-    policy || if(policy_params in ('', '{}'), '', ' ' || policy_params) || ', ' || scope as method,
+    if(min(policy) over alike = max(policy) over alike, split_part(policy, '/', -1), policy)  -- without the folder that no other file shares
+        || if(policy_params in ('', '{}'), '', ' ' || policy_params) || ', ' || scope as method,
     concat_ws(', ', 'one after the other', lookup, recency, prefill, start, overflow, fetching, expert_format,
         'priced by ' || nullif(profile, 'physical')) as terms,
     capacity_frac as share, is_bound, false as holds_all, policy = 'lru' and scope = 'global' as is_lru, true as is_exact,
     outside_envelope as care, 0 as is_system, 'residency ' || policy || ', ' || scope as decisions, seed, '' as changed, '' as version
-from draws where policy <> 'lru-all-capacities' and hardware <> ''
+from draws where policy <> 'lru-all-capacities' and hardware <> '' window alike as (partition by split_part(policy, '/', -1))
 
 -- numbers: part of others: of every run times in ms and energies in mJ per output token
 select run_id, max(1e3 / value) filter (metric = 'tokens_per_s') as token_ms, max(1e3 / high) filter (metric = 'tokens_per_s') as token_low,

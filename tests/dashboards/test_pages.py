@@ -148,6 +148,17 @@ def test_tapes_of_prompts_alone_open_with_prompts() -> None:
     assert "of the selections in prefill" in opening_answer(page, next(of for of in page.figures if of.name == "popularity"))
 
 
+def test_a_policy_of_ones_own_is_named_without_its_folder_unless_two_files_share_the_rest() -> None:
+    def add(rows: Rows) -> None:
+        for n, policy in enumerate(("/a/my.py:Mine", "/a/two.py:Two", "/b/two.py:Two")):
+            replay(TAPES[0], "lru", "phone-lpddr5x-ufs4", "global", 0.5, 0, str(n), rows)
+            rows["replays"][-1]["policy"] = policy
+
+    with opened(add) as connection:
+        names = compare.asked(connection)("cells")["method"]
+    assert sorted(names) == ["/a/two.py:Two, global", "/b/two.py:Two, global", "my.py:Mine, global"]
+
+
 def test_of_equals_lru_is_named_and_every_run_counts_in_what_a_method_takes() -> None:
     page = page_of(compare, for_systems.add_equals, for_systems.add_tape)
     said = {figure.name: dict(figure.answers) for figure in page.figures}
