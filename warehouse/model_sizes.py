@@ -6,7 +6,7 @@ that only predict further tokens (num_nextn_predict_layers), vision towers, and 
 
 from dataclasses import dataclass, fields
 
-from tokentape.warehouse.formats import value_bytes
+from tokentape.warehouse.formats import FLOAT_FORMATS, value_bytes
 from tokentape.warehouse.geometry import Geometry
 
 
@@ -117,9 +117,10 @@ def other_bytes(g: Geometry, matrix_format: str, float_format: str) -> int:
     """Bytes of all weights at rest but the routed experts' matrices.
 
     matrix_format: all other matrices, the output head included. float_format: the input table, positions and vectors, which are
-    not quantised, and a tied head with them.
+    not quantised, and a tied head with them; where matrices are floats, all are as they.
     """
     p = parameters(g)
+    float_format = matrix_format if matrix_format in FLOAT_FORMATS else float_format
     matrices = p.head + p.attention + p.dense_ffn + p.shared_ffn + p.routers
     return value_bytes(matrices, matrix_format) + value_bytes(p.table + p.positions + p.vectors + p.expert_vectors, float_format)
 

@@ -54,9 +54,7 @@ def details(model: Model, context_tokens: int = 1024) -> list[tuple[str, str]]:
     lines += [("note", model.note)] if model.note else []
     lines += [(f"active, {name}", f"{count(g):,}") for name, count in ACTIVE.items()]
     lines += [(f"one expert, {name}", f"{g.expert_bytes(name)[0]:,} B") for name in EXPERT_FORMATS if g.n_experts]
-    for name in EXPERT_FORMATS:
-        unquantised = name if name in FLOAT_FORMATS else "fp16"
-        lines += [(f"all weights, {name}", f"{model_sizes.weight_bytes(g, name, name, unquantised):,} B")]
+    lines += [(f"all weights, {name}", f"{model_sizes.weight_bytes(g, name, name):,} B") for name in EXPERT_FORMATS]
     lines += [(f"read by every token, {name}", f"{model_sizes.static_bytes(g, name):,} B") for name in ("int8-g32", "bf16")]
     lines += [(f"KV per token, {name}", f"{model_sizes.kv_bytes_per_token(g, name):,} B") for name in ("int8", *FLOAT_FORMATS)]
     return [

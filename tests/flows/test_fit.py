@@ -9,7 +9,7 @@ from command import Cli
 from tokentape.hw.spec import load
 from tokentape.replay.room import MOST, Asked, devices, largest, room_of, widths
 from tokentape.warehouse import models
-from tokentape.warehouse.model_sizes import kv_bytes, weight_bytes
+from tokentape.warehouse.model_sizes import kv_bytes, parameters, weight_bytes
 
 
 @pytest.mark.parametrize(("model", "machine"), [("qwen3-30b-a3b", "h200"), ("llama-3.1-8b", "rtx5090"), ("olmoe-1b-7b", "gh200")])
@@ -21,6 +21,8 @@ def test_what_lies_there_is_the_model(model, machine):
     lying = sum(n_bytes for _, what in room.tiers.values() for n_bytes in what.values())
     assert lying == sum(room.held.values())
     assert not room.missing
+    wide = room_of(geometry, load(machine), Asked(expert_format="fp32", weight_format="fp32"))  # the input table, too
+    assert wide.held["weights_home"] + wide.held["expert_home"] == 4 * parameters(geometry).total
 
 
 @pytest.mark.parametrize("name", ["batch", "context_tokens"])
