@@ -95,7 +95,7 @@ def estimated(
     seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
     cost.profile.refuse_no_time(seconds)
     power_w = float(cost.joules.value[0]) / seconds
-    outside = (*found.doubts, *made.outside, *power_findings(machine, power_w), *not_counted(cost.uncounted))
+    outside = (*found.doubts, *made.outside, *power_findings(machine, power_w), *not_counted(cost.uncounted, machine, costs))
     return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
 
 

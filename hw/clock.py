@@ -8,7 +8,7 @@ and power x seconds.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 
@@ -430,10 +430,16 @@ def _join(how: str | tuple[str, float], memory: Floats, compute: Floats) -> Floa
     return np.asarray((memory ** how[1] + compute ** how[1]) ** (1.0 / how[1]))  # type: ignore[operator]
 
 
-def not_counted(uncounted: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Sentences on rows that no lane takes (StepCost.uncounted)."""
+def not_counted(
+    uncounted: Mapping[str, tuple[float, float]], machine: HardwareSpec, profile: Profile, held: Container[str] = ()
+) -> list[str]:
+    """Sentences on rows that no lane takes (StepCost.uncounted), and on memory that the profile refreshes by what it holds, where
+    nobody tells that; held: roles of which somebody does."""
     told = uncounted.items()
-    return [f"not counted by the profile: {kind} ({n:.3g} B, {ops:.3g} operations)" for kind, (n, ops) in told if n or ops]
+    found = [f"not counted by the profile: {kind} ({n:.3g} B, {ops:.3g} operations)" for kind, (n, ops) in told if n or ops]
+    tiers = {role: machine.tiers.get(of.tier or machine.roles.of(role)) for role, of in profile.refresh.items()}
+    lacking = ", ".join(role for role, tier in tiers.items() if role not in held and tier and tier.refresh_j)
+    return [*found, *[f"not counted: refresh of {lacking}, which goes by what is held there"] * bool(lacking)]
 
 
 def power_findings(spec: HardwareSpec, power_w: float) -> list[str]:

@@ -11,13 +11,8 @@ from tokentape.hw.spec import Engine, HardwareSpec, Link, MemTier
 from tokentape.hw.work import Rows
 
 OPPOSITE = {"value": "value", "low": "high", "high": "low"}
-LAUNCH_CLASS = {
-    "elementwise": "elementwise",
-    "expert": "experts",
-    "attend": "attention",
-    "kv_read": "attention",
-    "kv_write": "attention",
-}  # others: gemm
+_ATTENDING = ("attend", "kv_read", "kv_write")
+LAUNCH_CLASS = {"elementwise": "elementwise", "expert": "experts", **dict.fromkeys(_ATTENDING, "attention")}  # others: gemm
 
 
 @dataclass(frozen=True)

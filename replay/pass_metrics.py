@@ -45,13 +45,15 @@ def priced(
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
     if machine is not None and cost is not None:
-        profiles.load(profile).refuse_no_time(float(cost.seconds.value.sum()))
+        how = profiles.load(profile)
+        how.refuse_no_time(float(cost.seconds.value.sum()))
         metrics = metrics | cost_metrics(trace, cost)
         geometry, static = trace.geometry, trace.geometry.non_expert_bytes(weight_format)
         others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
         experts = {"expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
         held = {"weights_home": others * machine.data_parallel, **experts}
-        outside += _outside(trace, machine, cost, metrics, held) + cost.not_measured + floats_on_integers(machine, weight_format)
+        outside += _outside(trace, machine, cost, metrics, held) + not_counted(cost.uncounted, machine, how)
+        outside += cost.not_measured + floats_on_integers(machine, weight_format)
         n_lookups, n_hits, looked_up, missed, _ = per_pass
         fast = looked_up + passes_over_weights(trace, semantics) * static
         timed = _timeline(trace, dict(zip(COUNTS, (n_lookups, n_hits, fast, missed), strict=True)), cost)
@@ -139,7 +141,7 @@ def _outside(
     trace: Trace, machine: HardwareSpec, cost: PassCosts, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
 ) -> list[str]:
     """What lies outside the range that the costs stand for, one sentence each: tiers that are too small, a power that no machine
-    draws, what the profile leaves out, and decisions that the machine cannot carry out.
+    draws, and decisions that the machine cannot carry out.
 
     held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
     geometry, longest = trace.geometry, cost.longest
@@ -147,7 +149,6 @@ def _outside(
     kv = int(np.diff(trace.member_offsets).max(initial=1)) * each
     found = overfull(machine, {**held_bytes, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
-    found += not_counted(cost.uncounted)
     found += without_cache(machine)
     if not geometry.is_counted:
         why = geometry.uncounted or "the tape records no widths and heads"

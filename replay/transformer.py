@@ -202,6 +202,7 @@ class _Layers:
     ) -> None:
         self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
         self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
+        self.kv_heads = max(1.0, geometry.n_kv_heads / self.tp)
         self.prompt = sums.prompt if sums.busiest is None or self.dp == 1 else sums.busiest
         self.tokens = sums.tokens if self.dp == 1 else (sums.tokens - sums.prompt) / self.dp + self.prompt
         self.format_of = dict.fromkeys(WEIGHTS, weight_format) if isinstance(weight_format, str) else weight_format
@@ -272,7 +273,7 @@ class _Layers:
         g, m = self.g, self.tokens
         if not g.kv_lora_rank:
             width = heads * (g.head_dim * (1 + g.has_query_gate) + g.has_head_gate)
-            width += self._kv_heads * (g.head_dim + (0 if g.is_value_key else g.value_dim))
+            width += self.kv_heads * (g.head_dim + (0 if g.is_value_key else g.value_dim))
             return (self.product("proj", "query, key, value", self.blocks.attending, m, width, g.hidden),)
         gates = heads * (g.v_head_dim * g.has_query_gate + g.has_head_gate)
         down = gates + g.kv_lora_rank + g.qk_rope_head_dim + g.q_lora_rank + g.index_head_dim + g.index_n_heads
@@ -283,10 +284,6 @@ class _Layers:
             self.product("proj", "query", self.blocks.attending, m, query, g.q_lora_rank or g.hidden),
             self.product("proj", "key and value up", self.blocks.attending, m, up, g.kv_lora_rank),
         )
-
-    @property
-    def _kv_heads(self) -> float:
-        return max(1.0, self.g.n_kv_heads / self.tp)
 
     def _cached_token_bytes(self, geometry: Geometry) -> Floats:
         """(S, 1) bytes that the cache holds of a token in a layer, on one device: keys and values, or their input."""
@@ -337,7 +334,7 @@ class _Layers:
         shapes |= {"decodes": sums.decodes / self.dp, "context": sums.context, "longest": sums.longest}
         row = replace(
             self._attend("attend", "prefill attention", sums.prompt > 0, "prefill_attention", shapes),
-            bytes=self.d * seen * self._kv_heads * (g.head_dim + of_value) * self.kv_value,
+            bytes=self.d * seen * self.kv_heads * (g.head_dim + of_value) * self.kv_value,
             activation_bytes=self.d * self.prompt * heads * (g.head_dim + of_value) * _VALUE,
             ops=self.d * 2.0 * heads * (pairs + beside) * (g.head_dim + g.value_dim),
         )
@@ -386,7 +383,7 @@ class _Layers:
 
     def _heads(self, heads: float) -> dict[str, Values]:
         windows = self.blocks.windows[None, self.mixing]
-        return {"num_heads": heads, "num_key_value_heads": self._kv_heads, "head_dim": self.g.head_dim, "window_size": windows}
+        return {"num_heads": heads, "num_key_value_heads": self.kv_heads, "head_dim": self.g.head_dim, "window_size": windows}
 
     def feed_forward(self) -> tuple[tuple[Rows, ...], tuple[Rows, ...]]:
         """The routers of MoE layers; their shared experts, and the FFN of dense layers."""

@@ -19,7 +19,7 @@ from tokentape.flows.serving.held import costs_of
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw import by_model, calibrate, serving_fits
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import background_w
+from tokentape.hw.clock import background_w, not_counted
 from tokentape.hw.spec import HardwareSpec
 from tokentape.policies import registry
 from tokentape.policies.names import refuse_unknown
@@ -147,7 +147,7 @@ def engine_of(store: Store, point: Point, end: str = "value") -> Engine:
     n_blocks = kv_blocks and kv_blocks // n_apart
     limits = Limits(-(-point.max_seqs // n_apart), n_blocks, keeps=point.prefix_cache, n_engines=n_apart, **windows)
     told = (cost.outside, tape.gaps if tape else "", *_of_prefixes(point, geometry, one, limits))
-    outside = [*model.doubts, *filter(None, told)]
+    outside = [*model.doubts, *filter(None, told), *not_counted({}, machine, costs)]
     if is_paper and machine.name != fit.machine:
         outside.append(f"constants were fitted on {fit.machine}")
     if is_paper and Path(point.model).stem != fit.model:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import power_findings
+from tokentape.hw.clock import not_counted, power_findings
 from tokentape.hw.held import overfull
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
@@ -349,6 +349,7 @@ def _outside(recorded: Recorded, requests: Requests, system: System, machine: Ha
         found.append(f"{machine.name} computes nothing near its memory: experts placed there are {way}")
     left_out = f"not counted by the profile: {', '.join(made.slots.costs.uncounted)}" * bool(made.slots.costs.uncounted)
     found += filter(None, [left_out, made.slots.costs.outside, recorded.gaps])
+    found += not_counted({}, machine, made.slots.costs.profile, ("kv_home", "kv_cache"))
     if recorded.batch > 1:
         found.append(f"recorded in batches of up to {recorded.batch}, scheduled anew: exact where routing does not see the batch")
     repeats = len(requests) - np.unique(requests.tape_request).size

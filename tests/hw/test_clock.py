@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from refusing import refuses
 
 from tokentape.hw import profile
-from tokentape.hw.clock import background_w, clock
+from tokentape.hw.clock import background_w, clock, not_counted
 from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load, shipped
@@ -195,8 +195,7 @@ def test_kernels_and_the_host_cost_what_the_machine_says():
     assert (found.value[0], found.low[0]) == (0.0, 0.0)
     assert found.high[0] == pytest.approx(10 * gpu.host["layer_s"].high + gpu.host["step_s"].high)
     assert clock(Work(n_steps=1, n_blocks=1, rows=marks), PHONE, made("b", lanes)).seconds.high[0] == 0.0
-    own = {"b": {"kind": ["layer", "step"], "each_s": 1e-3}}
-    assert clock(Work(n_steps=1, n_blocks=1, rows=marks), gpu, made("b", own)).seconds.value[0] == pytest.approx(11e-3)
+    assert seconds("b", marks, {"b": {"kind": ["layer", "step"], "each_s": 1e-3}}, machine=gpu) == pytest.approx(11e-3)
 
 
 def test_a_share_of_the_peak_replaces_the_files_own():
@@ -206,10 +205,8 @@ def test_a_share_of_the_peak_replaces_the_files_own():
 
 def test_what_is_fetched_ahead_shares_its_tiers_too():
     """Weights read from the flash that also feeds the cache: together they take what they ask of it."""
-    rows = [
-        Rows(kind="expert", tier="expert_home", engine="main", bytes=np.array([[1e6, 1e6]])),
-        Rows(kind="prefetch", tier="expert_home", target="expert_cache", bytes=np.array([[1e6, 1e6]])),
-    ]
+    both = {"tier": "expert_home", "bytes": np.array([[1e6, 1e6]])}
+    rows = [Rows(kind="expert", engine="main", **both), Rows(kind="prefetch", target="expert_cache", **both)]
     lanes = {"a": {"kind": "expert"}, "b": {"kind": "prefetch"}}
     apart = seconds("lookahead(b, a)", rows, lanes, n_blocks=2)
     assert apart == pytest.approx(3e6 * FETCH_S)  # the first fetch, two blocks side by side, the last read
@@ -223,10 +220,8 @@ def test_what_is_prepared_once_costs_as_if_it_came_with_the_rest():
     first = (read(np.array([[1e6, 3e6]]), kind="shared"), read(np.array([[0.0, 5e5]]), kind="head"))
     then = (read(np.array([[2e6, 1e6]])), fetch(np.array([[4e5, 1e5]]), 1.0))
     prepared = clock(Work(rows=first, **sizes), PHONE, profile_)
-    apart, whole = (
-        clock(Work(rows=then, **sizes), PHONE, profile_, on=prepared),
-        clock(Work(rows=(*first, *then), **sizes), PHONE, profile_),
-    )
+    apart = clock(Work(rows=then, **sizes), PHONE, profile_, on=prepared)
+    whole = clock(Work(rows=(*first, *then), **sizes), PHONE, profile_)
     for what in ("seconds", "joules"):
         assert getattr(apart, what).value == pytest.approx(getattr(whole, what).value)
     assert {k: v.value[0] for k, v in apart.busy_s.items()} == pytest.approx({k: v.value[0] for k, v in whole.busy_s.items()})
@@ -260,24 +255,23 @@ def test_refresh_follows_what_is_held_and_power_is_the_profiles():
     machine = replace(PHONE, tiers={**PHONE.tiers, "dram": tier})
     half = tier.capacity_bytes.value / 2
     energy = {"static_w": 2.0, "refresh": {"kv_home": {}}}
-    work = Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes={"kv_home": half})
-    found = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
-    watts = found.joules_of["background"].value[0] / found.seconds.value[0]
-    assert watts == pytest.approx(2.0 + 0.5 * 1.0)
-    nothing = clock(replace(work, held_bytes={}), machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
-    assert nothing.joules_of["background"].value[0] / nothing.seconds.value[0] == pytest.approx(2.0)
+    of = made("a", {"a": {"kind": "expert"}}, energy=energy)
+    for held, watts in (({"kv_home": half}, 2.0 + 0.5 * 1.0), ({}, 2.0)):
+        found = clock(Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes=held), machine, of)
+        assert found.joules_of["background"].value[0] / found.seconds.value[0] == pytest.approx(watts)
+    told = [not_counted({}, machine, of, held) for held in ((), ("kv_home",))]
+    assert told == [["not counted: refresh of kv_home, which goes by what is held there"], []]
 
 
 def test_background_is_told_by_what_draws_it_and_leakage_by_role():
     machine = load("kelle-edram")
     work = Work(n_steps=1, n_blocks=1, rows=(read(1e9),), held_bytes={"kv_cache": 2**21})
-    own = clock(work, machine, made("a", {"a": {"kind": "expert"}}))
-    energy = {"leakage": ["stage", "kv_cache"], "refresh": {"kv_cache": {}}}
-    some = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
-    for found, leakage_w, refresh_w in (
-        (own, 0.2075 + 0.154 + 0.009625, 1.14e-3 / 1053.66e-6 + 7.125e-5 / 45e-6),
+    some = {"leakage": ["stage", "kv_cache"], "refresh": {"kv_cache": {}}}
+    for energy, leakage_w, refresh_w in (
+        ({}, 0.2075 + 0.154 + 0.009625, 1.14e-3 / 1053.66e-6 + 7.125e-5 / 45e-6),
         (some, 0.2075 + 0.154, 0.57e-3 / 1053.66e-6),
     ):
+        found = clock(work, machine, made("a", {"a": {"kind": "expert"}}, energy=energy))
         watts = {part: band.value[0] / found.seconds.value[0] for part, band in found.background_of.items()}
         assert watts == pytest.approx({"static": 1.956, "leakage": leakage_w, "refresh": refresh_w})
         assert found.joules_of["background"].value == pytest.approx(sum(band.value for band in found.background_of.values()))

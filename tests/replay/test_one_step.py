@@ -205,16 +205,15 @@ def test_an_engine_gives_the_step_of_estimate(engine, model, machines):
                 assert found == pytest.approx(wanted, rel=1e-9), name
 
 
-@pytest.mark.parametrize("is_timed", [False, True])
-def test_attention_over_a_tier_of_its_own_starts_one_kernel_and_takes_no_time_measured_elsewhere(is_timed):
+def test_attention_over_a_tier_of_its_own_starts_one_kernel_and_takes_no_time_measured_elsewhere():
     """A GPU with such a tier, which holds a part of the keys and values, or all: to the kernel its start alone is left."""
     gpu, model = load("h100"), "qwen3-8b"
     roles = replace(gpu.roles, kv_cache="kv", reads=("hbm", "kv"))
     machine = replace(gpu, name="h100-kv", tiers={**gpu.tiers, "kv": load("kelle-edram").tiers["kv"]}, roles=roles)
-    for found, wanted in of_serving(is_timed)(model, machine):
+    for found, wanted in of_serving(True)(model, machine):
         assert found == pytest.approx(wanted, rel=1e-9)
     large = with_values(machine, {"tiers.kv.capacity_bytes": 1e13})
-    step = estimate(geometry_of(model), large, both(9000)[1], 0.0, fits_of(machine, "bf16") if is_timed else {})
+    step = estimate(geometry_of(model), large, both(9000)[1], 0.0, fits_of(machine, "bf16"))
     far = step.operations().filter(pl.col("operation") == "decode attention")["seconds"]
     assert far.to_list() == pytest.approx([machine.compute.launch_s["attention"].value] * far.len())
 

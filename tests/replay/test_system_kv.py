@@ -163,6 +163,7 @@ def test_refresh_draws_what_is_held_at_the_policys_interval(policy, profile) -> 
     assert "no memory to refresh" in lacks.settings["outside_envelope"]
     told = run(tape, tape.requests(), system(), machine, how).settings["outside_envelope"]
     assert ("not counted by the profile: kv_write" in told) == (profile != "physical")
+    assert ("not counted: refresh of transient, which" in told) == (profile == "kelle")
 
 
 @pytest.mark.parametrize("cache", ["lru", "lfu", "sieve", "s3-fifo", "random"])
