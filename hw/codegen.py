@@ -115,6 +115,7 @@ class Writer:
         read = self._total(lambda: self._form([(r, np.asarray(r.rows.bytes)) for r in self._here() if r.rows.kind == "expert"]))
         ledger = tuple(self._ledger(seconds)) if self.keeps_ledger else ()
         lines = {at: tuple(of) for at, of in self.lines.items()}
+        left_out = [rows for rows in self.work.rows if self.profile.lane_of(rows) is None]
         return Generated(
             **lines,
             sums=tuple(self.sums),
@@ -125,11 +126,8 @@ class Writer:
             operators=self.operators,
             coefficients=np.column_stack(self.values) if self.values else np.zeros((self.work.n_blocks, 0)),
             ledger=ledger,
-            uncounted=tuple(dict.fromkeys(rows.kind for rows in self.work.rows if self._is_left_out(rows))),
+            uncounted=tuple(dict.fromkeys(of.kind for of in left_out if np.any(self.profile.moved(of)) or np.any(of.ops))),
         )
-
-    def _is_left_out(self, rows: Rows) -> bool:
-        return self.profile.lane_of(rows) is None and bool(np.any(self.profile.moved(rows)) or np.any(rows.ops))
 
     def _ledger(self, seconds: Parts) -> Iterator[tuple[Hashable, str, str]]:
         yield from ((part, "seconds", text) for part, text in seconds.items())

@@ -229,6 +229,8 @@ def _lane(name: str, table: dict[str, Any], where: str) -> Lane:
     for key in ("bytes_frac", "ops_frac"):
         if getattr(lane, key) == 0.0:
             raise BadSpec(f"{where}: lane.{name}: {key} is 0; it must be above 0")
+    if lane.bytes_frac_per_stream and lane.bytes_frac is None:
+        raise BadSpec(f"{where}: lane.{name}: bytes_frac_per_stream limits bytes_frac; give both, or neither")
     if lane.per not in ("pool", "item"):
         raise BadSpec(f"{where}: lane.{name}: per = {lane.per!r}; known: pool, item")
     return lane
