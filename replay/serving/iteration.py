@@ -477,7 +477,7 @@ class _Experts:
         if self.machine.roles.expert_home in self.machine.roles.reads:
             return (*read(self.held_frac), *read(1.0 - self.held_frac, is_cached=False))
         missed = (1.0 - self.held_frac) * active
-        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, missed), *read(1.0))
+        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, 1.0), *read(1.0))
 
     @property
     def expert_bytes(self) -> Values:
@@ -508,7 +508,7 @@ class _Experts:
             self.geometry.value_format(self.expert_format),
         )  # fmt: skip
 
-    def moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
+    def moved(self, kind: str, name: str, n_bytes: Values, count: Values) -> Rows:
         of = {"tier": "expert_home", "target": "expert_cache", "blocks": self.blocks.moe}
         return Rows(kind=kind, name=name, bytes=n_bytes, count=count, **of)  # type: ignore[arg-type]
 
