@@ -128,8 +128,8 @@ def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "dec
     found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits), "")], phase))
     if not roles.expert_cache or np.all(hits == 1.0):
         return found
-    n_missed, read = ((1.0 - hits) * stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
-    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": read / len(of.geometry.moe_layers), "count": n_missed}
+    n_bytes = (1.0 - hits) * stacked(passes, "expert_bytes", of.at) / len(of.geometry.moe_layers)
+    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": n_bytes, "count": 1.0 * (hits < 1.0)}
     return (Rows(kind="fetch", name="fetch missing experts", tier="expert_home", target=tier, phase=phase, **missed), *found)
 
 
