@@ -218,21 +218,6 @@ def test_attention_over_a_tier_of_its_own_starts_one_kernel_and_takes_no_time_me
     assert far.to_list() == pytest.approx([machine.compute.launch_s["attention"].value] * far.len())
 
 
-STEPS = "layers(a.bytes | a.ops) + b; layers(b | a.fixed); (a + 1e-6) * (0.5 + 1.0) + b; layers(partial(0.2 + 0.1, a, b))"
-MINE = """name = "mine"\narbitrate = true\nlane.a.kind = ["proj", "expert", "elementwise"]
-lane.b = { kind = ["kv_read", "kv_write"], bytes_frac = 0.9, bytes_frac_per_stream = 0.2 }"""
-
-
-@pytest.mark.parametrize("step", STEPS.split("; "))
-def test_a_profile_of_ones_own_is_the_same_in_the_loop(step, tmp_path):
-    (path := tmp_path / "mine.toml").write_text(f'{MINE}\nstep = "{step}"')
-    geometry, gpu = geometry_of("gpt-oss-20b"), load("h100")
-    cost = iteration_costs(geometry, gpu, FixedCoverage(0.5), str(path))
-    for batch in (1, 3, 9):
-        one = estimate(geometry, gpu, Load(batch=batch, context_tokens=700), 0.5 * geometry.n_experts, profile=str(path)).cost
-        assert cost.decode_step_s(batch, 700) == pytest.approx(one.seconds.value[0], rel=1e-9)
-
-
 @pytest.mark.parametrize("profile", [PHYSICAL, "cxl_ndp"])
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_ndp_system_runs_on_every_machine(name, profile):

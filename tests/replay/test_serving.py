@@ -150,11 +150,21 @@ def test_a_factor_of_the_step_scales_everything(qwen: IterationCosts, tmp_path: 
     np.testing.assert_allclose(b.gap_mean_s, 2.5 * a.gap_mean_s, rtol=1e-9)
 
 
+SELDOM = ("expert_stream", "kelle", "elmoe3d")
+STEPS = ("layers(a.bytes | a.ops) + b", "layers(a | b)", "(a + 1e-6) * (0.5 + 1.0) + b", "layers(partial(0.2 + 0.1, a, b))")
+MINE = """name = "mine"\narbitrate = true\nlane.a.kind = ["proj", "expert", "elementwise"]
+lane.b = { kind = ["kv_read", "kv_write"], bytes_frac = 0.9, bytes_frac_per_stream = 0.2 }\nstep = """
+
+
 @pytest.mark.parametrize(
-    "of", [pytest.param(of, marks=[pytest.mark.slow] * (of in ("expert_stream", "kelle", "elmoe3d"))) for of in profile.shipped()]
+    "of",
+    [*STEPS, *(pytest.param(of, marks=[pytest.mark.slow] * (of in SELDOM)) for of in profile.shipped())],
 )
-def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str) -> None:
+def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str, tmp_path: Path) -> None:
     """Also where lanes overlap, share a tier, or sum over the step instead of a layer."""
+    if of in STEPS:
+        (tmp_path / "mine.toml").write_text(f'{MINE}"{of}"')
+        of = str(tmp_path / "mine.toml")
     geometry, share, request = models.load("qwen3-30b-a3b").geometry, 0.25, Requests(np.zeros(1), np.array([9]), np.array([2]))
     for name in ("h100x2", "kelle-edram", "elmoe3d-8gb", "phone-lpddr5x-ufs4"):
         cost = iteration_costs(geometry, machine(name), FixedCoverage(share), of)
