@@ -3,7 +3,7 @@
 from typing import Any
 
 from tokentape.warehouse.config_fields import FAMILIES, canonical, heads_apart, moe_layers, said_of, text_config, without_indexer
-from tokentape.warehouse.geometry import MOST, Geometry
+from tokentape.warehouse.geometry import MOST, MOST_WIDE, Geometry
 from tokentape.warehouse.mixers import layers_alone, layers_with_state, mixer_of
 
 __all__ = ["from_config", "text_config"]
@@ -153,7 +153,7 @@ def _windows(config: dict[str, Any]) -> tuple[int, ...]:
         has_window = [i >= _first(config, "max_window_layers") for i in range(n_layers)]
     if config.get("without_window") is not None:
         has_window[config["without_window"]] = False
-    return tuple(window if has else 0 for has in has_window)
+    return tuple(min(window, MOST_WIDE) if has else 0 for has in has_window)
 
 
 def _with_states(config: dict[str, Any], geometry: Geometry) -> Geometry:

@@ -405,6 +405,7 @@ def test_windows_cap_the_cache_and_cache_bytes() -> None:
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 4}, ()),
         ({"model_type": "qwen3_moe", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (32,) * 4),
         ({"model_type": "mellum", "sliding_window": 32}, ()),
+        ({"model_type": "mistral", "sliding_window": 2**64}, (2**27,) * 4),  # longer than any context
         ({"sliding_window": 32, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (0, 0, 0, 32)),
         ({"model_type": "smallthinker", "sliding_window_size": 8, "sliding_window_layout": [0, 1, 1, 0]}, (0, 8, 8, 0)),
     ],
