@@ -188,11 +188,6 @@ class Geometry(BaseModel, frozen=True, extra="forbid"):
         mixer = self.hidden * (self.mixer_in + self.mixer_out) if layer in self.state_layers else 0
         return mixer + (0 if mixer and not self.tokens_beside else self.of_layer(layer).attention_params)
 
-    @property
-    def all_mixing_params(self) -> int:
-        """The same of all layers."""
-        return sum(map(self.mixing_params, range(self.n_layers)))
-
     def kind_of(self, layer: int) -> tuple[int, ...]:
         """What layers that cost alike have in common: experts, window, a state, no FFN, no attention or state."""
         among = (self.state_layers, self.without_ffn, self.without_mixing, self.apart)

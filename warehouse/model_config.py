@@ -17,7 +17,7 @@ _LEAST = {  # of a field that is given
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", *_LATENT), 0),
     **dict.fromkeys(("sliding_window", "max_window_layers"), 0),
 }
-_DENSE_WIDTH = ("intermediate_size_mlp", "dense_intermediate_size", "intermediate_size")
+_DENSE_WIDTH = ("intermediate_size_mlp", "dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size")
 _ENCODERS = ("bert", "clip", "electra", "mpnet")  # one of them is within the model_type of an encoder
 _WANTED = "give the config of a decoder-only language model"
 
@@ -148,7 +148,9 @@ def _windows(config: dict[str, Any]) -> tuple[int, ...]:
     elif isinstance(pattern, list | str):  # MiMo, EXAONE 4: LLLG
         has_window = [pattern[i % len(pattern)] in (1, "L") for i in range(n_layers)]
     elif pattern:
-        has_window = [(i + (pattern > 0)) % pattern != 0 for i in range(n_layers)]
+        before = _first(config, "prefix_dense_sliding_window_pattern")  # of Cohere's dense layers; others are counted after them
+        first = min(_first(config, "first_k_dense_replace"), n_layers) if before else 0
+        has_window = [((i + 1) % before if i < first else (i - first + (pattern > 0)) % pattern) != 0 for i in range(n_layers)]
     else:
         has_window = [i >= _first(config, "max_window_layers") for i in range(n_layers)]
     if config.get("without_window") is not None:

@@ -41,7 +41,7 @@ def parameters(g: Geometry) -> Parameters:
         table=table,
         head=0 if g.is_tied else table,
         positions=g.n_positions * g.hidden,
-        attention=g.all_mixing_params,
+        attention=sum(map(g.mixing_params, range(g.n_layers))),
         dense_ffn=g.n_dense * g.ffn_matrices * g.hidden * g.dense_intermediate,
         shared_ffn=n_moe * g.shared_params,
         routers=n_moe * g.hidden * (g.n_experts + g.n_idle_experts),

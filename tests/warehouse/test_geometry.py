@@ -157,6 +157,7 @@ def test_layers_with_a_state_count_every_parameter_and_keep_what_transformers_ke
     [
         ("Qwen3Next", {"layer_types": None, "full_attention_interval": 2}, (0, 2)),
         ("Qwen3Next", {"layer_types": None}, (0, 1, 2)),
+        ("OlmoHybrid", {"layer_types": None}, (0, 1, 2)),
         ("MiniMax", {"layer_types": None, "attn_type_list": [0, 0, 1, 0]}, (0, 1, 3)),
         ("KimiLinear", {"layer_types": None, "linear_attn_config": {"full_attn_layers": [4]}}, (0, 1, 2)),
         ("Bamba", {"attn_layer_indices": None, "layer_types": None}, (0, 1, 2, 3)),
@@ -405,6 +406,9 @@ def test_windows_cap_the_cache_and_cache_bytes() -> None:
         ({"model_type": "qwen2", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 4}, ()),
         ({"model_type": "qwen3_moe", "sliding_window": 32, "use_sliding_window": True, "max_window_layers": 3}, (32,) * 4),
         ({"model_type": "mellum", "sliding_window": 32}, ()),
+        ({"model_type": "cohere2_moe", "sliding_window": 32, "first_k_dense_replace": 1}, (0, 32, 32, 32)),
+        ({"model_type": "llama4_text", "no_rope_layers": [0, 1, 1, 0]}, (0, 8192, 8192, 0)),
+        ({"model_type": "llama4_text", "no_rope_layer_interval": 2}, (8192, 0, 8192, 0)),
         ({"model_type": "mistral", "sliding_window": 2**64}, (2**27,) * 4),  # longer than any context
         ({"sliding_window": 32, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, (0, 0, 0, 32)),
         ({"model_type": "smallthinker", "sliding_window_size": 8, "sliding_window_layout": [0, 1, 1, 0]}, (0, 8, 8, 0)),
