@@ -98,21 +98,16 @@ def _reserve(  # type: ignore[no-untyped-def]
         if kv is not None:
             needed = most = reserve(needed, at, hidden, requests, state, members, n_members, kv)
         r, more, room = state[st.PARTIAL], 0, max(0, st.room_of(rule, state))
-        while r >= 0 and slices:
+        while r >= 0 and slices and room > 0:
             there = requests[r, st.POSITION]
             n_tokens = min(there + room, requests[r, st.TARGET])
-            more += st.blocks_of(n_tokens, block_tokens, state) - st.blocks_of(there, block_tokens, state)
+            more += st.blocks_of(n_tokens, block_tokens, state) - st.has(r, there, block_tokens, requests, state)
             more += st.passing_blocks(there, n_tokens - there, block_tokens, state)
             r = requests[r, st.REQUEUED_NEXT]
-        fits = state[st.FREE] >= most and state[st.FREE] + state[st.PASSED] >= needed + more
-        if fits or (state[st.N_DECODE] == 0 and more == 0):
+        if state[st.FREE] >= max(most, needed + more) or (state[st.N_DECODE] == 0 and more == 0):
             st.take_blocks(needed, state, pool)
-            st.take_blocks(-state[st.PASSED], state, pool)
-            state[st.PASSED] = 0
-            return n_restarted, more
+            return n_restarted, max(0, more)
         n_restarted += 1
-        st.take_blocks(-state[st.PASSED], state, pool)
-        state[st.PASSED] = 0
         r = state[st.PARTIAL]
         if r < 0:
             r = state[st.NEWEST]
@@ -154,9 +149,9 @@ def _end_prompts(  # type: ignore[no-untyped-def]
     rest, last = state[st.PARTIAL], -1
     for j in range(n_members):
         r = members[j]
-        if requests[r, st.POSITION] + takes[j] < requests[r, st.TARGET]:
-            state[st.PASSED] += st.passing_blocks(requests[r, st.POSITION], takes[j], needs_block.shape[0], state)
-            requests[r, st.POSITION] += takes[j]
+        requests[r, st.BEGAN] = requests[r, st.POSITION]
+        requests[r, st.POSITION] += takes[j]
+        if requests[r, st.POSITION] < requests[r, st.TARGET]:
             requests[r, st.REQUEUED_NEXT] = rest
             if last < 0:
                 state[st.PARTIAL] = r

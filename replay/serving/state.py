@@ -15,7 +15,8 @@ from tokentape.replay.serving.pool import fill, found, give_back, hold, take
     OUTPUT,
     CACHED,  # leading prompt tokens whose KV was there at its start
     TARGET,  # tokens to process before the next one is generated
-    POSITION,  # of them processed; where its last slice begins, once it has been
+    POSITION,  # of them processed
+    BEGAN,  # of them at the last slice's start
     GENERATED,  # output tokens when it last joined the decodes, or now if it does not decode
     JOINED,  # iteration at whose end it joined them, less the drafts accepted since
     BUCKET_NEXT,
@@ -24,8 +25,8 @@ from tokentape.replay.serving.pool import fill, found, give_back, hold, take
     NEWER,
     REQUEUED_NEXT,
     N_RESTARTS,
-) = range(13)
-N_REQUEST = 13
+) = range(14)
+N_REQUEST = 14
 
 # A prompt is admitted where blocks for its first slice are free, or for all of it, and takes them slice by slice or at once.
 FIRST_SLICE, FITS, WHOLE = range(3)
@@ -55,9 +56,8 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     WINDOWED,  # blocks of layers with a window for each of the others, in one memory
     WINDOW_TOKENS,  # of them
     STATE_BLOCKS,  # of their states, where they keep one, in place of a window
-    PASSED,  # blocks beyond it that slices of cut prompts leave, free once the decodes have taken theirs
-) = range(24)
-N_STATE = 24
+) = range(23)
+N_STATE = 23
 
 
 @kernel(inline="always")
@@ -95,8 +95,8 @@ def passing_blocks(before, take, block_tokens, state):  # type: ignore[no-untype
 @kernel(int64(int64, int64, int64, I64_2D, I64))
 def has(r, n_tokens, block_tokens, requests, state):  # type: ignore[no-untyped-def]
     """KV blocks that request r has with n_tokens, with those that the last slice of its prompt took, until it has more."""
-    n_blocks, first = blocks_of(n_tokens, block_tokens, state), requests[r, POSITION]
-    return n_blocks + (passing_blocks(first, n_tokens - first, block_tokens, state) if n_tokens == requests[r, TARGET] else 0)
+    n_blocks, first = blocks_of(n_tokens, block_tokens, state), requests[r, BEGAN]
+    return n_blocks + (passing_blocks(first, n_tokens - first, block_tokens, state) if n_tokens == requests[r, POSITION] else 0)
 
 
 @kernel(int64(int64, int64, int64, I64))
@@ -225,16 +225,15 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  
     q = requests[r]
     if r == state[PARTIAL]:
         state[PARTIAL] = q[REQUEUED_NEXT]
-        held = q[POSITION]
+        held = n_known = q[POSITION]
     else:
         _take_out(r, requests, bucket)
         leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
-        target, n_blocks = q[PROMPT] + q[GENERATED], needs_block.shape[0]
-        take_blocks(blocks_of(target - 1, n_blocks, state) - has(r, target - 1, n_blocks, requests, state), state, pool)
-        q[TARGET], q[POSITION] = target, max(q[TARGET], target - 1 - state[LAG])
-        state[LOST] += target - q[POSITION]
-        held = target - 1
-    _give_back(r, held, q[POSITION], 1, needs_block.shape[0], requests, state, pool)
+        held = q[PROMPT] + q[GENERATED] - 1
+        n_known, q[TARGET] = max(q[TARGET], held - state[LAG]), held + 1
+        state[LOST] += held + 1 - n_known
+    _give_back(r, held, n_known, 1, needs_block.shape[0], requests, state, pool)
+    q[POSITION] = n_known
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
     state[REQUEUED] = r
@@ -348,7 +347,7 @@ def form_batch(  # type: ignore[no-untyped-def]
         take = min(rest, room - filled) if may_split else rest
         if not may_split and filled > 0 and filled + rest > room:
             break
-        held = n_found if is_new else blocks_of(before, block_tokens, state)
+        held = n_found if is_new else has(r, before, block_tokens, requests, state)
         blocks = blocks_of(requests[r, TARGET], block_tokens, state) - held
         passing = passing_blocks(before, take, block_tokens, state)
         of_slice = blocks_of(before + take, block_tokens, state) - held
