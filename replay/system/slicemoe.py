@@ -159,7 +159,7 @@ def _miss_metrics(
         "critical_frac": share(n_needed, decode.sum() * k, "accesses"),
         "critical_per_layer": share(n_needed, decode.sum(), "decoded tokens x layers"),
         "degraded_frac": share(events.degraded[decode].sum(), n_needed, "critical accesses"),
-        "kept_gate_mass_frac": share(gates[decode].sum(), ideal, "gate mass of the natural route"),
+        "kept_gate_mass_frac": share(gates[decode].sum(dtype=np.float64), ideal, "gate mass of the natural route"),
         "strayed_frac": share(error.sum(), error.size, "decoded tokens x layers, each by its squared output"),
         "rerouted_frac": share((~stayed).sum(), stayed.size, "accesses"),
     }
