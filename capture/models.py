@@ -196,14 +196,13 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def ran(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> Any:
-    """What a pass over ids gives. Raises ValueError where it fails in the model: one that wants an image, or hands back no cache
-    that it takes."""
+    """What a pass over ids gives. Raises ValueError where it fails on text alone, as of a model that wants an image."""
     try:
         return model(input_ids=ids, **options)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, TypeError) as error:
-        reason = f"({str(error).splitlines()[0]})"
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = f"({(str(error).splitlines() or [''])[0]})"
         raise ValueError(f"{type(model).__name__} fails on plain text {reason}; give a decoder-only language model") from error
 
 

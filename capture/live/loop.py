@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from tokentape.capture.live.sampling import OVERFLOW, Sampling, are_nan, distribution, drawn, nll_of
+from tokentape.capture.live.sampling import OVERFLOW, Sampling, distribution, drawn, nll_of
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Request, Step
 from tokentape.capture.live.texts import WHOLE_PROMPTS, Text, takes_padding
@@ -301,7 +301,7 @@ class _Run:
     def _advance(self, batch: Batch, logits: torch.Tensor) -> None:
         """Chooses every request's next token by logits (rows, V)."""
         chosen = logits.argmax(-1)
-        nans = are_nan(logits, chosen)
+        nans = logits.gather(-1, chosen[:, None]).isnan().tolist()  # of a row with NaN argmax is the first
         if self.sampling.temperature > 0:
             chosen = drawn(logits, self.sampling, [row.generator for row in batch.rows])
         if any(row.request.forced is not None for row in batch.rows):
@@ -312,7 +312,7 @@ class _Run:
         nll = nll_of(logits, chosen) if self.with_nll else None
         tokens = chosen.tolist()
         for i in batch.alive:
-            batch.rows[i].outcome.has_nan |= nans[i]
+            batch.rows[i].outcome.has_nan |= nans[i][0]
             self._commit(batch.rows[i], [tokens[i]], logits[i : i + 1], None if nll is None else nll[i : i + 1])
 
     def _commit(self, row: _Row, tokens: list[int], logits: torch.Tensor, nll: torch.Tensor | None = None) -> list[int]:
@@ -413,7 +413,7 @@ class _Run:
         if self.sampling.temperature > 0 and row.request.forced is None:
             return accept_sampled(draft, nodes, chances, row.rng)
         n_out, best = len(row.outcome.output_ids), logits.argmax(-1)
-        row.outcome.has_nan |= any(are_nan(logits, best))
+        row.outcome.has_nan |= bool(logits.gather(-1, best[:, None]).isnan().any())
         told = [row.told(n_out + draft.depths[n]) for n in nodes]
         return accept_greedy(
             draft, nodes, [own if token is None else token for own, token in zip(best.tolist(), told, strict=True)]

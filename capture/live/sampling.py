@@ -29,12 +29,6 @@ class Sampling:
             )
 
 
-def are_nan(logits: torch.Tensor, best: torch.Tensor) -> list[bool]:
-    """Which rows of logits (n, V) hold NaN: argmax, `best`, is the first."""
-    found: list[bool] = logits.gather(-1, best[:, None]).flatten().isnan().tolist()
-    return found
-
-
 def perplexity_of(nats: float, what: str = "the perplexity") -> float:
     """Of nats per token. Raises ValueError where it is no finite number."""
     if not nats < MAX_NATS:

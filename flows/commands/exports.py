@@ -226,12 +226,9 @@ def aiconfigurator(
 
 
 def _trace(store: Store, trace: str) -> Trace:
-    tape = store.open(trace)
-    if not tape.has("routing"):
-        raise ValueError(f"tape {tape.trace_id} records no routing; import or capture one that does")
-    from tokentape.flows.grid import load_trace  # kernels, once the tape is known to have some
+    from tokentape.flows.grid import load_trace  # kernels
 
-    return load_trace(store, tape.trace_id)
+    return load_trace(store, store.resolve(trace))
 
 
 def _sizes(store: Store, read: Trace, expert_format: str) -> tuple[int, ...]:
