@@ -44,11 +44,10 @@ def settle_folder(aside: Path, path: Path) -> None:
     """Puts a folder of files in the place of `path`: at once where the system can exchange two names, else see put_back."""
     for file in (*aside.iterdir(), aside):
         sync(file)
-    if not path.exists():
-        aside.rename(path)
-    elif not _renamed(aside, path):
+    if not (_renamed(aside, path, _RENAME_NOREPLACE) or _renamed(aside, path)):
         old = Path(aside_of(str(path)))
-        path.rename(old)
+        with suppress(FileNotFoundError):
+            path.rename(old)
         aside.rename(path)
         aside = old
     sync(path.parent)

@@ -56,9 +56,8 @@ def check(store: Store, database: Path) -> Iterator[Finding]:
 
 def repair(store: Store, finding: Finding) -> Finding:
     """Removes what a finding says may go; the finding as it is then."""
-    for path in finding.files:
-        if store.fs.exists(path):
-            store.fs.rm(path)
+    for path in filter(store.fs.exists, finding.files):
+        store.fs.rm(path)
     return replace(finding, is_repaired=bool(finding.files))
 
 
@@ -70,13 +69,13 @@ def _of_tape(tape: Tape) -> Iterator[Finding]:
             named.add(path)
             try:
                 tape.compare(path)
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 is_whole = False
                 yield Finding("damaged" if store.fs.exists(path) else "missing", path, str(error))
         try:
             for _ in tape.batches(table, _BATCH_ROWS) if table == "attention" else tape.shards(table):
                 pass
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             if is_whole:
                 yield Finding("damaged", store.trace_path(tape.trace_id, table), str(error))
     for path in store.fs.find(store.trace_path(tape.trace_id)):

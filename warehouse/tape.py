@@ -153,8 +153,10 @@ class Store:
         for trace_id in dict.fromkeys(trace_ids):
             if self.fs.exists(self.trace_path(trace_id, "manifest.json")):
                 self.fs.rm(self.trace_path(trace_id, "manifest.json"))
-            with naming(Path(self.trace_path(trace_id))):
-                self.fs.rm(self.trace_path(trace_id), recursive=True)
+            with naming(Path(folder := self.trace_path(trace_id))):
+                if self.is_local:  # out of the way at once: what is recorded under its name meanwhile keeps its files
+                    os.rename(folder, folder := aside_of(self.path(FOLDER + trace_id)))
+                self.fs.rm(folder, recursive=True)
 
     def size_bytes(self, trace_id: str) -> int:
         folder = self.trace_path(trace_id)
@@ -392,4 +394,4 @@ class TapeWriter:
     def discard(self) -> None:
         """Removes what an abandoned import or capture wrote."""
         if self.is_started and not self.is_finished:
-            self.store.fs.rm(self.store.trace_path(self.trace_id), recursive=True)
+            self.store.remove(self.trace_id)
