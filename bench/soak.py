@@ -255,7 +255,7 @@ def flip(path: str, at: float) -> str:
 
 def hostile(seed: float, number: int, uri: str) -> None:
     """Spoiled files of importers: each read right or refused in one line, in time (tests/capture/test_import_fuzz.py)."""
-    sys.path.append(str(ROOT / "tests" / "capture"))
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "capture")]
     fuzz, drawn = importlib.import_module("test_import_fuzz"), random.Random(seed)
     for name in range(number):
         kind, folder = drawn.choice(list(fuzz.KINDS.values())), Path(f"hostile-{name}")

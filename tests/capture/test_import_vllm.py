@@ -94,7 +94,7 @@ BAD_ARRAYS = {
     "two dimensions": (changed("routed_experts", np.zeros((3, 4), np.int16)), "int16 [tokens, layers, top-k] is expected"),
     "floats": (changed("routed_experts", np.zeros((3, L, K))), "routed_experts is float64"),
     "another model's config": (arrays(), "has 2 layers, config.json 4 MoE layers", CONFIG | {"num_hidden_layers": 5}),
-    "dense config": (arrays(), "a model without routed experts", {k: v for k, v in CONFIG.items() if k != "num_experts"}),
+    "dense config": (arrays(), "a model without routed experts", CONFIG | {"num_experts": 0}),
     "config of something else": (arrays(), "hidden_size is missing", {"vocab_size": 3}),
     "top-k differs": (changed("routed_experts", arrays()["routed_experts"][:, :, :3]), "layers and top-k must agree"),
     "token ids of another request": (changed("token_ids", np.arange(99)), "11 rows for 6 prompt and 99 output tokens"),
