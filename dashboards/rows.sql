@@ -34,7 +34,7 @@ select r.trace_id as trace, r.hardware, r.scope, {rules} as rules, r.policy as f
     bool_or(r.is_extrapolated) as extrapolated, count(*) as n_replays,
     round(r.capacity_frac, 5) as capacity, round(r.capacity_experts, 1) as experts, round(r.capacity_bytes / 1e9, 4) as gb,
     r.cycle_experts, round(r.cycle_experts * r.capacity_frac / nullif(r.capacity_experts, 0), 5) as cycle,
-    round(avg(hit_decode order by seed), 5) as hit_decode, round(avg(hit_prefill order by seed), 5) as hit_prefill,
+    round(avg(hit_decode order by seed), 8) as hit_decode, round(avg(hit_prefill order by seed), 8) as hit_prefill,
     any_value(denominator) as denominator,
     avg(step_ms order by seed) as step_ms, min(step_low_ms) as step_low_ms, max(step_high_ms) as step_high_ms,
     avg(p99_ms order by seed) as p99_ms, avg(tokens_per_s order by seed) as tokens_per_s,

@@ -228,7 +228,7 @@ whole as (
     select trace_id, 'all', null, phase, gate_rank, sum(gate_frac * n_routed order by place) / sum(n_routed), sum(n_routed)
     from told group by all
 )
-select trace_id as trace, layer, max(place) as place, phase, list(round(100 * gate_frac, 2) order by gate_rank) as share
+select trace_id as trace, layer, max(place) as place, phase, list(round(100 * gate_frac, 5) order by gate_rank) as share
 from whole group by all order by trace, place nulls last, phase
 
 -- operating: a row per pair of gains; the band is over the assumed shares of accesses that read the LSB slice

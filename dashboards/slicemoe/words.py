@@ -50,7 +50,7 @@ METRICS = {"energy_gain": "energy", "speedup": "speed"}
 PROXIES = {"strayed": "output error", "lost": "gate mass lost"}
 SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line
 BOTH = "low-bit and AMAT"
-DIGITS = 5  # of a drawn number
+DIGITS = 7  # of a drawn number
 EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constraint starts to act
 
 

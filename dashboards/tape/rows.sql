@@ -56,11 +56,11 @@ from counts join traces using (trace_id)
 group by trace_id, phase, n_moe_layers, n_experts having sum(n_selected) > 0 order by trace, phase
 
 -- locality: Per trace, phase and layer: overlap of consecutive tokens' experts, and what chance would give.
-select trace_id as trace, phase, layer, round(overlap_frac, 4) as overlap, round(chance_frac, 4) as chance
+select trace_id as trace, phase, layer, round(overlap_frac, 7) as overlap, round(chance_frac, 7) as chance
 from locality where trace_id in (select trace from ({tapes})) order by trace, phase, layer
 
 -- similarity: Per trace and layer: cosine between prefill and decode expert frequencies.
-select trace_id as trace, layer, round(cosine, 4) as cosine
+select trace_id as trace, layer, round(cosine, 7) as cosine
 from similarity where trace_id in (select trace from ({tapes})) order by trace, layer
 
 -- touched: Share of a layer's experts that tokens touch together, means over layers: recorded, and what closed forms make of top-k and popularity.

@@ -125,6 +125,7 @@ def test_rows_without_a_time_and_second_answers_are_not_counted() -> None:
 
     page = page_of(layered, add)
     assert page.figures[0].answers["Table 2"].startswith("Predicted numbers are off by 10.2 % in the median")
+    assert page.figures[0].answers == page_of(layered, add_claims).figures[0].answers
     assert page.data["claims"].filter(pl.col("claim").str.contains("counted physically")).height == 1
 
 

@@ -13,7 +13,7 @@ import made_up_slicemoe as for_slicemoe
 import made_up_systems as for_systems
 import pytest
 import vl_convert
-from made_up import TAPES, Adder, Rows, add_claim, catalogue, opened, page_of, replay, summaries
+from made_up import TAPES, Adder, Rows, catalogue, opened, page_of, replay, summaries
 from refusing import refuses
 
 from tokentape.dashboards import plot, shell
@@ -85,17 +85,6 @@ def test_no_number_of_the_paper_is_typed_into_the_page(topic: Declared) -> None:
     source = "".join(path.read_text() for path in folder.rglob("*.*") if path.suffix != ".pyc")
     assert telling
     assert [text for text in telling if f" {text}" in source or f"({text}" in source] == []
-
-
-@pytest.mark.parametrize("topic", [cxl_ndp, elmoe3d, kelle, layered], ids=lambda topic: topic.title)
-def test_a_sentence_counts_a_number_once_in_however_many_ways_it_is_counted(topic: Declared) -> None:
-    def add(rows: Rows) -> None:
-        at = {"paper": topic.folder.name, "location": "Sec 7.1", "metric": "speedup", "setting": "all", "role": "predict"}
-        add_claim(rows, 2.0, claim_id="a", value=2.0, **at)
-        rows["answers"].append(rows["answers"][-1] | {"mode": "physical", "value": 9.0})
-
-    (claims,) = [figure for figure in page_of(topic, add).figures if figure.name == "claims"]
-    assert "1 of 1 predicted (worst: 0.0 %, speed-up, all)." in next(iter(claims.answers.values()))
 
 
 def test_runs_are_compared_by_machine_with_why_some_cannot_be_had() -> None:

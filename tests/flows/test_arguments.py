@@ -142,17 +142,13 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
 
 def test_files_of_ones_own_may_begin_with_a_byte_order_mark(tokentape: Cli, tmp_path: Path) -> None:
     """As editors of Windows write them."""
-    root = Path(cli.__file__).parents[1]
-    texts = [
-        (root / of).read_text()
-        for of in ("policies/shipped/vllm.toml", "flows/studies/glance.toml", "flows/systems/kelle/study.toml")
-    ]
-    config = json.loads((root / "warehouse/models/olmoe-1b-7b.json").read_text())["config"]
-    files = [tmp_path / name for name in ("vllm.toml", "grid.toml", "copy.toml", "machine.toml", "config.json")]
-    for file, text in zip(files, (*texts, 'base = "h100"\nname = "mine"\n', json.dumps(config)), strict=True):
+    root, machine = Path(cli.__file__).parents[1], 'base = "h100"\nname = "mine"\n'
+    config = json.dumps(json.loads((root / "warehouse/models/olmoe-1b-7b.json").read_text())["config"])
+    grid, system = (root / "flows/studies/glance.toml").read_text(), (root / "policies/shipped/vllm.toml").read_text()
+    files = [tmp_path / name for name in ("config.json", "machine.toml", "grid.toml", "vllm.toml", "copy.toml")]
+    for file, text in zip(files, (config, machine, grid, system, 'system = "kelle"\n'), strict=True):
         file.write_text("\ufeff" + text, encoding="utf-8", newline="\r\n")
-    system, grid, copy, machine, model = files
-    tokentape.ok("fit", str(model), str(machine))
-    assert slots.system_of(str(system)) == slots.system_of("vllm")
-    assert parsed(Study, grid, name="glance").question
-    assert system_of(str(copy)) == "kelle"
+    tokentape.ok("fit", *map(str, files[:2]))
+    assert parsed(Study, files[2], name="glance").question
+    assert slots.system_of(str(files[3])) == slots.system_of("vllm")
+    assert system_of(str(files[4])) == "kelle"
