@@ -128,8 +128,10 @@ def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "dec
     found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits), "")], phase))
     if not roles.expert_cache or np.all(hits == 1.0):
         return found
-    n_bytes = (1.0 - hits) * stacked(passes, "expert_bytes", of.at) / len(of.geometry.moe_layers)
-    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": n_bytes, "count": 1.0 * (hits < 1.0)}
+    n_experts, n_bytes = (stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
+    n_bytes *= (1.0 - hits) / len(of.geometry.moe_layers)
+    n_reads = 1.0 - hits**n_experts  # any is missing: a layer's are one read
+    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": n_bytes, "count": n_reads}
     return (Rows(kind="fetch", name="fetch missing experts", tier="expert_home", target=tier, phase=phase, **missed), *found)
 
 

@@ -477,7 +477,8 @@ class _Experts:
         if self.machine.roles.expert_home in self.machine.roles.reads:
             return (*read(self.held_frac), *read(1.0 - self.held_frac, is_cached=False))
         missed = (1.0 - self.held_frac) * active
-        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, 1.0), *read(1.0))
+        n_reads = 1.0 - self.held_frac**self.geometry.top_k  # of one token's experts any is missing: a layer's are one read
+        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, n_reads), *read(1.0))
 
     @property
     def expert_bytes(self) -> Values:
