@@ -202,7 +202,7 @@ def text(fits: list[Fit]) -> bytes:
 def load(path: Path) -> dict[str, Fit]:
     """The fits of a file by operator. Raises BadSpec naming the file and the key that is wrong."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         told = {name: data.pop(name) for name in ("device", "framework", "version", "dtype", "machine")}
         if not all(isinstance(text, str) for text in told.values()):
             raise ValueError(f"{', '.join(told)} must be texts")

@@ -60,7 +60,7 @@ class FitFiles(Generic[T]):
         path = self.path(name_or_path)
         command = f"`{self._command}`"
         try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
+            data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
             if data.pop("system", None) != self.system:
                 raise ValueError(f'system = "{self.system}" is missing')
             constants = build(self.kind, data.pop("constants", None), "constants")
