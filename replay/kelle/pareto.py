@@ -18,7 +18,7 @@ from tokentape.policies.kv import KVPolicy
 from tokentape.policies.kv.importance import AERP
 from tokentape.policies.kv.refresh import FIRST_US
 from tokentape.replay.kelle.rows import Setup
-from tokentape.replay.kelle.step import INPUT_BYTES, budget_of, decode_steps, kept_bytes
+from tokentape.replay.kelle.step import budget_of, decode_steps, kept_bytes, kv_elements
 from tokentape.replay.kelle.systems import BASELINE, KELLE, PHYSICAL, PROFILE, SYSTEMS, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
 
@@ -66,7 +66,7 @@ def _costs(geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
     kv_bytes, profile = sum(one.kv_bytes) / len(one.kv_bytes), profiles.load(PROFILE)
     plain = replace(system, evicts=True, recomputes=False)
     n_kept = float(np.minimum(PHYSICAL.lengths([work]), budget_of(plain, work)).mean())
-    stored_frac = kv_bytes / (n_kept * kept_bytes(geometry, PHYSICAL, 1))
+    stored_frac = kv_bytes / kept_bytes(geometry, PHYSICAL, n_kept)
     share, interval = _recomputed_frac(geometry, one.policy, stored_frac), system.machine.tiers["kv"].refresh_interval_s
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
@@ -87,8 +87,6 @@ def _costs(geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
 
 
 def _recomputed_frac(geometry: Geometry, policy: KVPolicy, stored_frac: float) -> float:
-    """Of the kept vectors, what AERP stored as layer inputs to get by with this share of the bytes."""
-    if not isinstance(policy, AERP):
-        return 0.0
-    input_frac = geometry.hidden * INPUT_BYTES / (kept_bytes(geometry, PHYSICAL, 1) / geometry.n_layers)
-    return (1.0 - stored_frac) / (1.0 - input_frac)
+    """Of the kept vectors, what AERP stored as layer inputs to get by with this share of the bytes; 0 where they are as large."""
+    spared_frac = 1.0 - geometry.hidden / kv_elements(geometry, PHYSICAL)
+    return (1.0 - stored_frac) / spared_frac if isinstance(policy, AERP) and spared_frac else 0.0

@@ -12,7 +12,9 @@ from refusing import refuses
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import clock
 from tokentape.hw.sourced import BadSpec
+from tokentape.policies.kv.importance import AERP
 from tokentape.replay.kelle import step as steps_of
+from tokentape.replay.kelle.pareto import _recomputed_frac
 from tokentape.replay.kelle.ratios import Steps, ratios
 from tokentape.replay.kelle.recompute import roofline
 from tokentape.replay.kelle.systems import (
@@ -132,6 +134,11 @@ def test_a_layer_holds_what_its_window_shows_and_none_where_it_does_not_attend(s
     hybrid = models.load("nemotron-3-nano-30b-a3b").geometry
     kv = [decode_step(hybrid, system, Work(n, 0, 16, n), ALL, WHOLE).overflow_bytes for n in (8000, 9000)]
     assert kv[1] - kv[0] == pytest.approx(1000 * 16 * 6 * 2 * 2 * 128 * 2), "6 of 52 layers have keys and values"
+
+
+def test_bytes_tell_what_was_recomputed_unless_inputs_are_as_large_as_keys_and_values():
+    for told, expected in ({}, 0.5), ({"without_mixing": (0,)}, 0.5), ({"n_kv_heads": LLAMA.n_heads // 2}, 0.0):
+        assert _recomputed_frac(LLAMA.model_copy(update=told), AERP(), 0.75) == expected
 
 
 @settings(max_examples=40, deadline=None)
