@@ -128,10 +128,9 @@ def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "dec
     found = tuple(expert_rows(of, p, passes, [(tier, "main", np.ones_like(hits), "")], phase))
     if not roles.expert_cache or np.all(hits == 1.0):
         return found
-    n_experts, n_bytes = (stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
-    n_bytes *= (1.0 - hits) / len(of.geometry.moe_layers)
-    n_reads = 1.0 - hits**n_experts  # any is missing: a layer's are one read
-    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "bytes": n_bytes, "count": n_reads}
+    touched, n_bytes = (stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
+    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "count": 1.0 - hits**touched}  # at once, where any is
+    missed["bytes"] = (1.0 - hits) * n_bytes / len(of.geometry.moe_layers)
     return (Rows(kind="fetch", name="fetch missing experts", tier="expert_home", target=tier, phase=phase, **missed), *found)
 
 

@@ -88,7 +88,7 @@ OBJECTS = {
 _GUARDS = {"kv_read": "decodes > 0.0", "attend": "prompt > 0.0", "recompute": "rebuilt > 0.0"}
 _FEATURES = (
     "tokens", "decodes", "context", "keys", "scores", "prompt", "prompts", "pairs", "length", "before", "seen", "logits",
-    "carries_prompt", "longest", "busiest", "crowd", "busy_pairs", "busy_seen", "share",
+    "carries_prompt", "longest", "busiest", "crowd", "busy_pairs", "busy_seen", "fetches", "share",
 )  # fmt: skip
 OF_RANKS = ("heavy", "wide")  # tokens and share of experts, were every rank as full as the fullest
 # Of the experts' events (replay/system/events.py), in this order, from entry N_OF_KIND of a row of a kind of layers on.
@@ -327,8 +327,9 @@ def iteration_costs(
         how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told, bool(ranks)
     )
     pack = by_model.pack if by_model else np.zeros(0)
-    of_ranks = 1 + pack.size if ranks else 0  # where their curves begin
-    pack = np.concatenate([pack, ranks.crowding.ravel()]) if ranks else pack
+    constants = np.array([near_tokens, held_frac**geometry.n_experts, *pack])
+    of_ranks = constants.size if ranks else 0  # where their curves begin
+    constants = np.concatenate([constants, ranks.crowding.ravel()]) if ranks else constants
     is_fitted = any("attention" in name for name in generated.operators)
     asks_longest = not tracks and (bool(by_model) or (is_fitted and runs_fa2(gpu_of(machine))))
     outside = [coverage.outside(geometry), *floats_on_integers(machine, expert_format)] if geometry.moe_layers else []
@@ -347,7 +348,7 @@ def iteration_costs(
             **({"fuller": fuller} if ranks else {}),
             **generated.operators,
         },
-        _table(generated, blocks, near_tokens, first_column, pack, asks_longest, machine.data_parallel),
+        _table(generated, blocks, first_column, constants, asks_longest, machine.data_parallel),
         before,
         np.array([moe for moe, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
@@ -386,10 +387,7 @@ def _padded(n_tokens: NDArray[np.int64], sizes: Sequence[int], n_replicas: int) 
     return np.asarray(np.where((of_one > 0) & (at < len(sizes)), np.minimum(padded, n_tokens[-1]), n_tokens))
 
 
-def _table(
-    made: Generated, blocks: Blocks, near_tokens: float, first_column: int, pack: Floats, asks_longest: bool, n_replicas: int
-) -> Floats:
-    constants = np.concatenate([[near_tokens], pack])
+def _table(made: Generated, blocks: Blocks, first_column: int, constants: Floats, asks_longest: bool, n_replicas: int) -> Floats:
     n_carried = N_CARRIED + N_OF_SLICES * n_replicas
     width = max(first_column + made.coefficients.shape[1], constants.size, n_carried, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
@@ -418,11 +416,11 @@ def _generated(
 ) -> Generated:
     """The rows of a step, around a point in all that an iteration carries, as code."""
     geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
-    features = ((*_FEATURES[:-1], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ()) + OF_RANKS * has_ranks
+    features = ((*_FEATURES[:-2], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ()) + OF_RANKS * has_ranks
     values = around(len(features))
     at = {name: values[:, [i]] for i, name in enumerate(features)}
     sums = Sums(
-        **{name: at[name] for name in _FEATURES if name != "share"},
+        **{name: at[name] for name in _FEATURES[:-2]},
         held=at["keys"],
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
         kv_frac=kv_frac,
@@ -477,8 +475,7 @@ class _Experts:
         if self.machine.roles.expert_home in self.machine.roles.reads:
             return (*read(self.held_frac), *read(1.0 - self.held_frac, is_cached=False))
         missed = (1.0 - self.held_frac) * active
-        n_reads = 1.0 - self.held_frac**self.geometry.top_k  # of one token's experts any is missing: a layer's are one read
-        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, n_reads), *read(1.0))
+        return (self.moved("fetch", "fetch missing experts", missed * self.expert_bytes, at["fetches"]), *read(1.0))
 
     @property
     def expert_bytes(self) -> Values:
@@ -509,7 +506,7 @@ class _Experts:
             self.geometry.value_format(self.expert_format),
         )  # fmt: skip
 
-    def moved(self, kind: str, name: str, n_bytes: Values, count: Values) -> Rows:
+    def moved(self, kind: str, name: str, n_bytes: Floats, count: Floats) -> Rows:
         of = {"tier": "expert_home", "target": "expert_cache", "blocks": self.blocks.moe}
         return Rows(kind=kind, name=name, bytes=n_bytes, count=count, **of)  # type: ignore[arg-type]
 
@@ -645,7 +642,7 @@ def _source(
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if window_frac else []
     longest = "0.0" if has_tracks else f"max(0.0, t[carried, {LONGEST}])"
-    start += [f"first = 1\nlongest = {longest}"] if "longest" in text or has_tables else []
+    start += [f"first = 2\nlongest = {longest}"] if "longest" in text or has_tables else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     shared, layer = _apart(made.layer, {"share", "wide", *EVENT, *(("context", *TRACK) if has_tracks else ())})
     shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]
@@ -659,12 +656,14 @@ def _source(
     of_phase = f"t, {of_ranks}, 2 if prompt > 0.0 else 0", f"t, {of_ranks}, 3 if prompt > 0.0 else 1"
     ranks = [f"{name} * fuller({at}, tokens)" for name, at in zip(("share", "tokens"), of_phase, strict=True)] if of_ranks else []
     event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if has_events else []
+    is_drawn = "fetches" in text and not has_events
+    fetches = ["fetches = 1.0 - t[constants, 1] ** share"] * is_drawn  # how often any expert is missed, by independent draws
     written = {
         "start": (start, 4),
         "event": (event, 8),
         "keys": (keys, 8),
         "fullest": (fullest, 16),
-        "ranks": ([f"{name} = {of}" for name, of in zip(("wide", "heavy"), ranks, strict=False)], 12),
+        "ranks": ([*fetches, *(f"{name} = {of}" for name, of in zip(("wide", "heavy"), ranks, strict=False))], 12),
         "shared": (shared, 16),
         "layer": (layer, 12),
         "head": (made.head, 4),

@@ -175,7 +175,7 @@ def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str, tmp_path: Pa
 
 def test_experts_at_home_are_read_there_or_fetched() -> None:
     """By the clock on rows made by hand: one read of all that a layer misses first; in place, each tier at its own rate."""
-    geometry, share, held = models.load("qwen3-30b-a3b").geometry, 0.5, 0.75
+    geometry, share, held = models.load("qwen3-30b-a3b").geometry, 1 / 16, 0.75
     request = Requests(np.zeros(1), np.array([64]), np.array([2]))
     for name, is_fetched in (("workstation-rtx4090-pcie4", True), ("elmoe3d-8gb", False)):
         spec = machine(name)
