@@ -17,7 +17,6 @@ and values are moved. step_low, step_high: the overlap of the favourable and of 
 
 import ast
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
@@ -270,10 +269,16 @@ def is_sum(*nodes: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def lanes_in(*nodes: ast.expr) -> tuple[tuple[str, str], ...]:
+def lanes_in(*nodes: ast.AST) -> tuple[tuple[str, str], ...]:
     """Lanes of nodes, and which part of each ("": all of it), every one once."""
-    text = ", ".join(map(ast.unparse, nodes))
-    return tuple(dict.fromkeys(re.findall(r"\b([^\W\d]\w*)\b(?:\.(\w+))?(?!\()", text)))
+    found: list[tuple[str, str]] = []
+    for node in nodes:
+        if isinstance(node, ast.Name):
+            found.append((node.id, ""))
+        else:
+            inner = lanes_in(*(node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node)))
+            found += [(name, node.attr) for name, _ in inner] if isinstance(node, ast.Attribute) else inner
+    return tuple(dict.fromkeys(found))
 
 
 def _of_lanes(node: ast.expr, lanes: Sequence[str]) -> ast.expr | None:
@@ -307,7 +312,8 @@ def _check(node: ast.expr, lanes: Mapping[str, Lane], where: str) -> None:
             raise BadSpec(f"{told} has {n} arguments; layers takes 1, lookahead 2, partial at least 2")
         if node.func.id == "partial" and any(isinstance(of, ast.Name) for of in ast.walk(inner[0])):
             raise BadSpec(f"{told}: its first is how serial the others are, and must be a number")
-        if node.func.id != "partial" and re.search(r"\b(layers|lookahead)\(", ", ".join(map(ast.unparse, inner))):
+        within = [ast.unparse(of.func) for one in inner for of in ast.walk(one) if isinstance(of, ast.Call)]
+        if node.func.id != "partial" and not {"layers", "lookahead"}.isdisjoint(within):
             raise BadSpec(f"{told}: it goes block by block; leave layers and lookahead out within it")
     else:
         raise BadSpec(f"{where}: {ast.unparse(node)!r} is not known here; known: {known}")
