@@ -14,6 +14,7 @@ from typing import Any
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
+DIGITS = 7  # of a number, as a page carries it: fewer would be rounded again where it is shown
 # SVG paths, how a bound looks in a legend, and the dashes they stand for.
 TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"
 THREE_DOTS = "M-1.1,-.17H-.7V.17H-1.1ZM-.2,-.17H.2V.17H-.2ZM.7,-.17H1.1V.17H.7Z"

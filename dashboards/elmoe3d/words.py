@@ -8,7 +8,6 @@ HONESTY = (
     "The forms of the model were chosen with the paper's table in view (KV width, embedding format, GiB, several hit laws and "
     "several forms of acceptance): parameter values are out of sample in predicted rows, forms are not."
 )
-DIGITS = 4  # of a number, as the page carries it
 ELASTIC, EAGLE = "Elastic-SD", "EAGLE3"
 SCHEMES = {ELASTIC: theme.VERMILLION, EAGLE: theme.BLUE, "Quant-SD": theme.ORANGE, "SLM-SD": theme.GREEN}
 OURS = "elmoe3d"

@@ -19,6 +19,7 @@ from tokentape.dashboards.engine.chart import chart
 from tokentape.dashboards.engine.grammar import BadFigure, Scope
 from tokentape.dashboards.engine.say import Rows, filled
 from tokentape.dashboards.shell import Control, Figure, Page
+from tokentape.dashboards.theme import DIGITS
 from tokentape.warehouse.sql import one_line
 
 SHARED = Path(__file__).parents[1]  # its figures/ are for all pages
@@ -50,11 +51,8 @@ def options(name: str, values: Iterable[Any]) -> tuple[dict[str, str], ...]:
     return tuple({name: str(value)} for value in values)
 
 
-def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None = None) -> Page:
-    """The page with the figures of these files, and their menus. Controls that nothing can be chosen of go.
-
-    digits: of a number, as the page carries it.
-    """
+def with_figures(page: Page, ask: Ask, names: Iterable[str]) -> Page:
+    """The page with the figures of these files, and their menus. Controls that nothing can be chosen of go."""
     words = words_of(ask.folder.name)
     drawn = {name: ask.of(("drawn", name), partial(_drawn, ask, name)) for name in names}
     there = [one for one in drawn.values() if one]
@@ -63,8 +61,7 @@ def with_figures(page: Page, ask: Ask, names: Iterable[str], digits: int | None 
     held = {name for row in choices for name in row}
     controls = {control.name: control for of in parts for control in of.controls if control.name in held}
     data = {name: frame for of in parts for name, frame in of.data.items() if not frame.is_empty()}
-    if digits is not None:
-        data = {name: frame.with_columns(cs.float().round_sig_figs(digits)) for name, frame in data.items()}
+    data = {name: frame.with_columns(cs.float().round_sig_figs(DIGITS)) for name, frame in data.items()}
     once = {tuple(row.items()): row for row in choices}  # several figures may bring the same menu
     page = replace(page, controls=tuple(controls.values()), choices=tuple(once.values()), data=data)
     made = [(name, _figure(ask.folder, name, one, words, page.opening)) for name, one in drawn.items()]

@@ -46,6 +46,6 @@ def declared(name: str) -> Declared:
         there = {what: ask.sql(text).item() for what, text in told.get("shown", {}).items()}
         few = joined([f"{size} of {n:,} {what}" for what, n in there.items() if n > size])
         lead, template = told["lead"] + f" Shown: {few}." * bool(few), told.get("template", "page.html")
-        return with_figures(Page(file, told["title"], lead, template, **own), ask, told["figures"], told.get("digits"))
+        return with_figures(Page(file, told["title"], lead, template, **own), ask, told["figures"])
 
     return Declared(file, told["title"], asked, page, folder)

@@ -6,7 +6,7 @@ import polars as pl
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import Ask, Drawn, Nothing, some, turn_of
-from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks, rounded
+from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks
 from tokentape.dashboards.units import percent, quantity, significant
 
 SCHEMES = {
@@ -109,7 +109,7 @@ def schemes(ask: Ask) -> Drawn:
         code="scheme",
         scheme=pl.col("scheme").replace(SCHEMES),
     )
-    found = rounded(named.sort("order", "scheme", "pair"))
+    found = named.sort("order", "scheme", "pair")
     pairs = found.filter(pl.col("pair") != "")["pair"].unique().sort().to_list()
     if not pairs:
         raise Nothing
@@ -132,7 +132,7 @@ def proxies(ask: Ask) -> Drawn:
     configuration."""
     words = {"proxy_name": pl.col("proxy").replace(PROXIES), "rest": pl.lit("{}")}
     named = configured(ask("proxies")).with_columns(pl.concat_str("configuration", _TAU), **words)
-    found = some(rounded(_largest(_with_setup(named, ("model", "dataset", "rest")), 1).drop("rest")))
+    found = some(_largest(_with_setup(named, ("model", "dataset", "rest")), 1).drop("rest"))
     return Drawn({"proxies": found}, facts=looks(found["configuration"]))
 
 

@@ -7,7 +7,7 @@ import polars as pl
 from tokentape.dashboards import claims
 from tokentape.dashboards.engine import Ask, Control, Drawn, options, some
 from tokentape.dashboards.slicemoe import live
-from tokentape.dashboards.slicemoe.words import BOTH, EARLY_STEPS, METRICS, SAME_FRAC, WARMUPS, configured, looks, rounded
+from tokentape.dashboards.slicemoe.words import BOTH, EARLY_STEPS, METRICS, SAME_FRAC, WARMUPS, configured, looks
 from tokentape.dashboards.units import percent
 
 
@@ -32,7 +32,7 @@ def flash(ask: Ask) -> Drawn:
     """Shares of Flash, a panel for each model, cache and pair."""
     found, name = some(configured(ask("flash"))), pl.col("model").replace(ask.made(names))
     told = found.with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair"))
-    return Drawn({"flash": rounded(told)}, facts=looks(told["configuration"]))
+    return Drawn({"flash": told}, facts=looks(told["configuration"]))
 
 
 def gains(ask: Ask) -> Drawn:
@@ -44,7 +44,7 @@ def gains(ask: Ask) -> Drawn:
     wanted = found.filter(~pl.col("is_captured") | pl.col("model").is_in(paper["model"].implode())).drop("is_captured")
     said = _merged(wanted).join(paper, on=["model", "metric"], how="left", maintain_order="left")
     name, metric_name = pl.col("name").max().over("model").fill_null(pl.col("model")), pl.col("metric").replace(METRICS)
-    told = rounded(said.with_columns(name, metric_name=metric_name))
+    told = said.with_columns(name, metric_name=metric_name)
     places = some(told.filter(pl.col("series") == "DBSC").select("pair", "tau").unique(maintain_order=True))
     both = f" AMAT moves the same bytes as low-bit (within {percent(SAME_FRAC)} in gain): they share a line."
     own = looks(told["series"]) | {"both": both if BOTH in told["series"].to_list() else ""}
@@ -86,12 +86,12 @@ def swept(ask: Ask) -> pl.DataFrame:
     placed = configured(ask("sweeps")).sort(
         "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
     )
-    return rounded(placed.drop("is_captured", "gb"))
+    return placed.drop("is_captured", "gb")
 
 
 def warmups(ask: Ask) -> pl.DataFrame:
     """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
-    found, stated = rounded(ask("warmups")), claims.rows(ask.connection, "slicemoe")
+    found, stated = ask("warmups"), claims.rows(ask.connection, "slicemoe")
     stated = stated.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
     metrics = {"energy gain": "energy", "speed-up": "latency"}
     paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import polars as pl
-from polars import selectors
 
 from tokentape.dashboards import theme
 from tokentape.dashboards.engine import known, turn_of
@@ -50,7 +49,6 @@ METRICS = {"energy_gain": "energy", "speedup": "speed"}
 PROXIES = {"strayed": "output error", "lost": "gate mass lost"}
 SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line
 BOTH = "low-bit and AMAT"
-DIGITS = 7  # of a drawn number
 EARLY_STEPS = 10  # the window that the paper's Fig. 10 is of: when its constraint starts to act
 
 
@@ -66,8 +64,3 @@ def configured(found: pl.DataFrame, column: str = "configuration") -> pl.DataFra
     """Configurations by name, in drawing order."""
     named = found.with_columns(pl.col(column).replace(CONFIGURATIONS))
     return named.sort(turn_of(column, LOOKS), maintain_order=True)
-
-
-def rounded(found: pl.DataFrame) -> pl.DataFrame:
-    """Numbers to the digits that a drawing shows: a page has to carry them."""
-    return found.with_columns(selectors.float().round_sig_figs(DIGITS))
