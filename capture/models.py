@@ -6,6 +6,7 @@ Every failure becomes one line that says what to do.
 
 import hashlib
 import json
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -196,12 +197,16 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def ran(model: PreTrainedModel, ids: torch.Tensor, **options: Any) -> Any:
-    """What a pass over ids gives. Raises ValueError where it fails on text alone, as of a model that wants an image."""
+    """What a pass over ids gives. Raises ValueError where the model's own code fails on text alone, as of one that wants an
+    image; what fails in ours, a policy's or a hook's, stays as it is. Raises torch.OutOfMemoryError on a CPU, too."""
     try:
         return model(input_ids=ids, **options)
     except (RuntimeError, TypeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        within = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)][1:]
+        if isinstance(error, torch.OutOfMemoryError) or any(name.startswith("tokentape.") for name in within):
             raise
+        if "can't allocate memory" in str(error):  # the CPU allocator's, which has no type of its own
+            raise torch.OutOfMemoryError(str(error)) from error
         reason = f"({(str(error).splitlines() or [''])[0]})"
         raise ValueError(f"{type(model).__name__} fails on plain text {reason}; give a decoder-only language model") from error
 

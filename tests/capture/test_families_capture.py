@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 from every_family import build as build_tiny
 from every_family import check_pass
-from refusing import refuses
+from refusing import raising, refuses
 from tiny_families import CONFIGS, DENSE_CONFIGS, MOE_CONFIGS, build, disagreements, prompt
 from torch import nn
 from transformers import CONFIG_MAPPING
@@ -16,6 +16,7 @@ from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.blocks import find_blocks, layer_of
 from tokentape.capture.families import FAMILIES, family_of, refuse_rerouting, score_rule
 from tokentape.capture.live.attention import KV
+from tokentape.capture.live.caches import KVLayer
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.texts import refuse_unless_croppable
@@ -171,6 +172,15 @@ def test_what_a_family_does_in_its_own_way_is_refused_in_one_line(name, asked, s
     with pytest.raises(ValueError, match=said), asked(model) as inside:
         decode(model, [Request(0, (3, 4, 5), 2)], Sampling(), frozenset(), 0, inside)
     assert AttentionCapture(build_tiny("dbrx")).n_kv_heads == 2
+
+
+def test_only_what_fails_in_the_model_is_the_models(monkeypatch):
+    model, of = build_tiny("qwen3_moe"), ([Request(0, (3, 4, 5), 2)], Sampling(), frozenset(), 0)
+    monkeypatch.setattr(KVLayer, "_read", raising(TypeError("a policy's")))
+    with pytest.raises(TypeError, match="a policy's"), Inside(model, KV(model, Full())) as inside:
+        decode(model, *of, inside)
+    model.register_forward_pre_hook(raising(RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")))
+    refuses("allocate", decode, model, *of, error=torch.OutOfMemoryError)
 
 
 @pytest.mark.parametrize("name", ["gemma4_text", "laguna", "llama4_text", "deepseek_v4"])
