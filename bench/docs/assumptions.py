@@ -244,6 +244,15 @@ def page(text: str, asked: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def main(pages: Sequence[str], asked: Sequence[str]) -> None:
+    """Writes the page system by system, so that what is there stays should the rest be stopped."""
+    usage = f"assumptions docs/assumptions.md [SYSTEM ...]; systems: {', '.join(TOLD)}"
+    if not set(asked) <= set(TOLD):
+        write(usage, (), str)
+    for n, system in enumerate(asked, 1):
+        print(f"{system}, {n} of {len(asked)} systems: {len(constants(system))} constants", file=sys.stderr, flush=True)
+        write(usage, pages, functools.partial(page, asked=(system,)))
+
+
 if __name__ == "__main__":
-    usage, asked = f"assumptions docs/assumptions.md [SYSTEM ...]; systems: {', '.join(TOLD)}", sys.argv[2:]
-    write(usage, sys.argv[1:2] if set(asked) <= set(TOLD) else (), lambda text: page(text, asked or list(TOLD)))
+    main(sys.argv[1:2], sys.argv[2:] or list(TOLD))
