@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tokentape.policies.bounds import FromZero
 from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
@@ -17,7 +18,7 @@ from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 class GateWeighted(Ranked):
     """half_life_passes: passes, of an event per MoE layer, in which what was added halves; 0: never."""
 
-    half_life_passes: float = 0.0
+    half_life_passes: FromZero = 0.0
     needs: ClassVar[tuple[str, ...]] = ("gate",)
 
     @staticmethod
@@ -29,7 +30,3 @@ class GateWeighted(Ranked):
             return of.memory[0]
         of.memory[0] = of.memory[0] * 2.0 ** (-of.since / half_life) + of.gate
         return of.now / half_life + np.log2(of.memory[0])  # all halve alike: this order is that of the masses at any time
-
-    def __post_init__(self) -> None:
-        if self.half_life_passes < 0:
-            raise ValueError(f"gate-weighted: half_life_passes {self.half_life_passes} must be 0 or more")

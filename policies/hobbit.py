@@ -9,6 +9,7 @@ precision is told by the gate alone: exact for two experts per token, of more it
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tokentape.policies.bounds import FromZero, Share
 from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
@@ -17,11 +18,11 @@ from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 class Hobbit(Ranked):
     """Weights of the measures; the paper tunes them to a model, alike here (assumed). high_until: as of by_gate."""
 
-    recency: float = 0.25
-    frequency: float = 0.25
-    high_frequency: float = 0.25
-    nearness: float = 0.25
-    high_until: float = 0.6
+    recency: FromZero = 0.25
+    frequency: FromZero = 0.25
+    high_frequency: FromZero = 0.25
+    nearness: FromZero = 0.25
+    high_until: Share = 0.6
     ages: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("gate",)
 
@@ -35,7 +36,3 @@ class Hobbit(Ranked):
         soon = 1.0 - ((of.layer - of.at_layer) % of.n_layers) / of.n_layers
         used = of.params[0] * lately + of.params[1] * of.n_total + of.params[2] * of.memory[0]
         return used / passes + of.params[3] * soon
-
-    def __post_init__(self) -> None:
-        if min(self.recency, self.frequency, self.high_frequency, self.nearness) < 0.0 or not 0.0 <= self.high_until <= 1.0:
-            raise ValueError(f"hobbit: weights must be 0 or more, high_until {self.high_until} in 0..1")

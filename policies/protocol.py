@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded
 from tokentape.policies.kernels import F32, I32, I64, U8, float64, function, int64, record_of, void
 
 GIVEN = ("gate", "score")  # what a lookup is told of only where a policy needs it
@@ -49,7 +50,7 @@ RANK = function(RANK_SIGNATURE)
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranked(Bounded):
     """What ranked policies have in common; their fields are the parameters."""
 
     kind: ClassVar[str] = "ranked"

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tokentape.policies import lists
+from tokentape.policies.bounds import Bounded, Positive, Share
 
 
 @dataclass(frozen=True)
-class Sieve:
+class Sieve(Bounded):
     """One queue in order of entry. A hand walks it from the oldest on and drops the first expert that was not used since it last
     came by; hits move nothing."""
 
@@ -39,20 +40,13 @@ class S3FIFO(Sieve):
     """New experts pass a small queue; used often enough there they go on to the main one, else they leave a ghost.
 
     small_frac, ghost_frac: rooms of the small queue and of the ghosts, of the cache. promote_at: hits in the small queue that
-    take an expert to the main one. Raises ValueError where a share is not within 0 and 1, or promote_at is below 1.
+    take an expert to the main one.
     """
 
     which: ClassVar[int] = lists.S3_FIFO
-    small_frac: float = 0.1
-    ghost_frac: float = 0.9
-    promote_at: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("small_frac", "ghost_frac"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} {getattr(self, name)} must lie in 0..1")
-        if self.promote_at < 1:
-            raise ValueError(f"promote_at {self.promote_at} must be 1 or more")
+    small_frac: Share = 0.1
+    ghost_frac: Share = 0.9
+    promote_at: Positive = 2
 
     def params(self) -> tuple[float, ...]:
         return self.small_frac, self.ghost_frac, float(self.promote_at)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tokentape.policies.bounds import SomeShare
 from tokentape.policies.kernels import kernel
 from tokentape.policies.protocol import RANK_SIGNATURE, Ranked
 
@@ -15,17 +16,13 @@ class Static(Ranked):
     leaves. At 1.0 the profile is the tape itself, known from the start: an oracle, drawn as a bound.
     """
 
-    profile_frac: float = 0.1  # type: ignore[misc]
+    profile_frac: SomeShare = 0.1  # type: ignore[misc]
     bypass: ClassVar[bool] = True
 
     @staticmethod
     @kernel(RANK_SIGNATURE, allocates=False)
     def rank(of):  # type: ignore[no-untyped-def]
         return of.profile
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.profile_frac <= 1.0:
-            raise ValueError(f"static: profile_frac {self.profile_frac} must lie in (0, 1]")
 
     @property
     def is_bound(self) -> bool:  # type: ignore[override]

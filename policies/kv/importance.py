@@ -6,10 +6,12 @@ a column sum: the printed Eq. 3 of Kelle sums a row, which is always 1.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Must, one_of
 from tokentape.policies.kernels import float64, kernel, uint64
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
@@ -30,10 +32,10 @@ class AEP(KVPolicy):
     the heads of a layer share one set.
     """
 
-    importance: str = "sum"
-    gamma: float = 0.98
-    score_kind: str = "softmax"
-    score_bits: int | None = None
+    importance: Annotated[str, one_of(IMPORTANCE)] = "sum"
+    gamma: Annotated[float, Must("must lie between 0 and 1", lambda gamma: 0.0 < gamma < 1.0)] = 0.98
+    score_kind: Annotated[str, one_of(SCORE_KINDS)] = "softmax"
+    score_bits: Annotated[int | None, Must("must lie in 2..16, or be left out", lambda bits: 2 <= bits <= 16)] = None
     is_per_head: bool = True
 
     @staticmethod
@@ -54,17 +56,6 @@ class AEP(KVPolicy):
             for s in range(n):
                 if step > 0.0:
                     rank[s] = min(max(np.floor(rank[s] / step), lowest), highest)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.importance not in IMPORTANCE:
-            raise ValueError(f"importance {self.importance!r} is unknown; choose {', '.join(IMPORTANCE)}")
-        if self.score_kind not in SCORE_KINDS:
-            raise ValueError(f"score_kind {self.score_kind!r} is unknown; choose {', '.join(SCORE_KINDS)}")
-        if self.score_bits is not None and not 2 <= self.score_bits <= 16:
-            raise ValueError(f"score_bits {self.score_bits} must lie in 2..16, or be left out")
-        if not 0.0 < self.gamma < 1.0:
-            raise ValueError(f"gamma {self.gamma} must lie between 0 and 1")
 
     @property
     def needs_raw(self) -> bool:  # type: ignore[override]
@@ -95,15 +86,8 @@ class AERP(AEP):
     input must be the smaller of the two to be stored.
     """
 
-    theta: float = 0.5
-    accounting: str = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.theta <= 1.0:
-            raise ValueError(f"theta {self.theta} must be a share of the heads, 0 to 1")
-        if self.accounting not in ("paper", "physical"):
-            raise ValueError(f"accounting {self.accounting!r} is unknown; choose paper or physical")
+    theta: Annotated[float, Must("must be a share of the heads, 0 to 1", lambda theta: 0.0 <= theta <= 1.0)] = 0.5
+    accounting: Annotated[str, Must("is unknown; choose paper or physical", ("paper", "physical").__contains__)] = "paper"
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Random eviction: a token drawn anew at every step leaves; what scores are worth is what beats it."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Must
 from tokentape.policies.kernels import F64_2D, I64, float64, int64, kernel, uint64, void
 from tokentape.policies.kv.rule import WEIGH_SIGNATURE, Floats, KVPolicy
 
@@ -32,12 +34,8 @@ def _draw_prompt(seed, salts, ranks):  # type: ignore[no-untyped-def]
 class RandomEviction(KVPolicy):
     """Evicts any token outside sink and recent window; with both 0 it is unprotected, and the newest may leave too."""
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.seed < 2**53:  # exact as one of `params`
-            raise ValueError(f"seed {self.seed} must lie in 0..2^53 - 1")
+    # Exact as one of `params`.
+    seed: Annotated[int, Must("must lie in 0..2^53 - 1", lambda seed: 0 <= seed < 2**53)] = 0
 
     @staticmethod
     @kernel(WEIGH_SIGNATURE)

@@ -6,16 +6,18 @@ Four groups: tokens with a score of at least the median of their layer and head 
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from statistics import NormalDist
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, Self, runtime_checkable
 
+from tokentape.policies.bounds import AboveZero, Bounded, Must
 from tokentape.policies.resolve import convert
 
 FIRST_US = 45.0  # retention time that the paper's eDRAM is rated for
 FAILURE_AT_45_US = 3e-6
 MEAN_FAILURE = 2.0e-3  # over the four default intervals (paper)
 WORST = 0.5  # a bit that is lost is as likely right as wrong
+Lost = Annotated[float, Must(f"must lie in 0..{WORST}", lambda lost: 0.0 <= lost <= WORST)]
 
 
 @runtime_checkable
@@ -28,7 +30,7 @@ class Refresh(Protocol):
         ...
 
 
-class _ByGroup:
+class _ByGroup(Bounded):
     """A number for each of HST-MSB, HST-LSB, LST-MSB and LST-LSB."""
 
     word: ClassVar[str]
@@ -51,15 +53,10 @@ class Intervals(_ByGroup):
     """Refresh intervals of the four groups in us, as the paper sets them. Raises ValueError for one that is not above 0."""
 
     word: ClassVar[str] = "intervals"
-    hst_msb_us: float = 360.0
-    hst_lsb_us: float = 5400.0
-    lst_msb_us: float = 1440.0
-    lst_lsb_us: float = 7200.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0.0:
-                raise ValueError(f"{field.name} {getattr(self, field.name)} must be above 0")
+    hst_msb_us: AboveZero = 360.0
+    hst_lsb_us: AboveZero = 5400.0
+    lst_msb_us: AboveZero = 1440.0
+    lst_lsb_us: AboveZero = 7200.0
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -77,14 +74,10 @@ class Intervals(_ByGroup):
 
 
 @dataclass(frozen=True)
-class OneInterval:
+class OneInterval(Bounded):
     """All bits at one interval. Raises ValueError for one that is not above 0."""
 
-    interval_us: float = FIRST_US
-
-    def __post_init__(self) -> None:
-        if not self.interval_us > 0.0:
-            raise ValueError(f"interval_us {self.interval_us} must be above 0")
+    interval_us: AboveZero = FIRST_US
 
     @property
     def harmonic_mean_us(self) -> float:
@@ -95,21 +88,15 @@ REFRESH: dict[str, type[Refresh]] = {"2drp": Intervals, "uniform": OneInterval}
 
 
 @dataclass(frozen=True)
-class RetentionCurve:
+class RetentionCurve(Bounded):
     """Share of bits lost between two refreshes: lognormal, F(t) = Phi(Phi^-1(failure_at_45us) + ln(t / 45 us) / sigma).
 
     Assumed: anchored at 45 us, and by `sigma` at the paper's mean rate over its four intervals (`anchored`). Raises ValueError
     for a sigma that is not above 0 and a rate outside (0, 0.5).
     """
 
-    sigma: float
-    failure_at_45us: float = FAILURE_AT_45_US
-
-    def __post_init__(self) -> None:
-        if not self.sigma > 0.0 or not 0.0 < self.failure_at_45us < WORST:
-            raise ValueError(
-                f"sigma {self.sigma} must be above 0 and failure_at_45us {self.failure_at_45us} between 0 and {WORST}"
-            )
+    sigma: AboveZero
+    failure_at_45us: Annotated[float, Must(f"must lie between 0 and {WORST}", lambda lost: 0.0 < lost < WORST)] = FAILURE_AT_45_US
 
     def failure_frac(self, interval_us: float) -> float:
         """At most one half. Raises ValueError for an interval that is not above 0."""
@@ -158,15 +145,10 @@ class BitRates(_ByGroup):
     """Share of bits lost in each group."""
 
     word: ClassVar[str] = "rate"
-    hst_msb: float = 0.0
-    hst_lsb: float = 0.0
-    lst_msb: float = 0.0
-    lst_lsb: float = 0.0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0.0 <= getattr(self, field.name) <= WORST:
-                raise ValueError(f"{field.name} {getattr(self, field.name)} must lie in 0..{WORST}")
+    hst_msb: Lost = 0.0
+    hst_lsb: Lost = 0.0
+    lst_msb: Lost = 0.0
+    lst_lsb: Lost = 0.0
 
     @classmethod
     def of(cls, intervals: Intervals, curve: RetentionCurve = CURVE) -> Self:

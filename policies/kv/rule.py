@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded, Count
 from tokentape.policies.kernels import F32_2D, F64, I32, int64, void
 
 Floats = NDArray[np.float64]
@@ -26,14 +27,14 @@ UNLIMITED = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class KVPolicy:
+class KVPolicy(Bounded):
     """budget: tokens that a head keeps after every step; None: all. sink: first tokens that stay; recent: last ones that stay.
 
     recent "auto" is half of the budget, or what the sink leaves of it. Raises ValueError where no token could be evicted.
     """
 
     budget: int | None = 128
-    sink: int = 10
+    sink: Count = 10
     recent: int | str = "auto"
 
     is_bound: ClassVar[bool] = False
@@ -45,8 +46,9 @@ class KVPolicy:
     weigh: ClassVar[Any]  # compiled function of WEIGH_SIGNATURE
 
     def __post_init__(self) -> None:
-        if self.sink < 0 or (isinstance(self.recent, int) and self.recent < 0):
-            raise ValueError(f"sink {self.sink} and recent {self.recent} must be 0 or more")
+        super().__post_init__()
+        if isinstance(self.recent, int) and self.recent < 0:
+            raise ValueError(f"recent {self.recent} must be 0 or more")
         if isinstance(self.recent, str) and self.recent != "auto":
             raise ValueError(f"recent {self.recent!r} must be a number of tokens, or auto")
         if self.budget is None:

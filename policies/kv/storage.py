@@ -8,11 +8,12 @@ head's channels over all of them, so that few levels suffice; reading rotates ba
 """
 
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded, Must
 from tokentape.policies.kv.refresh import BitRates
 from tokentape.policies.quantise import Array, cast, dequantise, namespace, quantise
 
@@ -74,14 +75,10 @@ STORAGES = ("plain", *WORDS, "quarot")  # how keys and values lie in memory; pla
 
 
 @dataclass(frozen=True)
-class QuaRot:
+class QuaRot(Bounded):
     """bits per value, asymmetric, one scale and zero point for a token's channels in a head."""
 
-    bits: int = 4
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.bits <= 8:
-            raise ValueError(f"bits {self.bits} must lie in 1..8")
+    bits: Annotated[int, Must("must lie in 1..8", lambda bits: 1 <= bits <= 8)] = 4
 
     def stored(self, x: Array) -> Array:
         """What reading gives back of x (..., head_dim), f32."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded, Count, Positive
 from tokentape.policies.kernels import F64, F64_3D, int64, kernel, void
 
 Floats = NDArray[np.float64]
@@ -21,23 +22,23 @@ PREDICT_SIGNATURE = void(int64, int64, F64, F64, F64_3D, F64, F64)
 
 
 @dataclass(frozen=True)
-class Prefetcher:
+class Prefetcher(Bounded):
     """n: experts foretold at an event; 0: as many as it has itself. distance: MoE layers between an event and what it foretells.
 
     One function; plain Python is compiled. sees: scores begin as the tokens that layer `target` is about to have on each expert.
     profile_frac: share of the tape's tokens, from its start, that `memory` is made of; nothing is foretold by these.
     """
 
-    n: int = 0
-    distance: int = 1
+    n: Count = 0
+    distance: Positive = 1
     sees: ClassVar[bool] = False
     profile_frac = 0.0  # without a type it is no field, and those of a policy stay in its order
     predict: ClassVar[Any]  # of PREDICT_SIGNATURE
 
     def __post_init__(self) -> None:
-        if self.n < 0 or self.distance < 1 or not 0.0 <= self.profile_frac <= 1.0:
-            counts = f"n {self.n} must be 0 or more, distance {self.distance} a layer or more"
-            raise ValueError(f"prefetch: {counts}, profile_frac {self.profile_frac} in 0..1")
+        super().__post_init__()
+        if not 0.0 <= self.profile_frac <= 1.0:
+            raise ValueError(f"prefetch: profile_frac {self.profile_frac} in 0..1")
 
     @property
     def is_bound(self) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Positive, Share, SomeShare
 from tokentape.policies.kernels import kernel
 from tokentape.policies.prefetch.rule import PREDICT_SIGNATURE, Floats, Prefetcher
 
@@ -19,7 +20,7 @@ class Transitions(Prefetcher):
     nothing; at 1.0 it is made of the tape itself, and is a bound.
     """
 
-    profile_frac: float = 0.1
+    profile_frac: SomeShare = 0.1
     by_gate: bool = True
 
     @staticmethod
@@ -30,11 +31,6 @@ class Transitions(Prefetcher):
             if used > 0.0:
                 for other in range(tokens.shape[0]):
                     scores[other] += used * memory[target, e, other]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.profile_frac <= 1.0:
-            raise ValueError(f"transitions: profile_frac {self.profile_frac} must lie in (0, 1]")
 
     @property
     def is_bound(self) -> bool:
@@ -65,8 +61,8 @@ class ActivationMatrix(Transitions):
     """
 
     by_gate: bool = False
-    n_matrices: int = 16
-    keep_frac: float = 0.95
+    n_matrices: Positive = 16
+    keep_frac: Share = 0.95
 
     @staticmethod
     @kernel(PREDICT_SIGNATURE, allocates=False)
@@ -87,12 +83,6 @@ class ActivationMatrix(Transitions):
         if found > 0:
             for e in range(tokens.shape[0]):
                 scores[e] = memory[target, found, e]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.n_matrices < 1 or not 0.0 <= self.keep_frac <= 1.0:
-            told = f"n_matrices {self.n_matrices} must be 1 or more, keep_frac {self.keep_frac} in [0, 1]"
-            raise ValueError(f"activation_matrix: {told}")
 
     def params(self) -> Floats:
         return np.array([float(self.by_gate), self.keep_frac])

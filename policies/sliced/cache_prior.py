@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Count, Share
 from tokentape.policies.kernels import int32, kernel, uint64
 from tokentape.policies.sliced import ranking as rk
 
@@ -32,8 +33,8 @@ class CachePrior(rk.Router):
     of the unmodified scores.
     """
 
-    strength: float = 0.2
-    protect: int = 2
+    strength: Share = 0.2
+    protect: Count = 2
 
     @staticmethod
     @kernel(rk.CHOOSE_SIGNATURE, allocates=False)
@@ -51,10 +52,6 @@ class CachePrior(rk.Router):
                     e = uint64(natural[i, j])
                     keys[e] = rk.key_of(row[e] + bonus, e)
             rk.take(ids.shape[1], keys, ids[i])
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.strength <= 1.0 or self.protect < 0:
-            raise ValueError(f"cache_prior: strength {self.strength} must lie in 0..1 and protect {self.protect} be 0 or more")
 
     @property
     def n_natural(self) -> int:  # type: ignore[override]

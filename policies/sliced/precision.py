@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tokentape.policies.bounds import Bounded, Share, Weight
+
 
 class Precision:
     """is_sliced: in decode an expert is two slices, MSB and LSB, else one unit; is_high: prefill computes with both."""
@@ -46,7 +48,7 @@ class Critical(Precision):
     tau: float = 0.35
 
 
-class Budget:
+class Budget(Bounded):
     """What a controller is told of any budget. kind: none, a bucket, or a moved strength."""
 
     kind: ClassVar[int] = 0
@@ -54,10 +56,6 @@ class Budget:
     cap_steps: float = 0.0
     gain: float = 0.0
     decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.target_frac <= 1.0:
-            raise ValueError(f"{type(self).__name__.lower()}: target_frac {self.target_frac} must lie in 0..1 (a miss rate)")
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Hard(Budget):
     target.
     """
 
-    target_frac: float = 0.05
+    target_frac: Share = 0.05
     cap_steps: float = 20.0
     kind: ClassVar[int] = 1
 
@@ -87,12 +85,7 @@ class Soft(Budget):
     misses: a lower target is not reached.
     """
 
-    target_frac: float = 0.1
+    target_frac: Share = 0.1
     gain: float = 0.5
-    decay: float = 0.9
+    decay: Weight = 0.9
     kind: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 <= self.decay < 1.0:
-            raise ValueError(f"soft: decay {self.decay} must lie in [0, 1)")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies import kernels as kn
+from tokentape.policies.bounds import Bounded
 from tokentape.policies.kernels import array, dispatcher_of, function, int32, int64, kernel, uint8, uint64, void
 
 _U8_IN = array(uint8, 1, readonly=True)
@@ -30,7 +31,7 @@ CHOOSE_SIGNATURE = void(int64, kn.F32_2D, kn.F32_2D, kn.I64_2D, _U8_IN, kn.U8, k
 CHOOSE = function(CHOOSE_SIGNATURE)
 
 
-class Router:
+class Router(Bounded):
     """Chooses experts by its `choose`, of CHOOSE_SIGNATURE; plain Python is compiled.
 
     needs_scores: it looks beyond the top k, so a tape that recorded no more cannot drive it. strength: the pull towards what is

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Count, Positive, Share
 from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router, top_k
 
@@ -53,7 +54,7 @@ def _resident_first(order, length, protect, resident, ids):  # type: ignore[no-u
 class MaxRank(Router):
     """k experts from the model's top `max_rank`: resident ones by rank, then the rest by rank. max_rank <= k is stock."""
 
-    max_rank: int = 12
+    max_rank: Positive = 12
     n_natural: ClassVar[int | None] = 0
 
     @staticmethod
@@ -63,10 +64,6 @@ class MaxRank(Router):
         for i in range(uint64(values.shape[0])):
             top_k(values[i], m, work[0], work[1])
             _resident_first(work[1], uint64(m), uint64(0), resident, ids[i])
-
-    def __post_init__(self) -> None:
-        if self.max_rank < 1:
-            raise ValueError(f"max_rank: max_rank {self.max_rank} must be at least 1")
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         return np.array([self.max_rank], np.float64)
@@ -79,8 +76,8 @@ class Cumsum(Router):
     The model's own top `protect` are always chosen, then resident experts by rank, then the rest by rank. share_frac 0 is stock.
     """
 
-    share_frac: float = 0.7
-    protect: int = 2
+    share_frac: Share = 0.7
+    protect: Count = 2
     n_natural: ClassVar[int | None] = 0
 
     @staticmethod
@@ -89,10 +86,6 @@ class Cumsum(Router):
         for i in range(uint64(values.shape[0])):
             length = uint64(_prefix(values[i], gates[i], params[0], ids.shape[1], work[0], work[1]))
             _resident_first(work[1], length, uint64(int(params[1])), resident, ids[i])
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.share_frac <= 1.0 or self.protect < 0:
-            raise ValueError(f"cumsum: share_frac {self.share_frac} must lie in 0..1 and protect {self.protect} be 0 or more")
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         return np.array([self.share_frac, self.protect], np.float64)

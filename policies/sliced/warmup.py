@@ -9,13 +9,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tokentape.policies.bounds import Bounded, Share
 from tokentape.policies.kernels import I64, U8, U32, int64, kernel, void
 from tokentape.policies.order import ascending
 from tokentape.policies.sliced import state as at
 from tokentape.policies.sliced.event import drop_used_lsb
 
 
-class Warmup:
+class Warmup(Bounded):
     """kind: what the kernels know it by."""
 
     kind: ClassVar[int] = at.EMPTY
@@ -49,12 +50,8 @@ class PCW(Warmup):
     lsb_share_frac: share of the capacity that LSB slices of the most critical experts keep (3 to 5 %, assumed).
     """
 
-    lsb_share_frac: float = 0.04
+    lsb_share_frac: Share = 0.04
     kind: ClassVar[int] = at.PREDICTIVE
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.lsb_share_frac <= 1.0:
-            raise ValueError(f"pcw: lsb_share_frac {self.lsb_share_frac} must lie in 0..1")
 
 
 @kernel(I64(U32))

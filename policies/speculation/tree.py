@@ -9,22 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded, Positive
+
 Probabilities = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Bounded):
     """depth: levels of a draft; width: nodes per level, 1 is a chain; verify_nodes: most nodes that are verified, None: all."""
 
-    depth: int = 4
-    width: int = 1
-    verify_nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.depth < 1 or self.width < 1:
-            raise ValueError(f"a draft needs depth and width of at least 1, got {self.depth} and {self.width}")
-        if self.verify_nodes is not None and self.verify_nodes < 1:
-            raise ValueError(f"verify nodes: {self.verify_nodes} must be at least 1")
+    depth: Positive = 4
+    width: Positive = 1
+    verify_nodes: Positive | None = None
 
 
 class Draft:
