@@ -6,8 +6,9 @@ Slices that the layer in flight uses (`pin` carries the current event) are exemp
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from tokentape.policies.bounds import Bounded, one_of
 from tokentape.policies.kernels import I64, U8, U32, boolean, int64, kernel, uint64, void
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.queue import push_back, unlink
@@ -22,7 +23,7 @@ def _widths(pair: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class SlicedCache:
+class SlicedCache(Bounded):
     """bits_high, bits_low: widths of the whole expert and of its MSB slice (8 and 4: MAT84); equal widths leave no LSB slice.
 
     lsb_policy: on_pressure, an LSB slice stays until its bytes are needed (assumed to be meant); after_use, it is dropped when
@@ -32,17 +33,16 @@ class SlicedCache:
 
     bits_high: int = 8
     bits_low: int = 4
-    lsb_policy: str = "on_pressure"
+    lsb_policy: Annotated[str, one_of(LSB_POLICIES)] = "on_pressure"
     skip_lsb_when_over_budget: bool = False
     shorthands: ClassVar = {"pair": _widths}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.bits_low <= self.bits_high:
             raise ValueError(
                 f"slices need 0 < bits_low <= bits_high, got bits_low {self.bits_low} and bits_high {self.bits_high}"
             )
-        if self.lsb_policy not in LSB_POLICIES:
-            raise ValueError(f"lsb_policy {self.lsb_policy!r} is unknown; choose {' or '.join(LSB_POLICIES)}")
 
     @property
     def name(self) -> str:
@@ -55,30 +55,13 @@ def refresh(node, end, link):  # type: ignore[no-untyped-def]
     push_back(node, end, link)
 
 
-@kernel(uint64(uint64, int64, U32, I64), allocates=False)
+@kernel(int64(uint64, int64, U32, I64), allocates=False)
 def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
-    """The least recently used member that is not pinned, `end` if there is none."""
+    """The least recently used member that is not pinned, -1 if there is none."""
     node = uint64(link[2 * end + 1])
     while node != end and pin[node] == now:
         node = uint64(link[2 * node + 1])
-    return node
-
-
-@kernel(int64(int64, int64, int64, int64, uint64, int64, U32, U32, U8, U8, I64), allocates=False)
-def make_room(used, allowed, msb_bytes, lsb_bytes, end, now, msb_link, lsb_link, msb_in, lsb_in, pin):  # type: ignore[no-untyped-def]
-    """Evicts until at most `allowed` bytes are used; returns the bytes used. Pinned slices must fit `allowed`."""
-    while used > allowed:
-        victim = first_free(end, now, lsb_link, pin)
-        if victim != end:
-            unlink(victim, lsb_link)
-            lsb_in[victim] = 0
-            used -= lsb_bytes
-        else:
-            victim = first_free(end, now, msb_link, pin)
-            unlink(victim, msb_link)
-            msb_in[victim] = 0
-            used -= msb_bytes
-    return used
+    return int64(node) if node != end else int64(-1)
 
 
 @kernel(int64(int64, int64, uint64, boolean, int64, int64, U8, U8, U32, U32), allocates=False)

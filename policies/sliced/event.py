@@ -12,7 +12,7 @@ from tokentape.policies import kernels as kn
 from tokentape.policies.kernels import boolean, float64, int64, kernel, uint32, uint64, void
 from tokentape.policies.queue import push_back
 from tokentape.policies.sliced import state as at
-from tokentape.policies.sliced.cache import drop, make_room, refresh
+from tokentape.policies.sliced.cache import drop, first_free, refresh
 from tokentape.policies.sliced.ranking import CHOOSE, NOTHING, by_gate, key_of, take, top_k
 
 
@@ -79,16 +79,14 @@ def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
 def _make_room(  # type: ignore[no-untyped-def]
     used, allowed, by_counts, layer, now, sizes, counted, msb_link, lsb_link, msb_in, lsb_in, pin, lowest
 ):
-    """As cache.make_room; by_counts: this whole layer is pinned, and LSB slices leave by rising gate mass, then MSB slices by
-    rising count."""
+    """Evicts until at most `allowed` bytes are used, LSB slices first; returns the bytes used. Pinned slices must fit `allowed`.
+    by_counts: this whole layer is pinned, and LSB slices leave by rising gate mass, then MSB slices by rising count."""
     end, n_experts = uint64(msb_in.shape[0]), msb_in.shape[0] // lowest.shape[1]
-    if not by_counts:
-        return make_room(used, allowed, sizes[at.MSB], sizes[at.LSB], end, now, msb_link, lsb_link, msb_in, lsb_in, pin)
     while used > allowed:
-        victim = _lowest(layer, lsb_in, counted[1], lowest[1])
+        victim = _lowest(layer, lsb_in, counted[1], lowest[1]) if by_counts else first_free(end, now, lsb_link, pin)
         whole = victim < 0
         if whole:
-            victim = _lowest(layer, msb_in, counted[0], lowest[0])
+            victim = _lowest(layer, msb_in, counted[0], lowest[0]) if by_counts else first_free(end, now, msb_link, pin)
         lowest[0 if whole else 1, victim // n_experts] = -2
         used = drop(used, uint64(victim), end, whole, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
     return used
