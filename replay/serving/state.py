@@ -133,6 +133,19 @@ def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     bucket[last] = r
 
 
+@kernel(void(int64, int64, int64, I64_2D, I64, I64, I64), allocates=False)
+def _count(times, r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+    """Request r, which has decoded for n_steps iterations, is among the decodes once more; -1 times: once less."""
+    start, joined, window = requests[r, PROMPT] + requests[r, GENERATED], requests[r, JOINED], leaves_window.shape[0] - 1
+    state[N_DECODE] += times
+    state[CONTEXT] += times * (start + n_steps)
+    state[CONTEXT_W] += times * min(start + n_steps, window)
+    if start + n_steps < window:
+        state[IN_WINDOW] += times
+        leaves_window[(joined + window - start) % (window + 1)] += times
+    needs_block[(joined + 2 - start) % needs_block.shape[0]] += times
+
+
 @kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
 def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r decodes from iteration at + 1 on.
@@ -150,14 +163,7 @@ def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: i
     else:
         state[OLDEST] = r
     state[NEWEST] = r
-    length, window = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1
-    state[N_DECODE] += 1
-    state[CONTEXT] += length
-    state[CONTEXT_W] += min(length, window)
-    if length < window:
-        state[IN_WINDOW] += 1
-        leaves_window[(at + window - length) % (window + 1)] += 1
-    needs_block[(at + 2 - length) % needs_block.shape[0]] += 1
+    _count(1, r, 0, requests, state, leaves_window, needs_block)
 
 
 @kernel(void(int64, int64, I64_2D, I64, I64, I64), allocates=False)
@@ -172,15 +178,7 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
         requests[q[NEWER], OLDER] = q[OLDER]
     else:
         state[NEWEST] = q[OLDER]
-    start, window = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1
-    length = start + n_steps
-    state[N_DECODE] -= 1
-    state[CONTEXT] -= length
-    state[CONTEXT_W] -= min(length, window)
-    if length < window:
-        state[IN_WINDOW] -= 1
-        leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
-    needs_block[(q[JOINED] + 2 - start) % needs_block.shape[0]] -= 1
+    _count(-1, r, n_steps, requests, state, leaves_window, needs_block)
     q[GENERATED] += n_steps
 
 
@@ -201,21 +199,12 @@ def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
 def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
     """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
     q = requests[r]
-    start, window, n_blocks = q[PROMPT] + q[GENERATED], leaves_window.shape[0] - 1, needs_block.shape[0]
-    length = start + at - q[JOINED]
-    state[CONTEXT] += n_tokens
-    state[CONTEXT_W] += min(length + n_tokens, window) - min(length, window)
-    if length < window:
-        leaves_window[(q[JOINED] + window - start) % (window + 1)] -= 1
-        if length + n_tokens < window:
-            leaves_window[(q[JOINED] - n_tokens + window - start) % (window + 1)] += 1
-        else:
-            state[IN_WINDOW] -= 1
-    needs_block[(q[JOINED] + 2 - start) % n_blocks] -= 1
-    needs_block[(q[JOINED] - n_tokens + 2 - start) % n_blocks] += 1
+    n_steps = at - q[JOINED]
+    _count(-1, r, n_steps, requests, state, leaves_window, needs_block)
     _take_out(r, requests, bucket)
     q[JOINED] -= n_tokens
     _put_in(r, requests, bucket)
+    _count(1, r, n_steps + n_tokens, requests, state, leaves_window, needs_block)
 
 
 @kernel(void(int64, int64, I64_2D, I64, I64, I64, I64, I64_2D), allocates=False)
