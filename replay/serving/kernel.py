@@ -29,7 +29,7 @@ BUSY_S, NOW = it.N_COST, it.N_COST + 1
 N_TOTALS = it.N_COST + 2
 # Columns of the recorded iterations.
 RECORD_TIMES = ("start_s", "seconds", "expert_bytes")
-RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "n_waiting")
+RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "layer_group", "n_groups", "n_waiting")
 
 _REQUESTS, _RULE = (F64, I64_2D), (I64, I64_2D, I64, F64, int64)
 # state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
@@ -192,7 +192,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     BatchRule.step_numbers(); limits: Limits.numbers(). survival, seed: of accepted drafts (policies/serving).
     iteration .. cov_decode: IterationCosts; table is written to. draft_s: making the drafts of an iteration with decodes.
     drafts: of recorded rounds (replay/system/drafts.py).
-    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 5) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
+    recorded (i, 3) of RECORD_TIMES, recorded_n (i, 7) of RECORD_COUNTS: as many iterations as fit. scratch: of SCRATCH, zeros,
     -1 in the bucket; pool: of KV blocks (pool.py). look_up .. ahead: the experts' slots (replay/system/events.py), kv: keys and
     values (kv.py), choose, routed: of a router; serve_slices .. served: of SliceMoE in place of the others (sliced.py), empty
     where there is none.
@@ -248,7 +248,6 @@ def run_engine(  # type: ignore[no-untyped-def]
             n_members, batch_tokens, most = st.form_batch(
                 rule, n_open, n_blocks, block_tokens, admits, requests, state, pool, members, takes, carried
             )
-            group = 0
             if n_members > 0:
                 n_of_groups = n_groups(steps, most)
             for j in range(n_members):
@@ -310,7 +309,8 @@ def run_engine(  # type: ignore[no-untyped-def]
             recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[it.EXPERT_BYTES]
             recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
-            recorded_n[at, 4] = arrived - state[st.HEAD] + state[st.N_REQUEUED]
+            recorded_n[at, 4], recorded_n[at, 5] = group, n_of_groups
+            recorded_n[at, 6] = arrived - state[st.HEAD] + state[st.N_REQUEUED]
         seen_s = now if is_ahead else now + seconds
         now += seconds
         totals[BUSY_S] += seconds
@@ -348,7 +348,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, now, members, takes, n_members, requests, state, pool, times, counts, histogram, sums, one, queues
             )  # fmt: skip
             n_done += n_over
-            n_members = 0
+            n_members, group, n_of_groups = 0, 0, 1
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)

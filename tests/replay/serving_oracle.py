@@ -227,6 +227,7 @@ def serve_slowly(
         tokens = sum(take for _, take in batch)
         row = {"start_s": now, "n_decode": len(decoding), "n_prefill": tokens, "n_waiting": len(queue)}
         row |= {"first_layer": layers.start, "last_layer": layers.stop}
+        row |= {"layer_group": group, "n_groups": n_groups} if batch else {"layer_group": 0, "n_groups": 1}
         log.append(row | dict(zip(("seconds", "expert_bytes", "moved", "ops"), cost, strict=True)))
         seen = now if ahead else now + cost[0]
         now += cost[0]

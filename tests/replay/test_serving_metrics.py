@@ -176,8 +176,8 @@ def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
     rows = requests_of([[0, 40, 30], [1, 30, 20], [2, 50, 20], [3, 20, 10]])
     run = serve(rows, Chunked(32), clockwork(), Limits(8, 8), record=True)
     assert run.n_restarts.tolist() == [0, 0, 1, 0]
-    assert {row["request_id"] for row in window(run, Chunked(32), 2.0, 9.0)[2]} == {3}
-    refuses(r"window from 9 s on: no request comes .* the last comes at 3 s", window, run, Chunked(32), 9.0, 9.0)
+    assert {row["request_id"] for row in window(run, 2.0, 9.0)[2]} == {3}
+    refuses(r"window from 9 s on: no request comes .* the last comes at 3 s", window, run, 9.0, 9.0)
 
 
 def test_only_claims_for_calibration_are_fitted_on() -> None:

@@ -9,7 +9,6 @@ from tokentape.flows import sources
 from tokentape.flows.serving.points import ENGINE, point_id, rows_of, served
 from tokentape.flows.serving.setup import fits_of, sums_of_named
 from tokentape.flows.study_file import Rows
-from tokentape.policies.serving import Disaggregated
 from tokentape.replay.serving.measure import measure
 from tokentape.replay.serving.window import window
 from tokentape.warehouse.tape import Store
@@ -39,10 +38,8 @@ def of_job(store: Store, study: Settings, job: Job) -> str:
 
 def windows(store: Store, study: Settings, job: Job) -> dict[str, Rows]:
     """Iterations, requests and tokens of a stretch of one run."""
-    point, scheduler = job.point, job.point.scheduled()
-    assert not isinstance(scheduler, Disaggregated)
-    run = served(store, point).run(study.window.seed, record=True)
-    where = {"point_id": point_id(study.name, job.group.series, point)}
-    found = window(run, scheduler, study.window.start_s, study.window.seconds)
+    run = served(store, job.point).run(study.window.seed, record=True)
+    where = {"point_id": point_id(study.name, job.group.series, job.point)}
+    found = window(run, study.window.start_s, study.window.seconds)
     names = ("serving_iterations", "serving_spans", "serving_tokens")
     return {name: [where | row for row in rows] for name, rows in zip(names, found, strict=True)}
