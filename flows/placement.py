@@ -16,7 +16,7 @@ from tokentape.policies.registry import find
 from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
-from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of, similarity, similarity_rows, use_rows
+from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of, similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.losses import loss_table
@@ -97,13 +97,12 @@ def placed(
             found[label, batch] = hits
             shown = f"{label}, across layers" if size.across_layers else label
             known = {"batch": batch, "placement": shown, "is_bound": placement.is_bound, "hot_experts": size.experts}
-            rows += [known | row | dict.fromkeys(("low", "high"), row["gpu_hit_frac"]) for row in hit_rows(hits, routing.layers)]
-    alike = similarity_rows(similarity(routing), routing.layers)
+            rows += [known | row for row in hit_rows([hits], routing.layers)]
+    alike = list(similarity_over_seeds([routing], {}))
     used = use_rows(routing, np.flatnonzero(routing.n_decode > 0)[:USE_REQUESTS], USE_BIN_STEPS)
     for name, table in {"cxl_ndp_hits": rows, "cxl_ndp_similarity": alike, "cxl_ndp_use": used}.items():
-        known = of_tape if table is used else of_tape | {"n_seeds": 1}
         if table:
-            write_rows(store, name, [known | row for row in table])
+            write_rows(store, name, [of_tape | row for row in table])
     return routing, size, found, alike
 
 

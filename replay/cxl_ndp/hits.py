@@ -75,16 +75,19 @@ def hits_of(
     return Hits(hits, seen.decode_counts.sum(axis=2), moved, routing.n_decode[groups].max(axis=1).astype(np.int64))
 
 
-def hit_rows(hits: Hits, layers: tuple[int, ...]) -> list[Row]:
-    """Columns layer and gpu_hit_frac; layer None: all together. None where nothing was decoded."""
-    if not hits.selected.any():
-        return []
-    by_layer = [{"layer": layer, "gpu_hit_frac": float(frac)} for layer, frac in zip(layers, hits.by_layer(), strict=True)]
-    return [{"layer": None, "gpu_hit_frac": hits.hit_frac}, *by_layer]
+def hit_rows(found: Sequence[Hits], layers: tuple[int, ...]) -> list[Row]:
+    """Columns layer, gpu_hit_frac, low, high and n_seeds: medians and ranges over tapes; layer None: all together. None where
+    nothing was decoded."""
+    by_tape = np.array([[hits.hit_frac, *hits.by_layer()] for hits in found if hits.selected.any()])
+    rows = []
+    for layer, of in zip((None, *layers), by_tape.T, strict=by_tape.size > 0):
+        band = {"gpu_hit_frac": float(np.median(of)), "low": float(of.min()), "high": float(of.max())}
+        rows.append({"layer": layer, "n_seeds": of.size, **band})
+    return rows
 
 
 def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_beta: float, hot_experts: int) -> Iterator[Row]:
-    """Every fixed placement and the reactive EMA, once per sequence and once per batch: medians and ranges over tapes.
+    """Every fixed placement and the reactive EMA, once per sequence and once per batch.
 
     tapes: one per seed; what decodes nothing here takes no part. where: model_id, source and origin.
     """
@@ -95,58 +98,45 @@ def hits_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row, batch: int, ema_
             if isinstance(placement, ShuffledPrompts) and fewest < 2 * size:
                 continue  # another group's prompt, where there is none
             groups = in_batches(fewest, size)
-            found = ((hits_of(tape, groups, placement, Capacity(hot_experts)), tape.layers) for tape in tapes)
-            by_tape = [rows for of_tape in found if (rows := hit_rows(*of_tape))]
-            common = {**where, "batch": size, "placement": name, "is_bound": placement.is_bound}
-            for of_layer in zip(*by_tape, strict=True):
-                shares = np.array([row["gpu_hit_frac"] for row in of_layer])
-                band = {"gpu_hit_frac": float(np.median(shares)), "low": float(shares.min()), "high": float(shares.max())}
-                yield common | {"hot_experts": hot_experts, "layer": of_layer[0]["layer"], "n_seeds": len(by_tape)} | band
+            found = [hits_of(tape, groups, placement, Capacity(hot_experts)) for tape in tapes]
+            known = {"batch": size, "placement": name, "is_bound": placement.is_bound, "hot_experts": hot_experts}
+            yield from (where | known | row for row in hit_rows(found, tapes[0].layers))
 
 
-@dataclass(frozen=True, eq=False)
-class Similarity:
-    """own: (S, L) cosine of a sequence's prompt and decode; NaN where it decodes nothing. The others are means by layer (L,).
+def similarity_rows(routing: CXLNDPRouting) -> list[Row]:
+    """Columns layer, *_cosine, static_frac and n_requests; layer None: mean of the layers. None without two that decode.
 
-    shuffled: over all pairs of a decode and another sequence's prompt. static: of a decode and the prompts of all other sequences
-    summed, a popularity list. flat, flat_shuffled: the same pairs as own and shuffled if uneven use had nothing in common. NaN
-    where a tape has a single sequence that decodes.
+    own: of a sequence's prompt and decode, mean over those that decode; the others take part in nothing. shuffled: over all pairs
+    of a decode and another sequence's prompt. static: of a decode and the prompts of all other sequences summed, a popularity
+    list. flat, flat_shuffled: the same pairs as own and shuffled if uneven use had nothing in common.
     """
-
-    own: Floats
-    shuffled: Floats
-    static: Floats
-    flat: Floats
-    flat_shuffled: Floats
-
-    def by_layer(self) -> Floats:
-        """(L,) mean of own."""
-        return _mean(self.own)
-
-
-def similarity(routing: CXLNDPRouting) -> Similarity:
-    """Of sequences that decode at least one token; the others have NaN and take part in nothing."""
-    prompts, decoded = routing.prefill_counts.astype(np.float64), routing.decode_counts().astype(np.float64)
     is_used = routing.n_decode > 0
-    own = np.full(prompts.shape[:2], np.nan)
-    p, d = _unit(prompts[is_used]), _unit(decoded[is_used])
-    own[is_used] = (p * d).sum(axis=2)
+    if is_used.sum() < 2:
+        return []
+    prompts, decoded = routing.prefill_counts[is_used].astype(np.float64), routing.decode_counts()[is_used].astype(np.float64)
+    p, d, others = _unit(prompts), _unit(decoded), _unit(prompts.sum(axis=0) - prompts)
     even = np.full(p.shape[2], p.shape[2] ** -0.5)
-    others = prompts[is_used].sum(axis=0) - prompts[is_used]
-    return Similarity(
-        own=own,
-        shuffled=_of_pairs(p, d),
-        static=_mean((_unit(others) * d).sum(axis=2)) if len(p) > 1 else np.full(p.shape[1], np.nan),
-        flat=_mean((p @ even) * (d @ even)),
-        flat_shuffled=_of_pairs((p @ even)[..., None], (d @ even)[..., None]),
-    )
+    columns = {
+        "own_cosine": (p * d).sum(axis=2).mean(axis=0),
+        "shuffled_cosine": _of_pairs(p, d),
+        "static_cosine": (others * d).sum(axis=2).mean(axis=0),
+        "flat_cosine": ((p @ even) * (d @ even)).mean(axis=0),
+        "flat_shuffled_cosine": _of_pairs((p @ even)[..., None], (d @ even)[..., None]),
+    }
+    above = columns["own_cosine"] - columns["flat_cosine"]
+    popular = columns["shuffled_cosine"] - columns["flat_shuffled_cosine"]
+    rows = []
+    for layer, where in [(None, slice(None)), *((layer, slice(i, i + 1)) for i, layer in enumerate(routing.layers))]:
+        means = {name: float(values[where].mean()) for name, values in columns.items()}
+        own, other = float(above[where].mean()), float(popular[where].mean())
+        static_frac = other / own if own > 0 else None
+        rows.append({"layer": layer, **means, "static_frac": static_frac, "n_requests": int(is_used.sum())})
+    return rows
 
 
 def _of_pairs(prompts: Floats, decoded: Floats) -> Floats:
     """(L,) mean inner product of a prompt and another sequence's decode, (n, L, m) each, over all n (n - 1) pairs."""
     n = len(prompts)
-    if n < 2:
-        return np.full(prompts.shape[1], np.nan)
     total = (prompts.sum(axis=0) * decoded.sum(axis=0)).sum(axis=1) - (prompts * decoded).sum(axis=(0, 2))
     return np.asarray(total / (n * (n - 1)), np.float64)
 
@@ -156,42 +146,13 @@ def _unit(counts: Floats) -> Floats:
     return np.asarray(np.divide(counts, length, out=np.zeros_like(counts), where=length > 0))
 
 
-def _mean(values: Floats) -> Floats:
-    """Over sequences, without NaNs; NaN where all are."""
-    return np.asarray(np.ma.masked_invalid(values).mean(axis=0).filled(np.nan), np.float64)
-
-
-def similarity_rows(found: Similarity, layers: tuple[int, ...]) -> list[Row]:
-    """Columns layer, *_cosine, static_frac and n_requests; layer None: mean of the layers. None without two that decode."""
-    if np.isnan(found.shuffled).any():
-        return []
-    columns = {
-        "own_cosine": found.by_layer(),
-        "shuffled_cosine": found.shuffled,
-        "static_cosine": found.static,
-        "flat_cosine": found.flat,
-        "flat_shuffled_cosine": found.flat_shuffled,
-    }
-    n_requests = int((~np.isnan(found.own[:, 0])).sum())
-    above, popular = columns["own_cosine"] - found.flat, found.shuffled - found.flat_shuffled
-    rows = []
-    for layer, where in [(None, slice(None)), *((layer, slice(i, i + 1)) for i, layer in enumerate(layers))]:
-        means = {name: float(values[where].mean()) for name, values in columns.items()}
-        own, other = float(above[where].mean()), float(popular[where].mean())
-        rows.append({"layer": layer, **means, "static_frac": other / own if own > 0 else None, "n_requests": n_requests})
-    return rows
-
-
 def similarity_over_seeds(tapes: Sequence[CXLNDPRouting], where: Row) -> Iterator[Row]:
     """By layer, and their mean; means over tapes of which two sequences decode."""
-    by_tape = [rows for tape in tapes if (rows := similarity_rows(similarity(tape), tape.layers))]
+    by_tape = [rows for tape in tapes if (rows := similarity_rows(tape))]
     for of_layer in zip(*by_tape, strict=True):
-        means = {
-            name: float(np.mean([row[name] for row in of_layer]))
-            for name in of_layer[0]
-            if name not in ("layer", "n_requests") and all(row[name] is not None for row in of_layer)
-        }
-        yield {**where, "n_seeds": len(by_tape), "static_frac": None} | of_layer[0] | means
+        columns = {name: [row[name] for row in of_layer] for name in of_layer[0] if name.endswith(("_cosine", "_frac"))}
+        means = {name: None if None in of else float(np.mean(of)) for name, of in columns.items()}
+        yield where | {"n_seeds": len(by_tape)} | of_layer[0] | means
 
 
 def use_rows(routing: CXLNDPRouting, sequences: NDArray[np.int64], bin_steps: int) -> list[Row]:

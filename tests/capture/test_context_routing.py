@@ -19,7 +19,7 @@ from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.placement import Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
-from tokentape.replay.cxl_ndp.hits import hits_of, similarity, similarity_rows
+from tokentape.replay.cxl_ndp.hits import hits_of, similarity_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
 from tokentape.warehouse import load, models
 from tokentape.warehouse.tape import Store
@@ -27,11 +27,6 @@ from tokentape.warehouse.tape import Store
 MIXTRAL = models.load("Mixtral-8x7B").geometry
 STATISTICS = Path(__file__).resolve().parents[3] / "shared" / "data" / "routing_stats" / "olmoe_mixtral_routing_stats.json.gz"
 TINY = no_widths("tiny", 3, moe_layers=(0, 2), n_experts=12, top_k=3)
-
-
-def static_frac(routing):
-    """How much of the likeness of prompt and decode is popularity, over all layers."""
-    return similarity_rows(similarity(routing), routing.layers)[0]["static_frac"]
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +46,14 @@ def test_prompt_and_decode_are_as_alike_as_published():
     assert claim["role"] == "calibrate"
     assert claim["value"] == fit["anchor_cosine"]
     lengths = {"n_prompt": fit["n_prompt"], "n_steps": fit["n_output"] - 1}
-    reached = similarity(cxl_ndp_routing.drawn(MIXTRAL, fit["n_requests"], fit["seed"], **lengths)).by_layer().mean()
+
+    def own_cosine(n_requests, seed):
+        return similarity_rows(cxl_ndp_routing.drawn(MIXTRAL, n_requests, seed, **lengths))[0]["own_cosine"]
+
+    reached = own_cosine(fit["n_requests"], fit["seed"])
     assert reached == pytest.approx(fit["achieved_cosine"], abs=1e-4)
     for seed in (0, 1, 2):
-        other = similarity(cxl_ndp_routing.drawn(MIXTRAL, 32, seed, **lengths)).by_layer().mean()
+        other = own_cosine(32, seed)
         assert other == pytest.approx(claim["value"], abs=0.02)
 
 
@@ -89,7 +88,7 @@ def test_other_prompts_hit_what_a_static_set_does(mixtral, k):
     assert shuffled <= hit_frac(mixtral, StaticGlobal(), k) + 0.01
     moved = replace(mixtral, decode_ids=np.roll(mixtral.decode_ids, 1, axis=0))
     assert hit_frac(moved, PrefillGuided(), k) == pytest.approx(k / 8, abs=0.01)
-    assert abs(static_frac(mixtral)) < 0.05
+    assert abs(similarity_rows(mixtral)[0]["static_frac"]) < 0.05
 
 
 @pytest.mark.parametrize("seed", [0, 5])
@@ -204,6 +203,6 @@ def test_public_statistics_of_domains_tell_a_prompt_more_than_popularity():
     assert made.expert_ids.shape == (16 * 6, 8)
     drawn = counted(profile.generator, geometry, 0, 12, Length(64, 65))
     routing = replace(cxl_ndp_routing.drawn(geometry, 12, n_prompt=4, n_steps=64), **drawn)
-    assert static_frac(routing) < 0.5
+    assert similarity_rows(routing)[0]["static_frac"] < 0.5
     guided, static, drawn_at_random = (hit_frac(routing, p, 32) for p in (PrefillGuided(), StaticGlobal(), RandomPlacement()))
     assert guided > static > drawn_at_random

@@ -15,12 +15,10 @@ from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlac
 from tokentape.policies.placement.reactive import EMA, Balance, Never
 from tokentape.replay.cxl_ndp import hits as over
 from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows
-from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of, similarity, similarity_rows, use_rows
+from tokentape.replay.cxl_ndp.hits import hit_rows, hits_of, similarity_rows, use_rows
 from tokentape.replay.cxl_ndp.routing import in_batches
 
-OF_PROMPTS = {
-    name: kind for name, kind in PLACEMENTS.items() if kind.kind in ("fixed", "reactive")
-}  # without a cache beside them
+OF_PROMPTS = [name for name, kind in PLACEMENTS.items() if kind.kind != "event"]  # without a cache beside them
 
 
 def obvious_hits(routing, groups, placement, capacity):
@@ -73,7 +71,7 @@ def test_no_decode_and_no_layers_in_common():
         found = hits_of(silent, in_batches(6, 1), placement, Capacity(2))
         assert np.isnan(found.hit_frac)
         assert np.isnan(found.by_layer()).all()
-        assert hit_rows(found, (0, 1)) == []
+        assert hit_rows([found], (0, 1)) == []
     tapes, alone = [silent, routing], [routing]
     assert list(over.hits_over_seeds(tapes, {}, 2, 0.5, 2)) == list(over.hits_over_seeds(alone, {}, 2, 0.5, 2)) != []
     assert list(over.similarity_over_seeds(tapes, {})) == list(over.similarity_over_seeds(alone, {})) != []
@@ -116,53 +114,43 @@ def cosine(a, b):
 
 
 def test_similarity_by_hand_and_of_one_sequence_which_has_no_control():
+    """The third decodes nothing, and takes part in nothing; of two, all others are the one other."""
     prompts, decoded = [[3, 1, 0], [0, 2, 2], [1, 1, 4]], [[2, 2, 0], [0, 1, 3], [0, 0, 0]]
-    found = similarity(with_counts(prompts, decoded))
-    own = [cosine(p, d) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
-    assert found.own[:2, 0] == pytest.approx(own)
-    assert np.isnan(found.own[2, 0])  # decodes nothing, and takes part in nothing
-    assert found.by_layer()[0] == pytest.approx(np.mean(own))
-    assert found.shuffled[0] == pytest.approx((cosine(prompts[1], decoded[0]) + cosine(prompts[0], decoded[1])) / 2)
-    assert found.static[0] == pytest.approx(found.shuffled[0])  # of two, the others are the one other
+    mean, row = similarity_rows(with_counts(prompts, decoded))
+    assert (mean.pop("layer"), row.pop("layer")) == (None, 0)
+    assert mean == row
+    assert row["own_cosine"] == pytest.approx(np.mean([cosine(prompts[s], decoded[s]) for s in range(2)]))
+    others = np.mean([cosine(prompts[1], decoded[0]), cosine(prompts[0], decoded[1])])
+    assert row["static_cosine"] == pytest.approx(row["shuffled_cosine"]) == pytest.approx(others)
     ones = np.ones(3)
-    flat = [cosine(p, ones) * cosine(d, ones) for p, d in zip(prompts[:2], decoded[:2], strict=True)]
-    assert found.flat[0] == pytest.approx(np.mean(flat))
-    found = similarity(with_counts([[3, 1, 0]], [[2, 2, 0]]))
-    assert np.isnan(found.shuffled[0])
-    assert np.isnan(found.static[0])
-    assert similarity_rows(found, (0,)) == []
-    assert np.isnan(similarity(with_counts([[3, 1, 0]], [[0, 0, 0]])).by_layer()[0])
-
-
-def static_frac(found):
-    (_, row) = similarity_rows(found, (0,))
-    return row["static_frac"]
+    flat = [cosine(prompts[s], ones) * cosine(decoded[s], ones) for s in range(2)]
+    assert row["flat_cosine"] == pytest.approx(np.mean(flat))
+    assert row["n_requests"] == 2
+    for one in ([[2, 2, 0]], [[0, 0, 0]]):
+        assert similarity_rows(with_counts([[3, 1, 0]], one)) == []
 
 
 def test_popularity_alone_and_context_alone_are_told_apart():
     rng = np.random.default_rng(0)
     taste = rng.dirichlet(np.ones(8))
-    popular = with_counts(rng.multinomial(400, taste, 40), rng.multinomial(400, taste, 40))
-    assert static_frac(similarity(popular)) == pytest.approx(1.0, abs=0.02)
+    popular = similarity_rows(with_counts(rng.multinomial(400, taste, 40), rng.multinomial(400, taste, 40)))[0]
+    assert popular["static_frac"] == pytest.approx(1.0, abs=0.02)
     own = rng.dirichlet(np.ones(8), 400)
-    context = with_counts(np.array([rng.multinomial(400, p) for p in own]), np.array([rng.multinomial(400, p) for p in own]))
-    found = similarity(context)
-    assert static_frac(found) == pytest.approx(0.0, abs=0.02)
-    assert found.by_layer()[0] > 0.95
-    assert found.shuffled[0] == pytest.approx(found.flat[0], abs=0.02)
+    found = similarity_rows(with_counts(rng.multinomial(400, own), rng.multinomial(400, own)))[0]
+    assert found["static_frac"] == pytest.approx(0.0, abs=0.02)
+    assert found["own_cosine"] > 0.95
+    assert found["shuffled_cosine"] == pytest.approx(found["flat_cosine"], abs=0.02)
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():
-    routing = random_routing(2)
+    routing = replace(random_routing(2), layers=(4, 9))
     hits = hits_of(routing, in_batches(6, 1), PrefillGuided(), Capacity(2))
-    rows = hit_rows(hits, (4, 9))
-    assert [row["layer"] for row in rows] == [None, 4, 9]
+    rows = hit_rows([hits], routing.layers)
     assert [row["gpu_hit_frac"] for row in rows] == pytest.approx([hits.hit_frac, *hits.by_layer()])
-    found = similarity(routing)
-    rows = similarity_rows(found, (4, 9))
-    assert [row["layer"] for row in rows] == [None, 4, 9]
-    assert rows[0]["own_cosine"] == pytest.approx(np.nanmean(found.own))
-    assert rows[0]["n_requests"] == (routing.n_decode > 0).sum()
+    similar = similarity_rows(routing)
+    assert [row["layer"] for row in rows] == [row["layer"] for row in similar] == [None, 4, 9]
+    assert similar[0]["own_cosine"] == pytest.approx(np.mean([row["own_cosine"] for row in similar[1:]]))
+    assert similar[0]["n_requests"] == (routing.n_decode > 0).sum()
 
 
 @pytest.mark.parametrize("bin_steps", [1, 5, 100])
