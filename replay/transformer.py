@@ -5,7 +5,7 @@ the router's choice, sampling) are rows of kind elementwise: each launches, and 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,41 +41,13 @@ def steps_of(
     if not geometry.hidden:
         raise ValueError("this tape records no widths; give a model instead (see `tokentape models list`)")
     sums = tokens.sums(blocks.windows) if isinstance(tokens, Tokens) else tokens
-    n_replicas, told = machine.data_parallel, (geometry, machine, blocks, weight_format, kv_format)
-    made = _rows_of(*told, sums, experts)
+    layers, n_replicas = _Layers(geometry, machine, sums, blocks, weight_format, kv_format), machine.data_parallel
+    made = layers.rows(experts)
     if n_replicas > 1 and np.any(sums.prompt):
         shares = {"busiest": sums.prompt / n_replicas, "busy_pairs": sums.pairs / n_replicas, "busy_seen": sums.seen / n_replicas}
-        even = _rows_of(*told, replace(sums, **shares), experts)
+        even = replace(layers, sums=replace(sums, **shares)).rows(experts)
         made = tuple(of if of.waits else replace(of, waits=full) for of, full in zip(even, made, strict=True))
     return Work(n_steps=sums.tokens.shape[0], n_blocks=blocks.n, rows=made, block_times=blocks.times)
-
-
-def _rows_of(
-    geometry: Geometry,
-    machine: HardwareSpec,
-    blocks: Blocks,
-    weight_format: str | Mapping[str, str],
-    kv_format: str,
-    sums: Sums,
-    experts: tuple[Rows, ...],
-) -> tuple[Rows, ...]:
-    """Rows of whole steps, of a machine all whose replicas are as full as the busiest."""
-    rows = _Layers(geometry, machine, sums, blocks, weight_format, kv_format)
-    router, others = rows.feed_forward()
-    is_split = machine.tensor_parallel > 1 and bool(machine.roles.peer)
-    handed = rows.hand_over() if machine.data_parallel > 1 and machine.roles.peer else ()
-    return (
-        *rows.attention(),
-        *(rows.all_reduce(rows.mixing) * geometry.attentions if is_split else ()),
-        *router,
-        *handed,
-        *experts,
-        *others,
-        *(rows.all_reduce(np.union1d(blocks.moe, blocks.dense)) * geometry.attentions if is_split else ()),
-        rows.head(),
-        *rows.elementwise(),
-        *rows.marks(),
-    )
 
 
 def operands(machine: HardwareSpec, weight_format: str) -> dict[str, float]:
@@ -188,33 +160,50 @@ def experts_of(
     )
 
 
+@dataclass(eq=False)
 class _Layers:
-    """Rows of everything but the routed experts; bytes and operations of all devices together, shapes of one."""
+    """Rows of whole steps; bytes and operations of all devices together, shapes of one, of a machine all whose replicas are as
+    full as the busiest."""
 
-    def __init__(
-        self,
-        geometry: Geometry,
-        machine: HardwareSpec,
-        sums: Sums,
-        blocks: Blocks,
-        weight_format: str | Mapping[str, str],
-        kv_format: str,
-    ) -> None:
-        self.g, self.d, self.machine, self.sums, self.blocks = geometry, machine.n_devices, machine, sums, blocks
-        self.tp, self.dp = machine.tensor_parallel, machine.data_parallel
-        self.kv_heads = max(1.0, geometry.n_kv_heads / self.tp)
+    g: Geometry
+    machine: HardwareSpec
+    sums: Sums
+    blocks: Blocks
+    weight_format: str | Mapping[str, str]
+    kv_format: str
+
+    def __post_init__(self) -> None:
+        sums, machine, of = self.sums, self.machine, self.weight_format
+        self.d, self.tp, self.dp = machine.n_devices, machine.tensor_parallel, machine.data_parallel
+        self.kv_heads = max(1.0, self.g.n_kv_heads / self.tp)
         self.prompt = sums.prompt if sums.busiest is None or self.dp == 1 else sums.busiest
         self.tokens = sums.tokens if self.dp == 1 else (sums.tokens - sums.prompt) / self.dp + self.prompt
-        self.format_of = dict.fromkeys(WEIGHTS, weight_format) if isinstance(weight_format, str) else weight_format
-        self.kv_value, self.kv_key = bytes_per_value(kv_format), operator_of("", kv_format)
+        self.format_of = dict.fromkeys(WEIGHTS, of) if isinstance(of, str) else of
+        self.kv_value, self.kv_key = bytes_per_value(self.kv_format), operator_of("", self.kv_format)
         self.turns = sums.turns
         self.phase = "prefill" if np.any(sums.prompt) and not np.any(sums.decodes) else "decode"  # of rows that serve both
-        self.all = np.arange(blocks.n - 1)
-        self.mixing = blocks.mixing
-        self.is_state = np.isin(self.mixing, np.setdiff1d(blocks.with_state, blocks.attending))
-        self.mixed = sums.of_blocks(self.mixing, blocks.n - 1)
-        self.kv_format = kv_format
+        self.all = np.arange(self.blocks.n - 1)
+        self.mixing = self.blocks.mixing
+        self.is_state = np.isin(self.mixing, np.setdiff1d(self.blocks.with_state, self.blocks.attending))
+        self.mixed = sums.of_blocks(self.mixing, self.blocks.n - 1)
         self.near_frac = self._near_frac() if sums.near_frac is None else sums.near_frac
+
+    def rows(self, experts: tuple[Rows, ...]) -> tuple[Rows, ...]:
+        """In the order in which they run. experts: of the routed ones."""
+        router, others = self.feed_forward()
+        is_split, is_handed = (bool(n > 1 and self.machine.roles.peer) for n in (self.tp, self.dp))
+        return (
+            *self.attention(),
+            *(self.all_reduce(self.mixing) * self.g.attentions if is_split else ()),
+            *router,
+            *(self.hand_over() if is_handed else ()),
+            *experts,
+            *others,
+            *(self.all_reduce(np.union1d(self.blocks.moe, self.blocks.dense)) * self.g.attentions if is_split else ()),
+            self.head(),
+            *self.elementwise(),
+            *self.marks(),
+        )
 
     def product(self, kind: str, name: str, blocks: NDArray[np.int64], m: Floats, n: float, k: float) -> Rows:
         """Activations (m, k) times weights (k, n), on every device."""
@@ -240,8 +229,8 @@ class _Layers:
         """Projections, and attention over the cache and within the prompt."""
         g, heads = self.g, self.g.n_heads / self.tp
         if g.of_windows:
-            told = (self.machine, replace(self.sums, near_frac=self.near_frac))
-            parts = (_Layers(alike, *told, of, self.format_of, self.kv_format) for alike, of in self._parts())
+            sums = replace(self.sums, near_frac=self.near_frac)
+            parts = (replace(self, g=alike, blocks=of, sums=sums) for alike, of in self._parts())
             return tuple(row for part in parts for row in part.attention())
         output = self.product("proj", "attention output", self.blocks.attending, self.tokens, g.hidden, heads * g.value_dim)
         return (
