@@ -100,16 +100,23 @@ class Sliced(Rerouting):
     Prompts are prefilled layer by layer, the warm-up sets the cache's first state, and every token advances it by the kernels of
     replay (policies/sliced). Selections that the policy leaves alone keep the router's own weights bit for bit. scheme: how
     low-bit weights follow from high-bit ones (docs/quantise.md); None: experts stay as loaded, only bytes are those of slices.
+    watches: the model goes on as it is, and what is counted is what a replay of it counts.
     """
 
     def __init__(
-        self, model: nn.Module, system: SliceMoE, capacity_bytes: int, scheme: str | None = "amat", seed: int = 0
+        self,
+        model: nn.Module,
+        system: SliceMoE,
+        capacity_bytes: int,
+        scheme: str | None = "amat",
+        seed: int = 0,
+        watches: bool = False,
     ) -> None:
         super().__init__(model, system.needs_scores, "use router lru without a budget")
-        self.system, self.capacity_bytes, self.seed = system, capacity_bytes, seed
+        self.system, self.capacity_bytes, self.seed, self.watches = system, capacity_bytes, seed, watches
         self.slices, self.n_experts = slices_of(model, system.cache)
         pair = MAT(system.cache.bits_high, system.cache.bits_low)
-        self.experts = SlicedExperts(model, pair, scheme) if scheme else None
+        self.experts = SlicedExperts(model, pair, scheme) if scheme and not watches else None
         self.low_error = low_error_frac(pair, geometry(cast("PreTrainedModel", model)).is_glu, scheme) if scheme else 0.0
         self.totals: dict[str, float] = dict.fromkeys(FIELDS, 0)
         self.of: dict[int, Controller] = {}  # by request
@@ -155,12 +162,14 @@ class Sliced(Rerouting):
         if len(served) > 1:
             rows = np.concatenate(places)
             events = Events(*(np.concatenate([getattr(e, name) for e in served]) for name in _EVENTS))
-        chosen, is_low = natural.copy(), np.zeros(natural.shape, np.bool_)
-        chosen[rows], is_low[rows] = _aligned(natural[rows], values[rows], events)
         if coming.kind != "prefill":
             starts = np.cumsum([0, *(part.size for part in places[:-1])])
             for what, n in counted(events, natural[rows], dense[rows], self.low_error).items():
                 self._counted[what] = self._counted.get(what, 0) + np.add.reduceat(n, starts)
+        if self.watches:
+            return
+        chosen, is_low = natural.copy(), np.zeros(natural.shape, np.bool_)
+        chosen[rows], is_low[rows] = _aligned(natural[rows], values[rows], events)
         if self.experts is not None and is_low.any():
             self.experts.copy_of[choice.layer] = torch.from_numpy(is_low).to(choice.ids.device)
         choice.put(self, chosen, np.flatnonzero((chosen != natural).any(axis=1)))

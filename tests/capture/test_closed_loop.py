@@ -289,9 +289,10 @@ def open_loop(model, batch, outputs, loop):
                 continue
             totals["tokens"] += 1
             totals["flash_bytes"] += int(events.flash_bytes.sum())
-            mass = float(np.take_along_axis(dense[:, t], step.ids[:, t].numpy().astype(np.int64), axis=1).sum())
-            totals["ideal_mass"] += mass
-            totals["kept_mass"] += mass
+            natural = step.ids[:, t].numpy()
+            for name, ids in (("ideal_mass", natural), ("kept_mass", events.ids)):
+                totals[name] += float(np.take_along_axis(dense[:, t], ids.astype(np.int64), axis=1).sum())
+            totals["rerouted"] += sum(len(set(a) - set(b)) for a, b in zip(events.ids.tolist(), natural.tolist(), strict=True))
             totals["dram_bytes"] += int(events.dram_bytes.sum())
             totals["accesses"] += events.ids.size
             totals["misses"] += int((events.msb_hit == 0).sum())
@@ -312,6 +313,16 @@ def test_where_nothing_is_rerouted_the_closed_loop_counts_what_the_open_loop_cou
         outputs = generate(model, batch, loop)[0]
         assert loop.totals == pytest.approx(open_loop(model, batch, outputs, loop), rel=1e-5)
         assert loop.totals["misses"] > 0
+
+
+def test_a_loop_that_watches_counts_what_would_be_rerouted_and_changes_nothing(tiny, plain):
+    model, batch, (plain_ids, logits) = tiny["Qwen3Moe"], requests(), plain["Qwen3Moe"]
+    policy = SliceMoE(ROUTERS["cache_prior"](1.0), cache=SlicedCache(4, 2), free_steps=1)
+    loop = Sliced(model, policy, capacity_of(model, policy.cache, 0.4), watches=True)
+    assert torch.equal(generate(model, batch, loop)[1], logits)
+    assert loop.totals["rerouted"] > 0, loop.totals
+    wanted = open_loop(model, batch, plain_ids, loop)
+    assert loop.totals | {"strayed": 0} == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.fixture(scope="module")
