@@ -1,13 +1,15 @@
 """Which score rule each MoE family of transformers uses, how its router says what it chose, and where the rule's parameters are.
 
-Read off the routers' and blocks' forward in transformers 5.21 to 5.24; the rules are in policies/scoring.py, and
-tests/capture/every_family.py recomputes each from a recorded pass. A family that is not listed is recorded all the same, with the
-rule `unknown`: its scores are raw logits and its weights what the model applied.
+families.toml lists them, read off the routers' and blocks' forward in transformers 5.21 to 5.24; the rules are in
+policies/scoring.py, and tests/capture/every_family.py recomputes each from a recorded pass. A family that is not listed is
+recorded all the same, with the rule `unknown`: its scores are raw logits and its weights what the model applied.
 """
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -44,55 +46,16 @@ class Family:
         return self.speaks == "plain" and not self.outer_scale and not self.expert_scale
 
 
-_NORM = {"norm_topk_prob": "norm_topk_prob"}
-_NORMED, _RAW = {"norm_topk_prob": True}, {"norm_topk_prob": False}
-_SCALE = {"routed_scaling_factor": "routed_scaling_factor"}
-_GROUPS = {"n_group": "num_group", "topk_group": "topk_group"}
-_SOFTMAX = Family("softmax", _NORM)
-_SOFTMAX_NORMED = Family("softmax", fixed=_NORMED)
-_SOFTMAX_TOPK = Family("softmax_topk")
-_BIAS = "e_score_correction_bias"
-_DEEPSEEK_V2 = Family("softmax", _GROUPS | _SCALE | {"topk_method": "topk_method"}, fixed=_RAW)
-_SIGMOID = Family("sigmoid_bias_groups", _NORM | _GROUPS | _SCALE, bias=_BIAS)
-_SIGMOID_NORMED = Family("sigmoid_bias_groups", fixed=_NORMED, bias=_BIAS)
-_SCALED_OUTSIDE = replace(_SIGMOID_NORMED, outer_scale="block.routed_scaling_factor")
-_SQRTSOFTPLUS = Family("sqrtsoftplus_bias_groups", _SCALE, fixed=_NORMED, bias=_BIAS)
-_GEMMA = Family("softmax", fixed=_NORMED, expert_scale="per_expert_scale", speaks="probabilities")
-_ERNIE = Family("softmax", {"norm_min": "norm_min"}, fixed=_NORMED, bias="moe_statics.e_score_correction_bias")
+def _listed() -> dict[str, Family]:
+    """The families of families.toml; one that is `like` another differs in what is said of it."""
+    found: dict[str, Family] = {}
+    for told in tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))["families"]:
+        names, like = told.pop("names").split(), told.pop("like", None)
+        found |= dict.fromkeys(names, replace(found[like], **told) if like else Family(**told))
+    return found
 
-FAMILIES: dict[str, Family] = {
-    **dict.fromkeys(("Qwen2Moe", "Qwen3Moe", "Qwen3Next", "Qwen3OmniMoeThinkerText", "Olmoe", "FlexOlmo", "Mellum"), _SOFTMAX),
-    **dict.fromkeys(("Qwen4ExpText", "LaraMini"), _SOFTMAX),
-    **dict.fromkeys(("Mixtral", "MiniMax", "Qwen3_5Moe", "Qwen3VLMoeText", "HunYuanMoEV1"), _SOFTMAX_NORMED),
-    "Jamba": Family("softmax", fixed=_RAW),
-    "Dbrx": Family("softmax", {"norm_topk_prob": "block.moe_normalize_expert_weights"}, speaks="logits"),
-    **dict.fromkeys(("DeepseekV2", "DeepseekOcr2Text", "UnlimitedOcrText"), _DEEPSEEK_V2),
-    "Mistral4": Family("softmax", _NORM | _GROUPS | _SCALE, fixed={"group_best": 2}),
-    "MistralLarge4Text": Family("softmax", _GROUPS | _SCALE, fixed={"group_best": 2, **_NORMED}),
-    **dict.fromkeys(("Gemma4Text", "DiffusionGemmaText"), _GEMMA),
-    **dict.fromkeys(("Ernie4_5_Moe", "Ernie4_5_VLMoeMoe"), _ERNIE),
-    "LongcatFlash": Family("softmax", _SCALE, fixed=_RAW, bias=_BIAS),
-    **dict.fromkeys(("GptOss", "GraniteMoe", "GraniteMoeSWA", "GraniteMoeHybrid", "GraniteMoeShared", "AriaText"), _SOFTMAX_TOPK),
-    "Phimoe": Family("sparsemixer", {"router_jitter_noise": "router_jitter_noise"}),
-    **dict.fromkeys(("DeepseekV3", "DeepseekV32", "Glm4Moe", "Glm4MoeLite", "Glm4vMoeText", "GlmMoeDsa"), _SIGMOID),
-    **dict.fromkeys(("Dots1", "Dots3NoteText", "SolarOpen", "HYV4", "AXK1", "BailingHybrid", "KimiLinear"), _SIGMOID),
-    "AXK2": replace(_SIGMOID, fixed={"group_floor": 0.0}),  # which lies above what a bias has put below 0
-    **dict.fromkeys(("MiMoV2Flash", "NemotronH", "ExaoneMoe", "Glm5NextText", "HYV4VL"), _SIGMOID),
-    "Beam": replace(_SIGMOID, attributes=_NORM | _GROUPS, outer_scale="block.routed_scaling_factor"),
-    "Afmoe": replace(_SIGMOID_NORMED, attributes={"routed_scaling_factor": "route_scale"}, bias="block.expert_bias"),
-    "HYV3": replace(
-        _SIGMOID_NORMED, attributes={"routed_scaling_factor": "router_scaling_factor"}, bias="block.e_score_correction_bias"
-    ),
-    "MiniMaxM2": replace(_SIGMOID_NORMED, bias="block.e_score_correction_bias"),
-    **dict.fromkeys(("Laguna", "MiniMaxM3VL", "Step3p7"), _SCALED_OUTSIDE),
-    "MuseSpark": replace(_SIGMOID_NORMED, attributes=_SCALE),
-    "Lfm2Moe": Family("sigmoid_bias_groups", _NORM | _SCALE, bias="block.expert_bias"),
-    "Kolibri1": Family("sigmoid_bias_groups", _NORM, fixed={"bias_on": "logits"}, bias=_BIAS),
-    "Flint": Family("sigmoid_bias_groups", _NORM),
-    "Llama4": Family("sigmoid_bias_groups", fixed=_RAW, speaks="dense"),
-    "Cohere2Moe": Family("softmax_topk"),
-    **dict.fromkeys(("DeepseekV4", "Inkling2"), _SQRTSOFTPLUS),
-}
+
+FAMILIES = _listed()
 _UNLISTED = Family(UNKNOWN)
 
 
@@ -103,7 +66,7 @@ def family_of(router: nn.Module) -> Family:
     """
     family = FAMILIES.get(_SUFFIX.sub("", type(router).__name__), _UNLISTED)
     if getattr(router, "expert_selection_fn", None) == "sigmoid":
-        return replace(family, rule="sigmoid_bias_groups", attributes=_NORM)
+        return replace(family, rule="sigmoid_bias_groups", attributes={"norm_topk_prob": "norm_topk_prob"})
     function = getattr(router, "score_fn", None)
     if function is not None and "Softplus" not in type(function).__name__ and family is not _UNLISTED:
         return replace(family, rule="sigmoid_bias_groups") if isinstance(function, nn.Sigmoid) else _UNLISTED

@@ -19,6 +19,7 @@ ROOMS = ("capture", "hw", "policies", "replay")
 MODEL = ("config_fields", "formats", "geometry", "losses", "mixers", "model_config", "model_sizes")  # of warehouse/
 READER = "tokentape.warehouse.model_config"  # of models that keys name, whatever the engine
 READS = {
+    "tokentape.capture.families": "capture/families.toml",
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",
     "tokentape.warehouse.config_fields": "warehouse/families.toml",

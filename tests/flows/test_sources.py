@@ -219,6 +219,7 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "hw.profile",
         "hw.spec",
         "capture.checkpoint",
+        "capture.families",
         "policies.slots",
         "warehouse.config_fields",
     }
