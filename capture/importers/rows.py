@@ -35,9 +35,6 @@ NO_MODEL = no_widths()  # a trace without routing says nothing of it
 class Grouped:
     """The order of n rows by request, position and layer, with T tokens and R requests in it: sorted once.
 
-    Blocks of whole requests are sorted: what a block needs stays in the processor's cache, where the same steps over millions of
-    rows at once would spend most of their time on fresh memory.
-
     order: (n,) rows in that order. starts: (T,) place in the order of each token's first row; first: (T,) that row.
     request_ids: (R,) the requests, rising; bounds: (R + 1,) where their tokens begin, and T. repeated: the first row that was
     already given; moved: the first that runs in another pass than its token's row before it; None where there is none.
@@ -58,32 +55,21 @@ class Grouped:
         n_requests = int(rows.request_id.max()) + 1
         if n_requests * n_positions * n_layers >= 1 << 63:
             raise BadImport(f"{n_requests} requests with positions up to {n_positions}; the trace is damaged: record it again")
-        requests, order = rows.request_id, np.arange(len(rows))
-        if (requests[1:] < requests[:-1]).any():
-            order = np.argsort(requests, kind="stable")
-            requests = requests[order]
-        begins = run_starts(requests)
-        edges = np.append(begins, len(rows))
-        edges = edges[np.searchsorted(begins, np.arange(0, len(rows) + checks.BLOCK_ROWS, checks.BLOCK_ROWS))]
-        edges = edges[run_starts(edges)]  # np.unique would import numpy.ma
-        starts: list[np.ndarray] = []
-        repeated: list[int] = []
-        moved: list[int] = []
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            block = order[begin:end]
-            code = (requests[begin:end].astype(np.int64) * n_positions + rows.position[block]) * n_layers + rows.layer[block]
-            ordered = np.argsort(code, kind="stable")  # stable: nearly sorted rows take linear time
-            block[:], code = block[ordered], code[ordered]
-            starts.append(begin + run_starts(code // n_layers))
-            repeated += block[1:][code[1:] == code[:-1]][:1].tolist()
-            passes = rows.pass_id[block]
-            is_moved = passes[1:] != passes[:-1]
-            is_moved[starts[-1][1:] - begin - 1] = False
-            moved += block[1:][is_moved][:1].tolist()
-        places = np.concatenate(starts)
-        bounds = np.searchsorted(places, np.append(begins, len(rows)))
-        faults = (next(iter(found), None) for found in (repeated, moved))
-        return cls(order, places, order[places], requests[begins], bounds, *faults)
+        code = rows.request_id.astype(np.int64)  # in place: fresh memory is most of the time of millions of rows
+        for number, n in ((rows.position, n_positions), (rows.layer, n_layers)):
+            code *= n
+            code += number
+        order = np.argsort(code, kind="stable")  # stable: nearly sorted rows take linear time
+        code = code[order]
+        repeated = order[1:][code[1:] == code[:-1]]
+        code //= n_layers
+        starts = run_starts(code)
+        passes, first = rows.pass_id[order], order[starts]
+        is_moved = passes[1:] != passes[:-1]
+        is_moved[starts[1:] - 1] = False
+        begins = run_starts(rows.request_id[first])
+        faults = (next(iter(found[:1].tolist()), None) for found in (repeated, order[1:][is_moved]))
+        return cls(order, starts, first, rows.request_id[first[begins]], np.append(begins, len(first)), *faults)
 
 
 def run_starts(values: np.ndarray) -> np.ndarray:

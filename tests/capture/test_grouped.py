@@ -1,4 +1,4 @@
-"""Rows sorted by token in blocks: the order, what it finds, and that the size of a block decides nothing."""
+"""Rows sorted by token: the order, and what it finds."""
 
 from itertools import pairwise
 
@@ -18,11 +18,9 @@ def routed(rows: list[Row]) -> RoutedRows:
     return RoutedRows(request, position, layer, pass_id, pass_id > 0, np.tile([3, 1], (len(rows), 1)))
 
 
-@given(st.lists(st.tuples(*(st.integers(0, n) for n in (4, 6, 2, 3))), min_size=1, max_size=60), st.integers(1, 70))
-def test_rows_are_sorted_and_their_faults_found_whatever_a_block_is(rows: list[Row], block_rows: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "BLOCK_ROWS", block_rows)
-        found = Grouped.of(routed(rows))
+@given(st.lists(st.tuples(*(st.integers(0, n) for n in (4, 6, 2, 3))), min_size=1, max_size=60))
+def test_rows_are_sorted_and_their_faults_found(rows: list[Row]) -> None:
+    found = Grouped.of(routed(rows))
     order = sorted(range(len(rows)), key=lambda row: rows[row][:3])
     assert found.order.tolist() == order
     starts = [at for at in range(len(order)) if at == 0 or rows[order[at]][:2] != rows[order[at - 1]][:2]]
