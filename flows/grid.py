@@ -98,7 +98,6 @@ class Batch:
 
     plan: str
     folder: str
-    number: int
     by_id: Mapping[str, Job]
     key: str
     is_there: bool
@@ -345,17 +344,18 @@ def run(
     store.remove_stale()
     begin(plan := uuid4().hex)
     jobs, points, impossible, finished = asked(study, store)
-    n_found, n_run, total = 0, 0, sum(n for _, _, n in jobs) + len(impossible)
-    is_apart = not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
+    n_found, n_run, total = 0, 0, sum(len(of_trace) for _, of_trace in jobs) + len(impossible)
+    is_telling, is_apart = isinstance(pool, Telling), not isinstance(getattr(pool, "pool", pool), ThreadPoolExecutor)
     broken = cache(partial(results.broken, store))  # of all tapes, read once, and where nothing is missing never
     with ending(pool):
-        for trace_id, of_trace, n_jobs in jobs:
-            wanted, missing, reasons, there = missing_of(store, study.name, of_trace, finished, isinstance(pool, Telling))
-            for machine in sorted({*there.values()} - {""}):  # which `check --repair` may have dropped
-                record_machine(store.absolute, machine)
+        for trace_id, of_trace in jobs:
+            wanted, reasons = by_ids(store, study.name, of_trace)
+            missing = {key: job for key, job in wanted.items() if key not in finished}
+            for machine in sorted({job.told[1] for key, job in wanted.items() if key in finished} - {""}):
+                record_machine(store.absolute, machine)  # which `check --repair` may have dropped
             impossible += reasons
-            n_found += len(there)
-            total += len(missing) + len(reasons) + len(there) - n_jobs  # what is asked for twice is one run
+            n_found += len(wanted) - len(missing)
+            total += len(wanted) + len(reasons) - len(of_trace)  # what is asked for twice is one run
             if missing:
                 results.remove_broken(store, filter(store.fs.exists, broken()), set(missing))
                 try:
@@ -364,25 +364,23 @@ def run(
                     impossible += [Refused(job, str(error)) for job in missing.values()]
                     wanted, missing = {}, {}
             n_rows = manifest_of(store, trace_id).rows.get("routing", 0)
-            refused = dict[int, list[Refused]]()  # by batch, so that their order is the study's
-            n_refused, n, cpu_s = len(impossible), Counter[str](), Counter[str]()
-            progress(n_found + n_run + n_refused, total)
+            refused, n, cpu_s = dict[str, str](), Counter[str](), Counter[str]()
+            progress(n_found + n_run + len(impossible), total)
             with shared(_arrays(store, missing.values()) if is_apart and missing else {}) as folder:
-                batches = _batches(plan, folder, wanted, missing, n_workers, n_rows)
+                batches = _batches(plan, folder, wanted if is_telling else missing, missing, n_workers, n_rows)
                 for batch, ran in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
                     if batch.is_there:
                         continue
                     n_run += len(batch.by_id) - len(ran.refused)
-                    refused[batch.number] = [Refused(batch.by_id[key], reason) for key, reason in ran.refused.items()]
-                    n_refused += len(ran.refused)
+                    refused |= ran.refused
                     n.update(job.told[0] for key, job in batch.by_id.items() if key not in ran.refused)
                     cpu_s.update(ran.cpu_s)
-                    progress(n_found + n_run + n_refused, total)
-            impossible += [one for _, them in sorted(refused.items()) for one in them]
+                    progress(n_found + n_run + len(impossible) + len(refused), total)
+            impossible += [Refused(job, refused[key]) for key, job in missing.items() if key in refused]
             record(store, study.name, trace_id, n_rows, n, cpu_s)
 
     def others(view: str) -> list[dict[str, Any]]:
-        here = {None, *(trace_id for trace_id, _, _ in jobs)}
+        here = {None, *(trace_id for trace_id, _ in jobs)}
         return [row for row in results.rows_of(store, view, study.name) or () if row["trace_id"] not in here] if is_part else []
 
     if study.grid:
@@ -406,12 +404,11 @@ def _failed(study: str, refused: Refused) -> dict[str, Any]:
     return row | {"system": system, "hardware": hardware, "trace_id": job.trace_id, "asked": asked}
 
 
-def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], int]], list[Any], list[Refused], set[str]]:
-    """The runs of a study, of each tape, and how many; its points in a figure; why tapes are left out; ids that are there."""
-    jobs, points = list[tuple[str, Iterable[Job], int]](), list[Any]()
+def asked(study: Study, store: Store) -> tuple[list[tuple[str, Sequence[Job]]], list[Any], list[Refused], set[str]]:
+    """The runs of a study, of each tape; its points in a figure; why tapes are left out; ids that are there."""
+    jobs, points = list[tuple[str, Sequence[Job]]](), list[Any]()
     if study.policies:
-        n_cells = sum(1 for _ in _cells(study, ""))
-        jobs += [(trace_id, _cells(study, trace_id), n_cells) for trace_id in _routed(study, store)]
+        jobs += [(trace_id, [*_cells(study, trace_id)]) for trace_id in _routed(study, store)]
     damaged = store.tapes()[1] if study.policies else {}
     impossible = [Refused(None, damaged[i]) for i in matching(study.traces, store.trace_ids()) if i in damaged] if damaged else []
     if study.grid:
@@ -419,31 +416,21 @@ def asked(study: Study, store: Store) -> tuple[list[tuple[str, Iterable[Job], in
 
         points, reasons = system_grid.expand(study, store)
         by_tape = itertools.groupby(sorted((point.asked for point in points), key=(tape := attrgetter("trace_id"))), key=tape)
-        jobs += [(trace_id, asked, len(asked)) for trace_id, asked in ((trace_id, [*of]) for trace_id, of in by_tape)]
+        jobs += [(trace_id, [*of]) for trace_id, of in by_tape]
         impossible += [Refused(None, reason) for reason in reasons]
     views = ("replays", "system_runs") if study.grid else ("replays",)
     return jobs, points, impossible, {key for view, key in results.all_ids(store) if view in views}
 
 
-def missing_of(
-    store: Store, study: str, jobs: Iterable[Job], finished: set[str], is_telling: bool
-) -> tuple[dict[str, Job], dict[str, Job], list[Refused], dict[str, str]]:
-    """By their ids: jobs that a batch may be of, all where the pool tells of them, and those that have no whole result yet; the
-    reasons of those that can have none; the machines of those that have one, by their ids."""
-    wanted, missing, reasons, there = dict[str, Job](), dict[str, Job](), list[Refused](), dict[str, str]()
+def by_ids(store: Store, study: str, jobs: Iterable[Job]) -> tuple[dict[str, Job], list[Refused]]:
+    """Runs by their ids, each once, and why others can have no result."""
+    found, reasons = dict[str, Job](), list[Refused]()
     for job in jobs:
         try:
-            key = job.key(store, study)
+            found[job.key(store, study)] = job
         except ValueError as error:
             reasons.append(Refused(job, str(error)))
-            continue
-        if is_telling:
-            wanted[key] = job
-        if key not in finished:
-            missing[key] = job
-        else:
-            there[key] = job.told[1]
-    return wanted if is_telling else missing, missing, reasons, there
+    return found, reasons
 
 
 def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
@@ -514,10 +501,10 @@ def _batches(
     one, since a batch is a file per table. n_rows: of the tape's routing."""
     size = min(max(8, min(64, BATCH_ROWS // max(1, n_rows))), max(1, -(-len(cells) // (4 * n_workers))))
     keys = list(cells)
-    for number, start in enumerate(range(0, len(keys), size)):
+    for start in range(0, len(keys), size):
         chosen = keys[start : start + size]
         left = [key for key in chosen if key in missing]
-        yield Batch(plan, folder, number, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
+        yield Batch(plan, folder, {key: cells[key] for key in left or chosen}, hash_of(chosen), is_there=not left)
 
 
 def load_trace(store: Store, trace_id: str, is_whole: bool = True, needs: Sequence[str] = ()) -> Trace:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from tokentape.flows.grid import Cell, asked, begin, manifest_of, missing_of
+from tokentape.flows.grid import Cell, asked, begin, by_ids, manifest_of
 from tokentape.flows.study import Study
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of
@@ -37,11 +37,12 @@ def planned(study: Study, store: Store) -> Planned:
     begin(uuid4().hex)
     jobs, _, impossible, finished = asked(study, store)
     n_found, left = 0, Counter[tuple[str, str, str]]()
-    for trace_id, of_trace, _ in jobs:
-        _, missing, reasons, there = missing_of(store, study.name, of_trace, finished, is_telling=False)
+    for trace_id, of_trace in jobs:
+        wanted, reasons = by_ids(store, study.name, of_trace)
+        missing = [job for key, job in wanted.items() if key not in finished]
         impossible += reasons
-        n_found += len(there)
-        left.update(("replays" if isinstance(job, Cell) else "system_runs", trace_id, job.told[0]) for job in missing.values())
+        n_found += len(wanted) - len(missing)
+        left.update(("replays" if isinstance(job, Cell) else "system_runs", trace_id, job.told[0]) for job in missing)
     n_bytes: float | None = None
     cpu_s: float | None = None
     if left:

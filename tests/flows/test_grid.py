@@ -46,7 +46,7 @@ def small(tmp_path: Path) -> study.Study:
 
 
 def expanded(asked: study.Study, store: Store) -> list[grid.Job]:
-    return [job for _, jobs, _ in grid.asked(asked, store)[0] for job in jobs]
+    return [job for _, jobs in grid.asked(asked, store)[0] for job in jobs]
 
 
 def digests(store: Store) -> dict[str, str]:
