@@ -7,8 +7,8 @@ last. Tiers and engines are roles (hw/roles.py), never names of a machine's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -158,44 +158,3 @@ def _each(rows: Rows, values: Values) -> Floats:
     """Values of the rows, as often as each stands for."""
     each = np.asarray(values, np.float64)
     return each if isinstance(rows.times, float) and rows.times == 1.0 else each * np.asarray(rows.times)
-
-
-_ROLES = ("kind", "name", "tier", "target", "engine", "phase")
-_VALUES = ("bytes", "activation_bytes", "ops", "count", "times", "bits", "streams")
-
-
-def stacked(works: Sequence[Work]) -> Work:
-    """The steps of works whose rows name their blocks, one work after the other, without shapes of fitted operators."""
-    if len(works) == 1:
-        return works[0]
-    n_steps, n_blocks = [work.n_steps for work in works], max(work.n_blocks for work in works)
-    alike: dict[tuple[Any, ...], dict[int, Rows]] = {}
-    for i, work in enumerate(works):
-        for row in work.rows:
-            assert row.blocks is not None
-            key = (*(getattr(row, name) for name in _ROLES), *row.blocks)
-            while i in alike.get(key, ()):  # such rows again
-                key = (*key, "")
-            alike.setdefault(key, {})[i] = row
-    rows = []
-    for of in alike.values():
-        one = next(iter(of.values()))
-        told = {name: [getattr(of[i], name) if i in of else 0.0 for i in range(len(works))] for name in _VALUES}
-        values = {name: _stacked(each, n_steps, one.blocks.size) for name, each in told.items()}  # type: ignore[union-attr]
-        rows.append(replace(one, operator="", shapes={}, **values))  # type: ignore[arg-type]
-    held = {role: _stacked([work.held_bytes[role] for work in works], n_steps) for role in works[0].held_bytes}
-    times = np.zeros((sum(n_steps), n_blocks))
-    for work, last in zip(works, np.cumsum(n_steps).tolist(), strict=True):
-        times[last - work.n_steps : last, : work.n_blocks] = work.block_times
-    return Work(n_steps=sum(n_steps), n_blocks=n_blocks, rows=tuple(rows), block_times=times, held_bytes=held)
-
-
-def _stacked(values: Sequence[Values], n_steps: Sequence[int], *width: int) -> Values:
-    """(steps,) or (steps, width); one number where all are the same."""
-    if all(isinstance(value, float | int) and value == values[0] for value in values):
-        return values[0]
-    whole, at = np.empty((sum(n_steps), *width)), 0
-    for value, n in zip(values, n_steps, strict=True):
-        whole[at : at + n] = value
-        at += n
-    return whole

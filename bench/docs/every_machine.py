@@ -118,7 +118,7 @@ class EveryMachine:
         """Its fifth system: evicts, recomputes and refreshes by importance."""
         system, shares = systems(lambda name: self.machine)[KELLE], FITS.load().constants
         work = KelleWork(CONTEXT, 0, 1, BUDGET)
-        (step,) = decode_steps([(self.geometry, system, work)], shares.once, profiles.load(profiles.PHYSICAL), WHOLE)
+        (step,) = decode_steps(self.geometry, [(system, work)], shares.once, profiles.load(profiles.PHYSICAL), WHOLE)
         return Cell(step.seconds, ("" if self.machine.roles.kv_cache else "k") + "!" * bool(step.overflow_bytes))
 
     def layered_prefill(self) -> Cell:

@@ -71,7 +71,7 @@ def _costs(geometry: Geometry, system: System, work: Work, one: Tried) -> Row:
     if not share:
         work = replace(work, kv_bits=WORD_BITS * stored_frac)
     held = Shares(pairs={"0": share}, tokens={"0": share}).once  # whatever is kept
-    (step,) = decode_steps([(geometry, replace(plain, recomputes=share > 0), work)], held, profile, PHYSICAL)
+    (step,) = decode_steps(geometry, [(replace(plain, recomputes=share > 0), work)], held, profile, PHYSICAL)
     return {
         "kv_bytes": kv_bytes,
         "hardware": SYSTEMS[system.name][0],

@@ -55,25 +55,19 @@ class Steps:
     _made: dict[Cell, Step] = field(default_factory=dict)
 
     def step(self, model: str, system: str, work: Work) -> Step:
-        """Of one system. Raises ValueError where a name is unknown."""
-        cell = (model, system, work)
-        if cell not in self._made:
-            for name, known in ((model, self.geometries), (system, self.systems)):
-                if name not in known:
-                    raise ValueError(f"{name!r} is not of this study; choose one of {', '.join(known)}")
-            self._made[cell] = self.make([cell])._made[self._key(*cell)]
-        return self._made[cell]
+        """Of one system."""
+        return self.make([(model, system, work)])._made[self._key(model, system, work)]
 
     def make(self, cells: Iterable[Cell]) -> Steps:
-        """These steps, with those that are not there yet computed: systems of one machine and profile at once."""
-        groups: dict[str, list[Cell]] = {}
+        """These steps, with those that are not there yet computed: of a model on systems of one machine at once."""
+        groups: dict[tuple[str, str], list[Cell]] = {}
         for key in dict.fromkeys(self._key(*cell) for cell in cells):
             if key not in self._made:
-                groups.setdefault(self.systems[key[1]].machine.sha256, []).append(key)
-        profile = profiles.load(self.profile)
-        for keys in (sorted(keys, key=lambda key: key[0]) for keys in groups.values()):
-            asked = [(self.geometries[model], self.systems[name], work) for model, name, work in keys]
-            self._made |= zip(keys, decode_steps(asked, self.shares.once, profile, self.accounting), strict=True)
+                groups.setdefault((key[0], self.systems[key[1]].machine.sha256), []).append(key)
+        for (model, _), keys in groups.items():
+            asked, profile = [(self.systems[name], work) for _, name, work in keys], profiles.load(self.profile)
+            steps = decode_steps(self.geometries[model], asked, self.shares.once, profile, self.accounting)
+            self._made |= zip(keys, steps, strict=True)
         return self
 
     def _key(self, model: str, system: str, work: Work) -> Cell:

@@ -259,13 +259,14 @@ def layer_lifetimes(made: Setup) -> Iterator[Row]:
 
 def lifetimes(made: Setup, model: str) -> list[Row]:
     """By schedule and tensor, of a layer: `lives` (step.py)."""
-    asked = [(made.geometries[model], made.systems[KELLE], made.chip_work)]
-    counted, n_layers = step_rows(asked, made.shares.once, PAPER), made.geometries[model].n_layers
-    cost = clock(counted, made.systems[KELLE].machine, profiles.load(made.profile), ends=("value",))
+    geometry, system = made.geometries[model], made.systems[KELLE]
+    n = geometry.n_layers
+    counted = step_rows(geometry, [(system, made.chip_work)], made.shares.once, PAPER)
+    cost = clock(counted, system.machine, profiles.load(made.profile), ends=("value",))
     return [
-        {"schedule": schedule, "tensor": tensor, "start_s": float(start[0]) / n_layers, "seconds": float(seconds[0]) / n_layers}
+        {"schedule": schedule, "tensor": tensor, "start_s": float(start[0]) / n, "seconds": float(seconds[0]) / n}
         for schedule in PROJECTIONS
-        for tensor, (start, seconds) in lives(asked, cost, schedule, 1).items()
+        for tensor, (start, seconds) in lives(geometry, cost, schedule).items()
     ]
 
 

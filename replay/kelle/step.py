@@ -10,7 +10,6 @@ where KV heads are few, K and V themselves. Other tokens are held by every head 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from tokentape.hw.clock import BACKGROUND, StepCost, background_w, clock
 from tokentape.hw.held import by_tier
 from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Rows, Values, stacked
+from tokentape.hw.work import Floats, Rows, Values
 from tokentape.hw.work import Work as Counted
 from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
 from tokentape.replay.tokens import Tokens, blocks_of
@@ -30,7 +29,7 @@ INPUT_BYTES = 2  # of an element of a layer input
 SCORE_BYTES = 0.5  # 4 bits (section 5.3)
 WEIGHTS = "int8"
 PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
-Asked = tuple[Geometry, System, Work]
+Asked = tuple[System, Work]
 Held = Callable[[Floats], tuple[Floats, Floats]]  # what is held once, by the share of tokens kept: Shares.once
 PROJECTIONS = {"baseline": "QKV", "kelle": "KQV"}  # in the order of the schedules, before the passes over the kept K and V
 _BACKGROUND = {"static": "array_j", "leakage": "leakage_j", "refresh": "refresh_j"}
@@ -55,11 +54,11 @@ class Step:
         return sum(self.joules.values())
 
 
-def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting = PAPER) -> list[Step]:
-    """Of systems on one machine under one profile, those of a model together; each is the mean over its lengths. held: by those
-    that recompute."""
-    machine = asked[0][1].machine
-    made = stacked([step_rows(list(of), held, accounting) for _, of in groupby(asked, key=lambda one: id(one[0]))])
+def decode_steps(
+    geometry: Geometry, asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting = PAPER
+) -> list[Step]:
+    """Of a model on systems of one machine; each is the mean over its lengths. held: by those that recompute."""
+    machine, made = asked[0][0].machine, step_rows(geometry, asked, held, accounting)
     cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
     profile.refuse_no_time(float(cost.seconds.value.min()))
     by_step = {
@@ -69,12 +68,12 @@ def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accountin
         "kv_dram_bytes": far,
         **joules_of(cost, machine),
     }
-    by_step["refresh_j"] = by_step["refresh_j"] + transient_j(asked, cost, machine, accounting)
+    by_step["refresh_j"] = by_step["refresh_j"] + transient_j(geometry, asked, cost, machine, accounting)
     means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
     roles, steps = machine.roles, []
     absent = () if roles.kv_cache else (f"no KV memory: keys and values lie in {roles.kv_home}",)
     for i, one in enumerate(asked):
-        overflow_bytes = _overflow_bytes(*one, accounting)
+        overflow_bytes = _overflow_bytes(geometry, *one, accounting)
         overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
         steps.append(
             Step(
@@ -82,18 +81,18 @@ def decode_steps(asked: Sequence[Asked], held: Held, profile: Profile, accountin
                 **{name: values[i] for name, values in means.items() if name not in PARTS},
                 overflow_bytes=overflow_bytes,
                 is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-                notes=(*_nothing_once(*one, accounting), *absent, *overflow),
+                notes=(*_nothing_once(geometry, *one, accounting), *absent, *overflow),
             )
         )
     return steps
 
 
-def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Counted:
-    """Rows of steps of one model."""
-    geometry, machine = asked[0][0], asked[0][1].machine
-    lengths = accounting.lengths([work for *_, work in asked]).ravel()
+def step_rows(geometry: Geometry, asked: Sequence[Asked], held: Held, accounting: Accounting) -> Counted:
+    """Rows of the steps."""
+    machine = asked[0][0].machine
+    lengths = accounting.lengths([work for _, work in asked]).ravel()
     told = []
-    for _, system, work in asked:
+    for system, work in asked:
         shares = system.recomputes and not _nothing_once(geometry, system, work, accounting)
         budget, heads = budget_of(system, work), system.scans * work.batch * geometry.n_heads
         scores = heads * kept_tokens(geometry, min(work.n_tokens, budget), accounting)  # what a scan in software reads
@@ -106,7 +105,7 @@ def step_rows(asked: Sequence[Asked], held: Held, accounting: Accounting) -> Cou
     tokens = Tokens(decodes=batch, context=lengths, budget=budget, kv_frac=kv_frac(geometry, accounting) * stored)
     elements = batch * kept_tokens(geometry, n_kept, accounting) * all_elements
     made = rows_of(geometry, machine, tokens, accounting)
-    is_written = not (asked[0][1].is_edram and accounting.streamed_bypasses_edram)
+    is_written = not (asked[0][0].is_edram and accounting.streamed_bypasses_edram)
     passing = fed(machine, made, bytes_of(made, "kv_read", "kv_home"), elements, is_written)
     rows = [*made.rows, passing, *_scan(machine, made, scores)]
     if accounting.charges_recompute and once == geometry.hidden and np.any(tokens_once):
@@ -129,24 +128,25 @@ def inputs(machine: HardwareSpec, work: Counted) -> tuple[Rows, ...]:
     return (Rows(kind="activations", name=told, tier="activations", blocks=at, bytes=n_bytes),)
 
 
-def transient_j(asked: Sequence[Asked], cost: StepCost, machine: HardwareSpec, accounting: Accounting) -> Floats:
+def transient_j(
+    geometry: Geometry, asked: Sequence[Asked], cost: StepCost, machine: HardwareSpec, accounting: Accounting
+) -> Floats:
     """(S,) joules of refreshing what is alive of a layer's data, where the profile does that: every tensor's bytes for as long as
     it lives in the placed step."""
     tier = machine.tiers.get(cost.profile.refresh["transient"].tier) if "transient" in cost.profile.refresh else None
     if tier is None:
         return np.zeros(cost.seconds.value.size)
-    n, batch = accounting.n_lengths, np.repeat([work.batch for *_, work in asked], accounting.n_lengths)
+    n, batch = accounting.n_lengths, np.repeat([work.batch for _, work in asked], accounting.n_lengths)
     alive = np.zeros(batch.size)
     for schedule in PROJECTIONS:
-        is_its = np.repeat([(schedule == "kelle") == system.schedules for _, system, _ in asked], n)
-        for tensor, (_, seconds) in lives(asked, cost, schedule, n).items():
-            elements = [_width(geometry, tensor, kv_elements(geometry, accounting)) for geometry, *_ in asked]
-            alive += is_its * batch * np.repeat(elements, n) * INPUT_BYTES * seconds
+        is_its = np.repeat([(schedule == "kelle") == system.schedules for system, _ in asked], n)
+        for tensor, (_, seconds) in lives(geometry, cost, schedule).items():
+            alive += is_its * batch * _width(geometry, tensor, kv_elements(geometry, accounting)) * INPUT_BYTES * seconds
     seconds = cost.seconds.value
     return np.asarray(background_w(machine, cost.profile, held_bytes={"transient": alive / seconds})["refresh"] * seconds)
 
 
-def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int) -> dict[str, tuple[Floats, Floats]]:
+def lives(geometry: Geometry, cost: StepCost, schedule: str) -> dict[str, tuple[Floats, Floats]]:
     """By tensor (X, the layer's input, and Q, K, V): when it is made and how long it lives, (S,) seconds of all layers together.
 
     Section 6: three projections, by the schedule's order, then K and V of the kept tokens pass. X lives until the last
@@ -157,14 +157,11 @@ def lives(asked: Sequence[Asked], cost: StepCost, schedule: str, n_lengths: int)
         sum((total(values) for lane in lanes for values in placed.parts(lane).values()), np.zeros(1))
         for lanes in (("w", "stage"), ("kv", "chip", "through", "beside", "recompute"))
     )
-    widths = {
-        of: np.repeat([g.hidden * g.n_layers * _width(g, of, g.kv_elements_per_token_layer) for g, *_ in asked], n_lengths)
-        for of in "QKV"
-    }
+    inputs, kv = geometry.hidden * geometry.n_layers, geometry.kv_elements_per_token_layer
     read, per_pass, now = total(weight_bytes(cost.work)), of_kv / 2, np.zeros(cost.work.n_steps)
     made = {"X": now}
     for tensor in PROJECTIONS[schedule]:
-        now = now + of_weights * widths[tensor] / read
+        now = now + of_weights * (inputs * _width(geometry, tensor, kv)) / read
         made[tensor] = now
     ends = {"X": now, "Q": now + per_pass, "K": now + per_pass, "V": now + 2 * per_pass}
     if schedule == "kelle":

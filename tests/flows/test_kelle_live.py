@@ -196,8 +196,8 @@ def test_energy_is_that_of_the_closed_forms(pareto):
     """Oracle: a full cache stores what the closed form counts, so its energy is a plain decode step's."""
     made = setup(SMALL)
     geometry = from_config(models.find("embedded").config.to_dict())
-    asked = [(geometry, made.systems[BASELINE], Work(16, 4, 16))]
-    (step,) = decode_steps(asked, made.shares.once, profiles.load("kelle"), PHYSICAL)
+    asked = [(made.systems[BASELINE], Work(16, 4, 16))]
+    (step,) = decode_steps(geometry, asked, made.shares.once, profiles.load("kelle"), PHYSICAL)
     full = pareto.filter((pl.col("policy") == "full") & (pl.col("storage") == "plain") & (pl.col("hardware") == "kelle-sram"))
     assert full["decode_energy_j_per_token"].item() == pytest.approx(step.energy_j / 16, rel=5e-3)
     total = pareto.select(pl.sum_horizontal(PARTS) / pl.col("batch") / pl.col("decode_energy_j_per_token") - 1).to_series()

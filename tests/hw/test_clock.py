@@ -15,7 +15,7 @@ from tokentape.hw.clock import background_w, clock, not_counted
 from tokentape.hw.profile import ENDS
 from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load, shipped
-from tokentape.hw.work import Rows, Work, stacked
+from tokentape.hw.work import Rows, Work
 
 PHONE, NDP = load("phone-lpddr5x-ufs4"), load("h100-cxl-ndp")
 READ_S = 1 / (68.264e9 * 0.787)  # of the phone's DRAM, per byte
@@ -360,24 +360,3 @@ def test_multiply_adds_and_fed_values_have_rates_of_their_own():
     # a machine that tells neither: its own rate, and nothing
     ops_s = 4.096e12 / (PHONE.compute.ops_per_s[PHONE.dtype].value * PHONE.compute.efficiency_frac.value)
     assert seconds("a + b", [product, fed], lanes) == pytest.approx(ops_s)
-
-
-def test_stacked_works_cost_what_they_do_by_themselves():
-    """Of other blocks, rows and numbers; a row that occurs twice, and one that a work does not have."""
-    last, both = np.array([1]), np.array([0, 1])
-    one = Work(
-        n_steps=2,
-        n_blocks=2,
-        rows=(read(np.array([[1e6, 2e6]]), blocks=both), read(np.array([[3e6], [4e6]]), blocks=last), read(5e6, blocks=last)),
-        block_times=np.array([[3.0, 1.0]]),
-        held_bytes={"kv_home": 1e9},
-    )
-    fetched = Rows(kind="fetch", tier="expert_home", target="expert_cache", blocks=np.array([2]), bytes=1e5, count=2.0)
-    other = Work(n_steps=1, n_blocks=3, rows=(read(1e7, blocks=np.array([0, 2]), ops=1e9), fetched), held_bytes={"kv_home": 2e9})
-    of = made("a + b", TWO)
-    whole, alone = clock(stacked([one, other]), PHONE, of), [clock(work, PHONE, of) for work in (one, other)]
-    for what in ("seconds", "joules"):
-        expected = np.concatenate([getattr(cost, what).value for cost in alone])
-        assert getattr(whole, what).value == pytest.approx(expected, rel=1e-12)
-    assert stacked([one, other]).held_bytes["kv_home"].tolist() == [1e9, 1e9, 2e9]
-    assert stacked([one]) is one

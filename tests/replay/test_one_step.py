@@ -115,7 +115,7 @@ def of_kelle(batch):
         """Nothing is evicted."""
         geometry, physical = geometry_of(model), profiles.load(PHYSICAL)
         system, work = replace(KELLE[BASELINE], machine=machine), Work(24, 3000, batch)
-        (step,) = decode_steps([(geometry, system, work)], FITS.load().constants.once, physical, WHOLE)
+        (step,) = decode_steps(geometry, [(system, work)], FITS.load().constants.once, physical, WHOLE)
         prompt = kelle_prefill(geometry, system, replace(work, batch=1), physical, WHOLE)
         loads = Load(batch=batch, context_tokens=work.n_tokens), both(24)[0]
         for found, of, n in zip(((step.seconds, step.energy_j), prompt), loads, (batch, 24), strict=True):
@@ -240,7 +240,7 @@ def test_every_kelle_system_runs_on_every_machine(profile):
     work, held, costs = Work(512, 1024, 4, 256), FITS.load().constants.once, profiles.load(profile)
     for system in (replace(of, machine=machine) for machine in MACHINES.values() for of in KELLE.values()):
         for geometry in map(geometry_of, ("llama-2-7b", "qwen3-30b-a3b")):
-            (step,) = decode_steps([(geometry, system, work)], held, costs, WHOLE)
+            (step,) = decode_steps(geometry, [(system, work)], held, costs, WHOLE)
             assert np.isfinite([step.seconds, *step.joules.values()]).all()
             assert step.seconds > 0
             assert any("no KV memory" in note for note in step.notes) == (not system.machine.roles.kv_cache)
