@@ -9,8 +9,8 @@ Elastic-SD holds a pool: hotness of the drafts' own routing says what is wanted,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from tokentape.policies.lru import LRU
 from tokentape.policies.speculation.pools import Hotness, Pools
 from tokentape.replay.elmoe3d.laws import HIT_LAWS
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Points, Setup, as_points
+from tokentape.replay.elmoe3d.points import DRAFT_FRAC, SLICE_FRAC, Setup, as_points
 from tokentape.replay.elmoe3d.rows import WRITTEN, measures
 from tokentape.replay.elmoe3d.timing import Outcome, evaluate, reads_of
 from tokentape.replay.trace import DECODE, Trace
@@ -156,13 +156,15 @@ def played(
     seconds, and pool_write_frac, the share of the experts that verifications miss that enters the pool. own: rounds of the tape;
     None: read off its text, at the point's acceptance. warm_tokens: of the first requests, which fill caches and are not
     counted."""
-    p = as_points(point.with_columns(hit_model=pl.lit(next(iter(HIT_LAWS)))), setup)
+    lawful = point.with_columns(hit_model=pl.lit(next(iter(HIT_LAWS))))
+    p = as_points(lawful, setup)
     batch, mapped = int(p.batch[0]), map_bytes(p)
     rounds = own or of_text(texts, batch, int(p.n_draft_steps[0]), float(p.accepted_len[0]))
     steps = np.concatenate(texts.side_by_side(batch))
     counted = slice(min(warm_tokens, len(steps) - 1), None)
     whole, copied = (int(share[0] * p.n_experts[0] + 1e-9) for share in (mapped.share, mapped.copy_share))
-    ar = _run(p, profile, np.full(len(steps), float(batch)), {"ar": (steps, lru_hits(steps > 0, whole), 1.0)}, counted)
+    run = partial(_run, lawful, setup, profile)
+    ar = run(np.full(len(steps), float(batch)), {"ar": (steps, lru_hits(steps > 0, whole), 1.0)}, counted)
     touched, drafts = rounds.verify > 0, rounds.drafts > 0
     entered, n, depth = np.zeros(len(touched)), len(touched), drafts.shape[1]
     told: Told = {}
@@ -182,7 +184,7 @@ def played(
         told = told | ({"draft": (rounds.drafts, hits[:, :-1], 1.0)} if p.is_self[0] else {})
     warm = np.searchsorted(np.cumsum(rounds.tokens / rounds.members), warm_tokens) + 1
     counted = slice(min(int(warm), n - 1), None)
-    sd = _run(p, profile, rounds.members, told, counted, depth)
+    sd = run(rounds.members, told, counted, depth)
     seconds = sd.round_s.reshape(-1, depth).mean(axis=1)
     tokens, members = rounds.tokens[counted], rounds.members[counted]
     made: dict[str, float | None] = {name: float(np.mean(values)) for name, values in measures(sd).items()}
@@ -196,11 +198,13 @@ def played(
     return kept.with_columns(**{name: pl.lit(value) for name, value in made.items()}, best_mode=pl.lit(best))
 
 
-def _run(p: Points, profile: Profile, members: Floats, told: Told, counted: slice, depth: int = 1) -> Outcome:
-    """The one point of p, once for every step of `members` requests, rounds once for each of their draft steps. told: of passes
-    by name, how often each expert is chosen, those hit, and the share of an expert's bytes that is read."""
-    times, n = members[counted].repeat(depth), len(members)
-    many = _repeated(p, times)
+def _run(
+    point: pl.DataFrame, setup: Setup, profile: Profile, members: Floats, told: Told, counted: slice, depth: int = 1
+) -> Outcome:
+    """The point, once for every step of `members` requests, rounds once for each of their draft steps. told: of passes by name,
+    how often each expert is chosen, those hit, and the share of an expert's bytes that is read."""
+    times, n = pl.DataFrame({"batch": members[counted].repeat(depth)}), len(members)
+    many = as_points(times.join(point.drop("batch"), how="cross"), setup)
     reads = reads_of(many, map_bytes(many))
     for name, (chosen, hits, frac) in told.items():
         chosen = chosen.reshape(n, -1, *chosen.shape[-2:])[counted]
@@ -210,20 +214,8 @@ def _run(p: Points, profile: Profile, members: Floats, told: Told, counted: slic
         each = (hits, np.where(hits, chosen, 0), chosen)
         hit, shared, all_chosen = (of.sum(axis=(2, 3)).repeat(often, axis=1).ravel() for of in each)
         n_bytes, of = by_layer.sum(axis=1) * many.expert_bytes * frac, np.maximum(by_layer.sum(axis=1), 1)
-        slices = SLICE_FRAC if name == "verify" and p.is_elastic[0] and p.is_sliced[0] else 1.0
+        slices = SLICE_FRAC if name == "verify" and many.is_elastic[0] and many.is_sliced[0] else 1.0
         shares = {"hit_frac": slices * hit / of, "lsb_frac": (1.0 - slices) * hit / of}
         shares["shared_frac"] = shared / np.maximum(all_chosen, 1)
         reads[name] = replace(reads[name], experts=by_layer.mean(axis=1), expert_bytes=n_bytes, **shares)
     return evaluate(many, profile, reads=reads)
-
-
-def _repeated(p: Points, members: Floats) -> Points:
-    """One point, of so many requests each."""
-    share = members / p.batch[0]
-    arrays: dict[str, Any] = {
-        of.name: np.repeat(values, len(members), axis=0)
-        for of in fields(p)
-        if isinstance(values := getattr(p, of.name), np.ndarray)
-    }
-    arrays |= {name: arrays[name] * share for name in ("batch", "kv_bytes", "slm_kv_bytes")}
-    return Points(**arrays, groups=(replace(p.groups[0], at=np.arange(len(members))),))

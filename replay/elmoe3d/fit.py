@@ -23,7 +23,7 @@ from tokentape.replay.elmoe3d.laws import weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
 from tokentape.replay.elmoe3d.points import EAGLE, ELASTIC, Points, Setup, as_points, points_of
 from tokentape.replay.elmoe3d.runs import s_per_byte
-from tokentape.replay.elmoe3d.timing import PAPER, evaluate, ready
+from tokentape.replay.elmoe3d.timing import PAPER, evaluate
 
 TABLE = "Table 3"
 CALIBRATE = "calibrate"
@@ -62,16 +62,12 @@ def cells(claims: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     )
 
 
-def calibrate(
-    cells: pl.DataFrame, setup: Setup, level: str = "L1", rows: str = ROWS[0], n_draft_steps: int = 8
-) -> Fit[ELMoE3DConstants]:
+def calibrate(cells: pl.DataFrame, setup: Setup, level: str = "L1", rows: str = ROWS[0]) -> Fit[ELMoE3DConstants]:
     """The constants. rows: `calibrate` fits speculation on the cells whose role_sd says so, `all-open` on every open one.
 
-    Deterministic; a second. Raises ValueError for an unknown level or rows, and where a model lacks a calibration cell or no
-    constant reproduces it; ImportError without scipy.
+    Deterministic; a second. Raises ValueError where a model lacks a calibration cell or no constant reproduces it; ImportError
+    without scipy.
     """
-    if level not in LEVELS or rows not in ROWS:
-        raise ValueError(f"level {level!r} with rows {rows!r} is unknown; choose of {', '.join(LEVELS)} and {', '.join(ROWS)}")
     solver()
     laws, claims = {}, set[str]()
     for model in cells["model"].unique(maintain_order=True):
@@ -79,8 +75,7 @@ def calibrate(
         laws[model], used = fit_law(mine, setup, level, model)
         claims |= used
     chosen = cells.filter(IS_OPEN & ((pl.col("role_sd") == CALIBRATE) | (rows != ROWS[0])))
-    start = replace(START, n_draft_steps=n_draft_steps)
-    speculation, loss = fit_speculation(chosen, setup, laws, start)
+    speculation, loss = fit_speculation(chosen, setup, laws)
     return Fit(ELMoE3DConstants(level, rows, speculation, laws), tuple(sorted(claims | set(chosen["sd_claim"]))), loss)
 
 
@@ -137,7 +132,6 @@ def fit_speculation(
     fit = ELMoE3DConstants("", "", start, laws)
     published = cells["published_sd"].to_numpy()
     points = as_points(pl.concat([points_of(cells, fit)] * (1 + len(BOUNDS))), setup)
-    at_once = ready(points, profiles.load(PAPER))
     low, high = np.array(list(BOUNDS.values())).T
 
     @lru_cache(maxsize=2)
@@ -148,7 +142,7 @@ def fit_speculation(
         step = np.where(values + step > high, -step, step)
         beside = values[:, None] + np.hstack([np.zeros((values.size, 1)), np.diag(step)])
         told = dict(zip(BOUNDS, np.repeat(beside, published.size, axis=1), strict=True))
-        errors = evaluate(replace(points, **told), on=at_once).phi_sd.reshape(-1, published.size) / published - 1.0
+        errors = evaluate(replace(points, **told)).phi_sd.reshape(-1, published.size) / published - 1.0
         return errors[0], (errors[1:] - errors[0]).T / step
 
     begin = [getattr(start, name) for name in BOUNDS]

@@ -19,7 +19,7 @@ import numpy as np
 from tokentape.hw.coverage import PowerLaw
 from tokentape.hw.work import Floats
 
-DOUBLINGS = 60  # of a bisection
+HALVINGS = 60  # of the ratio of a bisection's ends
 
 
 @lru_cache(maxsize=4096)
@@ -58,17 +58,11 @@ def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
     steps fill the cache. Here that is U(T n_tokens) = n_slots, so the time is the same in tokens whatever the batch.
     """
     n_experts = (weights > 0.0).sum(axis=1)
-    low, high = np.zeros(len(weights)), np.ones(len(weights))
+    low, high = np.full(len(weights), 1e-9), np.full(len(weights), 1e30)
     is_whole = n_slots >= n_experts
-    wanted = np.where(is_whole, 0.0, n_slots)
-    for _ in range(DOUBLINGS):
-        is_short = touched(weights, high) < wanted
-        if not is_short.any():
-            break
-        high = np.where(is_short, 2.0 * high, high)
-    for _ in range(DOUBLINGS):
-        middle = (low + high) / 2.0
-        is_short = touched(weights, middle) < wanted
+    for _ in range(HALVINGS):
+        middle = np.sqrt(low * high)
+        is_short = touched(weights, middle) < n_slots
         low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
     referred = -np.expm1(-n_tokens[:, None] * weights)
     kept = -np.expm1(-high[:, None] * weights)

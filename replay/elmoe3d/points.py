@@ -15,7 +15,7 @@ from tokentape.hw.work import Floats, Ints
 from tokentape.replay.elmoe3d.laws import FORMS, HIT_LAWS, weights_of
 from tokentape.warehouse.formats import EXPERT_FORMATS, value_bytes
 from tokentape.warehouse.geometry import Geometry
-from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token, static_bytes
+from tokentape.warehouse.model_sizes import kv_bytes, static_bytes
 
 Flags = NDArray[np.bool_]
 EAGLE, SLM, QUANT, ELASTIC = SCHEMES = ("EAGLE3", "SLM-SD", "Quant-SD", "Elastic-SD")
@@ -236,16 +236,10 @@ def _drafter(geometry: Geometry | None) -> dict[str, float]:
 
 
 def _kv_bytes(geometries: Sequence[Geometry | None], kind: Ints, context_tokens: Floats) -> Floats:
-    """(n,) of a sequence; a layer with a window keeps no more than the window."""
-    found = np.zeros(kind.size)
-    for i, of in enumerate(geometries):
-        if of is not None:
-            chosen = kind == i
-            caches = [(window, kv_layer_bytes_per_token(alike, KV_FORMAT)) for window, alike in of.caches]
-            kept, times = np.unique(caches, return_counts=True, axis=0)
-            held = np.minimum(context_tokens[chosen, None], np.where(kept[:, 0] > 0, kept[:, 0], np.inf))
-            found[chosen] = (held * times * kept[:, 1]).sum(axis=1)
-    return found
+    """(n,) of a sequence."""
+    lengths, at = np.unique(np.stack([kind, context_tokens]), axis=1, return_inverse=True)
+    each = [(geometries[int(i)], int(n)) for i, n in lengths.T]
+    return np.array([0 if of is None else kv_bytes(of, n, KV_FORMAT) for of, n in each], np.float64)[at.ravel()]
 
 
 def _groups(kinds: Sequence[tuple[Geometry, HardwareSpec]], drafter: Geometry | None, kind: Ints) -> tuple[Group, ...]:

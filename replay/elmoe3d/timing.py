@@ -5,7 +5,7 @@ The reference is the same engine with everything in EXT. Nothing overlaps a draf
 energies of HB and EXT alone: operations, links and static power have ranges, and low and high take all of them together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,11 +14,11 @@ from tokentape.hw import profile as profiles
 from tokentape.hw.clock import BACKGROUND, StepCost, clock
 from tokentape.hw.profile import ENDS, Profile
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats
+from tokentape.hw.work import Floats, Work
 from tokentape.replay.elmoe3d.laws import HIT_LAWS, chosen_frac, touched
 from tokentape.replay.elmoe3d.mapping import Mapping, map_bytes
 from tokentape.replay.elmoe3d.points import DRAFT_FORMAT, DRAFT_FRAC, SLICE_FRAC, Flags, Group, Points
-from tokentape.replay.elmoe3d.work import Reads, alone, expert_rows, head_work, partial_sums, routed_rows, static_work
+from tokentape.replay.elmoe3d.work import Reads, alone, head_work, pass_work, static_work
 
 PAPER = "elmoe3d"  # the cost profile, and the paper among the claims
 NOMINAL = ("value",)
@@ -54,36 +54,21 @@ class Outcome:
         return np.asarray(self.phi_sd > self.phi_ar)
 
 
-# Passes that cost alike: their names, points, the phase of their routed experts, which are not priced yet, and their steps' cost,
-# pass by pass. Phase "": of drafts of other models and of the reference, which are whole.
-Ready = tuple[tuple[str, ...], Group, str, StepCost]
-
-
 def evaluate(
-    p: Points,
-    profile: str | Profile = PAPER,
-    on: Sequence[Ready] | None = None,
-    with_joules: bool = False,
-    reads: dict[str, Reads] | None = None,
+    p: Points, profile: str | Profile = PAPER, with_joules: bool = False, reads: dict[str, Reads] | None = None
 ) -> Outcome:
-    """Every point. on: what `ready` found of the same points, whose constants of speculation alone may be others since. reads: of
-    the passes by name, where they are counted (events.py) and no law's."""
+    """Every point. reads: of the passes by name, where they are counted (events.py) and no law's."""
     costs = profiles.load(profile) if isinstance(profile, str) else profile
     mapped = map_bytes(p)
     reads = reads_of(p, mapped) if reads is None else reads
     seconds = {name: np.zeros(len(p)) for name in (*reads, "xpu")}
     joules = {name: nothing(len(p)) for name in seconds}
-    for names, of, phase, cost in ready(p, costs, with_joules, reads) if on is None else on:
-        if phase:
-            chosen = [reads[name] for name in names]
-            work = replace(cost.work, rows=(*routed_rows(of, p, chosen, phase), *partial_sums(of, p, chosen)))
-            cost = clock(work, of.machine, costs, on=cost, ends=ENDS if with_joules else NOMINAL)
-        parts = parts_of(cost, of.machine) if with_joules else None
-        for i, name in enumerate(names):
-            steps = slice(i * of.at.size, (i + 1) * of.at.size)
-            seconds[name][of.at] = cost.seconds.value[steps]
-            if parts is not None:
-                joules[name][:, :, of.at] = parts[:, :, steps]
+    for names, of, work in (one for group in p.groups for one in _works(group, p, reads)):
+        cost = clock(work, of.machine, costs, ends=ENDS if with_joules else NOMINAL)
+        parts = parts_of(cost, of.machine) if with_joules else nothing(work.n_steps)
+        each = (np.split(values, len(names), axis=-1) for values in (cost.seconds.value, parts))
+        for name, step_s, step_j in zip(names, *each, strict=True):
+            seconds[name][of.at], joules[name][:, :, of.at] = step_s, step_j
     found = {name: Pass(**vars(of), seconds=seconds[name], joules=joules[name]) for name, of in reads.items()}
     round_s = p.n_draft_steps * seconds["draft"] + seconds["verify"]
     return Outcome(
@@ -97,29 +82,18 @@ def evaluate(
     )
 
 
-def ready(p: Points, profile: Profile, with_joules: bool = False, found: dict[str, Reads] | None = None) -> tuple[Ready, ...]:
-    """Of every group of points. found: what their passes read, where that is known."""
-    reads = found or reads_of(p, map_bytes(p))
-    ends = ENDS if with_joules else NOMINAL
-    return tuple(one for of in p.groups for one in _ready(of, p, reads, profile, ends))
-
-
-def _ready(of: Group, p: Points, reads: dict[str, Reads], profile: Profile, ends: tuple[str, ...]) -> Iterator[Ready]:
-    passes, drafts = [reads["ar"], reads["verify"]], reads["draft"]
-    reference, one = replace(of, machine=alone(of.machine)), np.ones((of.at.size, 1))
-    static = static_work(reference, p, passes[:1])
-    xpu = replace(static, rows=(*static.rows, *expert_rows(reference, p, passes[:1], [("expert_home", "main", one, "")])))
-    yield ("xpu",), of, "", clock(xpu, reference.machine, profile, ends=NOMINAL)
-    yield ("ar", "verify"), of, "decode", clock(static_work(of, p, passes), of.machine, profile, ends=ends)
+def _works(of: Group, p: Points, reads: dict[str, Reads]) -> Iterator[tuple[tuple[str, ...], Group, Work]]:
+    """Of passes that cost alike their names, their points on their machine, and their steps' work, pass by pass."""
+    passes, drafts, reference = [reads["ar"], reads["verify"]], [reads["draft"]], replace(of, machine=alone(of.machine))
+    yield ("xpu",), reference, pass_work(reference, p, passes[:1])
+    yield ("ar", "verify"), of, pass_work(of, p, passes)
     eagle, small, own = (replace(of, at=of.at[kind[of.at]]) for kind in (p.is_eagle, p.is_slm, p.is_self))
     if eagle.at.size:
-        yield ("draft",), eagle, "", clock(head_work(eagle, p, drafts), of.machine, profile, ends=ends)
+        yield ("draft",), eagle, head_work(eagle, p, reads["draft"])
     if small.at.size and of.drafter is not None:
-        work = static_work(replace(small, geometry=of.drafter), p, [drafts], phase="draft", home="draft_home")
-        yield ("draft",), small, "", clock(work, of.machine, profile, ends=ends)
+        yield ("draft",), small, static_work(replace(small, geometry=of.drafter), p, drafts, phase="draft", home="draft_home")
     if own.at.size:
-        work = static_work(own, p, [drafts], DRAFT_FORMAT, "draft")
-        yield ("draft",), own, "draft", clock(work, of.machine, profile, ends=ends)
+        yield ("draft",), own, pass_work(own, p, drafts, DRAFT_FORMAT, "draft")
 
 
 def reads_of(p: Points, mapped: Mapping) -> dict[str, Reads]:

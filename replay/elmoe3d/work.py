@@ -77,6 +77,12 @@ def static_work(
     return _overflowing(work, of, stacked(passes, "static_bytes", at), stacked(passes, "cold_bytes", at))
 
 
+def pass_work(of: Group, p: Points, passes: Sequence[Reads], weight_format: str = STATIC_FORMAT, phase: str = "decode") -> Work:
+    """Steps of the passes with their experts, as the design has them."""
+    work = static_work(of, p, passes, weight_format, phase)
+    return replace(work, rows=(*work.rows, *routed_rows(of, p, passes, phase), *partial_sums(of, p, passes)))
+
+
 def head_work(of: Group, p: Points, drafts: Reads, phase: str = "draft") -> Work:
     """A draft step of EAGLE's head."""
     n_bytes, cold_bytes = p.head_read_bytes[of.at, None], drafts.cold_bytes[of.at, None]

@@ -22,14 +22,12 @@ from tokentape.replay.elmoe3d.checks import held_out
 from tokentape.replay.elmoe3d.fit import IS_OPEN, calibrate
 from tokentape.replay.elmoe3d.laws import che_hit_frac, weights_of
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import KV_FORMAT, _kv_bytes, as_points, points_of
+from tokentape.replay.elmoe3d.points import as_points, points_of
 from tokentape.replay.elmoe3d.rows import evaluated, near_at
 from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, baseline, ours, tokens_until_link_binds
 from tokentape.replay.elmoe3d.tape import law_of
 from tokentape.replay.elmoe3d.timing import evaluate, reads_of
 from tokentape.replay.elmoe3d.work import partial_sums, routed_rows
-from tokentape.warehouse.model_sizes import kv_bytes
-from tokentape.warehouse.models import load as load_model
 
 PROFILE = profiles.load("elmoe3d")
 NODES = {"verify_nodes": 16.0, "draft_nodes": 3.0}
@@ -166,7 +164,6 @@ def test_slices_win_where_hb_is_small_and_lose_where_experts_are_never_sliced():
 def test_a_missing_row_and_a_model_without_a_fitted_law_are_named():
     of_eagle = (pl.col("model") == QWEN) & (pl.col("role_ar") == "calibrate") & (pl.col("scheme") == "EAGLE3")
     refuses("qwen3-30b-a3b: needs open cells to calibrate on", calibrate, TABLE.filter(~of_eagle), SETUP)
-    refuses("level 'L2'", calibrate, TABLE, SETUP, "L2")
     refuses("reproduces", calibrate, TABLE.with_columns(published_ar=pl.lit(40.0)), SETUP)
     fit = load("elmoe3d-l1")
     refuses("no hit law is fitted for mixtral-8x7b", fit.constants.law, "mixtral-8x7b")
@@ -347,11 +344,3 @@ def test_all_that_a_layer_misses_is_fetched_with_one_latency():
     machines = (with_values(phone, {"tiers.flash.latency_s": latency_s}) for latency_s in (0.0, 1.0))
     at_once, late = (evaluate(arrays(point(QWEN, "Elastic-SD", batch=1), machine=of), costs).ar for of in machines)
     assert late.seconds - at_once.seconds == pytest.approx(48.0 * (1.0 - late.hit_frac**late.experts))
-
-
-@pytest.mark.parametrize("name", ["nemotron-3-nano-30b-a3b", "qwen3-next-80b-a3b", "gpt-oss-20b", "deepseek-v2-lite"])
-def test_keys_and_values_of_many_points_are_those_of_a_model_at_each(name):
-    """Layers with a state, a window or nothing to attend to among them."""
-    geometry, tokens = load_model(name).geometry, np.array([1.0, 100.0, 5000.0])
-    found = _kv_bytes([None, geometry], np.ones(3, np.int64), tokens)
-    assert found.tolist() == [kv_bytes(geometry, int(n), KV_FORMAT) for n in tokens]
