@@ -26,19 +26,13 @@ GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
 DRAM, ARRAY = "w.bytes + kv.bytes", "w.ops + beside.fixed + recompute"  # side by side
 
 
-def seconds_of(machine: HardwareSpec, *rows: Rows) -> list[float]:
-    """Each of the rows by itself, as Kelle counts."""
-    cost = clock(Counted(n_steps=1, n_blocks=1, rows=rows), machine, profiles.load(PROFILE), ends=("value",))
-    return [float(cost.rows_s[id(one)].item()) for one in rows]
-
-
 def vector_times_s(geometry: Geometry, machine: HardwareSpec, mode: str = "physical") -> tuple[float, float]:
-    """Seconds to load K and V of a token in a layer from DRAM, and to compute them from the layer input."""
+    """Seconds to load K and V of a token in a layer from DRAM, and to compute them from the layer input, as Kelle counts."""
     elements = kv_elements(geometry, MODES[mode])
     load = Rows(kind="kv_read", tier="kv_home", bytes=elements * INPUT_BYTES)
     anew = Rows(kind="recompute", engine="main", ops=2.0 * geometry.hidden * elements)
-    load_s, recompute_s = seconds_of(machine, load, anew)
-    return load_s, recompute_s
+    cost = clock(Counted(n_steps=1, n_blocks=1, rows=(load, anew)), machine, profiles.load(PROFILE), ends=("value",))
+    return float(cost.rows_s[id(load)].item()), float(cost.rows_s[id(anew)].item())
 
 
 def roofline(
