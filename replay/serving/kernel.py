@@ -33,7 +33,7 @@ RECORD_COUNTS = ("n_decode", "n_prefill", "first_layer", "last_layer", "layer_gr
 
 _REQUESTS, _RULE = (F64, I64_2D), (I64, I64_2D, I64, F64, int64)
 # state (state.py); of a batch: requests, tokens of each; places of `stand_together`; one number; the longest gaps: iterations and
-# seconds, since the oldest decode joined; of the decodes (state.join): bucket, leaves_window, needs_block.
+# seconds, since the oldest decode joined; the three of state.QUEUES.
 SCRATCH = tuple_of(I64, I64, I64, I64, F64, I64, F64, I64, I64, I64)
 _COST = (function(OF_TABLE), F64_2D, F64_2D, F64_2D, F64_2D, float64, DRAFTS)
 _RESULTS = (F64_2D, I64, F64, F64, I64, F64_2D, I64_2D, SCRATCH, I64_2D)
@@ -47,7 +47,6 @@ _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 def _start_decoding(at, now, n_members, more, n_nodes, limits, requests, state, pool, times, queues):  # type: ignore[no-untyped-def]
     """Requests whose prompts were processed elsewhere decode from iteration `at` on, in order of arrival, behind those that lost
     their KV and as far as there is room for it, beside what the iteration stores: of prompts' next slices more blocks."""
-    bucket, leaves_window, needs_block = queues
     n_prompts, of = n_members, state[st.PARTIAL]
     while of >= 0:
         n_prompts, of = n_prompts + 1, requests[of, st.REQUEUED_NEXT]
@@ -62,34 +61,18 @@ def _start_decoding(at, now, n_members, more, n_nodes, limits, requests, state, 
         st.take_blocks(needed, state, pool)
         times[STARTED, r] = now
         requests[r, st.GENERATED] = 1
-        st.join(r, at - 1, requests, state, bucket, leaves_window, needs_block)
+        st.join(r, at - 1, requests, state, queues)
 
 
 @kernel(inline="always")
 def _reserve(  # type: ignore[no-untyped-def]
-    at,
-    now,
-    hidden,
-    rule,
-    slices,
-    block_tokens,
-    requests,
-    state,
-    pool,
-    members,
-    n_members,
-    drafts,
-    kv,
-    times,
-    gaps,
-    stacked,
-    queues,
-):
+    at, now, hidden, rule, slices, requests, state, pool, members, n_members, drafts, kv, times, gaps, stacked, queues
+):  # fmt: skip
     """Reserves the KV of iteration `at`; while there is not enough, what was taken last loses its own: a prompt that is cut, then
     the newest decode. slices: a batch follows, in which such a prompt's next slice takes blocks. Returns how many lost theirs,
     and what the slices take."""
-    bucket, leaves_window, needs_block = queues
-    n_restarted, n_nodes = 0, rule[7]
+    n_restarted, n_nodes, needs_block = 0, rule[7], queues[2]
+    block_tokens = needs_block.shape[0]
     has_drafts = n_nodes > 0 or drafts[1].shape[0] > 0
     while True:
         needed = most = needs_block[at % block_tokens]
@@ -117,7 +100,7 @@ def _reserve(  # type: ignore[no-untyped-def]
             if at - requests[r, st.JOINED] > 1:
                 longest = longest_since(gaps[0], gaps[1], stacked, requests[r, st.JOINED] + 1)
                 times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
-        st.restart(r, at, requests, state, bucket, leaves_window, needs_block, pool)
+        st.restart(r, at, requests, state, queues, pool)
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
 
@@ -125,7 +108,7 @@ def _reserve(  # type: ignore[no-untyped-def]
 @kernel(inline="always")
 def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ignore[no-untyped-def]
     """Requests whose last token iteration `at` made leave; returns how many."""
-    bucket, leaves_window, needs_block = queues
+    bucket = queues[0]
     n_done, r = 0, bucket[at % bucket.shape[0]]
     bucket[at % bucket.shape[0]] = -1
     while r >= 0:
@@ -133,7 +116,7 @@ def _finish(at, now, requests, state, times, gaps, stacked, queues):  # type: ig
         times[LARGEST_GAP, r] = max(times[LARGEST_GAP, r], longest)
         times[FINISHED, r] = now
         n_done += 1
-        st.leave(r, at - requests[r, st.JOINED], requests, state, leaves_window, needs_block)
+        st.leave(r, at - requests[r, st.JOINED], requests, state, queues)
         st.end(r, requests, state)
         r = requests[r, st.BUCKET_NEXT]
     return n_done
@@ -144,7 +127,6 @@ def _end_prompts(  # type: ignore[no-untyped-def]
     at, now, members, takes, n_members, requests, state, pool, times, counts, histogram, sums, one, queues
 ):  # fmt: skip
     """A batch has passed all layers: whole prompts emit a token. Returns how many requests are done, and how many decode now."""
-    bucket, leaves_window, needs_block = queues
     n_done, n_joined = 0, 0
     rest, last = state[st.PARTIAL], -1
     for j in range(n_members):
@@ -172,7 +154,7 @@ def _end_prompts(  # type: ignore[no-untyped-def]
             n_done += 1
             st.end(r, requests, state)
         else:
-            st.join(r, at, requests, state, bucket, leaves_window, needs_block)
+            st.join(r, at, requests, state, queues)
             n_joined += 1
     return n_done, n_joined
 
@@ -235,9 +217,8 @@ def run_engine(  # type: ignore[no-untyped-def]
         if n_blocks > 0:
             slices = forms and admits != st.WHOLE
             n_restarted, more = _reserve(
-                at, now, hidden, rule, slices, block_tokens, requests, state, pool, members, n_members, drafts, kv, times, gaps,
-                stacked, queues,
-            )  # fmt: skip
+                at, now, hidden, rule, slices, requests, state, pool, members, n_members, drafts, kv, times, gaps, stacked, queues
+            )
         n_open = 0 if n_restarted > 0 and state[st.N_DECODE] > 0 else max_seqs  # none is admitted where one lost its KV
         if starts_decoding and n_open > 0:
             _start_decoding(at, now, n_members, more, n_nodes, limits, requests, state, pool, times, queues)
@@ -336,8 +317,8 @@ def run_engine(  # type: ignore[no-untyped-def]
         leaves_window[at % (window + 1)] = 0
         if has_drafts:
             counts[N_ACCEPTED] += verify(
-                at, seconds, n_nodes, seed, survival, requests, state, pool, bucket, leaves_window, needs_block, drafts,
-                times[LARGEST_GAP], histogram, sums, one,
+                at, seconds, n_nodes, seed, survival, requests, state, pool, queues, drafts, times[LARGEST_GAP], histogram, sums,
+                one,
             )  # fmt: skip
         n_done += _finish(at, now, requests, state, times, gaps, stacked, queues)
         if n_members > 0:

@@ -5,7 +5,7 @@ that iteration, a linked list. A second list runs over the decodes in the order 
 request `jump` to an earlier bucket.
 """
 
-from tokentape.policies.kernels import I64, I64_2D, int64, kernel, void
+from tokentape.policies.kernels import I64, I64_2D, int64, kernel, tuple_of, void
 from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.pool import fill, found, give_back, hold, take
 
@@ -58,6 +58,10 @@ FIRST_SLICE, FITS, WHOLE = range(3)
     STATE_BLOCKS,  # of their states, where they keep one, in place of a window
 ) = range(23)
 N_STATE = 23
+# Of the decodes: bucket (more than the longest output,), the first request whose last iteration has this remainder; leaves_window
+# (window + 1,), how many contexts grow to the window in such an iteration; needs_block (tokens of a block,), how many start a new
+# KV block in such iterations.
+QUEUES = tuple_of(I64, I64, I64)
 
 
 @kernel(inline="always")
@@ -133,9 +137,10 @@ def _put_in(r, requests, bucket):  # type: ignore[no-untyped-def]
     bucket[last] = r
 
 
-@kernel(void(int64, int64, int64, I64_2D, I64, I64, I64), allocates=False)
-def _count(times, r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, int64, I64_2D, I64, QUEUES), allocates=False)
+def _count(times, r, n_steps, requests, state, queues):  # type: ignore[no-untyped-def]
     """Request r, which has decoded for n_steps iterations, is among the decodes once more; -1 times: once less."""
+    _, leaves_window, needs_block = queues
     start, joined, window = requests[r, PROMPT] + requests[r, GENERATED], requests[r, JOINED], leaves_window.shape[0] - 1
     state[N_DECODE] += times
     state[CONTEXT] += times * (start + n_steps)
@@ -146,28 +151,23 @@ def _count(times, r, n_steps, requests, state, leaves_window, needs_block):  # t
     needs_block[(joined + 2 - start) % needs_block.shape[0]] += times
 
 
-@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
-def join(r, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
-    """Request r decodes from iteration at + 1 on.
-
-    bucket: (more than the longest output,) first request whose last iteration has this remainder. leaves_window: (window + 1,)
-    decodes whose context grows to the window in such an iteration. needs_block: (tokens of a block,) decodes that start a new
-    KV block in such iterations.
-    """
+@kernel(void(int64, int64, I64_2D, I64, QUEUES), allocates=False)
+def join(r, at, requests, state, queues):  # type: ignore[no-untyped-def]
+    """Request r decodes from iteration at + 1 on."""
     q = requests[r]
     q[JOINED] = at
-    _put_in(r, requests, bucket)
+    _put_in(r, requests, queues[0])
     q[OLDER], q[NEWER] = state[NEWEST], -1
     if state[NEWEST] >= 0:
         requests[state[NEWEST], NEWER] = r
     else:
         state[OLDEST] = r
     state[NEWEST] = r
-    _count(1, r, 0, requests, state, leaves_window, needs_block)
+    _count(1, r, 0, requests, state, queues)
 
 
-@kernel(void(int64, int64, I64_2D, I64, I64, I64), allocates=False)
-def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, I64_2D, I64, QUEUES), allocates=False)
+def leave(r, n_steps, requests, state, queues):  # type: ignore[no-untyped-def]
     """Request r stops decoding after n_steps iterations. Its bucket and its KV blocks are the caller's concern."""
     q = requests[r]
     if q[OLDER] >= 0:
@@ -178,7 +178,7 @@ def leave(r, n_steps, requests, state, leaves_window, needs_block):  # type: ign
         requests[q[NEWER], OLDER] = q[OLDER]
     else:
         state[NEWEST] = q[OLDER]
-    _count(-1, r, n_steps, requests, state, leaves_window, needs_block)
+    _count(-1, r, n_steps, requests, state, queues)
     q[GENERATED] += n_steps
 
 
@@ -195,20 +195,20 @@ def _take_out(r, requests, bucket):  # type: ignore[no-untyped-def]
         requests[q[BUCKET_NEXT], BUCKET_PREV] = q[BUCKET_PREV]
 
 
-@kernel(void(int64, int64, int64, I64_2D, I64, I64, I64, I64), allocates=False)
-def jump(r, n_tokens, at, requests, state, bucket, leaves_window, needs_block):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, int64, I64_2D, I64, QUEUES), allocates=False)
+def jump(r, n_tokens, at, requests, state, queues):  # type: ignore[no-untyped-def]
     """Request r, which has its token of iteration `at`, makes n_tokens more: it is as if it had joined so much earlier."""
     q = requests[r]
     n_steps = at - q[JOINED]
-    _count(-1, r, n_steps, requests, state, leaves_window, needs_block)
-    _take_out(r, requests, bucket)
+    _count(-1, r, n_steps, requests, state, queues)
+    _take_out(r, requests, queues[0])
     q[JOINED] -= n_tokens
-    _put_in(r, requests, bucket)
-    _count(1, r, n_steps + n_tokens, requests, state, leaves_window, needs_block)
+    _put_in(r, requests, queues[0])
+    _count(1, r, n_steps + n_tokens, requests, state, queues)
 
 
-@kernel(void(int64, int64, I64_2D, I64, I64, I64, I64, I64_2D), allocates=False)
-def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  # type: ignore[no-untyped-def]
+@kernel(void(int64, int64, I64_2D, I64, QUEUES, I64_2D), allocates=False)
+def restart(r, at, requests, state, queues, pool):  # type: ignore[no-untyped-def]
     """Request r, the first of the cut prompts or a decode, loses its KV at the start of iteration `at` and heads the queue: what
     it has processed is processed again, but for what it finds."""
     q = requests[r]
@@ -216,12 +216,12 @@ def restart(r, at, requests, state, bucket, leaves_window, needs_block, pool):  
         state[PARTIAL] = q[REQUEUED_NEXT]
         held = n_known = q[POSITION]
     else:
-        _take_out(r, requests, bucket)
-        leave(r, at - q[JOINED] - 1, requests, state, leaves_window, needs_block)
+        _take_out(r, requests, queues[0])
+        leave(r, at - q[JOINED] - 1, requests, state, queues)
         held = q[PROMPT] + q[GENERATED] - 1
         n_known, q[TARGET] = max(q[TARGET], held - state[LAG]), held + 1
         state[LOST] += held + 1 - n_known
-    _give_back(r, held, n_known, 1, needs_block.shape[0], requests, state, pool)
+    _give_back(r, held, n_known, 1, queues[2].shape[0], requests, state, pool)
     q[POSITION] = n_known
     q[N_RESTARTS] += 1
     q[REQUEUED_NEXT] = state[REQUEUED]
