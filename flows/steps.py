@@ -11,6 +11,7 @@ from tokentape.hw import spec
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.operations import replay_step
+from tokentape.replay.passes import Pricing
 from tokentape.replay.semantics import Semantics
 from tokentape.warehouse.results import rows_of_run, run_ids, write_rows
 from tokentape.warehouse.tape import Store
@@ -47,7 +48,7 @@ def of_replay(
         raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
     pass_id = _pass(pl.DataFrame(rows_of_run(store, "timeline", replay_id)), which, replay_id)
     trace, found, weight_format = lookups_of(store, cell)
-    operations = replay_step(trace, found, machine, semantics, weight_format, pass_id, cell.profile)
+    operations = replay_step(trace, found, Pricing(machine, semantics, weight_format, cell.profile), pass_id)
     step_id = f"{replay_id}/{pass_id}"
     kind = f" ({which})" if which in WHICH else ""
     title = f"{ran['policy']} at {100 * ran['capacity_frac']:.0f} % {ran['scope']}, pass {pass_id}{kind} of {ran['trace_id']}"

@@ -23,7 +23,7 @@ from tokentape.policies.registry import name_of
 from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
-from tokentape.replay.passes import costs_of
+from tokentape.replay.passes import Pricing, costs_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
@@ -96,7 +96,7 @@ def replay(
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
     found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed, kept)
-    per_pass, cost = costs_of(trace, found, hardware, semantics, expert_format, profile)
+    per_pass, cost = costs_of(trace, found, Pricing(hardware, semantics, expert_format, profile) if hardware else None)
     (n_lookups, n_hits, _, missed, _), kind = per_pass, trace.pass_kind
     metrics = {
         "n_lookups": Metric(float(n_lookups.sum()), "1"),
@@ -114,8 +114,7 @@ def replay(
         "capacity_bytes": capacity_bytes,
         "seed": seed,
     }
-    total = total_expert_bytes(trace.geometry, expert_format)
-    return priced(trace, hardware, semantics, per_pass, cost, metrics, settings, expert_format, total, profile)
+    return priced(trace, semantics, per_pass, cost, metrics, settings, total_expert_bytes(trace.geometry, expert_format))
 
 
 def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str = "int8-g32") -> ReplayResult:
@@ -131,7 +130,7 @@ def replay_all_capacities(trace: Trace, semantics: Semantics, expert_format: str
     of_policy = {"policy": ALL_CAPACITIES, "policy_params": "{}", "is_bound": False, "seed": 0}
     settings = of_policy | {"capacity_bytes": total, "expert_format": expert_format}
     metrics = {"n_lookups": Metric(float(curve.n_lookups), "1")}
-    made = priced(trace, None, semantics, np.zeros((5, 0), np.int64), None, metrics, settings, expert_format, total, "")
+    made = priced(trace, semantics, np.zeros((5, 0), np.int64), None, metrics, settings, total)
     series = {
         "capacity_experts": curve.capacity_experts.astype(np.float64),
         "n_lookups": np.full(curve.n_hits.size, curve.n_lookups),

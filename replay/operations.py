@@ -7,28 +7,26 @@ import numpy as np
 import polars as pl
 
 from tokentape.hw.clock import StepCost
-from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
-from tokentape.replay.passes import pass_costs
-from tokentape.replay.semantics import Semantics
+from tokentape.replay.passes import Pricing, pass_costs
 from tokentape.replay.trace import Trace
 
 END = pl.col("start_s") + pl.col("seconds")
 
 
-def operations_of(work: Work, cost: StepCost, machine: HardwareSpec, index: int = 0) -> pl.DataFrame:
-    """Step `index` of the work: its rows in their order, block by block, one after the other; what is prefetched beside them, by
-    a profile that looks ahead beside the block before its own. A moved row is on each tier and link that it leaves or crosses.
+def operations_of(work: Work, cost: StepCost, machine: HardwareSpec) -> pl.DataFrame:
+    """The first step of the work: its rows in their order, block by block, one after the other; what is prefetched beside them,
+    by a profile that looks ahead beside the block before its own. A moved row is on each tier and link that it leaves or crosses.
 
     Columns operation, resource, op_layer (-1 outside the layers), start_s, seconds, bytes, ops: bytes and operations are one
     device's share. What its cost overlaps otherwise, this does not.
     """
     shape, found = (work.n_steps, work.n_blocks), []
     for rows in work.rows:
-        seconds = np.broadcast_to(cost.rows_s[id(rows)], shape)[index] if id(rows) in cost.rows_s else np.zeros(work.n_blocks)
+        seconds = np.broadcast_to(cost.rows_s[id(rows)], shape)[0] if id(rows) in cost.rows_s else np.zeros(work.n_blocks)
         n_bytes, ops = (
-            np.broadcast_to(work.by_cell(rows, values), shape)[index]
+            np.broadcast_to(work.by_cell(rows, values), shape)[0]
             for values in (np.asarray(rows.bytes) + rows.activation_bytes, rows.ops)
         )
         at = np.flatnonzero((seconds > 0) | (n_bytes > 0) | (ops > 0))
@@ -79,22 +77,13 @@ def busy_s(operations: pl.DataFrame) -> dict[str, float]:
     return dict(alone.group_by("resource", maintain_order=True).agg(pl.sum("seconds")).rows())
 
 
-def replay_step(
-    trace: Trace,
-    lookups: Floats,
-    hardware: HardwareSpec,
-    semantics: Semantics,
-    weight_format: str,
-    pass_id: int,
-    profile: str = PHYSICAL,
-) -> pl.DataFrame:
-    """Operations of pass `pass_id` of a replay. lookups: what it found, as passes.costs_of takes it; weight_format: of all but
-    the experts. Raises ValueError if the tape has no such pass."""
+def replay_step(trace: Trace, lookups: Floats, how: Pricing, pass_id: int) -> pl.DataFrame:
+    """Operations of pass `pass_id` of a replay. lookups: what it found, as passes.costs_of takes it. Raises ValueError if the
+    tape has no such pass."""
     found = np.flatnonzero(trace.pass_ids == pass_id)
     if not found.size:
         first, last = trace.pass_ids[0], trace.pass_ids[-1]
         raise ValueError(f"tape {trace.trace_id} has no pass {pass_id}; its passes run from {first} to {last}")
     at = int(found[0])
-    part = trace.between(at, at + 1)
-    work, cost = pass_costs(part, hardware, semantics, weight_format, profile, lookups[:, at : at + 1], by_layer=True)
-    return operations_of(work, cost, hardware, 0)
+    work, cost = pass_costs(trace.between(at, at + 1), how, lookups[:, at : at + 1], by_layer=True)
+    return operations_of(work, cost, how.machine)

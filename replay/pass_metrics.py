@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import Band, not_counted, power_findings
 from tokentape.hw.held import overfull, without_cache
-from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.passes import PassCosts, floats_on_integers, format_of, passes_over_weights
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.semantics import Semantics
@@ -19,45 +18,34 @@ from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 
 Flags = NDArray[np.bool_]
-Series = Mapping[str, NDArray[Any]]
-COUNTS = ("n_lookups", "n_hits", "fast_bytes", "backing_bytes")  # of a pass, as a timeline has them
 
 
 def priced(
     trace: Trace,
-    machine: HardwareSpec | None,
     semantics: Semantics,
     per_pass: NDArray[np.int64],
     cost: PassCosts | None,
     metrics: dict[str, Metric],
     settings: dict[str, Any],
-    weight_format: str,
     total_bytes: int,
-    profile: str,
     outside_already: Sequence[str] = (),
 ) -> ReplayResult:
-    """A replay's result: what its passes cost on the machine (None: hits and bytes alone) beside the metrics of its lookups.
+    """A replay's result: what its passes cost (None: hits and bytes alone) beside the metrics of its lookups.
 
     per_pass, cost: see passes.costs_of. settings: those of the policy, capacity_bytes, expert_format and seed among them;
-    weight_format: of all but the experts; total_bytes: of all experts.
+    total_bytes: of all experts.
     """
     outside, capacity_bytes = list(outside_already), settings["capacity_bytes"]
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
-    if machine is not None and cost is not None:
-        how = profiles.load(profile)
-        how.refuse_no_time(float(cost.seconds.value.sum()))
+    machine = profile = None
+    if cost is not None:
+        machine, profile = cost.how.machine, profiles.load(cost.how.profile)
+        profile.refuse_no_time(float(cost.seconds.value.sum()))
         metrics = metrics | cost_metrics(trace, cost)
-        geometry, static = trace.geometry, trace.geometry.non_expert_bytes(weight_format)
-        others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION) if geometry.is_counted else static
-        experts = {"expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
-        held = {"weights_home": others * machine.data_parallel, **experts}
-        outside += _outside(trace, machine, cost, metrics, held) + not_counted(cost.uncounted, machine, how)
-        outside += cost.not_measured + floats_on_integers(machine, weight_format)
-        n_lookups, n_hits, looked_up, missed, _ = per_pass
-        fast = looked_up + passes_over_weights(trace, semantics) * static
-        timed = _timeline(trace, dict(zip(COUNTS, (n_lookups, n_hits, fast, missed), strict=True)), cost)
-        of_requests = _requests(trace, cost)
+        outside += _outside(trace, cost, metrics, total_bytes, capacity_bytes) + not_counted(cost.uncounted, machine, profile)
+        outside += cost.not_measured + floats_on_integers(machine, cost.how.weight_format)
+        timed, of_requests = _timeline(trace, per_pass, cost), _requests(trace, cost)
     told = {
         "trace_id": trace.trace_id,
         **dataclasses.asdict(semantics),
@@ -65,7 +53,7 @@ def priced(
         "origin": trace.origin,
         "hardware": machine.name if machine else "",
         "hardware_sha256": machine.sha256 if machine else "",
-        "profile": profiles.load(profile).name if machine else "",
+        "profile": profile.name if profile else "",
         "capacity_experts": capacity_bytes * trace.n_keys / total_bytes,
         "capacity_frac": capacity_bytes / total_bytes,
         "assumed": ", ".join(machine.assumed) if machine else "",
@@ -102,9 +90,10 @@ def over(where: Flags, of: Callable[..., Any], unit: str, band: Band, denominato
     return Metric(value, unit, low, high, denominator)
 
 
-def _timeline(trace: Trace, per_pass: Series, cost: PassCosts) -> dict[str, NDArray[Any]]:
-    """The columns of table `steps`: the passes one after the other. per_pass: (p,) of COUNTS."""
-    seconds = cost.seconds.value
+def _timeline(trace: Trace, per_pass: NDArray[np.int64], cost: PassCosts) -> dict[str, NDArray[Any]]:
+    """The columns of table `steps`: the passes one after the other."""
+    seconds, (n_lookups, n_hits, looked_up, missed, _) = cost.seconds.value, per_pass
+    others = passes_over_weights(trace, cost.how.semantics) * trace.geometry.non_expert_bytes(cost.how.weight_format)
     return {
         "pass_id": trace.pass_ids,
         "kind": np.where(trace.pass_kind == PREFILL, "prefill", "decode"),
@@ -112,7 +101,10 @@ def _timeline(trace: Trace, per_pass: Series, cost: PassCosts) -> dict[str, NDAr
         "start_s": np.cumsum(seconds) - seconds,
         "step_s": seconds,
         "energy_j": cost.joules.value,
-        **{name: per_pass[name] for name in COUNTS},
+        "n_lookups": n_lookups,
+        "n_hits": n_hits,
+        "fast_bytes": looked_up + others,
+        "backing_bytes": missed,
     }
 
 
@@ -137,17 +129,17 @@ def _requests(trace: Trace, cost: PassCosts) -> dict[str, NDArray[Any]]:
     }
 
 
-def _outside(
-    trace: Trace, machine: HardwareSpec, cost: PassCosts, metrics: Mapping[str, Metric], held_bytes: Mapping[str, float]
-) -> list[str]:
+def _outside(trace: Trace, cost: PassCosts, metrics: Mapping[str, Metric], total_bytes: int, capacity_bytes: int) -> list[str]:
     """What lies outside the range that the costs stand for, one sentence each: tiers that are too small, a power that no machine
-    draws, and decisions that the machine cannot carry out.
-
-    held_bytes: weights and experts by role; keys and values of the longest context in the largest batch come with them."""
-    geometry, longest = trace.geometry, cost.longest
-    each = kv_bytes(geometry, longest, ACTIVATION, machine.tensor_parallel) if geometry.is_counted else 0
+    draws, and decisions that the machine cannot carry out. Keys and values are of the longest context in the largest batch."""
+    geometry, machine, weight_format = trace.geometry, cost.how.machine, cost.how.weight_format
+    others, each = geometry.non_expert_bytes(weight_format), 0
+    if geometry.is_counted:
+        others = other_bytes(geometry, format_of(geometry, weight_format), ACTIVATION)
+        each = kv_bytes(geometry, cost.longest, ACTIVATION, machine.tensor_parallel)
     kv = int(np.diff(trace.member_offsets).max(initial=1)) * each
-    found = overfull(machine, {**held_bytes, "kv_home": kv})
+    experts = {"expert_home": total_bytes, "expert_cache": min(capacity_bytes, total_bytes)}
+    found = overfull(machine, {"weights_home": others * machine.data_parallel, **experts, "kv_home": kv})
     found += power_findings(machine, metrics["total_energy_j"].value / metrics["total_s"].value)
     found += without_cache(machine)
     if not geometry.is_counted:

@@ -22,11 +22,22 @@ from tokentape.warehouse.geometry import Geometry
 _PREPARED: WeakKeyDictionary[Trace, dict[tuple[str, ...], StepCost]] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Pricing:
+    """How passes are priced. weight_format: of all but the experts; profile: a cost profile's name or path."""
+
+    machine: HardwareSpec
+    semantics: Semantics
+    weight_format: str
+    profile: str
+
+
 @dataclass(frozen=True, eq=False)
 class PassCosts:
     """Of a tape's passes: seconds, joules and, by `joules_of`, what spends them; what its profile leaves out: kind -> (bytes,
     operations); tokens of the longest context; and what is not timed by kernels measured on it, in words."""
 
+    how: Pricing
     seconds: Band
     joules: Band
     joules_of: dict[str, Band]
@@ -35,25 +46,18 @@ class PassCosts:
     not_measured: list[str]
 
 
-def costs_of(
-    trace: Trace,
-    found: Iterable[tuple[slice, Trace, Floats]],
-    machine: HardwareSpec | None,
-    semantics: Semantics,
-    weight_format: str,
-    profile: str,
-) -> tuple[Ints, PassCosts | None]:
-    """(5, passes): what was found, and what `pass_costs` costs (None without a machine); memory is that of one part and of the
+def costs_of(trace: Trace, found: Iterable[tuple[slice, Trace, Floats]], how: Pricing | None) -> tuple[Ints, PassCosts | None]:
+    """(5, passes): what was found, and what `pass_costs` costs (None: nothing is priced); memory is that of one part and of the
     passes, whatever the rows. found: part by part as `pass_costs` takes it, each with its passes and the trace of them."""
     n, longest = trace.pass_ids.size, 0
     per_pass, bands = np.zeros((5, n), np.int64), dict[str, Band]()
     uncounted: dict[str, tuple[float, float]] = {}
     for at, part, of_part in found:
         per_pass[:, at] = of_part.sum(axis=2)
-        if machine is None:
+        if how is None:
             continue
-        _, cost = pass_costs(part, machine, semantics, weight_format, profile, of_part, keeps=trace.read is None)
-        for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, machine)).items():
+        _, cost = pass_costs(part, how, of_part, keeps=trace.read is None)
+        for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, how.machine)).items():
             if name not in bands:
                 bands[name] = Band(np.zeros(n), np.zeros(n), np.zeros(n))
             for end in ENDS:
@@ -62,46 +66,36 @@ def costs_of(
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
-    if machine is None:
+    if how is None:
         return per_pass, None
-    stored, how = format_of(trace.geometry, weight_format), profiles.load(profile)
-    told = not_measured(machine, how, fits_of(machine, stored), trace.geometry, stored, stored, ACTIVATION)
-    return per_pass, PassCosts(bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest, told)
+    stored = format_of(trace.geometry, how.weight_format)
+    fits = fits_of(how.machine, stored)
+    told = not_measured(how.machine, profiles.load(how.profile), fits, trace.geometry, stored, stored, ACTIVATION)
+    return per_pass, PassCosts(how, bands.pop("seconds"), bands.pop("joules"), bands, uncounted, longest, told)
 
 
-def pass_costs(
-    trace: Trace,
-    machine: HardwareSpec,
-    semantics: Semantics,
-    weight_format: str,
-    profile: str,
-    found: Floats,
-    keeps: bool = False,
-    by_layer: bool = False,
-) -> tuple[Work, StepCost]:
+def pass_costs(trace: Trace, how: Pricing, found: Floats, keeps: bool = False, by_layer: bool = False) -> tuple[Work, StepCost]:
     """All of a pass's work, and what it costs. found (5, passes, MoE layers): lookups, hits, bytes looked up and missed, fetches.
 
     keeps: what does not depend on the cache is priced once per tape, machine, semantics, format and profile. by_layer: so that
     the work, too, has every layer apart, where else those that are alike are one but for their experts.
     """
-    costs, blocks = profiles.load(profile), blocks_of(trace.geometry, by_layer=True)
+    machine, costs, blocks = how.machine, profiles.load(how.profile), blocks_of(trace.geometry, by_layer=True)
     is_apart = by_layer or not trace.geometry.is_counted or bool(machine.roles.kv_cache)  # which all layers share, in their order
-    fits = fits_of(machine, format_of(trace.geometry, weight_format))
+    fits = fits_of(machine, format_of(trace.geometry, how.weight_format))
     held = _PREPARED.setdefault(trace, {})
-    key = (machine.sha256, semantics.prefill, weight_format, costs.sha256)
+    key = (machine.sha256, how.semantics.prefill, how.weight_format, costs.sha256)
     prepared = held.get(key)  # threads share it; two may make the same at once
     if prepared is None:
         kinds = blocks if is_apart else blocks_of(trace.geometry)
-        others = _others(trace, machine, semantics, weight_format, kinds)
+        others = _others(trace, how, kinds)
         if not is_apart:
             others = replace(others, block_times=1.0, spread=kinds.of)
         prepared = clock(others, machine, costs, fits)
         held.clear()  # of another machine: a study goes machine by machine
         if keeps:
             held[key] = prepared
-    experts = Work(
-        n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, machine, semantics, weight_format, blocks, found)
-    )
+    experts = Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=_experts(trace, how, blocks, found))
     cost = clock(experts, machine, costs, fits, on=prepared)
     others = prepared.work
     at = next((i for i, rows in enumerate(others.rows) if rows.kind in ("shared", "dense_ffn", "head")), len(others.rows))
@@ -218,14 +212,13 @@ def passes_over_weights(trace: Trace, semantics: Semantics) -> Ints:
     return np.ones(trace.pass_ids.size, np.int64)
 
 
-def _others(trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks) -> Work:
+def _others(trace: Trace, how: Pricing, blocks: Blocks) -> Work:
     """All but the routed experts; of a tape without widths, or whose attention is not known, the bytes that it records."""
     if trace.geometry.is_counted:
-        stored = format_of(trace.geometry, weight_format)
-        return steps_of(trace.geometry, machine, tokens_of(trace, semantics), (), blocks, stored)
-    n_bytes = passes_over_weights(trace, semantics)[:, None] * np.array(
-        trace.geometry.non_expert_bytes_by_layer(weight_format), np.float64
-    )
+        stored = format_of(trace.geometry, how.weight_format)
+        return steps_of(trace.geometry, how.machine, tokens_of(trace, how.semantics), (), blocks, stored)
+    by_layer = np.array(trace.geometry.non_expert_bytes_by_layer(how.weight_format), np.float64)
+    n_bytes = passes_over_weights(trace, how.semantics)[:, None] * by_layer
     rows = (Rows(kind="proj", name="other weights", tier="weights_home", engine="main", bytes=n_bytes),)
     return Work(n_steps=trace.pass_ids.size, n_blocks=blocks.n, rows=rows)
 
@@ -236,21 +229,19 @@ def format_of(geometry: Geometry, weight_format: str) -> str:
     return geometry.value_format(weight_format) if geometry.expert_params else "int8"
 
 
-def _experts(
-    trace: Trace, machine: HardwareSpec, semantics: Semantics, weight_format: str, blocks: Blocks, found: Floats
-) -> tuple[Rows, ...]:
+def _experts(trace: Trace, how: Pricing, blocks: Blocks, found: Floats) -> tuple[Rows, ...]:
     """Experts read by the main engine, and those that are missing fetched before or, overlapped, ahead."""
     n_lookups, _, looked_up, missed, n_fetches = found
     n, layers = trace.pass_ids.size, len(trace.geometry.moe_layers)
-    tokens, stored = trace.pass_tokens[:, None], format_of(trace.geometry, weight_format)
+    tokens, stored = trace.pass_tokens[:, None], format_of(trace.geometry, how.weight_format)
     chosen: Values = tokens * float(trace.geometry.top_k)
     if trace.pass_tokens.sum() * trace.geometry.top_k * layers != trace.ids.size:  # some rows are not there
         at = trace.row_pass.astype(np.int64) * layers + trace.row_layer
         chosen = np.bincount(at, np.diff(trace.offsets), n * layers).reshape(n, layers)
     if (n_lookups == n_lookups[:, :1]).all() and (looked_up == looked_up[:, :1]).all():  # one token's: priced once for all layers
         n_lookups, looked_up = n_lookups[:, :1], looked_up[:, :1]
-    rows = experts_of(trace.geometry, machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
-    return (*fetched(machine, blocks, missed, n_fetches, semantics.fetching == "overlapped"), *rows)
+    rows = experts_of(trace.geometry, how.machine, blocks, tokens, n_lookups, chosen, looked_up, weight_format=stored)
+    return (*fetched(how.machine, blocks, missed, n_fetches, how.semantics.fetching == "overlapped"), *rows)
 
 
 def fetched(machine: HardwareSpec, blocks: Blocks, missed: Values, n_fetches: Values, is_ahead: bool) -> tuple[Rows, ...]:

@@ -22,7 +22,7 @@ from tokentape.policies.sliced import Events, SliceMoE
 from tokentape.policies.sliced.strayed import low_error_frac, strayed
 from tokentape.policies.slots import System
 from tokentape.replay.pass_metrics import over, priced
-from tokentape.replay.passes import PassCosts, costs_of
+from tokentape.replay.passes import PassCosts, Pricing, costs_of
 from tokentape.replay.result import Metric, ReplayResult
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
@@ -68,7 +68,7 @@ def replay_sliced(
     events, row_step = serve(trace, scores, system, capacity_bytes, start == "cold", seed)
     found = found_in(trace, events)
     by_part = ((at, part, found[:, at]) for at, part in trace.parts)
-    per_pass, cost = costs_of(trace, by_part, hardware, semantics, OTHER_FORMAT, profile)
+    per_pass, cost = costs_of(trace, by_part, Pricing(hardware, semantics, OTHER_FORMAT, profile) if hardware else None)
     metrics = _miss_metrics(trace, scores, events, row_step, expert_bytes, system)
     metrics |= _early_metrics(trace, cost, row_step) if cost else {}
     settings = {
@@ -79,19 +79,8 @@ def replay_sliced(
         "capacity_bytes": capacity_bytes,
         "seed": seed,
     }
-    return priced(
-        trace,
-        hardware,
-        semantics,
-        per_pass,
-        cost,
-        metrics,
-        settings,
-        OTHER_FORMAT,
-        trace.n_keys * expert_bytes,
-        profile,
-        ["open loop: rerouted tokens keep the scores of the natural route"] if metrics["rerouted_frac"].value else [],
-    )
+    is_open = ["open loop: rerouted tokens keep the scores of the natural route"] * bool(metrics["rerouted_frac"].value)
+    return priced(trace, semantics, per_pass, cost, metrics, settings, trace.n_keys * expert_bytes, is_open)
 
 
 def found_in(trace: Trace, events: Events) -> Floats:

@@ -17,7 +17,7 @@ from tokentape.policies.slots import System
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s, replay_step
-from tokentape.replay.passes import fits_of
+from tokentape.replay.passes import Pricing, fits_of
 from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.slicemoe import OTHER_FORMAT
@@ -38,7 +38,7 @@ def bytes_of(step, *where):
 def step_of(trace, policy, machine, semantics, capacity_bytes, expert_format, seed, pass_id):
     parts = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed)
     found = np.concatenate([of for *_, of in parts], axis=1)
-    return replay_step(trace, found, machine, semantics, expert_format, pass_id)
+    return replay_step(trace, found, Pricing(machine, semantics, expert_format, "physical"), pass_id)
 
 
 @pytest.mark.parametrize("fetching", ["blocking", "overlapped"])
@@ -185,6 +185,7 @@ def test_a_step_of_slices_is_the_replays_pass():
     line = replay_sliced(trace, scores, policy, machine, 100_000).timeline
     found = found_in(trace, serve(trace, scores, policy, 100_000, False, 0)[0])
     for index in (0, 3, 6):
-        step = replay_step(trace, found, machine, Semantics("global"), OTHER_FORMAT, int(trace.pass_ids[index]))
+        how = Pricing(machine, Semantics("global"), OTHER_FORMAT, "physical")
+        step = replay_step(trace, found, how, int(trace.pass_ids[index]))
         assert bytes_of(step, pl.col("resource") == machine.roles.expert_home) == line["backing_bytes"][index]
         assert end_s(step) == pytest.approx(line["step_s"][index])
