@@ -1,6 +1,6 @@
 """What of a model fits where on a machine: weights, experts, keys and values, drafts and activations, tier by tier."""
 
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from tokentape.hw.held import by_tier
@@ -77,22 +77,10 @@ def room_of(geometry: Geometry, machine: HardwareSpec, asked: Asked) -> Room:
 def largest(geometry: Geometry, machine: HardwareSpec, asked: Asked, name: str) -> int:
     """The largest batch or context_tokens that fits with all else as asked, at most MOST; 0: not one does."""
 
-    def fits(n: int) -> bool:
-        return not room_of(geometry, machine, replace(asked, **{name: n})).missing  # type: ignore[arg-type]
+    def lacks(n: int) -> bool:
+        return bool(room_of(geometry, machine, replace(asked, **{name: n})).missing)  # type: ignore[arg-type]
 
-    return _largest(fits)
-
-
-def _largest(fits: Callable[[int], bool]) -> int:
-    """The largest n of 1..MOST that fits, of what fits up to some n."""
-    low, high = 0, 1
-    while high <= MOST and fits(high):
-        low, high = high, 2 * high
-    high = min(high, MOST + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return bisect_left(range(1, MOST + 1), True, key=lacks)
 
 
 def widths(geometry: Geometry, machine: HardwareSpec, asked: Asked) -> list[Room]:
