@@ -135,18 +135,13 @@ def forms_of(trace: Trace, curve: Curve) -> dict[str, Form]:
         rows = rows[np.diff(trace.offsets)[rows] == top_k]
         of_layer.append((trace.ids[trace.offsets[rows][:, None] + np.arange(top_k)], trace.row_request[rows]))
 
-    def power_law() -> Form:
-        counts = [(np.bincount(ids.ravel(), minlength=n_experts), len(ids)) for ids, _ in of_layer]
-        return PowerLaw(exponent=float(np.mean([PowerLaw.from_counts(*of).exponent for of in counts])))
-
-    def reuse() -> Form:
-        return Reuse(reuse_prob=float(np.mean([Reuse.from_routing(ids, n_experts, of).reuse_prob for ids, of in of_layer])))
-
-    def heaps() -> Form:
-        return Heaps.from_curve(curve.n_tokens, curve.distinct, n_experts, top_k)
-
     found: dict[str, Form] = {"uniform": Uniform(), "pigeonhole": Pigeonhole()}
-    for name, estimated in (("power-law", power_law), ("reuse", reuse), ("heaps", heaps)):
-        with suppress(ValueError):
-            found[name] = estimated()
+    counts = [(np.bincount(ids.ravel(), minlength=n_experts), len(ids)) for ids, _ in of_layer]
+    with suppress(ValueError):
+        found["power-law"] = PowerLaw(exponent=float(np.mean([PowerLaw.from_counts(*of).exponent for of in counts])))
+    with suppress(ValueError):
+        reused = [Reuse.from_routing(ids, n_experts, of).reuse_prob for ids, of in of_layer]
+        found["reuse"] = Reuse(reuse_prob=float(np.mean(reused)))
+    with suppress(ValueError):
+        found["heaps"] = Heaps.from_curve(curve.n_tokens, curve.distinct, n_experts, top_k)
     return found
