@@ -5,6 +5,7 @@ missing are admitted as the cache's policy says, no member of the event leaves f
 What is admitted crosses the link beside the layers up to its own, an equal part beside each. A cache per layer is asked twice.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,31 +140,25 @@ def ahead_of(policy: Prefetcher | None, recorded: Recorded, has_gates: bool) -> 
 
 def refuse_prefetch(system: System) -> None:
     """Raises ValueError, in one line, where no cache can take what is fetched ahead, and where nothing can be foretold."""
+    for said in _objections(system) if system.prefetch is not None else ():
+        raise ValueError(f"system {system.name}: {said}")
+
+
+def _objections(system: System) -> Iterator[str]:
     policy, cache, place = system.prefetch, system.residency, system.place
-    if policy is None:
-        return
     if system.sliced is not None:
-        raise ValueError(f"system {system.name}: SliceMoE admits slices by a miss budget of its own; leave prefetch out")
+        yield "SliceMoE admits slices by a miss budget of its own; leave prefetch out"
     if place is not None and "residency" in slots_of("place", place):
-        raise ValueError(
-            f"system {system.name}: {type(place).__name__} says what lies in the fast tier, and prefetch needs a cache; leave "
-            "out one of them"
-        )
+        yield f"{type(place).__name__} says what lies in the fast tier, and prefetch needs a cache; leave out one of them"
     if cache is None:
-        raise ValueError(
-            f"system {system.name}: prefetch fetches into a cache, and there is none; add residency = {{ policy = 'lru' }}"
-        )
+        yield "prefetch fetches into a cache, and there is none; add residency = { policy = 'lru' }"
     if cache.kind == "future":
-        raise ValueError(
-            f"system {system.name}: a bound needs a fixed schedule of lookups, and prefetch makes its own; leave prefetch out"
-        )
+        yield "a bound needs a fixed schedule of lookups, and prefetch makes its own; leave prefetch out"
     if needs := needs_of(cache):
-        raise ValueError(
-            f"system {system.name}: {type(cache).__name__} reads {' and '.join(needs)} of lookups, and what is fetched ahead has "
-            "none; leave prefetch out"
-        )
+        what = f"{type(cache).__name__} reads {' and '.join(needs)} of lookups"
+        yield f"{what}, and what is fetched ahead has none; leave prefetch out"
     if policy.sees and system.route is not None:
-        raise ValueError(
-            f"system {system.name}: a router decides by what is resident, so that {type(policy).__name__} cannot see what the "
-            "next layer takes; leave route or prefetch out"
+        yield (
+            f"a router decides by what is resident, so that {type(policy).__name__} cannot see what the next layer takes; leave "
+            "route or prefetch out"
         )

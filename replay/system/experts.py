@@ -1,5 +1,6 @@
 """The experts' slots of a system as the loop's kernel takes them: residency, placement and widths on one tape and machine."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,7 +60,8 @@ class ExpertSlots:
     profile: tuple[int, Floats] | None = None
 
     def __post_init__(self) -> None:
-        self._refuse()
+        for said in self._objections():
+            raise ValueError(f"system {self.system.name}: {said}")
         self.how = self.totals = np.zeros(0, np.int64)
         self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros((3, 0))
         self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
@@ -216,19 +218,14 @@ class ExpertSlots:
 
     def _routed(self, n_rows: int) -> Arguments:
         """What a router chooses by; it writes its choice into ids of this run's own. Nothing where there is none."""
-        rec, router = self.recorded, None if self.system.sliced is not None else self.system.route
-        n_experts, k = rec.geometry.n_experts, rec.ids.shape[2]
-        self.ids, recorded = rec.ids, np.zeros((0, 0, 0), rec.ids.dtype)
-        values = gates = np.zeros((0, n_experts), np.float32)
-        params = np.zeros(0)
-        if router is None or rec.scores is None:
-            n_rows = 0
-        else:
-            values, gates, params = rec.scores.values, rec.scores.gates, router.params(rec.ids.shape[1], n_experts)
-            recorded, self.ids = rec.ids, rec.ids.copy()
+        rec, router, self.ids = self.recorded, self.system.route, self.recorded.ids
+        if router is None or self.system.sliced is not None or rec.scores is None:
+            return tuple(zeros_of(ev.ROUTED))
+        self.ids, n_experts, (_, n_layers, k) = rec.ids.copy(), rec.geometry.n_experts, rec.ids.shape
+        values, gates, params = rec.scores.values, rec.scores.gates, router.params(n_layers, n_experts)
         scratch = (np.zeros((n_rows, width), kind) for width, kind in ((n_experts, np.float32),) * 2 + ((k, np.int64),) * 2)
-        work = np.zeros((2, n_experts), np.int64)
-        return recorded, values, gates, params, *scratch, np.zeros(n_rows, np.uint8), np.zeros(n_rows, np.int64), work
+        work = np.zeros(n_rows, np.uint8), np.zeros(n_rows, np.int64), np.zeros((2, n_experts), np.int64)
+        return rec.ids, values, gates, params, *scratch, *work
 
     @property
     def fetched(self) -> float:
@@ -277,81 +274,73 @@ class ExpertSlots:
         numbers = np.array([alpha, n_placed, across, self.mean_bits, self._full_bits])
         return np.ascontiguousarray(counts), np.ascontiguousarray(weights), np.ascontiguousarray(of, np.int64), numbers, losses
 
-    def _refuse(self) -> None:
-        """Raises ValueError for what the loop does not run, before anything is computed."""
-        system, name = self.system, self.system.name
-        self.recorded.refuse_longer(self.requests)
+    def _objections(self) -> Iterator[str]:
+        """What the loop does not run, before anything is computed; the first of them is raised."""
+        system, rec = self.system, self.recorded
+        rec.refuse_longer(self.requests)
         place, residency = system.place, system.residency
         if place is not None and not isinstance(place, FixedPlacement) and system.flag("place", "across_layers"):
-            raise ValueError(f"system {name}: {type(place).__name__} decides layer by layer; leave place.across_layers out")
+            yield f"{type(place).__name__} decides layer by layer; leave place.across_layers out"
         if system.flag("place", "across_layers") and len(set(self.sizes)) > 1:
-            raise ValueError(
-                f"system {name}: place.across_layers counts experts, and this tape's differ in size by layer; leave it out"
-            )
+            yield "place.across_layers counts experts, and this tape's differ in size by layer; leave it out"
         if residency is None and isinstance(place, FirstLayersNear) and place.layers is not None:
-            kept_bytes = sum(self.sizes[place.layers :]) * self.recorded.geometry.n_experts
+            kept_bytes = sum(self.sizes[place.layers :]) * rec.geometry.n_experts
             if kept_bytes > self.budget_bytes:
-                raise ValueError(
-                    f"system {name}: place.layers {place.layers} leaves {kept_bytes} B of experts to the fast tier, and "
-                    f"place.budget has room for {self.budget_bytes} B; raise either, or leave place.layers out"
+                yield (
+                    f"place.layers {place.layers} leaves {kept_bytes} B of experts to the fast tier, and place.budget has room "
+                    f"for {self.budget_bytes} B; raise either, or leave place.layers out"
                 )
         if isinstance(place, ShuffledPrompts) and len(self.requests) <= system.max_seqs:
-            raise ValueError(
-                f"system {name}: shuffled_prompts goes by the prompts of the batch before, and one of {system.max_seqs} takes "
-                f"all {len(self.requests)} requests; lower schedule.max_seqs"
+            yield (
+                f"shuffled_prompts goes by the prompts of the batch before, and one of {system.max_seqs} takes all "
+                f"{len(self.requests)} requests; lower schedule.max_seqs"
             )
         if system.draft is not None:
             if system.route is not None:
-                raise ValueError(
-                    f"system {name}: what is accepted holds for the experts that were recorded, and a router changes them; leave "
-                    "route or draft out, or measure both in the model"
+                yield (
+                    "what is accepted holds for the experts that were recorded, and a router changes them; leave route or draft "
+                    "out, or measure both in the model"
                 )
-            refuse_drafts(system.draft, self.recorded.rounds, f"system {name}", self.recorded.trace_id)
+            refuse_drafts(system.draft, rec.rounds, f"system {system.name}", rec.trace_id)
         if system.route is not None:
-            refuse_scores(self.recorded, system)
+            refuse_scores(rec, system)
         if self.by_gate:
-            self._refuse_by_gate()
+            yield from self._objections_by_gate()
         elif system.precision is not None:
             if not isinstance(place, FixedPlacement):
-                raise ValueError(
-                    f"system {name}: precision gives widths to experts that a placement leaves where they lie; add place = "
-                    "prefill_guided, or choose the width of all experts with --expert-format"
+                yield (
+                    "precision gives widths to experts that a placement leaves where they lie; add place = prefill_guided, or "
+                    "choose the width of all experts with --expert-format"
                 )
             if not 1.0 <= self.mean_bits <= (most := 16 if system.precision is UNIFORM else MOST):
-                raise ValueError(f"system {name}: precision.mean_bits {self.mean_bits:g} must lie in 1..{most}; give it")
+                yield f"precision.mean_bits {self.mean_bits:g} must lie in 1..{most}; give it"
             if system.precision is not UNIFORM and self.losses is None:
-                raise ValueError(f"system {name}: this precision rule goes by losses, and the run has none; take policy uniform")
-        if system.residency is not None:
-            self._refuse_untold()
-        system.refuse_room(self.budget_bytes, self.recorded.geometry.top_k, self.sizes)
+                yield "this precision rule goes by losses, and the run has none; take policy uniform"
+        if residency is not None:
+            yield from self._untold()
+        system.refuse_room(self.budget_bytes, rec.geometry.top_k, self.sizes)
 
-    def _refuse_by_gate(self) -> None:
-        """Raises ValueError where nothing is fetched into a cache by gates that the tape has."""
+    def _objections_by_gate(self) -> Iterator[str]:
+        """Where nothing is fetched into a cache by gates that the tape has."""
         system, rec = self.system, self.recorded
         if system.residency is None or system.residency.kind == "future":
-            raise ValueError(
-                f"system {system.name}: by_gate says how wide a cache's misses are fetched; add residency = {{ policy = 'lru' }}"
-            )
+            yield "by_gate says how wide a cache's misses are fetched; add residency = { policy = 'lru' }"
         if system.route is not None or system.draft is not None or system.prefetch is not None:
-            raise ValueError(
-                f"system {system.name}: by_gate goes by the gates of the choices recorded; leave route, draft and prefetch out"
-            )
+            yield "by_gate goes by the gates of the choices recorded; leave route, draft and prefetch out"
         if system.options.get("precision", {}).get("mean_bits"):
-            raise ValueError(f"system {system.name}: by_gate has no mean width; give precision.low_bits in place of mean_bits")
+            yield "by_gate has no mean width; give precision.low_bits in place of mean_bits"
         if not rec.is_weighted:
-            raise ValueError(f"system {system.name}: by_gate reads gate weights, and tape {rec.trace_id} holds none")
+            yield f"by_gate reads gate weights, and tape {rec.trace_id} holds none"
 
-    def _refuse_untold(self) -> None:
-        """Raises ValueError for a cache whose policy needs what its lookups cannot be told."""
+    def _untold(self) -> Iterator[str]:
+        """Where a cache's policy needs what its lookups cannot be told."""
         system, rec, needs = self.system, self.recorded, needs_of(self.system.residency)
-        who = f"system {system.name}: {type(system.residency).__name__} reads {' and '.join(needs)} of lookups"
+        who = f"{type(system.residency).__name__} reads {' and '.join(needs)} of lookups"
         if needs and (system.route is not None or system.draft is not None):
-            raise ValueError(f"{who}, which are of the experts and tokens recorded; leave route and draft out")
+            yield f"{who}, which are of the experts and tokens recorded; leave route and draft out"
         lacks = [name for name, there in (("gate", rec.is_weighted), ("score", rec.scores and rec.scores.is_full)) if not there]
         if lacking := sorted({*needs}.intersection(lacks)):
-            raise ValueError(
-                f"{who}, and tape {rec.trace_id} holds no {' and '.join(lacking)}s; record it with --tables routing,scores"
-            )
+            yield f"{who}, and tape {rec.trace_id} holds no {' and '.join(lacking)}s; record it with --tables routing,scores"
 
 
 def held(recorded: Recorded, requests: Requests, costs: IterationCosts) -> ExpertSlots:

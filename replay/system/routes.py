@@ -1,6 +1,6 @@
 """SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,10 +69,11 @@ class SlicedSlots(ExpertSlots):
                 f"{layer} has fewer than {self.recorded.ids.shape[2]} experts to choose from; its scores hold NaN or -inf"
             )
 
-    def _refuse(self) -> None:
+    def _objections(self) -> Iterator[str]:
         self.recorded.refuse_longer(self.requests)
         self.system.refuse_room()
         refuse_scores(self.recorded, self.system)
+        return iter(())
 
 
 def slices_of(geometry: Geometry, cache: Any) -> tuple[int, int]:
