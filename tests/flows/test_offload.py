@@ -23,7 +23,11 @@ from tokentape.warehouse.tape import Store
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LIST = "log,model,geometry,tape,tape_of_run,active_experts,reader_threads,overlap,reads_per_expert,traced\n"
-HEAD = "step,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct,mgmt_ms\n"
+ROW = "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n"
+STEP, SUMMARY = (
+    "step,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct,mgmt_ms\n1,9,1,5,7,50,1\n",
+    "# summary cache_budget_MiB=9.0",
+)
 
 
 @pytest.fixture(scope="module")
@@ -85,30 +89,14 @@ def test_reads_share_their_lanes():
     ("listed", "log", "words"),
     [
         ("", "", "offload_logs.csv: holds no rows"),
-        ("b.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", "", "none of the logs"),
-        ("a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", HEAD + "1,9,1,5,7,50,1\n", "a.csv: no line `# summary`"),
-        ("a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n", "step,wall_ms\n1,2\n", "column io_ms is missing"),
-        (
-            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
-            HEAD + "1,9,1,5,7,50,1\n# summary cache_budget_MiB=9.0 experts_routed=80 experts_dropped=10\n",
-            "a.csv: has several turns, or dropped experts",
-        ),
-        (
-            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
-            HEAD + "1,9,1,5,7,50,1\n# summary cache_budget_MiB=9.0\n",
-            "no such route trace; give its folder with --tapes",
-        ),
-        (
-            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,0,yes,3,no\n",
-            "",
-            "offload_logs.csv: row 1: reader_threads 0 is not a whole number above 0",
-        ),
-        ("a.csv,M,qwen3-30b-a3b,no.csv,yes,7.5,4,yes,3,no\n", "", "row 1: active_experts 7.5 is not a whole number above 0"),
-        (
-            "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n",
-            HEAD + "1,soon,1,5,7,50,1\n",
-            "a.csv: row 1: wall_ms soon is not a number",
-        ),
+        (ROW.replace("a.csv", "b.csv"), "", "none of the logs"),
+        (ROW, STEP, "a.csv: no line `# summary`"),
+        (ROW, "step,wall_ms\n1,2\n", "column io_ms is missing"),
+        (ROW, f"{STEP}{SUMMARY} experts_routed=80 experts_dropped=10\n", "a.csv: has several turns, or dropped experts"),
+        (ROW, f"{STEP}{SUMMARY}\n", "no such route trace; give its folder with --tapes"),
+        (ROW.replace("4,yes", "0,yes"), "", "offload_logs.csv: row 1: reader_threads 0 is not a whole number above 0"),
+        (ROW.replace("2,4", "7.5,4"), "", "row 1: active_experts 7.5 is not a whole number above 0"),
+        (ROW, STEP.replace("1,9", "1,soon"), "a.csv: row 1: wall_ms soon is not a number"),
     ],
 )
 def test_refusals_name_file_and_remedy(tokentape: Cli, tmp_path, listed, log, words):

@@ -230,8 +230,9 @@ def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recen
 
 def test_capacities_that_cannot_work_and_hits_first_are_refused():
     refuses("serial lookups take list-order", Semantics, "global", lookup="serial", recency="hits-first")
-    with pytest.raises(ValueError, match="holds for recency list-order only; leave lru_curve out"):
-        replay_all_capacities(make_trace(), Semantics("global", recency="hits-first"))
+    only = ({"recency": "hits-first"}, "list-order only; leave lru_curve out"), ({"overflow": "keep"}, "overflow evict only")
+    for words, said in only:
+        refuses(said, replay_all_capacities, make_trace(), Semantics("global", **words))
     trace = make_trace()
     refuses("below one expert", replay, trace, CACHES["lru"](), None, Semantics("global"), 10)
     one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
@@ -410,7 +411,3 @@ def test_float_experts_on_an_integer_engine_are_marked():
         for form in ("int8-g32", "fp16")
     }
     assert marks == {"int8-g32": False, "fp16": True}
-
-
-def test_the_curve_is_refused_where_overflow_is_kept():
-    refuses("overflow evict only", replay_all_capacities, make_trace(), Semantics("global", overflow="keep"))

@@ -189,29 +189,6 @@ def test_every_lookup_is_what_plain_python_says(policy, scope, cache) -> None:
         assert made.slots.fetched == ahead + len(hits) - sum(hits)
 
 
-def test_matrices_foretell_what_the_most_similar_stretch_took() -> None:
-    """Two halves of a profile that go to other experts: whichever half the run is like speaks, whatever its length; no tokens, no
-    word."""
-    rng = np.random.default_rng(0)
-    half = [np.array([rng.permutation(4)[:2] + 4 * of for _ in range(3 * 20)]).reshape(20, 3, 2) for of in (0, 1)]
-    policy = PREFETCHERS["activation_matrix"](n_matrices=2)
-    told = policy.memory(np.concatenate(half).astype(np.int16), 8)
-    assert not told[:, 1, 4:].any()
-    assert not told[:, 2, :4].any()
-    assert (told[:, 1:] ** 2).sum(axis=(0, 2)) == pytest.approx([1.0, 1.0])
-    for of, n_tokens in ((0, 1.0), (1, 7.0)):
-        memory, scores, tokens = told.copy(), np.zeros(8), np.zeros(8)
-        tokens[half[of][0, 0]] = n_tokens
-        policy.predict(0, 1, tokens, tokens, memory, policy.params(), scores)
-        assert scores.tolist() == told[1, 1 + of].tolist()
-        policy.predict(0, 1, np.zeros(8), tokens, memory, policy.params(), scores[:] * 0)
-        assert memory[0, 0].sum() == pytest.approx(2 * n_tokens * policy.keep_frac)
-    memory, scores = told.copy(), np.zeros(8)
-    policy.predict(0, 1, np.zeros(8), np.zeros(8), memory, policy.params(), scores)
-    assert not scores.any()
-    refuses("keep_frac", PREFETCHERS["activation_matrix"], keep_frac=1.5)
-
-
 @pytest.mark.parametrize("distance", [1, 2])
 @pytest.mark.parametrize("end", ENDS)
 def test_an_iteration_costs_what_the_clock_says_of_layers_beside_which_experts_come(end, distance) -> None:
@@ -324,3 +301,4 @@ def test_a_profile_that_counts_nothing_fetched_ahead_is_refused_and_so_are_param
     refuses("profile_frac 2.0 in 0..1", type("Whole", (Neighbours,), {"profile_frac": 2.0}))
     for wrong in ({"n": -1}, {"distance": 0}, {"profile_frac": 0.0}):
         refuses("must", PREFETCHERS["transitions"], **wrong)
+    refuses("keep_frac", PREFETCHERS["activation_matrix"], keep_frac=1.5)

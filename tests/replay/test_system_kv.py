@@ -18,7 +18,7 @@ from tokentape.policies.kv.slots import Slots, salts_of
 from tokentape.policies.placement import PLACEMENTS
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked, Continuous, Layered
-from tokentape.policies.slots import System, shipped, system_of
+from tokentape.policies.slots import System, system_of
 from tokentape.replay.kv.replay import kept_of
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving.run import Limits
@@ -310,13 +310,6 @@ def test_quest_reads_as_many_tokens_as_its_pages_hold_and_keeps_all(windows) -> 
     whole = simulate(tape, tape.requests(), system(), load("h100"))
     assert made.kv.numbers[kv.READ] < whole.kv.numbers[kv.READ]
     assert made.kv.numbers[kv.PEAK] > whole.kv.numbers[kv.PEAK], "bounds take room"
-
-
-@pytest.mark.parametrize("name", [name for name in shipped() if system_of(name).kv or system_of(name).refresh])
-def test_shipped_systems_run(name) -> None:
-    tape, _ = attended(9, n=2)
-    result = run(tape, tape.requests(), system_of(name), load("kelle-edram"), INT8)
-    assert result.metrics["kv_read_bytes_per_token"].value > 0
 
 
 def test_a_replica_reads_the_keys_of_its_own_requests_alone() -> None:

@@ -8,6 +8,7 @@ import pytest
 from refusing import refuses
 from tapes import GEOMETRY, make_trace
 
+from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import load, shipped
 from tokentape.policies.bits import ByGate
 from tokentape.policies.cache import needs_of
@@ -21,7 +22,7 @@ from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import stream
 from tokentape.replay.system.recorded import recorded
-from tokentape.replay.system.run import Setting, simulate
+from tokentape.replay.system.run import Setting, run, simulate
 
 MACHINE = load("workstation-rtx4090-pcie4")
 SETTING = Setting(expert_format="int8-g32")
@@ -101,20 +102,24 @@ def test_a_policy_that_reads_what_the_tape_or_the_loop_lacks_is_refused_in_one_l
     refuses("leave route and draft out", simulate, tape, tape.requests(), routed, MACHINE, SETTING)
 
 
-@pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32"])
+@pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32", "recorded"])
 def test_every_pass_costs_what_its_iteration_does(expert_format) -> None:
-    """All lookups of a fixed schedule at once, and the loop: seconds of each pass and joules in all, on every machine."""
-    trace = make_trace(0, n_requests=3)
-    tape, size = recorded(trace), round(sum(GEOMETRY.expert_bytes(expert_format)) * 8 * 0.5)
+    """All lookups of a fixed schedule at once, and the loop: seconds of each pass, and in all with joules at every end, on every
+    machine, also of experts as large as an engine recorded them, layer by layer."""
+    geometry = GEOMETRY.model_copy(update={"recorded_expert_bytes": (2000, 3000, 5400)})
+    trace = make_trace(0, geometry, n_requests=3)
+    tape, size = recorded(trace), round(sum(geometry.expert_bytes(expert_format)) * 8 * 0.5)
     for name in shipped():
         machine = load(name)
-        if GEOMETRY.n_heads % machine.n_devices:
+        if geometry.n_heads % machine.n_devices:
             continue
         wanted = replay(trace, CACHES["lru"](), machine, Semantics("global"), size, expert_format)
         setting = Setting(expert_format=expert_format)
-        made = simulate(tape, tape.requests(), system(CACHES["lru"](), "global", 50), machine, setting, record=True).serving
-        assert made.iterations["seconds"].tolist() == pytest.approx(wanted.timeline["step_s"].tolist(), rel=1e-12), name
-        assert sum(made.joules_of.values()) == pytest.approx(wanted.metrics["total_energy_j"].value, rel=1e-12), name
+        made = run(tape, tape.requests(), system(CACHES["lru"](), "global", 50), machine, setting)
+        assert made.timeline["step_s"].tolist() == pytest.approx(wanted.timeline["step_s"].tolist(), rel=1e-12), name
+        for metric in ("total_s", "total_energy_j"):
+            found, told_by = ([getattr(of.metrics[metric], end) for end in ENDS] for of in (made, wanted))
+            assert found == pytest.approx(told_by, rel=1e-12), (name, metric)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokentape.hw import profile
 from tokentape.hw.clock import clock, power_findings
 from tokentape.hw.sourced import exact
-from tokentape.hw.spec import HardwareSpec, Link, load, shipped
+from tokentape.hw.spec import Link, load, shipped
 from tokentape.hw.work import Rows, Work
 from tokentape.replay.passes import joules_of
 
@@ -84,39 +84,6 @@ def test_costs_never_fall_with_work_and_lie_in_their_band(fast, backing, fetches
         for what in ("seconds", "joules"):
             assert 0 <= less[f"{what}_low"] <= less[what] <= less[f"{what}_high"]
             assert np.isfinite(less[f"{what}_high"])
-
-
-work = {
-    "fast": st.integers(1, 10**11),
-    "backing": st.integers(0, 10**10),
-    "fetches": st.integers(0, 1000),
-    "ops": st.floats(0, 1e14),
-}
-
-
-def faster(spec: HardwareSpec, factor: float) -> HardwareSpec:
-    """All bandwidths and operation rates times `factor`; latencies as they are."""
-
-    def scaled(number):
-        return replace(number, value=number.value * factor, low=number.low * factor, high=number.high * factor)
-
-    engines = {
-        name: replace(engine, ops_per_s={dtype: scaled(rate) for dtype, rate in engine.ops_per_s.items()})
-        for name, engine in spec.engines.items()
-    }
-    tiers = {name: replace(tier, peak_bytes_per_s=scaled(tier.peak_bytes_per_s)) for name, tier in spec.tiers.items()}
-    links = {name: replace(link, peak_bytes_per_s=scaled(link.peak_bytes_per_s)) for name, link in spec.links.items()}
-    return replace(spec, engines=engines, tiers=tiers, links=links)
-
-
-@given(factor=st.floats(1.01, 100), **work)
-@settings(max_examples=40, deadline=None)
-def test_time_falls_with_bandwidth_and_halves_when_all_rates_double(factor, fast, backing, fetches, ops):
-    for spec in (PHONE, load("workstation-rtx4090-pcie4")):
-        before, after = cost(spec, fast, backing, fetches, ops), cost(faster(spec, factor), fast, backing, fetches, ops)
-        assert after["seconds"] <= before["seconds"]
-        whole, half = (cost(machine, fast, backing, 0, ops)["seconds"] for machine in (spec, faster(spec, 2.0)))
-        assert half == pytest.approx(whole / 2)
 
 
 def test_two_devices_halve_the_work_and_double_the_leakage():
