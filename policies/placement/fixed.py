@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import Bounded, Count, Share
 from tokentape.policies.placement.importance import Floats, importance, shares
 
 
@@ -27,7 +28,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class FixedPlacement(ABC):
+class FixedPlacement(Bounded, ABC):
     """is_bound: it sees the decode that it is judged on."""
 
     kind: ClassVar[str] = "fixed"
@@ -43,11 +44,7 @@ class FixedPlacement(ABC):
 class PrefillGuided(FixedPlacement):
     """By what the group's own prompts used. alpha: weight of selections against gate weights."""
 
-    alpha: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.alpha <= 1.0:
-            raise ValueError(f"alpha {self.alpha} must lie in 0..1")
+    alpha: Share = 0.5
 
     def scores(self, seen: Seen) -> Floats:
         return importance(seen.prefill_counts, seen.prefill_weights, self.alpha)
@@ -65,11 +62,7 @@ class StaticGlobal(FixedPlacement):
 class RandomPlacement(FixedPlacement):
     """Drawn for every group and layer: no knowledge."""
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed {self.seed} must be at least 0")
+    seed: Count = 0
 
     def scores(self, seen: Seen) -> Floats:
         return np.random.default_rng(self.seed).random(seen.prefill_counts.shape)

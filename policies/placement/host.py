@@ -1,10 +1,11 @@
 """What a placement may know of the model and machine that it runs on, and what those that decide as requests decode share."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
+from tokentape.policies.bounds import Bounded
 from tokentape.policies.placement.importance import Floats
 
 
@@ -21,16 +22,22 @@ class Host:
     main_reads: float = 1.0
 
 
-class AsItDecodes:
-    """by_machine: it decides by the times of a machine."""
+@dataclass(frozen=True)
+class AsItDecodes(Bounded):
+    """Its fields are its parameters; those that are None are the machine's. by_machine: it decides by the times of a machine."""
 
     is_bound: ClassVar[bool] = False
     by_machine: ClassVar[bool] = False
 
     def params(self) -> Floats:
-        """Handed to its function, f64 (p,)."""
-        return np.zeros(0)
+        """Handed to its function, f64 (p,). Raises ValueError where one is left to a machine."""
+        told = asdict(self)
+        if missing := [name for name, value in told.items() if value is None]:
+            left = ", ".join(missing)
+            raise ValueError(f"{type(self).__name__} goes by a machine's {left}; run it on one that has them, or give {left}")
+        return np.array(list(told.values()), np.float64)
 
     def on(self, host: Host) -> Self:
         """The same, as it decides on that machine."""
-        return self
+        left = [name for name, value in asdict(self).items() if value is None and hasattr(host, name)]
+        return replace(self, **{name: getattr(host, name) for name in left})

@@ -1,13 +1,11 @@
 """Placements that decide event by event which of a layer's experts compute where they lie, beside any cache."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
-
+from tokentape.policies.bounds import Count, FromZero, Must
 from tokentape.policies.kernels import F64, U8, array, int64, kernel, uint8, void
 from tokentape.policies.placement.host import AsItDecodes, Host
-from tokentape.policies.placement.importance import Floats
 
 _I64_IN, _U8_IN = (array(t, 1, readonly=True) for t in (int64, uint8))  # the loop's own
 # where(layer, keys, counts, resident, near, params): an event's experts; what computes near is neither looked up nor admitted
@@ -33,7 +31,7 @@ class NearIfRare(EventPlacement):
     most: tokens up to which it does.
     """
 
-    most: int = 4
+    most: Annotated[int, Must("must be 0 tokens or more", lambda most: most >= 0)] = 4
     needs_cache: ClassVar[bool] = True
 
     @staticmethod
@@ -41,13 +39,6 @@ class NearIfRare(EventPlacement):
     def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
         for i in range(keys.shape[0]):
             near[i] = not resident[keys[i]] and counts[i] <= params[0]
-
-    def __post_init__(self) -> None:
-        if self.most < 0:
-            raise ValueError(f"near_if_rare: most {self.most} must be 0 tokens or more")
-
-    def params(self) -> Floats:
-        return np.array([float(self.most)])
 
 
 @dataclass(frozen=True)
@@ -58,9 +49,9 @@ class NearIfFaster(EventPlacement):
     fetch_reads, token_reads, main_reads: as of Host; those not given are the machine's.
     """
 
-    fetch_reads: float | None = None
-    token_reads: float | None = None
-    main_reads: float | None = None
+    fetch_reads: FromZero | None = None
+    token_reads: FromZero | None = None
+    main_reads: FromZero | None = None
     needs_cache: ClassVar[bool] = True
 
     @staticmethod
@@ -68,20 +59,6 @@ class NearIfFaster(EventPlacement):
     def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
         for i in range(keys.shape[0]):
             near[i] = not resident[keys[i]] and max(1.0, params[1] * counts[i]) < params[0] + params[2]
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value is not None and not value >= 0.0:
-                raise ValueError(f"{name} {value} must be 0 reads of an expert or more")
-
-    def on(self, host: Host) -> Self:
-        return replace(self, **{name: getattr(host, name) for name, value in asdict(self).items() if value is None})
-
-    def params(self) -> Floats:
-        told = asdict(self)
-        if missing := [name for name, value in told.items() if value is None]:
-            raise ValueError(f"{type(self).__name__} goes by a machine's times; run it on one, or give {', '.join(missing)}")
-        return np.array(list(told.values()))
 
 
 @dataclass(frozen=True)
@@ -120,21 +97,12 @@ class FirstLayersNear(EventPlacement):
     layers: so many; where none is given, those that the fast tier has no room for.
     """
 
-    layers: int | None = None
+    layers: Count | None = None
 
     @staticmethod
     @kernel(WHERE_SIGNATURE, allocates=False)
     def where(layer, keys, counts, resident, near, params):  # type: ignore[no-untyped-def]
         near[:] = layer < params[0]
 
-    def __post_init__(self) -> None:
-        if self.layers is not None and self.layers < 0:
-            raise ValueError(f"layers {self.layers} must be 0 or more")
-
     def on(self, host: Host) -> Self:
         return self if self.layers is not None else replace(self, layers=host.n_away)
-
-    def params(self) -> Floats:
-        if self.layers is None:
-            raise ValueError("FirstLayersNear goes by the room of a machine; run it on one, or give layers")
-        return np.array([float(self.layers)])

@@ -4,12 +4,13 @@ The paper gives no policy of its baselines: `Balance` is MoNDE's own, the others
 one fixed signature, so that a compiled timeline takes any of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tokentape.policies.bounds import AboveZero, FromZero, Weight
 from tokentape.policies.kernels import F64, I64, U8, int64, kernel, total
 from tokentape.policies.placement.host import AsItDecodes, Host
 from tokentape.policies.placement.importance import Floats, shares
@@ -66,7 +67,7 @@ class EMA(ReactivePlacement):
     beta: weight of the past. The resident expert of lowest average makes room, so that residents are always the top ones.
     """
 
-    beta: float = 0.9
+    beta: Weight = 0.9
     starts_placed: ClassVar[bool] = True
 
     @staticmethod
@@ -94,13 +95,6 @@ class EMA(ReactivePlacement):
             resident[enters] = 1
             n_moved += 1
         return n_moved
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.beta < 1.0:
-            raise ValueError(f"ema: beta {self.beta} must be 0 or more and below 1")
-
-    def params(self) -> Floats:
-        return np.array([self.beta])
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,8 @@ class Balance(ReactivePlacement):
     fetch_reads, token_reads: as of Host; those not given are the machine's.
     """
 
-    fetch_reads: float | None = None
-    token_reads: float | None = None
+    fetch_reads: AboveZero | None = None
+    token_reads: FromZero | None = None
     by_machine: ClassVar[bool] = True
 
     @staticmethod
@@ -162,18 +156,5 @@ class Balance(ReactivePlacement):
             _take_busiest(counts, resident)
         return n_best
 
-    def __post_init__(self) -> None:
-        fetch, token = self.fetch_reads, self.token_reads
-        if (fetch is not None and not fetch > 0.0) or (token is not None and not token >= 0.0):
-            raise ValueError(f"balance: fetch_reads {fetch} must be above 0, token_reads {token} 0 or more")
-
     def on(self, host: Host) -> Self:
-        fetch = host.fetch_reads or None if self.fetch_reads is None else self.fetch_reads
-        return replace(self, fetch_reads=fetch, token_reads=host.token_reads if self.token_reads is None else self.token_reads)
-
-    def params(self) -> Floats:
-        if self.fetch_reads is None or self.token_reads is None:
-            raise ValueError(
-                "balance goes by a machine's times; run it on one whose experts are moved, or give fetch_reads and token_reads"
-            )
-        return np.array([self.fetch_reads, self.token_reads])
+        return super().on(host) if self.fetch_reads or host.fetch_reads else self  # else no expert is moved there
