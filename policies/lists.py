@@ -5,7 +5,7 @@ hits are told first, in their order, then its misses enter one by one; no member
 size count as libCacheSim's unit objects do. Unsigned indices as in queue.py.
 """
 
-from tokentape.policies.kernels import F64, I64, U8, U32, boolean, float64, int64, kernel, uint32, uint64, void
+from tokentape.policies.kernels import F64, I64, U8, U32, float64, int64, kernel, uint32, uint64, void
 from tokentape.policies.protocol import KEEPS, LOOK_UP, SHRINK
 from tokentape.policies.queue import push_back, unlink
 
@@ -21,20 +21,22 @@ _STATE = (I64, I64, U32, U8, U8, U8, F64, I64)
 MEMBER = 2  # of `resident`, while its event lasts
 
 
-@kernel(void(uint64, uint64, uint64, *_STATE), allocates=False)
-def _put(key, c, of, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
-    """At the back of list `of` of cache c."""
-    push_back(key, uint64(sizes.shape[0]) + c * uint64(N_LISTS) + of, link)
-    place[key] = of + uint64(1)
-    numbers[c * uint64(N_NUMBERS) + of] += sizes[key]
-
-
 @kernel(void(uint64, uint64, *_STATE), allocates=False)
 def _take(key, c, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
     """From the list it is on."""
     unlink(key, link)
     numbers[c * uint64(N_NUMBERS) + uint64(place[key]) - uint64(1)] -= sizes[key]
     place[key] = 0
+
+
+@kernel(void(uint64, uint64, uint64, *_STATE), allocates=False)
+def _put(key, c, of, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
+    """At the back of list `of` of cache c, from the one it is on if it is."""
+    if place[key]:
+        _take(key, c, sizes, capacity, link, resident, freq, place, numbers, used)
+    push_back(key, uint64(sizes.shape[0]) + c * uint64(N_LISTS) + of, link)
+    place[key] = of + uint64(1)
+    numbers[c * uint64(N_NUMBERS) + of] += sizes[key]
 
 
 @kernel(void(uint64, uint64, int64, *_STATE), allocates=False)
@@ -99,7 +101,6 @@ def _s3_fifo(c, sizes, capacity, link, resident, freq, place, numbers, used):  #
         if main < n_keys and (node >= n_keys or numbers[at + uint64(_MAIN)] > capacity[c] - small):
             while freq[main]:
                 freq[main] = min(freq[main], 3) - 1
-                _take(main, c, sizes, capacity, link, resident, freq, place, numbers, used)
                 _put(main, c, uint64(_MAIN), sizes, capacity, link, resident, freq, place, numbers, used)
                 main = _oldest(c, uint64(_MAIN), sizes, capacity, link, resident, freq, place, numbers, used)
             _drop(main, c, -1, sizes, capacity, link, resident, freq, place, numbers, used)
@@ -113,27 +114,14 @@ def _s3_fifo(c, sizes, capacity, link, resident, freq, place, numbers, used):  #
                 _drop(node, c, kept, sizes, capacity, link, resident, freq, place, numbers, used)
                 return
             freq[node] = 0
-            _take(node, c, sizes, capacity, link, resident, freq, place, numbers, used)
             _put(node, c, uint64(_MAIN), sizes, capacity, link, resident, freq, place, numbers, used)
             node = _oldest(c, uint64(_SMALL), sizes, capacity, link, resident, freq, place, numbers, used)
 
 
-@kernel(void(uint64, boolean, *_STATE), allocates=False)
-def _arc(c, is_of_frequent, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
-    """REPLACE of the paper: from the recent while they are over the target, else from the frequent; what leaves is a ghost."""
-    n_keys, at = uint64(sizes.shape[0]), c * uint64(N_NUMBERS)
-    recent = _oldest(c, uint64(_RECENT), sizes, capacity, link, resident, freq, place, numbers, used)
-    frequent = _oldest(c, uint64(_FREQUENT), sizes, capacity, link, resident, freq, place, numbers, used)
-    over = numbers[at + uint64(_RECENT)] - numbers[at + uint64(TARGET)]
-    if recent < n_keys and (over > 0 or (is_of_frequent and over == 0) or frequent >= n_keys):
-        _drop(recent, c, int64(_LEFT_RECENT), sizes, capacity, link, resident, freq, place, numbers, used)
-    else:
-        _drop(frequent, c, int64(_LEFT_FREQUENT), sizes, capacity, link, resident, freq, place, numbers, used)
-
-
 @kernel(void(uint64, int64, int64, *_STATE), allocates=False)
-def _arc_for(c, size, ghost, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
-    """One expert leaves for one of `size` that was on list `ghost` (0: on none)."""
+def _arc(c, size, ghost, sizes, capacity, link, resident, freq, place, numbers, used):  # type: ignore[no-untyped-def]
+    """One expert leaves for one of `size` that was on list `ghost` (0: on none); last, REPLACE of the paper: from the recent
+    while they are over the target, else from the frequent; what leaves is a ghost."""
     n_keys, at = uint64(sizes.shape[0]), c * uint64(N_NUMBERS)
     recent = _oldest(c, uint64(_RECENT), sizes, capacity, link, resident, freq, place, numbers, used)
     if ghost == 0:
@@ -150,7 +138,12 @@ def _arc_for(c, size, ghost, sizes, capacity, link, resident, freq, place, numbe
         if left < uint64(N_LISTS) and numbers[at + left]:
             oldest = _oldest(c, left, sizes, capacity, link, resident, freq, place, numbers, used)
             _take(oldest, c, sizes, capacity, link, resident, freq, place, numbers, used)
-    _arc(c, ghost == _LEFT_FREQUENT, sizes, capacity, link, resident, freq, place, numbers, used)
+    frequent = _oldest(c, uint64(_FREQUENT), sizes, capacity, link, resident, freq, place, numbers, used)
+    over = numbers[at + uint64(_RECENT)] - numbers[at + uint64(TARGET)]
+    if recent < n_keys and (over > 0 or (ghost == _LEFT_FREQUENT and over == 0) or frequent >= n_keys):
+        _drop(recent, c, int64(_LEFT_RECENT), sizes, capacity, link, resident, freq, place, numbers, used)
+    else:
+        _drop(frequent, c, int64(_LEFT_FREQUENT), sizes, capacity, link, resident, freq, place, numbers, used)
 
 
 @kernel(void(uint64, int64, int64, *_STATE), allocates=False)
@@ -163,7 +156,7 @@ def _evict(c, size, ghost, sizes, capacity, link, resident, freq, place, numbers
     elif which == S3_FIFO:
         _s3_fifo(c, sizes, capacity, link, resident, freq, place, numbers, used)
     else:
-        _arc_for(c, size, ghost, sizes, capacity, link, resident, freq, place, numbers, used)
+        _arc(c, size, ghost, sizes, capacity, link, resident, freq, place, numbers, used)
 
 
 @kernel(void(uint64, uint64, *_STATE), allocates=False)
@@ -172,7 +165,6 @@ def _hit(key, c, sizes, capacity, link, resident, freq, place, numbers, used):  
     freq[key] = min(freq[key] + 1, 255)
     if which == SLRU:
         of = min(uint64(place[key]), uint64(N_LISTS - 1))
-        _take(key, c, sizes, capacity, link, resident, freq, place, numbers, used)
         _put(key, c, of, sizes, capacity, link, resident, freq, place, numbers, used)
         room = _share(c, capacity[c], 1.0 / N_LISTS, sizes, numbers)
         for below in range(of + uint64(1)):
@@ -184,12 +176,10 @@ def _hit(key, c, sizes, capacity, link, resident, freq, place, numbers, used):  
                 if node >= uint64(sizes.shape[0]):
                     break
                 if at:
-                    _take(node, c, sizes, capacity, link, resident, freq, place, numbers, used)
                     _put(node, c, at - uint64(1), sizes, capacity, link, resident, freq, place, numbers, used)
                 else:
                     _drop(node, c, -1, sizes, capacity, link, resident, freq, place, numbers, used)
     elif which == ARC:
-        _take(key, c, sizes, capacity, link, resident, freq, place, numbers, used)
         _put(key, c, uint64(_FREQUENT), sizes, capacity, link, resident, freq, place, numbers, used)
 
 
