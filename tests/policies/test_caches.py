@@ -378,86 +378,36 @@ class Incomplete:
     is_bound = False
 
 
-class BadRank(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return undefined_name + of.now  # noqa: F821
-
-
-class Positional(RankedLRU):
-    @staticmethod
-    def rank(now, n_cached, n_total, profile, params):
-        return now
-
-
-class Untold(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return of.gate + of.score
-
-
-class Word(Untold):
-    needs = "gate"
-
-
-class NoMethod(RankedLRU):
-    def rank(of):
-        return of.now
-
-
-class Misspelt(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return of.n_lookups
-
-
-class Outside(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return of.params[3]
-
-
-class NoNumber(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return np.sqrt(1.0 - of.n_total)
-
-
-class Draws(RankedLRU):
-    @staticmethod
-    def rank(of):
-        return np.random.random()  # noqa: NPY002
-
-
-class Table(RankedLRU):
-    def params(self):
-        return np.zeros((2, 2))
-
-
-class EveryOther(RankedLRU):
-    def params(self):
-        return np.arange(6)[::2]
+def ranked_by(name, rank, how=staticmethod, **more):
+    """A policy of one's own of that name."""
+    rank.__qualname__ = f"{name}.rank"
+    return type(name, (RankedLRU,), {"rank": how(rank), **more})()
 
 
 def test_a_rank_of_the_wrong_form_is_named_with_the_reason():
     """Or one without what it reads, that does not compile or gives no numbers; nothing beside the parameters is read."""
-    refuses(r"Positional.rank takes 5 arguments; write rank\(of\)", run, Positional(), [[0]], [1], 1)
-    refuses(r"reads of.gate, .* needs = \('gate',\)", run, Untold(), [[0]], [1], 1)
-    refuses(r"Word.needs is 'gate'; it must be a tuple of gate and score, as \('gate',\)", run, Word(), [[0]], [1], 1)
-    cache = run("gate-weighted", [[0]], [1], 1)[1]
-    refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
+    no_number = ranked_by("NoNumber", lambda of: np.sqrt(1.0 - of.n_total))
     for policy, says in (
-        (BadRank(), "BadRank.rank does not compile with numba: NameError: name 'undefined_name'"),
-        (NoMethod(), "NoMethod.rank does not compile with numba: put @staticmethod above it"),
-        (Misspelt(), "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'"),
+        (ranked_by("Positional", lambda now, n_cached, params: now), r"Positional.rank takes 3 arguments; write rank\(of\)"),
+        (ranked_by("Untold", lambda of: of.gate + of.score), r"reads of.gate, .* needs = \('gate',\)"),
+        (ranked_by("Word", lambda of: of.gate, needs="gate"), r"needs is 'gate'; it must be a tuple .* as \('gate',\)"),
+        (ranked_by("Bad", lambda of: undefined + of.now), "Bad.rank does not .* NameError: name 'undefined'"),  # noqa: F821
+        (ranked_by("NoMethod", lambda of: of.now, lambda rank: rank), "NoMethod.rank does not compile .* @staticmethod above it"),
+        (
+            ranked_by("Misspelt", lambda of: of.n_lookups),
+            "Misspelt.rank does not compile with numba: Unknown attribute 'n_lookups'",
+        ),
+        (ranked_by("Draws", lambda of: np.random.random()), "Draws.rank draws at random, so that no two runs"),  # noqa: NPY002
+        (ranked_by("Table", lambda of: of.now, params=lambda self: np.zeros((2, 2))), r"Table.params has shape \(2, 2\)"),
     ):
         refuses(says, run, policy, [[0]], [1], 1)
-    refuses("Draws.rank draws at random, so that no two runs are alike", run, Draws(), [[0]], [1], 1)
-    assert run(NoNumber(), [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
-    refuses("policy NoNumber ranked experts NaN 2 times", run, NoNumber(), [[0], [1], [0], [1]], np.ones(2), 2)
-    refuses(r"Table.params has shape \(2, 2\)", run, Table(), [[0]], [1], 1)
-    refuses("out of bounds", run, Outside(), [[0]], [1], 1, error=IndexError)
-    assert run(EveryOther(), [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
+    cache = run("gate-weighted", [[0]], [1], 1)[1]
+    refuses("reads each lookup's gate; 0 of 1 are told", cache.advance, np.zeros(1, np.int32))
+    refuses("out of bounds", run, ranked_by("Outside", lambda of: of.params[3]), [[0]], [1], 1, error=IndexError)
+    assert run(no_number, [[0], [1]], np.ones(2), 2)[0].tolist() == [0, 0]
+    refuses("policy NoNumber ranked experts NaN 2 times", run, no_number, [[0], [1], [0], [1]], np.ones(2), 2)
+    every_other = ranked_by("EveryOther", lambda of: of.now, params=lambda self: np.arange(6)[::2])
+    assert run(every_other, [[0], [1], [0]], np.ones(2), 2)[0].tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CACHES.items() if kind.kind != "future"])
