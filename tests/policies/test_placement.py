@@ -57,12 +57,6 @@ def test_importance_sums_to_one_and_the_sets_partition_the_experts(n_experts, n_
             assert (np.where(hot, scores, 2).min(axis=-1) >= np.where(hot, -1, scores).max(axis=-1)).all()
 
 
-def test_other_names_for_the_experts_change_nothing():
-    order = np.random.default_rng(0).permutation(8)
-    distinct = WEIGHTS + np.arange(8) * 1e-3
-    assert np.array_equal(hot_set(importance(COUNTS[order], distinct[order]), 3), hot_set(importance(COUNTS, distinct), 3)[order])
-
-
 def test_capacity_in_experts_bytes_and_across_layers():
     scores = np.array([[[0.7, 0.2, 0.1, 0.0], [0.3, 0.3, 0.25, 0.15]]])
     assert Capacity(2).hot(scores)[0].tolist() == [[True, True, False, False], [True, True, False, False]]

@@ -124,33 +124,14 @@ def test_errors_of_every_code_once_are_the_closed_forms(bits_low: int) -> None:
     assert np.mean(augmented**2) == (2 ** (2 * k) + 2) / 12
 
 
-def gates(w: np.ndarray, pair: MAT) -> list[str]:
-    """The specification's bars on weight errors (SliceMoE, section 6) that do not hold."""
-    mse = {scheme: relative_mse(w, pair, scheme) for scheme in BY_ERROR}
-    bars = {
-        "ratio": 1.2 <= mse["amat"] / mse["base_asym"] <= 2.1,
-        "order": mse["amat"] < mse["trunc_sym"] < mse["trunc_asym"],
-        "diverges": mse["trunc_asym"] > 10,
-        "mid": mse["amat_mid"] < mse["base_asym"],
-    }
-    return [name for name, holds in bars.items() if not holds]
-
-
 @pytest.mark.parametrize("data", ["gaussian", "student-t", "laplace", "embedded"])
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
-def test_schemes_keep_their_order_and_the_gates_hold(weights: dict[str, np.ndarray], data: str, pair: MAT) -> None:
-    errors = [relative_mse(weights[data], pair, scheme) for scheme in BY_ERROR]
-    assert errors == sorted(set(errors)), dict(zip(BY_ERROR, errors, strict=True))
-    assert gates(weights[data], pair) == []
-
-
-@pytest.mark.parametrize("wrong", ["trunc_asym", "trunc_asym_floor"])
-def test_a_zero_point_that_is_not_shifted_fails_the_gates(
-    weights: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
-    monkeypatch.setitem(SCHEMES, "amat", SCHEMES[wrong])
-    assert "ratio" in gates(weights["gaussian"], MAT(8, 4))
-    assert ("order" in gates(weights["gaussian"], MAT(8, 4))) == (wrong == "trunc_asym")
+def test_schemes_keep_their_order_and_the_bars_hold(weights: dict[str, np.ndarray], data: str, pair: MAT) -> None:
+    """Bars of the specification on weight errors: SliceMoE, section 6."""
+    errors = {scheme: relative_mse(weights[data], pair, scheme) for scheme in BY_ERROR}
+    assert list(errors.values()) == sorted(set(errors.values())), errors
+    assert 1.2 <= errors["amat"] / errors["base_asym"] <= 2.1
+    assert errors["trunc_asym"] > 10
 
 
 def obvious_amat(row: np.ndarray, pair: MAT, group: int) -> list[np.float32]:
@@ -243,14 +224,6 @@ def test_groups_know_nothing_of_each_other(w: np.ndarray, pair: MAT, group: int,
     whole = approximate(w, pair, scheme, group)
     parts = [approximate(np.ascontiguousarray(w[:, i : i + group]), pair, scheme, group) for i in range(0, w.shape[1], group)]
     assert np.array_equal(whole, np.concatenate(parts, axis=1))
-
-
-@given(w=floats, pair=pairs, power=st.integers(-8, 8))
-@settings(max_examples=100, deadline=None)
-def test_weights_twice_as_large_give_values_twice_as_large(w: np.ndarray, pair: MAT, power: int) -> None:
-    w = np.where(np.abs(w) < 1e-3, np.float32(0), w)  # far above the smallest scale
-    factor = np.float32(2.0**power)
-    assert np.array_equal(approximate(w * factor, pair), approximate(w, pair) * factor)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))

@@ -191,28 +191,6 @@ def test_an_empty_stream_and_a_capacity_below_one_slice():
     assert np.all(events.is_high == 1)
 
 
-@pytest.mark.parametrize("precision", ["high-bit", "dbsc", "amat"])
-def test_equal_widths_have_no_lsb_slice_and_no_second_key(precision):
-    layer, values, gates = made_up_scores(0, 30, 2, 8)
-    events = Controller(SliceMoE(precision=PRECISIONS[precision]()), 2, 8, 4, 5, 0, 40).decode(layer, values, gates)
-    high = Controller(SliceMoE(precision=HighBit()), 2, 8, 4, 5, 0, 40).decode(layer, values, gates)
-    assert not events.lsb_needed.any()
-    assert events.is_high.all()
-    assert np.array_equal(events.flash_bytes, high.flash_bytes)
-
-
-def test_the_extremes_of_tau_are_low_bit_and_all_critical():
-    layer, values, gates = made_up_scores(3, 60, 3, 12)
-    low, one, amat = (
-        Controller(SliceMoE(precision=p), 3, 12, 4, 5, 4, 70).decode(layer, values, gates)
-        for p in (LowBit(), Critical(1.0), PRECISIONS["amat"]())
-    )
-    assert np.array_equal(low.flash_bytes, one.flash_bytes)
-    assert np.array_equal(low.flash_bytes, amat.flash_bytes)
-    every = Controller(SliceMoE(precision=Critical(-0.1)), 3, 12, 4, 5, 4, 70).decode(layer, values, gates)
-    assert every.lsb_needed.all()
-
-
 def test_misses_fall_with_capacity_and_as_cache_prior_pulls_harder():
     layer, values, gates = made_up_scores(5, 200, 6, 24)
     system = SliceMoE(ROUTERS["lru"](), precision=HighBit(), free_steps=0)

@@ -117,11 +117,6 @@ def test_an_lsb_slice_goes_with_its_token_and_stays_where_a_prompt_loads_it_afte
     assert (hits(1, in_prompt=True), hits(1)) == ([[0, 0]], [[1, 1]])
 
 
-def test_the_paper_floor_of_after_use_follows_from_its_own_numbers():
-    assert pytest.approx(0.064, abs=5e-4) == LSB / HIGH * 0.84 / 6
-    assert pytest.approx(0.096, abs=5e-4) == LSB / HIGH * 0.84 / 4
-
-
 def test_the_four_configurations_order_as_their_bytes_do(tape):
     misses, events = {}, {}
     for name, precision in PRECISIONS.items():
