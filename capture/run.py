@@ -7,9 +7,9 @@ for byte, as one that was not. Attaching and decoding live in routing.py, attent
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tokentape.capture.attention import AttentionCapture
 from tokentape.capture.live.caches import windows_of
 from tokentape.capture.live.loop import Pass, Request, Round, decode, refuse_nan
 from tokentape.capture.live.slots import Inside
-from tokentape.capture.losses.run import record_losses
+from tokentape.capture.losses.run import Report, record_losses
 from tokentape.capture.plan import CaptureSettings, Estimate, Plan, estimate, plan, requests, versions
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.rows import rows_of
@@ -31,53 +31,40 @@ from tokentape.policies.compact import compacted
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store, TapeWriter, is_disk_full
 
-__all__ = ["CaptureSettings", "Estimate", "Progress", "capture", "estimate"]
+__all__ = ["CaptureSettings", "Estimate", "capture", "estimate"]
 
 REPORT_EVERY_S = 0.5
 LOG = logging.getLogger("tokentape")
 PACKAGES = ("tokentape", "torch", "transformers", "tokenizers", "numpy", "pyarrow")
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a capture is. Tokens are those of this run, inputs of prefill and decode alike; of losses there are none."""
-
-    done: int
-    total: int
-    tokens_done: int = 0
-    tokens_per_s: float = 0.0
-    eta_s: float | None = None  # None until a token has run
-    what: str = "requests"
-
-
 class _Meter:
-    """Counts what has run and tells `progress` at most twice a second and at the end of each batch."""
+    """Counts inputs of prefill and decode alike, of as many as there can be, and tells `progress` at most twice a second and at
+    the end of each batch."""
 
-    def __init__(self, todo: list[Request], progress: Callable[[Progress], None] | None) -> None:
-        self.progress, self.total = progress, len(todo)
-        self.left_tokens = sum(_most_tokens(r) for r in todo)
+    def __init__(self, todo: list[Request], progress: Report) -> None:
+        self.progress, self.n_requests = progress, len(todo)
+        self.most_tokens = sum(_most_tokens(r) for r in todo)
         self.done = self.tokens = 0
         self.started = self.reported = time.monotonic()
 
     def skip(self, group: list[Request]) -> None:
         self.done += len(group)
-        self.left_tokens -= sum(_most_tokens(r) for r in group)
+        self.most_tokens -= sum(_most_tokens(r) for r in group)
 
     def passed(self, n_tokens: int) -> None:
         self.tokens += n_tokens
-        self._tell(time.monotonic() - self.reported > REPORT_EVERY_S)
+        if time.monotonic() - self.reported > REPORT_EVERY_S:
+            self._tell()
 
     def finished(self, batch: list[Request]) -> None:
         self.done += len(batch)
-        self._tell(True)
+        self._tell()
 
-    def _tell(self, is_due: bool) -> None:
-        if self.progress is None or not is_due:
-            return
+    def _tell(self) -> None:
         self.reported = time.monotonic()
         rate = self.tokens / max(1e-9, self.reported - self.started)
-        eta = max(0, self.left_tokens - self.tokens) / rate if self.tokens else None
-        self.progress(Progress(self.done, self.total, self.tokens, rate, eta))
+        self.progress(self.tokens, self.most_tokens, f"{self.done}/{self.n_requests} requests, {rate:,.0f} tokens/s")
 
 
 @contextmanager
@@ -95,7 +82,7 @@ def capture(
     settings: CaptureSettings,
     store: Store,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Report = lambda done, total, text: None,
     loaded: models.Loaded | None = None,
 ) -> str:
     """Records the tape that `settings` describe and returns its trace id; at once if the store already holds it.
@@ -135,16 +122,14 @@ def capture(
     return capture(less, store, resume, progress, loaded)
 
 
-def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress: Callable[[Progress], None] | None) -> str:
+def _recorded(planned: Plan, loaded: models.Loaded, writer: TapeWriter, progress: Report) -> str:
     settings, todo = planned.settings, requests(planned, loaded.tokenizer)
     with models.suitable_threads(loaded.model):
         if "tokens" in settings.tables:
             models.refuse_unless_causal(loaded, "a prompt has no nll: leave tokens out of --tables")
         geometry = measure.geometry(loaded.model)
         if "losses" in settings.tables:
-            tell = progress or (lambda done: None)
-            report = lambda done, total, what: tell(Progress(done, total, what=what))  # noqa: E731
-            n_shards, attention = record_losses(loaded, todo, settings, writer, report), None
+            n_shards, attention = record_losses(loaded, todo, settings, writer, progress), None
         else:
             n_shards, attention = _record_requests(planned, loaded, todo, writer, _Meter(todo, progress))
     told = {"source": settings.model, "dataset": settings.dataset, "seed": settings.seed, "settings": settings.recorded()}

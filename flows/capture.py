@@ -43,7 +43,7 @@ def planned_id(tape: Tape) -> str:
 def record(tape: Tape, store: str | None) -> str:
     """Records it, or finds the finished one of equal settings; its trace id. An unfinished one is continued."""
     from tokentape.capture.run import CaptureSettings, capture
-    from tokentape.flows.console import capture_bar
+    from tokentape.flows.console import progress_bar
 
-    with capture_bar(tape.dataset) as show:
+    with progress_bar(f"capture {tape.dataset}") as show:
         return capture(CaptureSettings(**tape.model_dump()), Store(store), resume=True, progress=show)

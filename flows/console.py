@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tokentape.capture.run import Progress
     from tokentape.replay.result import Metric
 
 SHORT = 36  # characters of a first column or a number that is never folded
@@ -238,20 +237,6 @@ def _progress_lines(label: str) -> Iterator[Callable[..., None]]:
     finally:
         ended.set()
         teller.join()
-
-
-@contextmanager
-def capture_bar(dataset: str) -> Iterator[Callable[[Progress], None]]:
-    """A bar for a capture; hand the yielded function to it."""
-    with progress_bar(f"capture {dataset}") as show:
-
-        def tell(done: Progress) -> None:
-            text = f"{done.done}/{done.total} {done.what}"
-            if done.tokens_per_s:
-                text += f", {done.tokens_per_s:,.0f} tokens/s"
-            show(done.done, done.total, text if done.eta_s is None else f"{text}, {done.eta_s:,.0f} s left")
-
-        yield tell
 
 
 def mebibytes(n_bytes: float) -> Shown:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tokentape.flows.commands import imports
-from tokentape.flows.console import capture_bar, mebibytes, note, progress_bar
+from tokentape.flows.console import mebibytes, note, progress_bar
 from tokentape.flows.options import DeviceOption, DtypeOption, ModelOption, StoreOption, argument, asked, option
 
 DatasetOption = Annotated[
@@ -119,7 +119,7 @@ def capture(
     disk = f"{mebibytes(expected.total_bytes)} MiB, of it {mebibytes(size)} in {table}"
     note(f"{expected.n_requests} requests, up to {expected.n_tokens:,} tokens, at most {disk}{free}")
     note("memory of a batch: " + ", ".join(f"{what} {mebibytes(n)} MiB" for what, n in expected.memory_bytes.items()))
-    with capture_bar(dataset) as show:
+    with progress_bar(f"capture {dataset}") as show:
         trace_id = record(settings, store, resume, show)
     print(trace_id)
 

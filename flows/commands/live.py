@@ -154,7 +154,7 @@ def _bench(loaded: Any, progress: Any, store: Any) -> Any:
     from tokentape.capture.run import CaptureSettings, capture
 
     settings = CaptureSettings(loaded.source.model_id, tables=("losses",), **CALIBRATION)
-    trace_id = capture(settings, store, resume=True, progress=lambda done: progress(done.done, done.total, done.what))
+    trace_id = capture(settings, store, resume=True, progress=progress)
     return Bench(loaded, store.open(trace_id))
 
 

@@ -263,7 +263,7 @@ def settings(model_folder, tmp_path_factory):
 def captured(settings, tmp_path_factory):
     """The store, the tape of `settings` and its progress."""
     store, told = Store(str(tmp_path_factory.mktemp("captured"))), []
-    return store, capture(settings, store, progress=told.append), told
+    return store, capture(settings, store, progress=lambda *one: told.append(one)), told
 
 
 def losses(store, trace_id):
@@ -282,8 +282,8 @@ def test_the_tape_of_a_capture(captured):
     assert table.select("layer", "expert", "bits", "method").rows() == keys
     assert table["n_tokens"].min() >= LEAST
     assert (table["mse"] > 0).all()
-    assert (told[-1].done, told[-1].total, told[-1].what) == (24, 24, "experts")
-    assert {p.what for p in told} == {"prompts through layers 0 to 2", "experts"}
+    assert told[-1] == (24, 24, "experts")
+    assert {what for *_, what in told} == {"prompts through layers 0 to 2", "experts"}
     array = loss_table(tape, "rtn")
     assert array.shape == (3, 8, 4)
     chosen = table.filter((pl.col("layer") == 2) & (pl.col("expert") == 5) & (pl.col("method") == "rtn") & (pl.col("bits") == 3))
@@ -304,16 +304,16 @@ def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_p
     monkeypatch.setattr(run, "RESERVOIR_BYTES", 1)  # a pass per layer
     elsewhere = Store(str(tmp_path / "again"))
 
-    def stop(done):
-        if (done.what, done.done) == ("experts", 12):
+    def stop(done, total, what):
+        if (what, done) == ("experts", 12):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         capture(settings, elsewhere, progress=stop)
     refuses("was stopped before it finished; continue with --resume", capture, settings, elsewhere)
     told = []
-    trace_id = capture(settings, elsewhere, resume=True, progress=told.append)
-    assert {p.total for p in told if p.what == "experts"} == {16}  # two layers of three were left
+    trace_id = capture(settings, elsewhere, resume=True, progress=lambda *one: told.append(one))
+    assert {total for _, total, what in told if what == "experts"} == {16}  # two layers of three were left
     assert losses(elsewhere, trace_id).equals(whole)
     assert elsewhere.open(trace_id).manifest.rows == {"requests": 9, "losses": 192}
 
