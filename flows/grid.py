@@ -357,7 +357,7 @@ def run(
             n_found += len(wanted) - len(missing)
             total += len(wanted) + len(reasons) - len(of_trace)  # what is asked for twice is one run
             if missing:
-                results.remove_broken(store, filter(store.fs.exists, broken()), set(missing))
+                results.remove_broken(store, broken(), set(missing))
                 try:
                     load_trace(store, trace_id, any(map(_is_whole, missing.values())))  # once, before the threads ask for it
                 except ValueError as error:  # a damaged tape does not keep the others from their replays

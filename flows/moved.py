@@ -68,7 +68,7 @@ def difference(store: Store, before: str, after: str) -> Difference:
     Raises ValueError for a run, study or time that is not there, and where nothing can be compared.
     """
     lost = set(results.broken(store))
-    whole = [batch for batch in results.batches(store) if results.batch_path(store, "runs", batch) not in lost]
+    whole = [batch for batch in results.batches(store) if batch not in lost]
     rows = results.stored(store, "runs", whole).to_dicts()
     for row in rows:
         row["facts"] = json.loads(row["facts"])

@@ -85,7 +85,7 @@ def _of_tape(tape: Tape) -> Iterator[Finding]:
 
 def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
     complete = batches(store)
-    lost = lost_files(store, [batch_path(store, "runs", batch) for batch in complete])
+    lost = lost_files(store, complete)
     for batch in complete:
         there = {name: path for name in RESULT_TABLES if store.fs.exists(path := batch_path(store, name, batch))}
         every = tuple(there.values())  # `runs`, the mark of a complete batch, first to go
@@ -103,7 +103,7 @@ def _results(store: Store, traces: set[str]) -> Iterator[Finding]:
             yield Finding(
                 "damaged", path, "is of other runs than its batch, which two wrote at once; its study makes it again", every
             )
-        for path in lost.get(there["runs"], ()):
+        for path in lost.get(batch, ()):
             if path != there["runs"]:
                 yield Finding("missing", path, "is a file that its batch lost; its study makes it again", every)
         for trace_id in sorted(of_tapes - traces):

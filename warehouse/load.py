@@ -178,9 +178,9 @@ def _build(connection: duckdb.DuckDBPyConnection, store: Store, database: Path, 
     complete = batches(store)
     n_incomplete = len({batch for name in RESULT_TABLES for batch in batches(store, name)} - set(complete))
     # A file that is damaged itself is for its reader to name.
-    of_batches = lost_files(store, [batch_path(store, "runs", batch) for batch in complete])
-    lost = {path: files for path, files in of_batches.items() if path not in files}
-    found = stored(store, "runs", [batch for batch in complete if batch_path(store, "runs", batch) not in lost])
+    of_batches = lost_files(store, complete).items()
+    lost = {batch: files for batch, files in of_batches if batch_path(store, "runs", batch) not in files}
+    found = stored(store, "runs", [batch for batch in complete if batch not in lost])
     chosen = newest(found.with_columns(written=pl.int_range(pl.len(), dtype=pl.Int64)))
     known = ~pl.col("view_name").is_in(list(BY_RUN)) | pl.col("trace_id").is_in([tape.trace_id for tape in tapes])
     runs = chosen.filter(known)

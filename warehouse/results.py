@@ -9,6 +9,7 @@ marks the batch complete. One that was interrupted, or has lost a file since, is
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -33,7 +34,7 @@ def batches(store: Store, table: str = "runs") -> list[str]:
     """Batches that wrote the table, oldest first; those of one time, and where the store tells no times, by name."""
     path = store.path(table)
     entries = store.fs.ls(path, detail=True) if store.fs.isdir(path) else []
-    found = {_stem(entry["name"]): entry for entry in entries if entry["name"].endswith(".parquet")}
+    found = {Path(entry["name"]).stem: entry for entry in entries if entry["name"].endswith(".parquet")}
     times = {stem: next((entry[name] for name in _TIMES if entry.get(name)), 0) for stem, entry in found.items()}
     return sorted(sorted(times), key=times.__getitem__)
 
@@ -44,21 +45,10 @@ def batches(store: Store, table: str = "runs") -> list[str]:
 def write_replays(store: Store, tables: Mapping[str, pa.Table]) -> None:
     """One batch of replays, named by their ids.
 
-    Raises BadTable where a table does not fit its declaration or holds rows of another run; nothing is written then.
+    Raises BadTable where a table does not fit its declaration; nothing is written then.
     """
-    unknown = sorted(set(tables) - set(RESULT_TABLES))
-    missing = [name for name in ("runs", "metrics") if name not in tables]
-    if unknown:
-        raise BadTable(f"replays: table {unknown[0]} is unknown; a result may hold {', '.join(RESULT_TABLES)}")
-    if missing:
-        raise BadTable(f"replays: table {missing[0]} is missing; every result holds runs and metrics")
     checked = {name: conform(name, rows) for name, rows in tables.items()}
     ids = checked["runs"]["run_id"].to_pylist()
-    if len(set(ids)) < len(ids):
-        raise BadTable("replays: table runs has two rows of one run")
-    for name, rows in checked.items():
-        if set(rows["run_id"].unique().to_pylist()) - set(ids):
-            raise BadTable(f"replays: table {name} holds rows of another run_id")
     view = checked["runs"]["view_name"][0].as_py()
     write_batch(store, f"{view}-{ids[0] if len(ids) == 1 else hash_of(sorted(ids))}", checked)
 
@@ -134,10 +124,10 @@ def run_ids(store: Store, of: str = "replays") -> list[str]:
 def all_ids(store: Store) -> set[tuple[str, str]]:
     """Views and ids of all runs of whole batches."""
     found, there = set[tuple[str, str]](), dict[str, set[str]]()
-    for batch in _stems(store, store.path("runs")):
+    for batch in batches(store):
         with suppress(BadTable):
-            file = store.parquet(path := batch_path(store, "runs", batch))
-            if not _lost(store, path, file, there):
+            file = store.parquet(batch_path(store, "runs", batch))
+            if not _lost(store, batch, file, there):
                 runs = file.read(["run_id", "view_name"])
                 found.update(zip(runs["view_name"].to_pylist(), runs["run_id"].to_pylist(), strict=True))
     return found
@@ -153,30 +143,27 @@ def stored_run(store: Store, of: str, run_id: str) -> tuple[dict[str, Any], pl.D
 
 def is_whole(store: Store, batch: str) -> bool:
     """Whether a batch is there with all of its files; no other is opened."""
-    path = batch_path(store, "runs", batch)
-    return bool(store.fs.exists(path)) and not lost_files(store, [path])
+    return bool(store.fs.exists(batch_path(store, "runs", batch))) and not lost_files(store, [batch])
 
 
 def broken(store: Store) -> list[str]:
-    """The files of `runs` whose batch lost others, or that are damaged: every one of the store is read."""
-    return [*lost_files(store, [batch_path(store, "runs", batch) for batch in batches(store)])]
+    """Batches that lost files, or whose file of `runs` is damaged: every one of the store is read."""
+    return [*lost_files(store, batches(store))]
 
 
-def remove_broken(store: Store, paths: Iterable[str], made_again: set[str]) -> None:
-    """Removes what is left of batches of these that still lack a file, where all their runs are among those `made_again`."""
-    for path in lost_files(store, paths):
-        try:
-            runs = set(store.parquet(path).read(["run_id"]).column("run_id").to_pylist())
-        except BadTable:
-            continue  # a damaged file does not say; `check --repair` removes it
-        if runs <= made_again:
-            _remove(store, _stem(path))
+def remove_broken(store: Store, of: Iterable[str], made_again: set[str]) -> None:
+    """Removes what is left of those batches that still lack a file, where all their runs are among those `made_again`."""
+    for batch in lost_files(store, of):
+        with suppress(BadTable, FileNotFoundError):  # a damaged file does not say, `check --repair` removes it; or it is gone
+            runs = store.parquet(batch_path(store, "runs", batch)).read(["run_id"])
+            if set(runs["run_id"].to_pylist()) <= made_again:
+                _remove(store, batch)
 
 
 def remove_others(store: Store, name: str, study: str, of: Iterable[str], is_spared: Callable[[dict[str, Any]], bool]) -> None:
     """Removes the batches of a study's view that are `of` nothing given and whose first run, with its facts, is not spared."""
     kept = {_batch(name, one) for one in of}
-    for batch in _stems(store, store.path("runs")):
+    for batch in batches(store):
         if batch.startswith(f"{name}-") and batch not in kept:
             with suppress(BadTable):  # a damaged file does not say whose it is; its reader names it
                 run = stored(store, "runs", [batch]).row(0, named=True)
@@ -195,30 +182,29 @@ def has_rows(store: Store, name: str, of: str) -> bool:
     return is_whole(store, _batch(name, of))
 
 
-def lost_files(store: Store, paths: Iterable[str]) -> dict[str, list[str]]:
-    """Those of `paths`, files of `runs`, whose batch lost others: which; itself if it is damaged or cannot be read."""
-    paths = [*paths]
+def lost_files(store: Store, of: Iterable[str]) -> dict[str, list[str]]:
+    """Those of some batches that lost files: which; that of `runs` if it is damaged or cannot be read."""
     there: dict[str, set[str]] = {}
     lost: dict[str, list[str]] = {}
-    for path in paths:
+    for batch in (of := [*of]):
+        path = batch_path(store, "runs", batch)
         try:
-            if found := _lost(store, path, store.parquet(path), there if len(paths) > 1 else None):
-                lost[path] = found
+            if found := _lost(store, batch, store.parquet(path), there if len(of) > 1 else None):
+                lost[batch] = found
         except (BadTable, OSError):
-            lost[path] = [path]
+            lost[batch] = [path]
     return lost
 
 
-def _lost(store: Store, path: str, file: pq.ParquetFile, there: dict[str, set[str]] | None) -> list[str]:
-    """Files of its batch that a file of `runs` names and that are gone. there: what tables hold, listed where it is not given;
+def _lost(store: Store, batch: str, file: pq.ParquetFile, there: dict[str, set[str]] | None) -> list[str]:
+    """Files of a batch that its file of `runs` names and that are gone. there: what tables hold, listed where it is not given;
     None for one batch alone, whose files are asked for by name: a listing is as long as all that the store has."""
-    root, _, name = path.rsplit("/", 2)
     tables = json.loads((file.schema_arrow.metadata or {}).get(WITH, b"[]"))
     if there is None:
-        return [other for table in tables if not store.fs.exists(other := f"{root}/{table}/{name}")]
+        return [path for table in tables if not store.fs.exists(path := batch_path(store, table, batch))]
     for table in set(tables) - set(there):
-        there[table] = set(_stems(store, f"{root}/{table}"))
-    return [f"{root}/{table}/{name}" for table in tables if _stem(name) not in there[table]]
+        there[table] = set(batches(store, table))
+    return [batch_path(store, table, batch) for table in tables if batch not in there[table]]
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -301,14 +287,3 @@ def _shown(store: Store, name: str, runs: pl.DataFrame) -> list[dict[str, Any]]:
             connection.register(table, frame.to_arrow())
         rows: list[dict[str, Any]] = connection.sql(selected(name)).to_arrow_table().to_pylist()
     return rows
-
-
-def _stem(path: str) -> str:
-    return path.rsplit("/", 1)[-1].removesuffix(".parquet")
-
-
-def _stems(store: Store, path: str) -> list[str]:
-    """Names without `.parquet` of the finished files of a folder, sorted; none if it does not exist."""
-    if not store.fs.isdir(path):
-        return []
-    return sorted(_stem(entry) for entry in store.fs.ls(path, detail=False) if entry.endswith(".parquet"))

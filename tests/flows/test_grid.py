@@ -177,7 +177,7 @@ def test_one_run_is_asked_for_without_listing_all_that_there_are(
     grid.run(small, store)
     batch = results.batches(store)[0]
     view, _, key = batch.rpartition("-")
-    monkeypatch.setattr(results, "_stems", lambda store, path: pytest.fail(f"listed {path}"))
+    monkeypatch.setattr(results, "batches", lambda store, table: pytest.fail(f"listed {table}"))
     assert results.stored_run(store, view, key)
     Path(results.batch_path(store, "steps", batch)).unlink()
     assert results.stored_run(store, view, key) is None
