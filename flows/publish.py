@@ -4,19 +4,16 @@ from pathlib import Path
 
 from tokentape.flows import machines
 from tokentape.flows.console import note
-from tokentape.warehouse.load import database_path
-from tokentape.warehouse.load import load as load_store
+from tokentape.warehouse import load as loader
 from tokentape.warehouse.tape import Store
 
 
-def load(store: str | None) -> Path:
-    """Builds the store's warehouse; its file. Tapes that cannot be read are told and left out."""
-    database = database_path(Store(store))
-    report = load_store(Store(store), database, machines.shipped())
-    for reason in report.damaged_tapes.values():
-        note(f"left out: {reason}")
-    note(f"{database}: {report}")
-    return database
+def load(store: str | None, database: str | None = None) -> Path:
+    """Builds the store's warehouse, in its file or that of `database`; says what is in it and what is left out."""
+    place = Store(store)
+    path = Path(database) if database else loader.database_path(place)
+    note(f"{path}: {loader.load(place, path, machines.shipped())}")
+    return path
 
 
 def write(database: Path, site: str) -> Path:

@@ -20,13 +20,10 @@ def load(store: StoreOption = None, database: DatabaseOption = None) -> None:
 
     Readers see the old warehouse or the new one, never half of it. Dropping the file and loading again gives the same tables.
     """
-    from tokentape.flows import machines
-    from tokentape.warehouse import load as loader
+    from tokentape.flows import publish
 
-    target = _database(store, database)
     with progress_bar("load"):
-        report = loader.load(store, target, machines.shipped())
-    note(f"{target}: {report}")
+        publish.load(store.uri, database)
 
 
 def sql(
