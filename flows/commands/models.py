@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokentape.flows.console import note, number, print_json, print_table, progress_bar, quantity, say
-from tokentape.flows.options import FormatOption, JsonOption, OutOption, argument, format_of, option
+from tokentape.flows.options import FormatOption, JsonOption, OutOption, argument, asked, format_of, option
 
 if TYPE_CHECKING:
     from tokentape.replay.room import Room
@@ -74,6 +74,7 @@ def quantise_report(
 
 
 def fit(
+    ctx: typer.Context,
     model: Annotated[str, argument("MODEL", "A shipped model or the path of a config.json (or its folder).")],
     machine: Annotated[str, argument("MACHINE", "A shipped machine or my.toml.")],
     batch: Annotated[int, option("Requests at once.", min=1)] = 1,
@@ -108,20 +109,13 @@ def fit(
     note(*of.doubts)
     if budget and not (place.roles.expert_cache and geometry.moe_layers):
         raise ValueError(f"--budget {budget} has no effect: {place.name} has no tier in front of the experts of this model")
-    asked = rooms.Asked(
-        batch=batch,
-        context_tokens=context,
-        expert_format=expert_format,
-        weight_format=weight_format or expert_format,
-        kv_format=kv_format,
-        prefill_tokens=prefill_tokens,
-        draft_bits=draft_bits,
-        cache_bytes=parse_capacity(budget, geometry, expert_format) if budget else None,
-    )
-    found = rooms.room_of(geometry, place, asked)
-    each = rooms.widths(geometry, place, asked)
+    room = parse_capacity(budget, geometry, expert_format) if budget else None
+    others = {"context_tokens": context, "weight_format": weight_format or expert_format, "cache_bytes": room}
+    wanted = asked(rooms.Asked, ctx, **others)
+    found = rooms.room_of(geometry, place, wanted)
+    each = rooms.widths(geometry, place, wanted)
     most = [[rooms.largest(geometry, place, one.asked, name) for name in ("batch", "context_tokens")] for one in each]
-    n_devices = rooms.devices(geometry, place, asked) if found.missing else place.n_devices
+    n_devices = rooms.devices(geometry, place, wanted) if found.missing else place.n_devices
     if as_json:
         tiers = {name: {"room_bytes": room, "held_bytes": what} for name, (room, what) in found.tiers.items()}
         by_width = [
@@ -157,7 +151,7 @@ def fit(
     for name, n_bytes in found.missing.items():
         note(f"{name} lacks {quantity(n_bytes, 'B')}")
     narrower = next((one.asked.expert_format for one in each if not one.missing), None)
-    shorter = rooms.largest(geometry, place, asked, "context_tokens")
+    shorter = rooms.largest(geometry, place, wanted, "context_tokens")
     ways = [f"weights in {narrower}"] * bool(narrower) + [f"at most {shorter:,} tokens"] * bool(shorter)
     ways += [f"{n_devices} such devices"] * bool(n_devices)
     say(f"it does not fit; it would with {', or with '.join(ways) or 'another machine'}")

@@ -20,6 +20,7 @@ from tokentape.flows.options import (
     WidthsOption,
     WorkloadOption,
     argument,
+    asked,
     option,
 )
 
@@ -97,17 +98,15 @@ def replay(
             raise ValueError(f"{name} is missing; a system has its own: --system (docs/systems.md)")
     if scope is None:
         raise ValueError(NO_SCOPE)
-    assert policy is not None
-    assert capacity is not None
-    semantics = Semantics(scope, lookup, recency, prefill, start, overflow, fetching)
+    semantics = asked(Semantics, ctx)
     spec.load(hardware)
     profiles.load(profile or profiles.PHYSICAL)
     trace_id = store.resolve(trace)
     from tokentape.flows.grid import Cell, replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
-    how = (hardware, semantics, capacity, expert_format, seed, profile or profiles.PHYSICAL)
-    cell = Cell(trace_id, policy, tuple(parse(param).items()), *how)
+    others = {"trace_id": trace_id, "params": tuple(parse(param).items()), "semantics": semantics}
+    cell = asked(Cell, ctx, **others, profile=profile or profiles.PHYSICAL)
     with progress_bar(f"replay {policy}"):
         made = replay_once(store, cell)
     _print_result(*made)
