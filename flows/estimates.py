@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -136,10 +137,7 @@ def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, c
 
 def _union(size: tuple[int, int], parts: list[float]) -> float:
     """Experts of decodes and prompt together, taken as independent of each other."""
-    n_experts, missed = size[0], 1.0
-    for part in parts:
-        missed *= 1.0 - part / n_experts
-    return n_experts * (1.0 - missed)
+    return size[0] * (1.0 - math.prod(1.0 - part / size[0] for part in parts))
 
 
 def _form(text: str) -> Form:

@@ -14,7 +14,7 @@ from tokentape.warehouse.atomic_files import replace
 if TYPE_CHECKING:
     import polars as pl
 
-    from tokentape.hw.measured import Measurements
+    from tokentape.hw.measured import Measurements, Setup
     from tokentape.hw.reachable import LeftOut
     from tokentape.hw.spec import HardwareSpec
 
@@ -125,17 +125,15 @@ def calibrate_gpu(
     """
     import polars as pl
 
-    from tokentape.hw import calibrate, measured, reachable, spec, validate
+    from tokentape.hw import calibrate, reachable, validate
     from tokentape.hw.pooled import pool, refuse_one
 
-    machines = tuple(spec.load(name) for name in hardware or [])
-    tables = _linked(measured.read(_tables(files), dtype), machines)
+    machines, tables, beyond = _read(_tables(files), dtype, hardware)
     if pooled:  # refused before the fits, not after
         refuse_one(tables)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out}: a file; --out is a folder")
-    beyond = _unreachable(tables, machines)
-    by_setup: dict[measured.Setup, list[calibrate.Fit]] = {}
+    by_setup: dict[Setup, list[calibrate.Fit]] = {}
     with progress_bar("calibrate") as show:
         for i, table in enumerate(tables):
             show(i, len(tables), f"{table.operator}, {table.setup}")
@@ -185,16 +183,15 @@ def validate_hardware(
     """
     import polars as pl
 
-    from tokentape.hw import calibrate, measured, reachable, spec, validate
+    from tokentape.hw import calibrate, reachable, validate
     from tokentape.warehouse.results import write_rows
 
-    machines = tuple(spec.load(name) for name in hardware or [])
     compared, given = [validate.dram_anchors()], _tables(files)
     if given:
-        tables = _linked(measured.read(given, dtype), machines)
-        note(*map(reachable.said, filter(None, _unreachable(tables, machines))))
+        machines, tables, beyond = _read(given, dtype, hardware)
+        note(*map(reachable.said, filter(None, beyond)))
         compared += validate.compare(tables, calibrate.known(fits), machines)
-    elif fits or machines or dtype != "bfloat16":
+    elif fits or hardware or dtype != "bfloat16":
         raise ValueError(f"--fits, --hardware and --dtype are of measured tables: give FILES, or ${TABLES_VARIABLE}")
     else:
         note(f"no measured tables given or in ${TABLES_VARIABLE}: GPU operators are not compared")
@@ -218,23 +215,20 @@ def _tables(files: list[Path] | None) -> list[Path]:
     return [folder] if folder else []
 
 
-def _linked(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[Measurements]:
-    """`calibrate.with_links`, which says what it leaves out. Raises ValueError where that is all."""
-    from tokentape.hw.calibrate import with_links
+def _read(
+    files: list[Path], dtype: str, hardware: list[str] | None
+) -> tuple[tuple[HardwareSpec, ...], list[Measurements], list[list[LeftOut]]]:
+    """The machines of one's own; the tables that count; by table, the rows that no fit and no error counts. Says what
+    `calibrate.with_links` leaves out. Raises ValueError where that is all, BadSpec for a device without a machine."""
+    from tokentape.hw import calibrate, measured, reachable, spec
 
-    kept, left_out = with_links(tables, machines)
+    machines = tuple(spec.load(name) for name in hardware or [])
+    tables, left_out = calibrate.with_links(measured.read(files, dtype), machines)
     note(*left_out)
-    if not kept:
+    if not tables:
         raise ValueError("no measured table is left; see above")
-    return kept
-
-
-def _unreachable(tables: list[Measurements], machines: tuple[HardwareSpec, ...]) -> list[list[LeftOut]]:
-    """By table, the rows that no fit and no error counts. Raises BadSpec for a device without a machine."""
-    from tokentape.hw import calibrate, reachable
-
     gpus = [calibrate.gpu_of(calibrate.machine_of(table.setup.device, machines), table.setup.dtype) for table in tables]
-    return [reachable.split(table, gpu)[1] for table, gpu in zip(tables, gpus, strict=True)]
+    return machines, tables, [reachable.split(table, gpu)[1] for table, gpu in zip(tables, gpus, strict=True)]
 
 
 def _print_errors(errors: pl.DataFrame, as_json: bool, left_out: list[LeftOut] | None = None) -> None:
