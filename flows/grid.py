@@ -594,7 +594,7 @@ def _manifest(uri: str, trace_id: str) -> Manifest:
 
 
 OF_MACHINES = (_hardware, _fits, record_machine)
-READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _decided_once, *OF_MACHINES]  # kept of files
+READ: list[Any] = [_trace, _long_trace, _stream, _manifest, _decided_once, told, *OF_MACHINES]  # kept of files
 
 
 def forget_changed(tape: Tape) -> None:

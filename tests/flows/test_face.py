@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from command import Cli
 from refusing import refuses
-from tiny_tape import write_tiny
+from tiny_tape import tiny_tables, write_tiny
 
 import tokentape as tt
+from tokentape.flows.tapes import told
 from tokentape.policies.lru import LRU
 from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.sliced.buddy import Buddy
@@ -73,6 +75,18 @@ def test_a_models_config_and_a_tape_that_was_made_anew_are_read_again(store: tt.
     tt.run(store.tape("between"), "lru", **SIZE)  # what is kept is of one tape
     write_tiny(store.files, created_utc="2026-11-21T00:00:00Z")
     assert tt.run(store.tape("tiny"), "fifo", **SIZE)["n_lookups"] > 0
+
+
+def test_gates_of_a_tape_that_was_made_anew_are_read_again(store: tt.Store) -> None:
+    hits, routing = [tt.run(store.tape("tiny"), "gate-weighted", **SIZE)["n_hits"]], tiny_tables()["routing"]
+    store.files.remove("tiny-0001")
+    column, weights = routing.schema.field("gate_weights"), np.random.default_rng(1).uniform(size=(len(routing), 2))
+    drawn = routing.drop_columns("gate_weights").append_column(column, pa.array(weights.tolist(), column.type))
+    write_tiny(store.files, more={"routing": drawn})
+    for _ in range(2):
+        hits.append(tt.run(store.tape("tiny"), "gate-weighted", **SIZE)["n_hits"])
+        told.cache_clear()  # as of another process
+    assert hits[0] != hits[1] == hits[2]
 
 
 def test_runs_are_those_of_the_command_line_and_stand_side_by_side(store: tt.Store) -> None:
