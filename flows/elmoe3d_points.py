@@ -5,18 +5,15 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tokentape.flows.grid import load_hardware
 from tokentape.flows.systems.elmoe3d.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, load
 from tokentape.replay.elmoe3d.fit import cells
-from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Points, Setup, points_of
-from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, ours
-from tokentape.replay.elmoe3d.timing import PAPER, Outcome
+from tokentape.replay.elmoe3d.points import SCHEMES, STATIC_FORMAT, Setup, points_of
+from tokentape.replay.elmoe3d.timing import PAPER
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
 
@@ -61,12 +58,6 @@ def _law(of: SimpleNamespace, fit: ELMoE3DConstants, model: str) -> ModelLaw:
         asked = "--exponent" if unread else "--beta and --exponent"
         raise ValueError(f"no law is fitted for {model}: give {asked}, or one of {', '.join(fit.laws)}")
     return ModelLaw(beta=beta, exponent=exponent, own_table=fitted is not None and fitted.own_table)
-
-
-def joules(points: Points, found: Outcome, profile: str) -> dict[str, NDArray[np.float64]]:
-    """Nominal energy per token in either mode, of an outcome with joules; all that may enter the pool does."""
-    runs = ours(points, found, profiles.load(profile), ALL_THAT_MAY)
-    return {f"{mode.upper()} J per token": run.joules_per_token.sum(axis=0)[0] for mode, run in runs.items()}
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -92,17 +92,17 @@ def speculate(
     import numpy as np
     import polars as pl
 
-    from tokentape.flows.elmoe3d_points import joules
     from tokentape.flows.elmoe3d_points import points as points_asked
-    from tokentape.hw.profile import PHYSICAL
+    from tokentape.hw import profile as profiles
     from tokentape.replay.elmoe3d.points import as_points
+    from tokentape.replay.elmoe3d.runs import ALL_THAT_MAY, ours
     from tokentape.replay.elmoe3d.timing import evaluate
     from tokentape.replay.elmoe3d.work import findings
 
     if tau is not None and not tau >= 0.0:
         raise ValueError(f"--tau {tau:g}: give the batch from which on it speculates")
     points, setup = points_asked(SimpleNamespace(**ctx.params))
-    arrays, costs = as_points(points, setup), profile or PHYSICAL
+    arrays, costs = as_points(points, setup), profiles.load(profile or profiles.PHYSICAL)
     found = evaluate(arrays, costs, with_joules=nodes is not None)
     n, ar, verify = points["batch"].to_numpy(), found.ar, found.verify
     columns: dict[str, Iterable[Any]] = {
@@ -126,8 +126,8 @@ def speculate(
             for hb, ext in zip(ar.hb_bytes, ar.ext_bytes, strict=True)
         ],
     }
-    for name, each in (joules(arrays, found, costs) if nodes else {}).items():
-        columns[name] = [quantity(of, "J") for of in each]
+    for mode, run in (ours(arrays, found, costs, ALL_THAT_MAY) if nodes else {}).items():  # all that may enter the pool does
+        columns[f"{mode.upper()} J per token"] = [quantity(of, "J") for of in run.joules_per_token.sum(axis=0)[0]]
     (machine,) = setup.machines.values()
     reference = f"over the same engine with everything in {machine.roles.expert_home}"
     title = f"{points['model'][0]} on {machine.name}, {hit_model}, {reference}"

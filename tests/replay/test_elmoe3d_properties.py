@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from elmoe3d_paper import GLM, GPT, MODELS, QWEN, SETUP, TABLE, arrays, point
+from elmoe3d_paper import GPT, MODELS, QWEN, SETUP, TABLE, arrays, point
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
@@ -89,10 +89,7 @@ def test_every_point_keeps_its_bounds(model, scheme, law, batch, gib, factor, co
     assert in_hb == pytest.approx(gib * GIB)
 
 
-def test_forms_of_acceptance_and_a_reference_that_no_scheme_moves():
-    for model in MODELS:
-        found = run(*(point(model, scheme, batch=4) for scheme in SCHEMES))
-        assert np.ptp(found.xpu_s) == 0.0
+def test_forms_of_acceptance():
     d = np.full(3, 8.0)
     assert FORMS["linear"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 4.0, 8.0])
     assert FORMS["chain"](np.array([0.0, 0.5, 1.0]), d) == pytest.approx([0.0, 1.0 - 0.5**8, 8.0])
@@ -114,14 +111,6 @@ def test_more_hits_help_until_hb_is_the_slower_tier():
     assert np.all(np.diff(phi[~rising]) < 0.0)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_acceptance_moves_speculation_in_proportion(scheme):
-    alphas = (0.0, 0.25, 0.5, 1.0)
-    found = run(*(point(GLM, scheme, batch=4, alpha=alpha) for alpha in alphas))
-    assert np.ptp(found.phi_ar) == 0.0
-    assert found.phi_sd / found.phi_sd[0] == pytest.approx([1 + 8 * alpha for alpha in alphas])
-
-
 def test_impossible_constants_are_refused_and_withheld_values_are_none():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
@@ -130,6 +119,8 @@ def test_impossible_constants_are_refused_and_withheld_values_are_none():
     refuses("alpha is an input and has no value", cells, rows)
     refuses("no claim of alpha", cells, [row for row in rows if row is not alpha])
     refuses("verify_tokens is 0", Speculation, verify_tokens=0.0, draft_tokens=1.0, growth=0.5, fade=0.5)
+    for beta in (0.0, 1.5):
+        refuses("it must be above 0 and at most 1", ModelLaw, beta=beta, exponent=1.0)
     refuses("exponent must be between 0 and 16", run, point(QWEN, law=ModelLaw(beta=0.5, exponent=40.0)))
     refuses("no points", arrays, point(QWEN).head(0))
 
@@ -176,8 +167,3 @@ def test_impossible_points_are_refused(changed, message):
     assert arrays(point(QWEN), setup=setup).batch.tolist() == [1.0]
     impossible = point(QWEN).with_columns(pl.lit(value).alias(name) for name, value in changed.items())
     refuses(message, arrays, impossible, setup=setup)
-
-
-@pytest.mark.parametrize("wrong", [{"beta": 0.0}, {"beta": 1.5}], ids=str)
-def test_impossible_laws_are_refused(wrong):
-    refuses("it must be", ModelLaw, exponent=1.0, **wrong)

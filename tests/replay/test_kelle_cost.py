@@ -152,16 +152,6 @@ def test_time_and_energy_rise_with_the_batch_and_never_fall_with_length(shape, s
 
 
 @settings(max_examples=40, deadline=None)
-@given(shapes, works, st.integers(1, 5000), st.sampled_from([NOTHING, SHIPPED, ALL]))
-def test_gains_never_rise_with_the_budget(shape, work, more, shares):
-    def kelle_j(budget: int) -> float:
-        return decode_step(shape, OURS[KELLE], replace(work, budget_tokens=budget), shares).energy_j
-
-    assert work.budget_tokens
-    assert kelle_j(work.budget_tokens + more) >= kelle_j(work.budget_tokens) * (1 - 1e-12)
-
-
-@settings(max_examples=40, deadline=None)
 @given(shapes, works, st.sampled_from([PAPER, PHYSICAL]))
 def test_a_budget_of_the_whole_length_is_the_full_cache(shape, work, accounting):
     whole = replace(work, budget_tokens=max(1, work.n_tokens))
