@@ -253,10 +253,16 @@ using (model_id) where study = $study order by place, model, hot, tier, part
 -- checks: Bars of the model, missed ones first, and numbers derived a second way; of the rest nothing is known to be near to.
 with told as (
     select "check", value, published, unit, bar_low, bar_high, how, case when bar_low is null and bar_high is null then ''
-        when coalesce(bar_low <= value, true) and coalesce(value <= bar_high, true) then 'held' else 'missed' end as verdict
+        when coalesce(bar_low <= value, true) and coalesce(value <= bar_high, true) then 'held' else 'missed' end as verdict,
+        case unit when 'x' then '{:.4g} ×' when '1' then '{:.4g}' when '%' then '{:.3g} %' else '{:.3g} points' end as form,
+        coalesce(format(form, bar_low), '') as low, coalesce(format(form, bar_high), '') as high
     from cxl_ndp_checks where study = $study
 )
-select * from told where verdict <> '' or published is not null order by list_position(['missed', 'held', ''], verdict), "check"
+select * exclude (form, low, high), format(form, value) as value_said, coalesce(format(form, published), '') as published_said,
+    case when verdict = '' then '' when high = '' then '≥ ' || low when low = '' then '≤ ' || high else low || ' to ' || high end as bar_said,
+    map($VERDICTS, $VERDICTS_words)[verdict] as verdict_said,
+    row_number() over (order by list_position(['missed', 'held', ''], verdict), "check") - 1 as "order"
+from told where verdict <> '' or published is not null order by "order"
 
 -- accuracy: The paper's Table 3.
 select model_id as model, method, task, accuracy_pct as accuracy, any_value(accuracy_pct) filter (method = 'original_fp16')
