@@ -4,23 +4,10 @@ import json
 
 import polars as pl
 
-from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, Drawn, Nothing, some, turn_of
+from tokentape.dashboards.engine import Ask, Control, Drawn, options, some, turn_of
 from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks
-from tokentape.dashboards.units import percent, quantity, significant
+from tokentape.dashboards.units import percent, quantity
 
-SCHEMES = {
-    "base_asym": "asymmetric,|at the low width",
-    "amat": "AMAT",
-    "amat_mid": "AMAT,|mid-point",
-    "base_sym": "symmetric,|at the low width",
-    "lsb_aug": "symmetric, cut|to the middle",
-    "trunc_asym_floor": "low bits zeroed,|high grid",
-    "trunc_sym": "symmetric,|truncated",
-    "trunc_sym_unscaled": "symmetric,|scale not shifted",
-    "trunc_asym": "zero point|not shifted",
-    "trunc_sym_unshifted": "symmetric, mid-|point not shifted",
-}
 QUANTITIES = {
     "miss_frac": "miss rate",
     "kept_gate_mass_frac": "kept gate mass",
@@ -70,61 +57,8 @@ def _live(ask: Ask, is_told: pl.Expr) -> Drawn:
     found = ask.made(measured)
     held = some(found.filter(is_told))
     own = {**looks(held["configuration"]), "panels": held["panel"].unique().sort().to_list()}
-    return Drawn({"live": found}, facts=own, said=held)
-
-
-def sparing(ask: Ask) -> pl.DataFrame:
-    """DBSC beside the high-bit cache where neither has a budget: how much worse, at which misses; fewest misses first."""
-    free = ask.made(measured).filter((pl.col("budget") == "none") & pl.col("worse").is_not_null())
-    high = free.filter(pl.col("configuration") == "high-bit").select("setup", "panel", miss_high_bit="miss")
-    pairs = (
-        free.filter(pl.col("configuration") == "DBSC")
-        .join(high, on=["setup", "panel"])
-        .sort(pl.col("miss_high_bit").round(2), "panel")
-    )
-    said = pl.when(pl.col("worse_low") > 0).then(pl.lit("loses")).when(pl.col("worse_high") < 0).then(pl.lit("wins"))
-    misses = [f"{percent(row['miss_high_bit'])} and {percent(row['miss'])}" for row in pairs.to_dicts()]
-    kept = pairs.select("setup", "panel", "is_accuracy", "miss", "miss_high_bit", "worse", "worse_low", "worse_high", "seeds")
-    return kept.with_columns(
-        pl.Series("said_misses", misses, pl.String),
-        said_verdict=said.otherwise(pl.lit("depends on the seed")),
-        order=pl.int_range(pl.len()),
-    )
-
-
-def schemes(ask: Ask) -> Drawn:
-    """The paper's Table 1: schemes by name, the study's order first; the model with most rows. Rows that diverged altogether have
-    no mark."""
-    kept = (
-        ask("schemes")
-        .with_columns(n_rows=pl.len().over("model", "dataset"))
-        .sort("n_rows", "model", "dataset", descending=[True, False, False])
-    )
-    first = kept.select("model", "dataset").head(1)
-    of_first = kept.join(first, on=["model", "dataset"], how="semi", maintain_order="left").drop("n_rows")
-    words = ["" if row["value"] is None else _of_scheme(row["pair"], row["value"]) for row in of_first.to_dicts()]
-    named = of_first.with_columns(
-        pl.Series("words", words, pl.String),
-        order=turn_of("scheme", SCHEMES),
-        code="scheme",
-        scheme=pl.col("scheme").replace(SCHEMES),
-    )
-    found = named.sort("order", "scheme", "pair")
-    pairs = found.filter(pl.col("pair") != "")["pair"].unique().sort().to_list()
-    if not pairs:
-        raise Nothing
-    shapes = ("circle", "square", "diamond", "triangle-up", *theme.SPARE_SHAPES)
-    own = {
-        "where": f" ({found['model'][0]}, {found['dataset'][0]})",
-        "pairs": pairs,
-        "shapes": [shapes[n % len(shapes)] for n in range(len(pairs))],
-    }
-    return Drawn({"schemes": found}, facts=own | {"paper": ask("paper_schemes")})
-
-
-def _of_scheme(pair: str, value: float) -> str:
-    said = significant(value) if value < 1e3 else f"{value / 1e3:.1f}k"
-    return said if pair else f"- - - as loaded: {said}"
+    menu = options("setup", found["setup"].unique(maintain_order=True))
+    return Drawn({"live": found}, facts=own, said=held, controls=(Control("setup", "Live model"),), choices=menu)
 
 
 def proxies(ask: Ask) -> Drawn:

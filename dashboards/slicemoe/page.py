@@ -1,38 +1,15 @@
-"""The SliceMoE page's menus, and what its figures are drawn from of what the study's replays show."""
-
-from typing import Any
+"""What the SliceMoE page's figures are drawn from of what the study's replays show."""
 
 import polars as pl
 
-from tokentape.dashboards import claims
-from tokentape.dashboards.engine import Ask, Control, Drawn, options, some
-from tokentape.dashboards.slicemoe import live
-from tokentape.dashboards.slicemoe.words import BOTH, EARLY_STEPS, METRICS, SAME_FRAC, WARMUPS, configured, looks
+from tokentape.dashboards.engine import Ask, Drawn, some
+from tokentape.dashboards.slicemoe.words import BOTH, METRICS, SAME_FRAC, configured, looks
 from tokentape.dashboards.units import percent
 
 
-def own(ask: Ask) -> dict[str, Any]:
-    """Every swept model, cache, pair and tau, the tau that the study chose first; every live setup; every window of steps."""
-    steps, chosen = sorted(ask.made(warmups)["steps"].unique(), key=int), ask("operating")["tau"]
-    menu = ask.made(swept).filter(configuration="DBSC").select("model", "cache", "pair", "tau").unique(maintain_order=True)
-    menu = menu.sort(pl.col("tau").is_in(chosen.unique().implode()), descending=True, maintain_order=True)
-    controls = (
-        Control("model", "Model", ask.made(names)),
-        Control("cache", "Cache"),
-        Control("pair", "Bit pair"),
-        Control("tau", "Threshold tau of DBSC"),
-        Control("steps", "Steps from the start", {name: f"first {name}" for name in steps}, "slider"),
-        Control("setup", "Live model"),
-    )
-    setups = ask.made(live.measured)["setup"].unique(maintain_order=True)
-    return {"controls": controls, "choices": (*menu.to_dicts(), *options("steps", steps), *options("setup", setups))}
-
-
 def flash(ask: Ask) -> Drawn:
-    """Shares of Flash, a panel for each model, cache and pair."""
-    found, name = some(configured(ask("flash"))), pl.col("model").replace(ask.made(names))
-    told = found.with_columns(name=name, panel=pl.format("{}, {} GB, {}", name, "gb", "pair"))
-    return Drawn({"flash": told}, facts=looks(told["configuration"]))
+    found = some(ask("flash"))
+    return Drawn({"flash": found}, facts=looks(found["configuration"]))
 
 
 def gains(ask: Ask) -> Drawn:
@@ -52,7 +29,7 @@ def gains(ask: Ask) -> Drawn:
 
 
 def sweeps(ask: Ask) -> Drawn:
-    found, gained = ask.made(swept), ask("gains")
+    found, gained = ask("sweeps"), ask("gains")
     places = some(found.filter(pl.col("tau") != "").select("model", "cache", "pair", "tau").unique(maintain_order=True))
     each = _at(places, gained, "model", "cache", "pair")
     told = [_merged(of) for of in each.partition_by("model", "cache", "pair", "tau", maintain_order=True)]
@@ -74,33 +51,3 @@ def _merged(found: pl.DataFrame) -> pl.DataFrame:
     if amat.is_empty() or pairs.height != amat.height or not pairs.select(agree.all()).item():
         return named
     return named.filter(pl.col("series") != "AMAT").with_columns(pl.col("series").replace({"low-bit": BOTH}))
-
-
-def names(ask: Ask) -> dict[str, str]:
-    """Model -> as the paper has it."""
-    return dict(ask("paper_gains").select("model", "name").unique().iter_rows())
-
-
-def swept(ask: Ask) -> pl.DataFrame:
-    """Points of sweeps: drawn models first, wide pairs first, configurations in drawing order."""
-    placed = configured(ask("sweeps")).sort(
-        "is_captured", "model", "gb", "pair", descending=[False, False, False, True], maintain_order=True
-    )
-    return placed.drop("is_captured", "gb")
-
-
-def warmups(ask: Ask) -> pl.DataFrame:
-    """Ratios with the paper's own where it speaks of them: its gains, turned over, for the first ten steps."""
-    found, stated = ask("warmups"), claims.rows(ask.connection, "slicemoe")
-    stated = stated.filter(pl.col("claim_id").str.contains("pcw-over-empty")).drop_nulls("paper")
-    metrics = {"energy gain": "energy", "speed-up": "latency"}
-    paper = {metrics[row["quantity"]]: 1 / row["paper"] for row in stated.to_dicts() if row["quantity"] in metrics}
-    said = pl.col("metric").replace_strict(paper, default=None, return_dtype=pl.Float64)
-    name = pl.col("model").replace(ask.made(names))
-    return found.with_columns(
-        pl.col("warmup").replace(WARMUPS),
-        pl.col("steps").cast(pl.String),
-        paper=pl.when(pl.col("steps") == EARLY_STEPS).then(said),
-        name=name,
-        panel=pl.format("{}: {}", name, "metric"),
-    )

@@ -47,14 +47,22 @@ select lower(model) as model, model as name, replace(metric, 'decode_', '') as m
 where paper = 'slicemoe' and location like '%Fig 9%' and metric in ('decode_energy_gain', 'decode_speedup') and value is not null
 group by all order by all
 
--- sweeps: Output error, misses and joules per token of every configuration at every strength, over seeds.
+-- names: part of others: models as the paper has them
+select distinct model, name from ({paper_gains})
+
+-- sweeps: Output error, misses and joules per token of every configuration at every strength, over seeds; drawn models first, wide
+-- pairs first, configurations in drawing order.
 with {swept}
-select model_id as model, gb, cache, is_captured, pair, tau, configuration, strength, count(*) as seeds,
-    avg(strayed_frac order by seed) as strayed, min(strayed_frac) as strayed_low, max(strayed_frac) as strayed_high,
-    avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high,
-    avg(decode_energy_j_per_token order by seed) as energy, min(decode_energy_j_per_token) as energy_low,
-    max(decode_energy_j_per_token) as energy_high
-from swept where warmup = 'last_layer' group by all order by all
+select * exclude (gb, is_captured) from (
+    select model_id as model, gb, cache, is_captured, pair, tau,
+        coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[configuration], configuration) as configuration, strength,
+        count(*) as seeds, avg(strayed_frac order by seed) as strayed, min(strayed_frac) as strayed_low,
+        max(strayed_frac) as strayed_high, avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low,
+        max(high_bit_miss_frac) as miss_high, avg(decode_energy_j_per_token order by seed) as energy,
+        min(decode_energy_j_per_token) as energy_low, max(decode_energy_j_per_token) as energy_high
+    from swept where warmup = 'last_layer' group by all
+)
+order by is_captured, model, gb, pair desc, coalesce(list_position($LOOKS, configuration), len($LOOKS)), tau, configuration, strength
 
 -- budgets: part of others
 -- Under a hard budget the high-bit cache is swept twice: as it is, and with its router pulled towards resident experts.
@@ -63,23 +71,41 @@ select model_id as model, capacity_bytes / 1e9 as gb, pair, if(configuration = '
     max(strength) over (partition by model_id) as strength, seed, flash_energy_frac, high_bit_miss_frac
 from slicemoe_points where study = 'slicemoe' and target_frac is not null and warmup = 'last_layer' and router = 'cache_prior'
 
--- flash: Share of a decoded token's energy that Flash takes under hard budgets, over seeds.
-select * exclude (seed, flash_energy_frac, high_bit_miss_frac), count(*) as seeds, avg(flash_energy_frac order by seed) as flash,
-    min(flash_energy_frac) as low, max(flash_energy_frac) as high, avg(high_bit_miss_frac order by seed) as miss,
-    min(high_bit_miss_frac) as miss_low, max(high_bit_miss_frac) as miss_high
-from ({budgets}) group by all order by all
+-- flash: Share of a decoded token's energy that Flash takes under hard budgets, over seeds; a panel for each model, cache and pair.
+with shares as (
+    select * exclude (seed, flash_energy_frac, high_bit_miss_frac)
+            replace (coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[configuration], configuration) as configuration),
+        count(*) as seeds, avg(flash_energy_frac order by seed) as flash, min(flash_energy_frac) as low,
+        max(flash_energy_frac) as high, avg(high_bit_miss_frac order by seed) as miss, min(high_bit_miss_frac) as miss_low,
+        max(high_bit_miss_frac) as miss_high
+    from ({budgets}) group by all
+)
+select shares.*, coalesce(name, model) as name, coalesce(name, model) || ', ' || gb || ' GB, ' || pair as panel
+from shares left join ({names}) using (model)
+order by coalesce(list_position($LOOKS, configuration), len($LOOKS)), model, gb, pair, configuration, target, strength
 
--- warmups: Energy and latency of every initial cache over those of an empty one, seed by seed, for every window.
+-- warmups: Energy and latency of every initial cache over those of an empty one, seed by seed, for every window; beside them the
+-- paper's own where it speaks of them: its gains, turned over, for the first ten steps.
 with relative as (
     select o.model_id as model, o.warmup, o.budget, o.capacity_bytes / 1e9 as gb, o.strength, o.window_steps as steps, o.seed,
         o.decode_energy_j_per_token / e.decode_energy_j_per_token as energy, o.decode_step_s / e.decode_step_s as latency
     from warmup_points o
     join warmup_points e using (study, trace_id, hardware, capacity_bytes, budget, strength, window_steps)
     where study = 'slicemoe' and e.warmup = 'empty'
+),
+ratios as (
+    select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by seed) as ratio, min(ratio) as low,
+        max(ratio) as high, count(*) as seeds
+    from (unpivot relative on energy, latency into name metric value ratio) group by all
+),
+stated as (
+    select if(metric = 'decode_speedup', 'latency', 'energy') as metric, max(1 / value) as paper from claims
+    where paper = 'slicemoe' and claim_id like '%pcw-over-empty%' and metric in ('decode_energy_gain', 'decode_speedup') group by all
 )
-select model, warmup, budget, gb, strength, steps, metric, avg(ratio order by seed) as ratio, min(ratio) as low,
-    max(ratio) as high, count(*) as seeds
-from (unpivot relative on energy, latency into name metric value ratio) group by all order by all
+select ratios.* replace (coalesce(map($WARMUPS, $WARMUPS_words)[warmup], warmup) as warmup, steps::varchar as steps),
+    if(steps = $EARLY_STEPS, paper, null) as paper, coalesce(name, model) as name, coalesce(name, model) || ': ' || metric as panel
+from ratios left join stated using (metric) left join ({names}) using (model)
+order by ratios.model, ratios.warmup, ratios.budget, ratios.gb, ratios.strength, ratios.steps, ratios.metric
 
 -- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds.
 -- A panel is a pair and a cache, a setup everything else but the precision and the budget, which the chart varies. `worse`: than
@@ -101,6 +127,14 @@ select model_id as model, dataset, rest, pair, cache, configuration, tau, budget
     min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
     max(worse) as worse_high
 from told group by all order by all
+
+-- sparing: part of others: DBSC beside the high-bit cache where neither has a budget: how much worse, at which misses; fewest misses first
+with free as (from told where budget = 'none' and worse is not null)
+select d.setup, d.panel, d.is_accuracy, d.miss, h.miss as miss_high_bit, d.worse, d.worse_low, d.worse_high, d.seeds,
+    format('{:.1f} % and {:.1f} %', 100 * h.miss, 100 * d.miss) as said_misses,
+    case when d.worse_low > 0 then 'loses' when d.worse_high < 0 then 'wins' else 'depends on the seed' end as said_verdict,
+    row_number() over (order by round_even(h.miss, 2), d.panel) - 1 as "order"
+from free d join free h using (setup, panel) where d.configuration = 'DBSC' and h.configuration = 'high-bit' order by "order"
 
 -- proxies: What two proxies of a replay, and the model itself, lost at every strength of the router, over seeds; r: of a proxy with KL, of each seed's own text.
 with pulled as (
@@ -125,18 +159,25 @@ select model_id as model, dataset, parameters as rest, hardware, metric, unit, c
     max(open_loop / closed_loop - 1) as high
 from fidelity where closed_loop <> 0 group by all order by all
 
--- schemes: Perplexity with every expert at the low width of a pair, by scheme; over_base: over the asymmetric base's.
--- A perplexity that is no number or endless has diverged: it is counted, and takes no part in the mean.
+-- schemes: Perplexity with every expert at the low width of a pair, by scheme; over_base: over the asymmetric base's. Of the model with most rows.
+-- A perplexity that is no number or endless has diverged: it is counted, takes no part in the mean, and has no mark alone.
 with told as (
-    select *, parameters ->> '$.scheme' as scheme, coalesce(parameters ->> '$.pair', '') as pair,
+    select *, parameters ->> '$.scheme' as code, coalesce(parameters ->> '$.pair', '') as pair,
         if(isfinite(perplexity), perplexity, null) as finite,
-        max(finite) filter (scheme = 'base_asym') over (partition by model_id, dataset, seed, pair) as base
+        max(finite) filter (code = 'base_asym') over (partition by model_id, dataset, seed, pair) as base
     from ({lived}) where policy = 'precision' and perplexity is not null
+),
+of_models as (
+    select model_id as model, dataset, coalesce(map($SCHEMES, $SCHEMES_words)[code], code) as scheme, pair, count(*) as seeds,
+        count(*) - count(finite) as diverged, avg(finite order by seed) as value, min(finite) as low, max(finite) as high,
+        avg(finite / base order by seed) as over_base, min(finite / base) as over_base_low, max(finite / base) as over_base_high, code
+    from told group by all
 )
-select model_id as model, dataset, scheme, pair, count(*) as seeds, count(*) - count(finite) as diverged,
-    avg(finite order by seed) as value, min(finite) as low, max(finite) as high,
-    avg(finite / base order by seed) as over_base, min(finite / base) as over_base_low, max(finite / base) as over_base_high
-from told group by all order by all
+select * exclude (code), if(pair = '', '- - - as loaded: ', '') || case when value >= 1e3 then format('{:.1f}k', value / 1e3)
+        when value >= 999.5 then '1,000' else rtrim(format('{:#.3g}', value), '.') end as words,
+    coalesce(list_position($SCHEMES, code) - 1, len($SCHEMES)) as "order", code
+from of_models semi join (select model, dataset from of_models group by all order by count(*) desc, model, dataset limit 1) using (model, dataset)
+qualify bool_or(pair <> '') over () order by "order", scheme, pair
 
 -- paper_schemes: The paper's perplexity of AMAT over that of the asymmetric base, per model and pair.
 -- The paper's own ratio, at the low width of each pair.
@@ -253,3 +294,8 @@ select trace, layer, tapes.trace_id || ': ' || model_id || ', ' || dataset || ' 
     if(layer = 'all', 'all layers', null) as layer_words
 from (select trace, layer, place from ({early}) union select trace, layer, place from ({critical}))
 left join (select *, row_number() over () as n from ({tapes})) tapes on trace = tapes.trace_id order by n nulls last, trace, place nulls last
+
+-- sweep_menus: part of others: every swept model, cache, pair and tau, the tau that the study chose first
+select model, name as model_words, cache, pair, tau
+from (select model, cache, pair, tau, min(n) as n from (select *, row_number() over () as n from ({sweeps})) where configuration = 'DBSC' group by all)
+left join ({names}) using (model) order by tau in (select tau from ({operating})) desc, n

@@ -45,6 +45,19 @@ LEVELS = [0, 2, 5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 1000, 2000, 
 DECADES = [m * 10**n for n in range(13) for m in (1, 2, 5)]
 CONFIGURATIONS = {"amat": "AMAT", "dbsc": "DBSC", "dbsc + pcw": "DBSC + PCW", "cumsum": "Cumsum", "cache_prior": "Cache-Prior"}
 ROUTERS = {"cache_prior": "Cache-Prior", "max_rank": "Max-Rank", "cumsum": "Cumsum", "buddy": "BuddyMoE", "lru": "LRU"}
+SCHEMES = {
+    "base_asym": "asymmetric,|at the low width",
+    "amat": "AMAT",
+    "amat_mid": "AMAT,|mid-point",
+    "base_sym": "symmetric,|at the low width",
+    "lsb_aug": "symmetric, cut|to the middle",
+    "trunc_asym_floor": "low bits zeroed,|high grid",
+    "trunc_sym": "symmetric,|truncated",
+    "trunc_sym_unscaled": "symmetric,|scale not shifted",
+    "trunc_asym": "zero point|not shifted",
+    "trunc_sym_unshifted": "symmetric, mid-|point not shifted",
+}
+SHAPES = ("circle", "square", "diamond", "triangle-up", *theme.SPARE_SHAPES)  # of pairs
 METRICS = {"energy_gain": "energy", "speedup": "speed"}
 PROXIES = {"strayed": "output error", "lost": "gate mass lost"}
 SAME_FRAC = 0.005  # AMAT moves what low-bit moves but for the prompt: where no gain differs by more, both are one line

@@ -118,40 +118,15 @@ def test_missed_orderings_come_first(page: Page) -> None:
     )
 
 
-@pytest.mark.parametrize(("layer", "begins", "ends"), [
-    ("0", "Yes: in layer 0,", "a cosine of 1.00 and a correlation of 1.00; the half of the experts that prefill used most takes "
-     "70 % of the early selections (by chance: 50 %)."),
-    ("1", "Hardly: in layer 1,", "a cosine of 0.67 and a correlation of -1.00; the half of the experts that prefill used most "
-     "takes 30 % of the early selections (by chance: 50 %)."),
-    ("2", "Not to tell: in layer 2,", "a cosine of 0.71, and one of them uses all experts evenly, so they have no correlation; "
-     "the half of the experts that prefill used most takes 50 % of the early selections (by chance: 50 %)."),
-    ("all", "Hardly: over all layers,", "a cosine of 0.79 and a correlation of 0.00; the half of the experts that prefill used "
-     "most takes 50 % of the early selections (by chance: 50 %)."),
-])  # fmt: skip
-def test_the_prompt_is_said_to_tell_where_it_does(said: dict[str, dict[str, str]], layer: str, begins: str, ends: str) -> None:
-    for tape in ("gated", "ungated"):
-        sentence = said["early"][f"{tape}|{layer}"]
-        assert sentence == f"{begins} prefill and the first ten decode steps use the experts alike to {ends}"
-
-
-def test_layers_are_averaged_by_rank_and_positions_without_tokens_left_open(page: Page) -> None:
+def test_layers_are_averaged_by_rank_and_what_has_no_tokens_or_gates_is_left_open(
+    said: dict[str, dict[str, str]], page: Page
+) -> None:
+    assert set(said["critical"]) == {"gated|0", "gated|1", "gated|all"}
     row = page.data["early"].filter((pl.col("layer") == "all") & (pl.col("trace") == "gated"))
     assert row["prefill"].item().to_list() == [35.0, 28.33, 21.67, 15.0]  # 40, 40 and 25 %; ...
     assert row["early"].item().to_list() == [33.33, 16.67, 16.67, 33.33]  # 40, 10 and 50 %; ...
     rows = page.data["critical"].filter((pl.col("layer") == "0") & (pl.col("tau") == "0.35"))
     assert rows["critical"].item().to_list() == [1.0, 1.5, None, 0.5]
-
-
-def test_critical_experts_are_said_for_every_tau(said: dict[str, dict[str, str]]) -> None:
-    told = (
-        "1.00 critical experts{} on average with tau 0.35, 0.50 with 0.5 and 0.00 with 0.7; along the text the first moves "
-        "between {} and {}. In decode the largest of 2 gates takes 75.0 % of a token's weight, the smallest 25.0 %."
-    )
-    assert said["critical"] == {
-        "gated|0": "In layer 0, a token has " + told.format("", "0.50", "1.50"),
-        "gated|1": "In layer 1, a token has " + told.format("", "1.00", "1.00"),
-        "gated|all": "Over all layers, a token has " + told.format(" per layer", "0.75", "1.25"),
-    }
 
 
 def test_sixteen_tapes_of_a_real_models_size_fit_in_a_page() -> None:
