@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from tokentape.hw.coverage import errors
 from tokentape.hw.work import Floats
@@ -105,11 +106,6 @@ def points(
     error: Floats | None = None,
 ) -> Rows:
     """sizes, shares and what else is there: (m,)."""
-    told = {"low": low, "high": high, "recorded_err_frac": error}
     where = {"source": source, "model_id": model, "form": form, "tokens_of": tokens_of, "layer_band": band}
-    return [
-        where
-        | {"n_tokens": int(n_tokens), "coverage_frac": float(share)}
-        | {name: None if values is None else float(values[i]) for name, values in told.items()}
-        for i, (n_tokens, share) in enumerate(zip(sizes, shares, strict=True))
-    ]
+    told = {"n_tokens": sizes.astype(np.int64), "coverage_frac": shares, "low": low, "high": high, "recorded_err_frac": error}
+    return pl.DataFrame(where | told).to_dicts()

@@ -322,7 +322,7 @@ def iteration_costs(
     how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
     first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
     n_ranks = machine.n_devices if machine.expert_parallel else 1  # among which experts are shared whole
-    told = seconds_of(by_model, "first", geometry.n_experts, machine.data_parallel, n_ranks, bool(ranks)) if by_model else {}
+    told = seconds_of(by_model, geometry.n_experts, machine.data_parallel, n_ranks, bool(ranks)) if by_model else {}
     generated = _generated(
         how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told, bool(ranks)
     )
@@ -342,7 +342,7 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        _source(generated, window_frac, geometry.tokens_beside, events, tracks, bool(by_model), machine.data_parallel, of_ranks),
+        _source(generated, window_frac, geometry.tokens_beside, events, tracks, machine.data_parallel, of_ranks),
         {
             **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
             **({"fuller": fuller} if ranks else {}),
@@ -618,7 +618,6 @@ def _source(
     beside: int,
     has_events: bool,
     has_tracks: bool,
-    has_tables: bool,
     n_replicas: int,
     of_ranks: int,
 ) -> str:
@@ -642,7 +641,7 @@ def _source(
     text = " ".join((*made.layer, *made.head, *made.after))
     start = [_NEAR.format(**numbers)] if window_frac else []
     longest = "0.0" if has_tracks else f"max(0.0, t[carried, {LONGEST}])"
-    start += [f"first = 2\nlongest = {longest}"] if "longest" in text or has_tables else []
+    start += [f"longest = {longest}"] if "longest" in text else []
     start += [f"{' = '.join(made.sums)} = 0.0"]
     shared, layer = _apart(made.layer, {"share", "wide", *EVENT, *(("context", *TRACK) if has_tracks else ())})
     shared = ["pass", *([_LENGTH.format(**numbers)] if "length" in text else []), *shared]

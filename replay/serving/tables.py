@@ -1,6 +1,6 @@
 """Measured times of a model's own layers (hw/by_model.py), read in the serving engine's loop from the table of an iteration.
 
-Kernels take that table, whose third row from the last has the pack from column `first` on.
+Kernels take that table, whose third row from the last has the pack from column FIRST on.
 """
 
 import numpy as np
@@ -15,43 +15,43 @@ _WITHIN = (
     "norms, rotary embedding, activation", "sampler", "decode attention", "write keys and values",
 )  # fmt: skip
 ATTENTION = "prefill attention"
+FIRST = 2  # column of an iteration's constants in which the pack begins
 
 
-def seconds_of(tables: ByModel, first: str, n_experts: int, data: int, expert_parallel: int, has_ranks: bool) -> dict[str, str]:
+def seconds_of(tables: ByModel, n_experts: int, data: int, expert_parallel: int, has_ranks: bool) -> dict[str, str]:
     """Seconds of rows by name, as code over what an iteration carries (replay/serving/iteration.py): of the layer's rows and the
-    head's. first: where the pack begins. data: replicas, which wait for the busiest; expert_parallel: ranks of experts, of
-    which the fullest counts where has_ranks."""
+    head's. data: replicas, which wait for the busiest; expert_parallel: ranks of experts, of which the fullest counts where
+    has_ranks."""
     busiest, pairs = f"verified / {data} + busiest", "pairs" if data == 1 else "busy_pairs"
     found = dict.fromkeys(_WITHIN, "")
-    found[LAYER] = f"curve(t, {first}, {OF_LAYER}, {busiest})"
-    found[ATTENTION] = f"attention(t, {first}, busiest, {pairs}, decodes / {data}, context, longest)"
+    found[LAYER] = f"curve(t, {OF_LAYER}, {busiest})"
+    found[ATTENTION] = f"attention(t, busiest, {pairs}, decodes / {data}, context, longest)"
     found[HEAD] = (
-        f"curve(t, {first}, {OF_SEQUENCE}, verified / {data} + crowd * carries_prompt)"
-        f" + curve(t, {first}, {OF_ONCE}, verified / {data} + most)"
+        f"curve(t, {OF_SEQUENCE}, verified / {data} + crowd * carries_prompt) + curve(t, {OF_ONCE}, verified / {data} + most)"
     )
     if tables.has_experts:
         tokens, share = ("heavy", "wide") if has_ranks else ("tokens", "share")
-        found[EXPERTS] = f"plane(t, {first}, {tokens} / {expert_parallel}, {share} * {n_experts / expert_parallel!r})"
+        found[EXPERTS] = f"plane(t, {tokens} / {expert_parallel}, {share} * {n_experts / expert_parallel!r})"
     return found
 
 
-@kernel(float64(F64_2D, int64, int64, float64))
-def curve(t, first, which, n):  # type: ignore[no-untyped-def]
+@kernel(float64(F64_2D, int64, float64))
+def curve(t, which, n):  # type: ignore[no-untyped-def]
     """Seconds at n of a curve; 0 at 0."""
     if n <= 0.0:
         return 0.0
-    at = first + np.int64(t[t.shape[0] - 3, first + which])
+    at = FIRST + np.int64(t[t.shape[0] - 3, FIRST + which])
     row = t[t.shape[0] - 3]
     last = np.int64(row[at])
     i = min(np.int64(n), last - 1)
     return row[at + 1 + i] + (n - i) * (row[at + 2 + i] - row[at + 1 + i])
 
 
-@kernel(float64(F64_2D, int64, float64, float64))
-def plane(t, first, n_tokens, n_active):  # type: ignore[no-untyped-def]
+@kernel(float64(F64_2D, float64, float64))
+def plane(t, n_tokens, n_active):  # type: ignore[no-untyped-def]
     """Seconds of a layer of experts."""
     row = t[t.shape[0] - 3]
-    at = first + np.int64(row[first + OF_EXPERTS])
+    at = FIRST + np.int64(row[FIRST + OF_EXPERTS])
     last, n_columns = np.int64(row[at]), np.int64(row[at + 1])
     i = min(np.int64(n_tokens), last - 1)
     j = 0
@@ -78,21 +78,21 @@ def _below(row, start, value):  # type: ignore[no-untyped-def]
     return low + (max(value, row[start + 1]) - row[at]) / (row[at + 1] - row[at]), low
 
 
-@kernel(float64(F64_2D, int64, *[float64] * 5))
-def attention(t, first, prompt, pairs, decodes, context, longest):  # type: ignore[no-untyped-def]
+@kernel(float64(F64_2D, *[float64] * 5))
+def attention(t, prompt, pairs, decodes, context, longest):  # type: ignore[no-untyped-def]
     """Seconds of a call: prompt tokens with so many query-key pairs, beside decodes that attend to the mean `context`."""
-    mean_s, alpha = _attention(t, first, prompt, pairs, decodes, context), t[t.shape[0] - 3, first + ALPHA]
+    mean_s, alpha = _attention(t, prompt, pairs, decodes, context), t[t.shape[0] - 3, FIRST + ALPHA]
     if alpha == 0.0 or longest <= context:
         return mean_s
-    return mean_s + alpha * (_attention(t, first, prompt, pairs, decodes, longest) - mean_s)
+    return mean_s + alpha * (_attention(t, prompt, pairs, decodes, longest) - mean_s)
 
 
 @kernel()
-def _attention(t, first, prompt, pairs, decodes, context):  # type: ignore[no-untyped-def]
+def _attention(t, prompt, pairs, decodes, context):  # type: ignore[no-untyped-def]
     """Of decodes that attend to as many tokens each."""
     row = t[t.shape[0] - 3]
     before = max(0.0, pairs / prompt - 0.5 * (prompt + 1.0)) if prompt > 0.0 else 0.0
-    a0 = first + np.int64(row[first + OF_ATTENTION])
+    a0 = FIRST + np.int64(row[FIRST + OF_ATTENTION])
     a1 = a0 + 1 + np.int64(row[a0])
     a2 = a1 + 1 + np.int64(row[a1])
     a3 = a2 + 1 + np.int64(row[a2])

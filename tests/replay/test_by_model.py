@@ -11,14 +11,19 @@ from tokentape.hw import by_model
 from tokentape.hw.spec import load
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
-from tokentape.replay.serving.tables import attention, curve, plane
+from tokentape.replay.serving.tables import FIRST, attention, curve, plane
 from tokentape.warehouse import models
-
-FIRST = 5
 
 
 def attention_us(chunk, before, n, context):
     return 7 + 0.1 * chunk + 0.002 * before + 0.3 * n + 0.004 * n * context
+
+
+def packed(of):
+    """As an iteration's table has it."""
+    t = np.zeros((3, FIRST + of.pack.size))
+    t[0, FIRST:] = of.pack
+    return t
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +47,18 @@ def folder(tmp_path_factory):
 
 def test_what_lies_between_points_and_beyond_them(folder):
     of = by_model.find(folder, "qwen3-30b-a3b")
-    t = np.zeros((3, FIRST + of.pack.size))
-    t[0, FIRST:] = of.pack
-    assert curve(t, FIRST, by_model.OF_LAYER, 20.5) == pytest.approx(1e-6 * (2 * (20.5 + 3) + 2 * 20.5 + 3))
-    assert curve(t, FIRST, by_model.OF_ONCE, 200) == pytest.approx(1e-6 * (5 * 200 + 3))
-    assert curve(t, FIRST, by_model.OF_SEQUENCE, 5) == pytest.approx(1e-6 * 19)
-    assert curve(t, FIRST, by_model.OF_SEQUENCE, 0) == 0.0
+    t = packed(of)
+    assert curve(t, by_model.OF_LAYER, 20.5) == pytest.approx(1e-6 * (2 * (20.5 + 3) + 2 * 20.5 + 3))
+    assert curve(t, by_model.OF_ONCE, 200) == pytest.approx(1e-6 * (5 * 200 + 3))
+    assert curve(t, by_model.OF_SEQUENCE, 5) == pytest.approx(1e-6 * 19)
+    assert curve(t, by_model.OF_SEQUENCE, 0) == 0.0
     for n, active in ((3.5, 20.0), (100.0, 90.0), (8.0, 160.0)):
-        assert plane(t, FIRST, n, active) == pytest.approx(1e-6 * (n + 10 * active))
+        assert plane(t, n, active) == pytest.approx(1e-6 * (n + 10 * active))
     for chunk, before, n, context in ((0, 0, 5, 100), (20, 60, 3, 30), (100, 200, 16, 300), (40, 64, 1, 256)):
         pairs = chunk * before + chunk * (chunk + 1) / 2
-        found = attention(t, FIRST, float(chunk), pairs, float(n), float(context), 0.0)
+        found = attention(t, float(chunk), pairs, float(n), float(context), 0.0)
         assert found == pytest.approx(1e-6 * attention_us(chunk, before, n, context))
-    skewed = attention(t, FIRST, 0.0, 0.0, 5.0, 100.0, 150.0)
+    skewed = attention(t, 0.0, 0.0, 5.0, 100.0, 150.0)
     assert skewed == pytest.approx(1e-6 * attention_us(0, 0, 5, 75))
 
 
@@ -80,22 +84,18 @@ def test_sizes_measured_once_or_twice(folder, tmp_path):
     (tables / "moe.csv").write_text("tokens,activated_experts,time_us\n1,8,80\n8,8,87\n")
     calls = [f"{chunk},0,{n},16,{10 + chunk + n}" for chunk in (0, 16) for n in (0, 4)]
     (tables / "attention.csv").write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n" + "\n".join(calls))
-    pack = by_model.find(tmp_path, "qwen3-30b-a3b").pack
-    t = np.zeros((3, FIRST + pack.size))
-    t[0, FIRST:] = pack
-    assert curve(t, FIRST, by_model.OF_LAYER, 15.0) == pytest.approx(21e-6)
-    assert plane(t, FIRST, 4.0, 30.0) == pytest.approx(83e-6)
-    assert attention(t, FIRST, 16.0, 16.0 * 100 + 136, 4.0, 50.0, 0.0) == pytest.approx(30e-6)
+    t = packed(by_model.find(tmp_path, "qwen3-30b-a3b"))
+    assert curve(t, by_model.OF_LAYER, 15.0) == pytest.approx(21e-6)
+    assert plane(t, 4.0, 30.0) == pytest.approx(83e-6)
+    assert attention(t, 16.0, 16.0 * 100 + 136, 4.0, 50.0, 0.0) == pytest.approx(30e-6)
 
 
 def test_experts_are_those_of_the_whole_model_where_ranks_were_measured_too(folder, tmp_path):
     copytree(folder, tmp_path, dirs_exist_ok=True)
     (path,), head = (tmp_path / "Mine" / "tp1").glob("moe.csv"), "ep,tokens,activated_experts,time_us\n"
     path.write_text(head + "".join(f"{ep},{n},{e},{(n + 10 * e) / ep}\n" for ep in (1, 2) for n in (1, 64) for e in (8, 128)))
-    pack = by_model.find(tmp_path, "qwen3-30b-a3b").pack
-    t = np.zeros((3, FIRST + pack.size))
-    t[0, FIRST:] = pack
-    assert plane(t, FIRST, 3.5, 20.0) == pytest.approx(1e-6 * (3.5 + 10 * 20.0))
+    t = packed(by_model.find(tmp_path, "qwen3-30b-a3b"))
+    assert plane(t, 3.5, 20.0) == pytest.approx(1e-6 * (3.5 + 10 * 20.0))
     path.write_text(head + "2,1,8,3\n")
     refuses("moe.csv: it has no rows of ep 1", by_model.find, tmp_path, "qwen3-30b-a3b")
 
