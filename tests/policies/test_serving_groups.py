@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from refusing import refuses
 
-from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Static
+from tokentape.policies.serving import Chunked, Continuous, Disaggregated, Layered, Static
 from tokentape.policies.serving.groups import group_start, n_groups, steps
 
 EDGES = (512, 513, 1024, 1025, 2048, 2049, 4096, 4097)
@@ -67,13 +67,3 @@ def test_the_least_of_every_parameter_is_one(kind: type) -> None:
     kind(**dict.fromkeys(names, 1))
     for name in names:
         refuses(f"{kind.__name__}: {name} must be at least 1, found 0", kind, **{name: 0})
-
-
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_scheduler_is_data(name: str) -> None:
-    scheduler = SCHEDULERS[name]()
-    assert scheduler == SCHEDULERS[name]()
-    rule = scheduler.prefill_rule(48) if isinstance(scheduler, Disaggregated) else scheduler.rule(48)
-    assert rule.numbers().dtype == rule.step_numbers().dtype == np.int64
-    assert np.all(np.diff(rule.step_numbers()[0]) > 0)
-    assert rule.step_numbers()[1].max() <= 48

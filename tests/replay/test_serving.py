@@ -112,15 +112,6 @@ def test_a_chunk_never_exceeds_its_budget_and_one_pass_walks_every_layer_once() 
     assert np.all(tokens == tokens[:, :1])
 
 
-def test_ttft_is_at_least_a_lone_prompts(qwen: IterationCosts) -> None:
-    requests = synthetic("arxiv", 1.3, 0, n=40)
-    for scheduler in (Chunked(), Layered(), Continuous()):
-        run = serve(requests, scheduler, qwen)
-        for r in range(0, 40, 8):
-            alone = serve(one(int(requests.n_prompt_tokens[r])), scheduler, qwen)
-            assert run.ttft_s[r] >= alone.ttft_s[0] * (1 - 1e-9)
-
-
 @pytest.mark.parametrize("chunk", [256, 512, 1024])
 def test_layered_reads_fewer_experts_for_a_prompt_longer_than_a_chunk(qwen: IterationCosts, chunk: int) -> None:
     for prompt in (chunk + 1, 3000, 8192, 20000):

@@ -83,9 +83,3 @@ def test_decodes_read_their_keys_and_values_as_measured_on_the_same_gpu():
         context = next(lane for lane in found.lanes if lane.name == "context")
         assert context.bytes_frac == kernel.constants["e_memory"]
     assert not any(("lane.context", "bytes_frac") in places for places in NUMBERS.values())
-
-
-def test_only_claims_for_fitting_are_fitted_on():
-    rows = [row | {"role": "predict"} if row["claim_id"].endswith("prompt-8192-chunk-512") else row for row in CLAIMS]
-    with pytest.raises(ValueError, match=r"prompt-8192-chunk-512 is missing or has another role than calibrate"):
-        calibrate(rows, GEOMETRY, MACHINE, "qwen3-30b-a3b")

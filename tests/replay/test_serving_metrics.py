@@ -11,7 +11,6 @@ from tokentape.hw.sourced import BadSpec
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
 from tokentape.replay.passes import fits_of
-from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.facts import facts
 from tokentape.replay.serving.gaps import N_BINS, add_gap, drop_before, longest_since, percentiles_s
 from tokentape.replay.serving.iteration import DECODES, IterationCosts, iteration_costs
@@ -204,8 +203,3 @@ def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> No
     path.write_text(path.read_text().replace('"lane.moe"', '"lane.experts"'))
     refuses(r"there is no lane\.experts\.bytes_frac", serving_fits.load(str(path)).constants.profile, error=BadSpec)
     refuses(r"lane\.moe: bytes_frac is 0", NOTED.profile, bytes_frac=0.0, error=BadSpec)
-
-
-def test_full_coverage_is_the_upper_bound(qwen: IterationCosts, run: ServingRun) -> None:
-    bound = costs(qwen.geometry, machine("h100x2"), NOTED, FixedCoverage(1.0))
-    assert serve(run.requests, Chunked(), bound).expert_bytes > run.expert_bytes

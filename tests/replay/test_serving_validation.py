@@ -148,6 +148,15 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
         (told(enforce_eager="no"), (ROW,), r"meta.json: field enforce_eager is 'no', no bool"),
         (META, (ROW, {**ROW, "input_toks": True}), r"requests.jsonl: line 2: field input_toks is True, no float"),
         (META, ({**ROW, "input_toks": 30.5},), r"requests.jsonl: request 0: n_prompt_tokens is 30.5"),
+        (told(pipeline_parallel_size=2), (ROW,), r"meta.json: pipeline_parallel_size 2 is not modelled; only 1 is"),
+        (told(cpu_offload_gb=4.5), (ROW,), r"meta.json: cpu_offload_gb 4.5 is not modelled; only 0 is"),
+        (
+            told(compilation_config={"mode": 0}),
+            (ROW,),
+            r"mode of compilation_config is not modelled; only cudagraph_capture_sizes",
+        ),
+        (told(cudagraph_capture_sizes=[1, 2.5]), (ROW,), r"field cudagraph_capture_sizes is 2.5, no int"),
+        (told(cuda_graph_sizes=8), (ROW,), r"field cuda_graph_sizes is 8, no list"),
         (META, ({**ROW, "first_token_ts": 10.0},), r"stage 0: measured ttft_s mean is 0; .* must be above 0"),
     ],
 )
@@ -340,25 +349,6 @@ def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
     folder = write_log(tmp_path, {**META, **meta, "engine_kwargs": {**SETTINGS, **settings}})
     engine = engine_of(folder / "meta.json")
     assert {name: getattr(engine, name) for name in wanted} == wanted
-
-
-@pytest.mark.parametrize(("name", "value", "only"), [("pipeline_parallel_size", 2, 1), ("cpu_offload_gb", 4.5, 0)])
-def test_what_is_not_modelled_is_refused(tmp_path, name, value, only):
-    folder = write_log(tmp_path, {**META, "engine_kwargs": {**SETTINGS, name: value}})
-    refuses(rf"meta.json: {name} {value} is not modelled; only {only} is", engine_of, folder / "meta.json")
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"compilation_config": {"mode": 0}}, "mode of compilation_config is not modelled; only cudagraph_capture_sizes"),
-        ({"watermark": 0.1}, "meta.json: watermark 0.1 is not modelled; only 0 is"),
-        ({"cudagraph_capture_sizes": [1, 2.5]}, "field cudagraph_capture_sizes is 2.5, no int"),
-        ({"cuda_graph_sizes": 8}, "field cuda_graph_sizes is 8, no list"),
-    ],
-)
-def test_sizes_of_graphs_that_are_none_and_other_admission_are_refused(tmp_path, settings, says):
-    refuses(says, engine_of, write_log(tmp_path, told(**settings)) / "meta.json")
 
 
 def test_decodes_are_padded_to_the_sizes_that_are_listed():

@@ -5,13 +5,12 @@ import pytest
 from refusing import refuses
 from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny
 
-from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Continuous, Disaggregated, Layered, Speculation, Static
 from tokentape.policies.serving.speculation import accepted
 from tokentape.replay.coverage import Curve
 from tokentape.replay.serving.coverage import FixedCoverage, IndependentCoverage, RecordedCurves, at_multiples
-from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
+from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.metrics import metrics, token_times
 from tokentape.replay.serving.run import Limits, serve, serve_disaggregated
 from tokentape.replay.serving.workload import synthetic
@@ -47,29 +46,6 @@ def test_rounds_worked_by_hand() -> None:
     assert run.gaps.sum() == len(gaps)
     assert [run.gap_mean_s, run.gap_std_s] == pytest.approx([np.mean(gaps), np.std(gaps)])
     assert run.gap_percentiles_s(50) == pytest.approx(0.5, rel=3e-4)
-
-
-def test_without_nodes_runs_are_plain() -> None:
-    for scheduler in ALL:
-        a, b = (serve(some(0), scheduler, qwen(drafts), seed=5) for drafts in (None, Speculation(0, ())))
-        for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
-            assert getattr(a, name).tobytes() == getattr(b, name).tobytes()
-        assert (a.expert_bytes, a.joules_of) == (b.expert_bytes, b.joules_of)
-
-
-def test_rounds_that_accept_nothing_at_no_cost_are_plain_decoding() -> None:
-    tokens = {"kind": "activations", "phase": "prefill", "each_s": 1e-6}
-    lanes = {"step": {"kind": "step", "each_s": 1e-3}, "tokens": tokens}
-    costs = profile.of_data(
-        {"name": "prompts", "activations": False, "step": "step + tokens.fixed", "lane": lanes}, "prompts"
-    )  # decodes are for free
-    geometry = tiny(5, windows=(40, 0, 40, 0, 40))
-    made = [iteration_costs(geometry, machine("h100"), TABLE_1, costs, speculation=s) for s in (None, Speculation(1, (0.0,)))]
-    for scheduler in (Static(4), Continuous(2000), Layered(1500, 4)):
-        a, b = (serve(some(1), scheduler, cost) for cost in made)
-        assert b.n_accepted == 0
-        for name in ("first_token_s", "finish_s", "largest_gap_s", "gaps"):
-            assert getattr(a, name).tobytes() == getattr(b, name).tobytes(), name
 
 
 @pytest.mark.parametrize("scheduler", ALL, ids=str)
