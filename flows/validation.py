@@ -99,7 +99,7 @@ def streamed(
         store = Store(place)
         for model in dict.fromkeys(run.model for run in runs):
             of_model = [log for log in logs.values() if log.model == model]
-            wanted = [log for log in of_model if (log.source == fit_on if fit_on else log.is_tape)]
+            wanted = [log for log in of_model if (log.source == fit_on if fit_on else log.tape_of_run)]
             if not wanted:
                 continue
             if not (tapes / wanted[0].tape).is_file():

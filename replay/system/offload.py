@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 from numpy.typing import ArrayLike
 
 from tokentape.hw import profile as profiles
@@ -36,26 +37,28 @@ _LISTED = ("log", "geometry", "tape", "tape_of_run", *_RUN, "reads_per_expert", 
 _SETTINGS = (*_RUN, "cache_mib", "tokens_per_s", "flash_mib_per_token")
 _TEXTS = ("log", "model", "geometry", "tape", "tape_of_run", "overlap", "traced")
 _WHOLE = ("active_experts", "reader_threads", "reads_per_expert")
+_YES_NO = ("tape_of_run", "overlap", "traced")
 _MAY_BE_0 = ("io_ms", "read_bytes", "cache_hit_pct", "mgmt_ms", "cache_mib")
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A setting of the engine and what it measured, means per token of n_tokens decodes. reads: of an expert, one per slice;
-    manage_s: of making room in the cache, per token; is_tape: the tape is of this very run; traced: tracing slowed it."""
+    """A setting of the engine, columns of its list among them, and what it measured, means per token of n_tokens decodes.
+    reads_per_expert: one per slice; manage_s: of making room in the cache, per token; tape_of_run: the tape is of this very run;
+    traced: tracing slowed it."""
 
     source: str
     model: str
     geometry: str
     tape: str
+    tape_of_run: bool
     active_experts: int
-    cache_mib: float
-    readers: int
+    reader_threads: int
     overlap: bool
-    reads: int
-    n_tokens: int
-    is_tape: bool
+    reads_per_expert: int
     traced: bool
+    cache_mib: float
+    n_tokens: int
     measured: dict[str, float] = field(repr=False)
     manage_s: float = 0.0
 
@@ -75,7 +78,7 @@ def read(folder: Path) -> list[Streamed]:
 
 
 def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pl.DataFrame:
-    """The rows of a CSV file. Raises ValueError naming what is missing, or no number."""
+    """The rows of a CSV file, counts as whole numbers and yes as True. Raises ValueError naming what is missing, or no number."""
     try:
         frame = pl.read_csv(path, comment_prefix="#", infer_schema_length=None)
     except pl.exceptions.PolarsError as error:
@@ -94,16 +97,11 @@ def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) 
             row, whole = int(bad.arg_true()[0]), "whole " * (name in _WHOLE)
             what = "text" if is_text else f"a {whole}number {'from 0 on' if may_be_0 else 'above 0'}"
             raise ValueError(f"{path}: row {row + 1}: {name} {values[row]} is not {what}")
-    return frame
+    counts, flags = (cs.by_name(*names, require_all=False) for names in (_WHOLE, _YES_NO))
+    return frame.with_columns(counts.cast(pl.Int64), flags == "yes")
 
 
-def _of(row: dict[str, Any], **changed: object) -> dict[str, object]:
-    """The fields of Streamed that a row of either file tells."""
-    told = {"active_experts": int(row["active_experts"]), "readers": row["reader_threads"], "overlap": row["overlap"] == "yes"}
-    return {**told, **changed}
-
-
-def _log(path: Path, row: dict[str, object]) -> Streamed:
+def _log(path: Path, row: dict[str, Any]) -> Streamed:
     steps, text = _frame(path, _LOG), path.read_text(encoding="utf-8")
     found = re.search(r"^# summary .*cache_budget_MiB=([0-9.]+)", text, re.MULTILINE)
     if not found:
@@ -118,15 +116,8 @@ def _log(path: Path, row: dict[str, object]) -> Streamed:
         "compute_s_per_token": mean["compute_ms"] / 1e3,
         "tokens_per_s": 1e3 / mean["wall_ms"],
     }
-    return Streamed(
-        source=path.stem,
-        **{name: row[name] for name in ("model", "geometry", "tape")},  # type: ignore[arg-type]
-        **_of(row, cache_mib=float(found[1]), reads=row["reads_per_expert"], n_tokens=steps.height),  # type: ignore[arg-type]
-        is_tape=row["tape_of_run"] == "yes",
-        traced=row["traced"] == "yes",
-        measured=measured,
-        manage_s=mean["mgmt_ms"] / 1e3,
-    )
+    of_run = {name: row[name] for name in _LISTED[1:]} | {"cache_mib": float(found[1]), "n_tokens": steps.height}
+    return Streamed(source=path.stem, **of_run, measured=measured, manage_s=mean["mgmt_ms"] / 1e3)
 
 
 def _settings(path: Path, logs: list[Streamed]) -> Iterator[Streamed]:
@@ -139,10 +130,10 @@ def _settings(path: Path, logs: list[Streamed]) -> Iterator[Streamed]:
         measured = {"tokens_per_s": row["tokens_per_s"], "read_bytes_per_token": row["flash_mib_per_token"] * MIB}
         if row.get("cache_hit_pct") is not None:
             measured["hit_frac"] = row["cache_hit_pct"] / 100.0
-        told = _of(row, cache_mib=float(row["cache_mib"]))
-        beside = ", overlap" if told["overlap"] else ""
+        of_run = {name: row[name] for name in _RUN} | {"cache_mib": float(row["cache_mib"])}
+        beside = ", overlap" if row["overlap"] else ""
         source = f"settings: {row['model']}, {row['active_experts']} experts, {row['cache_mib']} MiB{beside}"
-        yield replace(longest, source=source, is_tape=False, traced=False, measured=measured, manage_s=0.0, **told)  # type: ignore[arg-type]
+        yield replace(longest, source=source, tape_of_run=False, traced=False, measured=measured, manage_s=0.0, **of_run)
 
 
 def as_run(tape: Recorded, run: Streamed) -> Recorded:
@@ -215,7 +206,8 @@ def predicted(tape: Recorded, run: Streamed, machine: HardwareSpec, manage: floa
     misses = np.add.reduceat(1 - slots.log_hits[: lookups.sum()].astype(np.int64), starts)
     decodes = starts >= int(lookups[made.serving.iterations["n_decode"] == 0].sum())
     size = np.array(slots.sizes, np.float64)[slots.log_keys[starts] // tape.geometry.n_experts]
-    busy = busy_s(misses * run.reads, run.readers, size / run.reads / storage_bytes_per_s(machine))
+    read_s = size / run.reads_per_expert / storage_bytes_per_s(machine)
+    busy = busy_s(misses * run.reads_per_expert, run.reader_threads, read_s)
     return {
         "hit_frac": 1.0 - float(misses.sum() / lookups.sum()),
         "read_bytes_per_token": float((misses * size)[decodes].sum()) / run.n_tokens,

@@ -67,9 +67,10 @@ def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
     agreed = verify(load_trace(store, tape.trace_id), None, 2 * offload.MIB)
     widths = {"hidden": 64, "n_heads": 2, "n_kv_heads": 2, "head_dim": 32, "vocab": 100, "expert_intermediate": 32}
     tape = replace(tape, geometry=tape.geometry.model_copy(update=widths))
-    facts = ("tiny", "tiny", "", "", tape.geometry.top_k, 2.0)
     n_tokens = int(tape.n_inputs[0] - tape.n_prompt[0])
-    run = offload.Streamed(*facts, readers=4, overlap=True, reads=3, n_tokens=n_tokens, is_tape=True, traced=False, measured={})
+    run = offload.Streamed(
+        "tiny", "tiny", "", "", True, tape.geometry.top_k, 4, True, 3, False, cache_mib=2.0, n_tokens=n_tokens, measured={}
+    )
     found = offload.predicted(tape, run, load("oneplus-15r"), 0.0)
     assert found["hit_frac"] == pytest.approx(agreed.hit_frac)
     made = offload.decode(offload.as_run(tape, run), run, load("oneplus-15r"), 0.0)
