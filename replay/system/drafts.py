@@ -192,43 +192,33 @@ def rounds_of(
 ) -> tuple[NDArray[np.int16], Rounds]:
     """ids with the rows of verified and of drafted nodes behind those of positions, and the rounds. made_by: the manifest's
     `speculation`; tables: of TABLES. Raises ValueError where a round lacks its nodes."""
-    keys = ["request_id", "round"]
+    keys, order = ["request_id", "round"], ["is_draft", "k", "pass_id", "node"]  # those of verified nodes come first
     rounds = tables["rounds"].group_by(keys).agg(pl.col("n_accepted").first()).sort(keys).with_row_index("k")
-    n_rounds, shape = rounds.height, ids.shape[1:]
     layers = {layer: m for m, layer in enumerate(moe_layers)}
-    nodes = tables["node_routing"].join(rounds.select(*keys, "k"), on=keys).with_columns(m=pl.col("layer").replace_strict(layers))
-    blocks, bounds, base = [ids], dict[str, Ints](), len(ids)
-    of_pass = np.zeros(0, np.int64)
-    for phase in ("verify", "draft"):
-        order = ["k", "pass_id", "node"] if phase == "draft" else ["k", "node"]
-        part = nodes.filter(pl.col("phase") == phase)
-        each = part.select(*order, "request_id", "position").unique(order).sort(order).with_row_index("row")
-        part = part.join(each.select(*order, "row"), on=order)
-        block, widths = np.full((each.height, *shape), -1, ids.dtype), part["expert_ids"].list.len().to_numpy().astype(np.int64)
-        at = np.repeat(np.arange(part.height), widths)
-        column = np.arange(at.size) - np.repeat(np.cumsum(widths) - widths, widths)
-        block[part["row"].to_numpy()[at], part["m"].to_numpy()[at], column] = part["expert_ids"].explode().to_numpy()
-        of_round = each["k"].to_numpy().astype(np.int64)
-        if phase == "verify":
-            starts = np.searchsorted(of_round, np.arange(n_rounds))
-            if np.unique(of_round).size != n_rounds:
-                bad = rounds.row(int(np.setdiff1d(np.arange(n_rounds), of_round)[0]))
-                raise ValueError(
-                    f"request {bad[1]}, round {bad[2]}: the tape has no routing of its verified nodes; record it again"
-                )
-            request = np.searchsorted(request_ids, each["request_id"].to_numpy()[starts])
-            round_at = np.full(int(first[-1]), -1, np.int64)
-            round_at[first[request] + each["position"].to_numpy()[starts]] = np.arange(n_rounds)
-            bounds[phase] = base + np.append(starts, of_round.size)
-        else:
-            passes = each.select("k", "pass_id").unique(maintain_order=True)
-            bounds["passes"] = np.searchsorted(passes["k"].to_numpy(), np.arange(n_rounds + 1)).astype(np.int64)
-            of_pass = np.cumsum(each.group_by("k", "pass_id", maintain_order=True).len()["len"].to_numpy().astype(np.int64))
-        blocks.append(block)
-        base += len(block)
-    bounds["draft"] = bounds["verify"][-1] + np.append(0, of_pass)
+    nodes = tables["node_routing"].join(rounds.select(*keys, "k"), on=keys).with_columns(is_draft=pl.col("phase") == "draft")
+    each = nodes.select(*order, "request_id", "position").unique(order).sort(order).with_row_index("row")
+    entries = nodes.join(each.select(*order, "row"), on=order).select(
+        "row", "expert_ids", m=pl.col("layer").replace_strict(layers), j=pl.int_ranges(pl.col("expert_ids").list.len())
+    )
+    block = np.full((each.height, *ids.shape[1:]), -1, ids.dtype)
+    *at, chosen = (of.to_numpy() for of in entries.explode("expert_ids", "j").select("row", "m", "j", "expert_ids"))
+    block[tuple(at)] = chosen
+    verified, drafted = each.filter(~pl.col("is_draft")), each.filter("is_draft")
+    of_round, every = verified["k"].to_numpy().astype(np.int64), np.arange(rounds.height)
+    if (lacking := np.setdiff1d(every, of_round)).size:
+        bad = rounds.row(int(lacking[0]), named=True)
+        raise ValueError(
+            f"request {bad['request_id']}, round {bad['round']}: the tape has no routing of its verified nodes; record it again"
+        )
+    starts = np.searchsorted(of_round, every)
+    request = np.searchsorted(request_ids, verified["request_id"].to_numpy()[starts])
+    round_at = np.full(int(first[-1]), -1, np.int64)
+    round_at[first[request] + verified["position"].to_numpy()[starts]] = every
+    verify = len(ids) + np.append(starts, of_round.size)
+    of_pass = drafted.group_by("k", "pass_id", maintain_order=True).len()
+    passes = np.searchsorted(of_pass["k"].to_numpy(), np.arange(rounds.height + 1)).astype(np.int64)
+    bounds = verify[-1] + np.append(0, np.cumsum(of_pass["len"].to_numpy().astype(np.int64)))
     defaults = {"draft": "", "pool": "all", "pool_frac": 1.0, "bits": 0, "static": "full"}
     drafter, *how = (made_by.get(name, value) for name, value in defaults.items())
-    n_accepted = rounds["n_accepted"].to_numpy().astype(np.int64)
-    made = Rounds(round_at, n_accepted, bounds["verify"], bounds["passes"], bounds["draft"], drafter, *how)
-    return np.ascontiguousarray(np.concatenate(blocks)), made
+    made = Rounds(round_at, rounds["n_accepted"].to_numpy().astype(np.int64), verify, passes, bounds, drafter, *how)
+    return np.concatenate((ids, block)), made
