@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tokentape.hw.coverage import Form, Heaps, Pigeonhole, PowerLaw, Reuse, Uniform
-from tokentape.hw.work import Floats
+from tokentape.hw.work import Floats, Ints
 from tokentape.policies.kernels import I32, I64, array, int64, kernel, void
 from tokentape.replay.trace import DECODE, PREFILL, TOKENS, Trace
 
@@ -54,7 +53,7 @@ def recorded_by_layer(trace: Trace, phase: str, seed: int = 0) -> tuple[Curve, .
     return tuple(Curve(phase, n_tokens, curve) for curve in curves)
 
 
-def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.int64]], Any], seed: int = 0) -> Floats:
+def by_layer(trace: Trace, phase: str, tell: Callable[[int, Ints], Any], seed: int = 0) -> Floats:
     """(MoE layers, m, ...) what `tell` says of a layer's batches of 1, 2, 4, ... tokens, as far as all layers reach. Batches are
     chosen (draws, E), by how many tokens an expert was. Raises ValueError where the tape has no tokens of the phase."""
     of_phase = trace.pass_kind[trace.row_pass] == (DECODE if phase == ONE_REQUEST else PHASES[phase])
@@ -69,7 +68,7 @@ def by_layer(trace: Trace, phase: str, tell: Callable[[int, NDArray[np.int64]], 
     return np.array([curve[:n_points] for curve in curves], np.float64)
 
 
-def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def _of_layer(trace: Trace, rows: Ints, phase: str, rng: np.random.Generator) -> Iterator[Ints]:
     """Batches of 1, 2, 4, ... tokens; rows are one layer's, brought into the order of request and position."""
     rows = rows[np.lexsort((trace.row_position[rows], trace.row_request[rows]))]
     ids, widths = trace.ids_of(rows)
@@ -86,9 +85,7 @@ def _of_layer(trace: Trace, rows: NDArray[np.int64], phase: str, rng: np.random.
         yield chosen
 
 
-def _batches(
-    n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
+def _batches(n: int, starts: Ints, lengths: Ints, rng: np.random.Generator) -> Iterator[Ints]:
     """(draws, n) rows, N_DRAWS in all: requests in random order, again from the first when all are in; of each a random token."""
     order = rng.permuted(np.tile(np.arange(starts.size), (N_DRAWS, 1)), axis=1)
     for begin, end in _parts(n):
@@ -96,7 +93,7 @@ def _batches(
         yield starts[requests] + (rng.random(requests.shape) * lengths[requests]).astype(np.int64)
 
 
-def _runs(n: int, starts: NDArray[np.int64], lengths: NDArray[np.int64], rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def _runs(n: int, starts: Ints, lengths: Ints, rng: np.random.Generator) -> Iterator[Ints]:
     """(draws, n) rows, N_DRAWS in all: n consecutive tokens from a random place of a random prompt that has as many."""
     long_enough = np.flatnonzero(lengths >= n)
     requests = rng.choice(long_enough, N_DRAWS)

@@ -104,26 +104,23 @@ class RoundTape:
         self.seed, self.batch = int(settings["seed"]), int(settings["batch_size"])
         self.tables = tables
         place = {layer: i for i, layer in enumerate(geometry.moe_layers)}
-        nodes = tables["node_routing"]
-        scored = nodes.with_columns(tables["node_scores"]["scores"])
-        prefills = tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id")
-        self._prompt = self._counts(tables["routing"].join(prefills, on="pass_id"), "expert_ids", place)
-        self._verified = self._counts(nodes.filter(pl.col("phase") == "verify"), "expert_ids", place)
+        nodes = tables["node_routing"].with_columns(tables["node_scores"]["scores"])
+        prefills = tables["passes"].filter(pl.col("kind") == "prefill").select("pass_id", round=pl.lit(0))
+        self._prompt = self._counts(tables["routing"].join(prefills, on="pass_id"), place)
+        self._verified = self._counts(nodes.filter(pl.col("phase") == "verify"), place)
         self._drafted: dict[Key, tuple[Ids, NDArray[np.float64]]] = {}
-        drafts = scored.filter(pl.col("phase") == "draft").with_columns(group=pl.col("request_id") // self.batch)
+        drafts = nodes.filter(pl.col("phase") == "draft").with_columns(group=pl.col("request_id") // self.batch)
         for (group, number, layer), part in drafts.group_by("group", "round", "layer", maintain_order=True):
             own = part.select(pl.coalesce("natural_ids", "expert_ids")).to_series()
             ids, scores = np.array(own.to_list(), np.int64), np.array(part["scores"].to_list(), np.float64)
             self._drafted[int(group), int(number), place[int(layer)]] = ids, scores
 
-    def _counts(self, rows: pl.DataFrame, column: str, place: Mapping[int, int]) -> dict[Key, Ids]:
-        """(E,) selections by (group, round, layer); prompts count as round 0."""
-        if "round" not in rows.columns:
-            rows = rows.with_columns(round=pl.lit(0))
+    def _counts(self, rows: pl.DataFrame, place: Mapping[int, int]) -> dict[Key, Ids]:
+        """(E,) selections by (group, round, layer)."""
         parts = rows.with_columns(group=pl.col("request_id") // self.batch).group_by("group", "round", "layer")
         return {
             (int(group), int(number), place[int(layer)]): selections(np.concatenate(ids), self.geometry.n_experts)
-            for group, number, layer, ids in parts.agg(column).iter_rows()
+            for group, number, layer, ids in parts.agg("expert_ids").iter_rows()
         }
 
     def replay(self, pool: str | None = None, pool_frac: float | None = None) -> PoolRounds:
