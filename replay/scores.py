@@ -43,14 +43,13 @@ class Scores:
 def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, params: Mapping[str, Any]) -> Scores:
     """Scores of a tape from its `scores` table and the manifest's score_rule and score_params.
 
-    Memory: 8 B per row and expert. Raises ValueError for a rule whose weights are not a function of one expert's score and a
-    normaliser, NaN, rows of the wrong width, and a table that does not follow the routing rows.
+    Memory: 8 B per row and expert. Rows fit the geometry, as those of warehouse.recorded.Tape do. Raises ValueError for a rule
+    whose weights are not a function of one expert's score and a normaliser, and a table that does not follow the routing rows.
     """
     if rule not in RULES:
         raise ValueError(f"tape {trace.trace_id}: score rule {rule!r} cannot be rerouted; known: {', '.join(RULES)}")
     n_experts = trace.geometry.n_experts
-    widths = scores["scores"].list.len()
-    if scores.height != trace.row_pass.size or (widths != n_experts).any():
+    if scores.height != trace.row_pass.size:
         raise ValueError(
             f"tape {trace.trace_id}: {scores.height} score rows for {trace.row_pass.size} routing rows of {n_experts} experts; "
             "every routing row needs one score per expert: record it again with scores"
@@ -64,9 +63,6 @@ def scores_from_table(trace: Trace, scores: pl.DataFrame, rule: str | None, para
                 f"tape {trace.trace_id}: score rows do not follow the routing rows ({column} differs); record it again"
             )
     raw = scores["scores"].explode().to_numpy().astype(np.float32).reshape(-1, n_experts)
-    if np.isnan(raw).any():
-        row = int(np.isnan(raw).any(axis=1).argmax())
-        raise ValueError(f"tape {trace.trace_id}: score row {row} holds NaN; record it again")
     weights = np.empty_like(raw)
     for index, layer in enumerate(trace.geometry.moe_layers):
         rows = trace.row_layer == index

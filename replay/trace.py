@@ -237,11 +237,8 @@ def trace_from_tables(
 def without_rows(
     trace_id: str, geometry: Geometry, origin: str, passes: pl.DataFrame, read: Callable[[], Iterable[pl.DataFrame]] | None = None
 ) -> Trace:
-    """The passes, in order, of a trace whose rows are added later, or read. Raises ValueError for one without members."""
-    pass_ids = passes["pass_id"].to_numpy().astype(np.int64)
+    """The passes, in order and with members, of a trace whose rows are added later, or read."""
     batch_sizes, none = passes["request_ids"].list.len().to_numpy().astype(np.int64), np.zeros(0, np.int32)
-    if not batch_sizes.all():
-        raise ValueError(f"tape {trace_id}: pass {pass_ids[int(np.argmin(batch_sizes))]} has no member requests")
     return Trace(
         trace_id=trace_id,
         origin=origin,
@@ -252,7 +249,7 @@ def without_rows(
         row_position=none,
         offsets=np.zeros(1, np.int64),
         ids=none,
-        pass_ids=pass_ids,
+        pass_ids=passes["pass_id"].to_numpy().astype(np.int64),
         pass_kind=np.where((passes["kind"] == "prefill").to_numpy(), PREFILL, DECODE).astype(np.uint8),
         pass_tokens=passes["n_tokens"].to_numpy().astype(np.int64),
         member_offsets=np.concatenate(([0], np.cumsum(batch_sizes))),

@@ -75,7 +75,6 @@ def in_row(row, **changed):
         (in_row(7, expert_ids=None), "row 7 names no expert"),
         (lambda r, p: (r.reverse(), p), "not ordered"),
         (lambda r, p: (pl.concat([r.head(2), r.slice(1)]), p), "row 2 is there twice"),
-        (lambda r, p: (r, p.with_columns(request_ids=pl.lit([], dtype=pl.List(pl.Int64)))), "no member"),
     ],
 )
 def test_bad_tapes_are_named(change, message):
