@@ -16,7 +16,6 @@ from tokentape.replay.system import events as ev
 from tokentape.replay.system.ahead import AHEAD, PREDICT
 from tokentape.replay.system.drafts import DRAFTS, draft_passes
 from tokentape.replay.system.kv import BYTE_S, HELD, KV, REFRESHED, ROOM, reserve, serve_kv
-from tokentape.replay.system.moves import MIGRATE, MOVES
 from tokentape.replay.system.sliced import SERVE_SLICES, SERVED, SLICED
 
 # Rows of `times` (4, n), seconds.
@@ -38,7 +37,7 @@ SCRATCH = tuple_of(I64, I64, I64, I64, F64, I64, F64, I64, I64, I64)
 _COST = (function(OF_TABLE), F64_2D, F64_2D, F64_2D, F64_2D, float64, DRAFTS)
 _RESULTS = (F64_2D, I64, F64, F64, I64, F64_2D, I64_2D, SCRATCH, I64_2D)
 _LOOKED_UP = (ev.LOOKS_UP, ev.SHRINKS, ev.RANK_OF, ev.WHERE, ev.SPLIT, CACHE, ev.TOLD, ev.SLOTS)
-_EXPERTS = (*_LOOKED_UP, ev.PLACED, MIGRATE, MOVES, PREDICT, AHEAD)
+_EXPERTS = (*_LOOKED_UP, ev.PLACED, ev.MIGRATE, ev.MOVES, PREDICT, AHEAD)
 _SLOTS = (*_EXPERTS, function(OF_TABLE), KV, CHOOSE, ev.ROUTED, SERVE_SLICES, SLICED, SERVED)
 _ARGUMENTS = (*_REQUESTS, *_RULE, *_COST, *_RESULTS)
 

@@ -2,7 +2,9 @@
 
 The rows of an event are the decodes in order of joining, then the prompts' slices if the layer processes them; a layer with both
 is one event. Distinct experts stand in order of last mention (replay/stream.py). Experts that compute near their memory are
-neither looked up nor admitted. What the iteration's cost is linear in goes to the cost's table (replay/serving/iteration.py).
+neither looked up nor admitted. A placement that moves experts (policies/placement/reactive.py) sees an event without prompts as a
+step of its own; what migrates is fetched in it. What the iteration's cost is linear in goes to the cost's table
+(replay/serving/iteration.py).
 """
 
 import math
@@ -14,6 +16,7 @@ from tokentape.policies.bits.by_gate import ask_by_gate
 from tokentape.policies.bits.rule import RULE_SIGNATURE
 from tokentape.policies.kernels import function, int64, kernel, tuple_of, uint8, uint64, void
 from tokentape.policies.order import ascending
+from tokentape.policies.placement import MIGRATE_SIGNATURE, migrated
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
 from tokentape.policies.protocol import CACHE, LOOK_UP, RANK_SIGNATURE, SHRINK
 from tokentape.policies.ranked import see_profile
@@ -22,7 +25,6 @@ from tokentape.policies.sliced.ranking import PROMPT as OF_PROMPT
 from tokentape.replay.serving.state import N_DECODE, NEWER, OLDEST, POSITION
 from tokentape.replay.system.ahead import AHEAD, DISTANCE, N_FETCHED, N_USED, PREDICT, look_up_ahead
 from tokentape.replay.system.drafts import DRAFTS, decode_rows
-from tokentape.replay.system.moves import MIGRATE, MOVES, move
 
 # Entries of `how` (6,). RESIDENCY: of RESIDENCIES; PLACE: of PLACES; AWAY: of AWAYS, where experts compute that a placement
 # keeps out of the cache; PROFILED: event before which a policy's profile is there, -1: never; counters.
@@ -61,6 +63,9 @@ SLOTS = tuple_of(
 # and losses by width (MoE layers, E, 4), or empty.
 ALPHA, N_PLACED, ACROSS, MEAN_BITS, FULL_BITS = range(5)
 PLACED = tuple_of(kn.F64_3D, kn.F64_3D, kn.I64, kn.F64, kn.F64_3D)
+# Of one that moves experts: average (MoE layers, E) tokens per step, its memory; tokens (E,): scratch; parameters; residents of a
+# layer at most (1,). Residents and averages start anew when decodes begin with nothing else decoding.
+MOVES = tuple_of(kn.F64_2D, kn.I64, kn.F64, kn.I64)
 # Of a router: recorded ids, whose place its own take in `ids`, empty where there is none; values, gates (rows x MoE layers, E);
 # its parameters; scratch for the rows of an event: values, gates (n, E), natural and chosen (n, k), phase (n,), row (n,), work.
 ROUTED = tuple_of(kn.I16_3D, kn.F32_2D, kn.F32_2D, kn.F64, kn.F32_2D, kn.F32_2D, kn.I64_2D, kn.I64_2D, kn.U8, kn.I64, kn.I64_2D)
@@ -70,7 +75,7 @@ ROUTED = tuple_of(kn.I16_3D, kn.F32_2D, kn.F32_2D, kn.F64, kn.F32_2D, kn.F32_2D,
 TOLD = tuple_of(kn.F32_3D, kn.F32_2D, *(kn.F32,) * 4, kn.F64, kn.F64_2D)
 SPLIT = function(RULE_SIGNATURE)
 LOOKS_UP, SHRINKS, RANK_OF = function(LOOK_UP), function(SHRINK), function(RANK_SIGNATURE)
-WHERE = function(WHERE_SIGNATURE)
+WHERE, MIGRATE = function(WHERE_SIGNATURE), function(MIGRATE_SIGNATURE)
 
 
 @kernel(inline="always")
@@ -303,7 +308,10 @@ def serve_experts(  # type: ignore[no-untyped-def]
             if is_wide:
                 begin = _widen(int64(m), rows, n_rows, ids, held, keys, counts, begin, end, slots[6], told)
             if how[PLACE] == MOVING and not has_prompt:
-                n_moved = move(int64(m), keys[begin:end], counts[begin:end], hot, migrate, average, tokens, move_params, room)
+                tokens[:] = 0
+                for i in range(begin, end):
+                    tokens[uint64(keys[i])] = counts[i]
+                n_moved = migrated(migrate, tokens, average[m], hot[m], room[0], move_params)
                 totals[m, MOVED] += n_moved
                 if n_moved > 0:
                     entries[MISSED] += n_moved
