@@ -11,7 +11,6 @@ import numpy as np
 from bench.replay import N_EXPERTS, N_LAYERS, TOP_K, decode_keys
 from tokentape.hw.spec import load
 from tokentape.policies.slots import System, of_table
-from tokentape.replay.passes import fits_of
 from tokentape.replay.scores import Scores
 from tokentape.replay.system.drafts import Rounds
 from tokentape.replay.system.recorded import Recorded
@@ -79,7 +78,7 @@ def bench() -> dict[str, Any]:
             best = float("inf")
             for _ in range(3):
                 began = time.process_time()
-                simulate(tape, requests, system, machine, fits=fits_of(machine, "bf16"))
+                simulate(tape, requests, system, machine)
                 best = min(best, time.process_time() - began)
             of_rounds = len(tape.ids) - int(tape.first[-1])  # verified and drafted, in place of decodes
             n_rows = len(requests) * N_PROMPT + (of_rounds if "draft" in table else len(requests) * N_DECODE)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tokentape.hw.profile import PHYSICAL
 from tokentape.hw.spec import HardwareSpec
-from tokentape.hw.work import Floats, Ints
+from tokentape.hw.work import Floats
 from tokentape.policies.cache import UNTOLD, ExpertCache, needs_of
 from tokentape.policies.kernels import kernel, uint32, uint64
 from tokentape.policies.protocol import GIVEN
@@ -24,7 +24,7 @@ from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.curve import lru_curve
 from tokentape.replay.pass_metrics import priced
 from tokentape.replay.passes import Pricing, costs_of
-from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.result import Metric, ReplayResult, ratio
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.stream import Stream, stream
 from tokentape.replay.trace import DECODE, PREFILL, Trace
@@ -102,10 +102,9 @@ def replay(
         "n_lookups": Metric(float(n_lookups.sum()), "1"),
         "n_hits": Metric(float(n_hits.sum()), "1"),
         "backing_bytes": Metric(float(missed.sum()), "B"),
-        "hit_frac": _ratio(n_hits, n_lookups, np.ones(kind.size, np.bool_)),
-        "hit_frac_decode": _ratio(n_hits, n_lookups, kind == DECODE),
-        "hit_frac_prefill": _ratio(n_hits, n_lookups, kind == PREFILL),
     }
+    for name, passes in (("", kind >= 0), ("_decode", kind == DECODE), ("_prefill", kind == PREFILL)):
+        metrics[f"hit_frac{name}"] = ratio(n_hits[passes].sum(), n_lookups[passes].sum(), "unique lookups")
     settings = {
         "policy": name_of("residency", policy),
         "policy_params": policy_params(policy),
@@ -182,8 +181,3 @@ def _add_events(keys, offsets, event_pass, sizes, hits, totals, n_experts):  # t
         totals[2, p, layer] += n * size
         totals[3, p, layer] += (n - n_hits) * size
         totals[4, p, layer] += n_hits < n
-
-
-def _ratio(hits: Ints, lookups: Ints, where: NDArray[np.bool_]) -> Metric:
-    n = int(lookups[where].sum())
-    return Metric(hits[where].sum() / n if n else float("nan"), "1", denominator="unique lookups")

@@ -24,6 +24,11 @@ class Metric:
     denominator: str | None = None
 
 
+def ratio(part: float, whole: float, of: str) -> Metric:
+    """A share of a whole; nan of nothing."""
+    return Metric(float(part) / float(whole) if whole else float("nan"), "1", denominator=of)
+
+
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
     """A finished replay. `settings` are the columns of its view (`replays`, of whole systems `system_runs`) but its id and study;

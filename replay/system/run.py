@@ -4,7 +4,6 @@ Recorded requests under any arrivals, order and batch. The clock decides what th
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from tokentape.policies.lru import LRU
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System
 from tokentape.replay.passes import fits_of
-from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.result import Metric, ReplayResult, ratio
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import PARTS, IterationCosts, iteration_costs
 from tokentape.replay.serving.run import Limits, ServingRun, rule_of, run_rule
@@ -94,19 +93,17 @@ def simulate(
     end: str = "value",
     record: bool = False,
     logs: int = 0,
-    fits: Mapping[str, Any] | None = None,
     keeps_ledger: bool = False,
 ) -> SystemRun:
     """One run, at one end of the machine's ranges. record: keep every iteration; logs: lookups that are kept, in order.
 
-    keeps_ledger: sums up what every object takes of every resource. fits: the machine's fitted operators; None: those that ship.
-    Raises ValueError for what the system, tape or machine cannot do.
+    keeps_ledger: sums up what every object takes of every resource. Raises ValueError for what the system, tape or machine cannot
+    do.
     """
     how = setting or Setting()
     refuse(recorded, system, machine, how)
     geometry = recorded.geometry
     value_format = how.dense_format or geometry.value_format(how.expert_format)
-    timed = fits_of(machine, value_format) if fits is None else fits
     rule = rule_of(system.schedule, geometry.n_layers)
     kv = KVSlots(recorded, requests, system, machine, rule, end)
     costs = iteration_costs(
@@ -117,7 +114,7 @@ def simulate(
         how.expert_format,
         events=True,
         end=end,
-        fits=timed,
+        fits=fits_of(machine, value_format),
         tracks=kv.track is not None,
         kv_frac=kv.kv_frac,
         keeps_ledger=keeps_ledger,
@@ -207,11 +204,10 @@ def run(
     made = ends["value"]
     each = {end: _metrics(of) for end, of in ends.items()}
     metrics = {}
-    for name, (value, unit, denominator) in each["value"].items():
-        if math.isnan(value):
-            continue
-        band = sorted(each[end][name][0] for end in ENDS)
-        metrics[name] = Metric(value, unit, band[0], band[-1], denominator)
+    for name, of in each["value"].items():
+        band = sorted(each[end][name].value for end in ENDS)
+        if not math.isnan(of.value):
+            metrics[name] = replace(of, low=band[0], high=band[-1])
     serving = made.serving
     iterations = serving.iterations
     steps = {
@@ -280,49 +276,49 @@ def spent(made: SystemRun) -> dict[tuple[str, str], float]:
     return found
 
 
-def _metrics(made: SystemRun) -> dict[str, tuple[float, str, str | None]]:
-    """Name: value, unit, of what."""
+def _metrics(made: SystemRun) -> dict[str, Metric]:
+    """By name, without bands."""
     serving, lookups, hits = made.serving, made.total(ev.LOOKUPS), made.total(ev.HITS)
     decode, n_out = made.total(ev.LOOKUPS, 0), int(serving.requests.n_output_tokens.sum())
     away, chosen = ([made.total(name, *of) for of in ((), (0,))] for name in (ev.AWAY_TOKENS, ev.TOKEN_EXPERTS))
     joules = sum(made.joules_of.values())
     gaps = serving.n_iterations and serving.gaps.sum()
-    found: dict[str, tuple[float, str, str | None]] = {
-        "total_s": (serving.wall_s, "s", None),
-        "ttft_mean_s": (float(serving.ttft_s.mean()), "s", "requests"),
-        "tbt_mean_s": (serving.gap_mean_s, "s", "times between tokens"),
-        "tbt_p99_s": (float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", "times between tokens"),
-        "largest_gap_s": (float(serving.largest_gap_s.max()), "s", None),
-        "tokens_per_s": (n_out / serving.wall_s, "1/s", None),
-        "total_energy_j": (joules, "J", None),
-        "energy_j_per_output_token": (joules / n_out, "J", "output tokens"),
-        "n_lookups": (float(lookups), "1", None),
-        "n_hits": (float(hits), "1", None),
-        "hit_frac": (hits / lookups if lookups else math.nan, "1", "unique lookups"),
-        "hit_frac_decode": (made.total(ev.HITS, 0) / decode if decode else math.nan, "1", "unique lookups"),
-        "n_moved": (float(made.total(ev.MOVED)), "experts", None),
-        "away_frac": (away[0] / chosen[0] if chosen[0] else math.nan, "1", "token-experts"),
-        "away_frac_decode": (away[1] / chosen[1] if chosen[1] else math.nan, "1", "token-experts"),
-        "fetched_bytes_per_token": (made.slots.fetched_bytes / n_out, "B", "output tokens"),
-        "kv_read_bytes_per_token": (float(made.kv.numbers[kept.READ]) / n_out, "B", "output tokens"),
-        "kv_peak_bytes": (float(made.kv.numbers[kept.PEAK]), "B", None),
+    found = {
+        "total_s": Metric(serving.wall_s, "s"),
+        "ttft_mean_s": Metric(float(serving.ttft_s.mean()), "s", denominator="requests"),
+        "tbt_mean_s": Metric(serving.gap_mean_s, "s", denominator="times between tokens"),
+        "tbt_p99_s": Metric(float(serving.gap_percentiles_s(99)) if gaps else math.nan, "s", denominator="times between tokens"),
+        "largest_gap_s": Metric(float(serving.largest_gap_s.max()), "s"),
+        "tokens_per_s": Metric(n_out / serving.wall_s, "1/s"),
+        "total_energy_j": Metric(joules, "J"),
+        "energy_j_per_output_token": Metric(joules / n_out, "J", denominator="output tokens"),
+        "n_lookups": Metric(float(lookups), "1"),
+        "n_hits": Metric(float(hits), "1"),
+        "hit_frac": ratio(hits, lookups, "unique lookups"),
+        "hit_frac_decode": ratio(made.total(ev.HITS, 0), decode, "unique lookups"),
+        "n_moved": Metric(float(made.total(ev.MOVED)), "experts"),
+        "away_frac": ratio(away[0], chosen[0], "token-experts"),
+        "away_frac_decode": ratio(away[1], chosen[1], "token-experts"),
+        "fetched_bytes_per_token": Metric(made.slots.fetched_bytes / n_out, "B", denominator="output tokens"),
+        "kv_read_bytes_per_token": Metric(float(made.kv.numbers[kept.READ]) / n_out, "B", denominator="output tokens"),
+        "kv_peak_bytes": Metric(float(made.kv.numbers[kept.PEAK]), "B"),
     }
     if made.slots.system.sliced is None:
-        n_prompt = int(serving.requests.n_prompt_tokens.sum())
-        found["fetched_bytes_per_prompt_token"] = (made.slots.fetched_by_phase[1] / n_prompt, "B", "prompt tokens")
+        of_prompts = made.slots.fetched_by_phase[1] / int(serving.requests.n_prompt_tokens.sum())
+        found["fetched_bytes_per_prompt_token"] = Metric(of_prompts, "B", denominator="prompt tokens")
     if made.slots.system.prefetch is not None:
         ahead, used = (made.bytes_of(column) for column in (ev.FORETOLD, ev.USED))
-        found["prefetched_bytes"], found["prefetch_used_bytes"] = (ahead, "B", None), (used, "B", None)
-        found["prefetch_wasted_bytes"] = (ahead - used, "B", None)
-        found["n_prefetch_hits"] = (float(made.total(ev.USED)), "1", None)
+        found["prefetched_bytes"], found["prefetch_used_bytes"] = Metric(ahead, "B"), Metric(used, "B")
+        found["prefetch_wasted_bytes"] = Metric(ahead - used, "B")
+        found["n_prefetch_hits"] = Metric(float(made.total(ev.USED)), "1")
     if made.slots.rounds:
         n_rounds, n_verified = made.slots.drafted[-1][[ROUNDS, VERIFIED]].tolist()
-        found["accepted_mean"] = (serving.n_accepted / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
-        found["verified_mean"] = (n_verified / n_rounds if n_rounds else math.nan, "1", "rounds of a request")
-        found["draft_frac"] = (made.slots.draft_s / serving.busy_s, "1", "busy time")
-    found |= {f"{part}_frac": (serving.seconds_of[part] / serving.busy_s, "1", "busy time") for part in PARTS}
+        found["accepted_mean"] = ratio(serving.n_accepted, n_rounds, "rounds of a request")
+        found["verified_mean"] = ratio(n_verified, n_rounds, "rounds of a request")
+        found["draft_frac"] = ratio(made.slots.draft_s, serving.busy_s, "busy time")
+    found |= {f"{part}_frac": ratio(serving.seconds_of[part], serving.busy_s, "busy time") for part in PARTS}
     if made.kv.refresh_w_per_byte:
-        found["refresh_j_per_token"] = (made.kv.refresh_j / n_out, "J", "output tokens")
+        found["refresh_j_per_token"] = Metric(made.kv.refresh_j / n_out, "J", denominator="output tokens")
     return found
 
 

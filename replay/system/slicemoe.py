@@ -8,7 +8,6 @@ the step: cost profile `slicemoe`.
 import dataclasses
 import hashlib
 import json
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from tokentape.policies.sliced.strayed import low_error_frac, strayed
 from tokentape.policies.slots import System
 from tokentape.replay.pass_metrics import over, priced
 from tokentape.replay.passes import PassCosts, Pricing, costs_of
-from tokentape.replay.result import Metric, ReplayResult
+from tokentape.replay.result import Metric, ReplayResult, ratio
 from tokentape.replay.scores import Scores
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.serving.iteration import no_costs
@@ -131,26 +130,23 @@ def _miss_metrics(
     low_error = low_error_frac(MAT(system.cache.bits_high, system.cache.bits_low), trace.geometry.is_glu)
     error = strayed(scores.gates[decode], natural[decode], events.ids[decode], events.is_high[decode] == 0, low_error)
 
-    def share(part: Any, whole: Any, of: str) -> Metric:
-        return Metric(float(part) / float(whole) if whole else float("nan"), "1", denominator=of)
-
     n_needed, n_lookups = int(events.lsb_needed[decode].sum()), int(events.n_lookups.sum())
     n_hits = n_lookups - int((1 - events.msb_hit.astype(np.int64)).sum())
     return {
         "n_lookups": Metric(float(n_lookups), "1"),
         "n_hits": Metric(float(n_hits), "1"),
         "backing_bytes": Metric(float(events.flash_bytes.sum()), "B"),
-        "hit_frac": share(n_hits, n_lookups, "MSB slice lookups"),
-        "hit_frac_decode": share(events.msb_hit[decode].sum(), decode.sum() * k, "MSB slice lookups"),
-        "high_bit_miss_frac": share(
+        "hit_frac": ratio(n_hits, n_lookups, "MSB slice lookups"),
+        "hit_frac_decode": ratio(events.msb_hit[decode].sum(), decode.sum() * k, "MSB slice lookups"),
+        "high_bit_miss_frac": ratio(
             events.flash_bytes[counted].sum(), counted.sum() * k * high_bytes, "accesses x high-bit expert bytes"
         ),
-        "critical_frac": share(n_needed, decode.sum() * k, "accesses"),
-        "critical_per_layer": share(n_needed, decode.sum(), "decoded tokens x layers"),
-        "degraded_frac": share(events.degraded[decode].sum(), n_needed, "critical accesses"),
-        "kept_gate_mass_frac": share(gates[decode].sum(dtype=np.float64), ideal, "gate mass of the natural route"),
-        "strayed_frac": share(error.sum(), error.size, "decoded tokens x layers, each by its squared output"),
-        "rerouted_frac": share((~stayed).sum(), stayed.size, "accesses"),
+        "critical_frac": ratio(n_needed, decode.sum() * k, "accesses"),
+        "critical_per_layer": ratio(n_needed, decode.sum(), "decoded tokens x layers"),
+        "degraded_frac": ratio(events.degraded[decode].sum(), n_needed, "critical accesses"),
+        "kept_gate_mass_frac": ratio(gates[decode].sum(dtype=np.float64), ideal, "gate mass of the natural route"),
+        "strayed_frac": ratio(error.sum(), error.size, "decoded tokens x layers, each by its squared output"),
+        "rerouted_frac": ratio((~stayed).sum(), stayed.size, "accesses"),
     }
 
 
@@ -165,5 +161,5 @@ def _early_metrics(trace: Trace, cost: PassCosts, row_step: Ints) -> dict[str, M
     return {
         "early_step_s": over(early, np.mean, "s", cost.seconds, f"first {EARLY_STEPS} decode passes"),
         "early_energy_j_per_token": over(early, np.mean, "J", cost.joules, f"first {EARLY_STEPS} decoded tokens"),
-        "flash_energy_frac": Metric(flash / total if total else float("nan"), "1", denominator="energy of decoded tokens"),
+        "flash_energy_frac": ratio(flash, total, "energy of decoded tokens"),
     }
