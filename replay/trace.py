@@ -19,6 +19,7 @@ PREFILL, DECODE = 0, 1
 CELLS = 1 << 18  # passes x MoE layers of a part: some MB an array, so that calls take little beside what they compute
 TOKENS = 1 << 16  # of a part: rows of few long passes
 COLUMNS = ("request_id", "position", "layer", "pass_id", "expert_ids")  # of `routing`: what a trace is made of
+_OF_ROWS = {"row_pass": "pass_id", "row_layer": "layer", "row_request": "request_id", "row_position": "position"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class _Rows:
     def __init__(self, passes: Trace, n_rows: int) -> None:
         layers, members = passes.geometry.moe_layers, np.unique(passes.members)
         self._passes, self._n_forgotten, self._members = passes, 0, members
-        self._columns = [_Column(np.int32, n_rows) for _ in range(4)]
+        self._columns = {name: _Column(np.int32, n_rows) for name in _OF_ROWS}
         self._ids, self._ends = _Column(np.int32, n_rows * passes.geometry.top_k), _Column(np.int64, n_rows + 1)
         self._ends.add(np.zeros(1))
         self._index_of = np.full(max(layers) + 1, -1, np.int32)
@@ -168,21 +169,18 @@ class _Rows:
 
     @property
     def trace(self) -> Trace:
-        row_pass, row_layer, request, position = (column.values for column in self._columns)
-        return replace(
-            self._passes, row_pass=row_pass, row_layer=row_layer, row_request=request, row_position=position,
-            offsets=self._ends.values, ids=self._ids.values,
-        )  # fmt: skip
+        of_rows: dict[str, Any] = {name: column.values for name, column in self._columns.items()}
+        return replace(self._passes, offsets=self._ends.values, ids=self._ids.values, **of_rows)
 
     def add(self, rows: pl.DataFrame) -> None:
-        n, members = self._columns[0].n, self._members
-        for column, name in zip(self._columns, ("pass_id", "layer", "request_id", "position"), strict=True):
-            column.add(rows[name].to_numpy())
+        n, members = self._columns["row_pass"].n, self._members
+        for name, column in self._columns.items():
+            column.add(rows[_OF_ROWS[name]].to_numpy())
         experts = rows["expert_ids"].to_arrow()
         ends = pl.Series(experts.offsets).to_numpy()
         self._ends.add(self._ids.n + ends[1:] - ends[0])
         self._ids.add(pl.Series(experts.flatten()).to_numpy())
-        row_pass, row_layer, request, position = (column.values[n:] for column in self._columns)
+        row_pass, row_layer, request, position = (column.values[n:] for column in self._columns.values())
         if members.size != members.max(initial=-1) + 1:  # else ids that count from 0
             request = np.searchsorted(members, request).astype(np.int32)
         pass_id, of_trace = rows["pass_id"].to_numpy().astype(np.int64), self._passes.pass_ids
@@ -196,15 +194,15 @@ class _Rows:
 
     def forget(self, n_passes: int) -> None:
         """The rows of the first passes."""
-        n = int(np.searchsorted(self._columns[0].values, np.int32(n_passes)))
+        n = int(np.searchsorted(self._columns["row_pass"].values, np.int32(n_passes)))
         n_ids, self._n_forgotten = int(self._ends.values[n]), self._n_forgotten + n
-        for column in (*self._columns, self._ends):
+        for column in (*self._columns.values(), self._ends):
             column.forget(n)
         self._ids.forget(n_ids)
         self._ends.values[:] -= n_ids
 
     def end(self) -> None:
-        if not self._n_forgotten + self._columns[0].n:
+        if not self._n_forgotten + self._columns["row_pass"].n:
             raise ValueError(f"tape {self._passes.trace_id} has no routing rows; nothing to replay")
 
 

@@ -62,10 +62,6 @@ class ExpertSlots:
     def __post_init__(self) -> None:
         for said in self._objections():
             raise ValueError(f"system {self.system.name}: {said}")
-        self.how = self.totals = np.zeros(0, np.int64)
-        self.log_starts, self.fetched_of_layer = np.zeros(0, np.int64), np.zeros((3, 0))
-        self.log_keys, self.log_hits, self.drafted = np.zeros(0, np.int64), np.zeros(0, np.uint8), NO_DRAFTS
-        self.of_iteration = np.zeros((0, ev.N_OF_ITERATION))
 
     @property
     def sizes(self) -> tuple[int, ...]:

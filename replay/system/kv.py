@@ -149,7 +149,6 @@ class KVSlots:
         if self.system.sliced is not None and self.system.flag("residency", "share_kv"):
             raise ValueError(f"system {self.system.name}: SliceMoE's slices keep their room; leave residency.share_kv out")
         self.track = track_of(self.recorded, self.system)
-        self.numbers, self.of_iteration = np.zeros(N_NUMBERS), np.zeros((0, N_OF_ITERATION))
 
     @property
     def kv_frac(self) -> float:
