@@ -14,7 +14,7 @@ import numpy as np
 from tokentape.policies import kernels as kn
 from tokentape.policies.bits.by_gate import ask_by_gate
 from tokentape.policies.bits.rule import RULE_SIGNATURE
-from tokentape.policies.kernels import function, int64, kernel, tuple_of, uint8, uint64, void
+from tokentape.policies.kernels import function, int64, kernel, total, tuple_of, uint8, uint64, void
 from tokentape.policies.order import ascending
 from tokentape.policies.placement import MIGRATE_SIGNATURE, migrated
 from tokentape.policies.placement.missed import WHERE_SIGNATURE
@@ -148,21 +148,20 @@ def _widen(m, rows, n_rows, ids, there, keys, counts, begin, end, widths, told):
 
 
 @kernel(inline="always")
-def _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots):  # type: ignore[no-untyped-def]
+def _look_up(n_events, bounds, looked_up, hits, look_up, rank_of, cache, told, slots):  # type: ignore[no-untyped-def]
     """Of the experts that these events look up, which are there; the cache is advanced."""
-    how, hot, log_hits = slots[0], slots[5], slots[10]
+    how, hot, log_hits, n = slots[0], slots[5], slots[10], bounds[n_events]
     if how[PLACE] >= FIXED:
-        for event in range(uint64(n_events)):
-            m = uint64(layers[event])
-            for i in range(uint64(bounds[event]), uint64(bounds[event + uint64(1)])):
-                hits[i] = hot[m, uint64(looked_up[i]) - m * uint64(hot.shape[1])]
+        is_hot = hot.reshape(hot.size)
+        for i in range(uint64(n)):
+            hits[i] = is_hot[uint64(looked_up[i])]
     elif how[RESIDENCY] == CACHED:
         look_up(how[N_EVENTS], how[N_LOOKUPS], looked_up, bounds[: n_events + 1], told[4], told[5], rank_of, cache, hits)
     elif how[RESIDENCY] == GIVEN:
-        for i in range(bounds[n_events]):
+        for i in range(n):
             hits[i] = log_hits[how[N_LOOKUPS] + i]
     else:
-        hits[: bounds[n_events]] = 1
+        hits[:n] = 1
 
 
 @kernel(inline="always")
@@ -351,7 +350,7 @@ def serve_experts(  # type: ignore[no-untyped-def]
             if at < of_iteration.shape[0]:
                 of_iteration[at, 3] += numbers[N_FETCHED] * fetched[2, later]
         else:
-            _look_up(n_events, layers, bounds, looked_up, hits, look_up, rank_of, cache, told, slots)
+            _look_up(n_events, bounds, looked_up, hits, look_up, rank_of, cache, told, slots)
         _count(
             at, prompt_layers, n_events, layers, width, begins, bounds, keys, counts, near, looked_up, hits, table, first_entry,
             told[7], slots,
@@ -372,15 +371,13 @@ def place_anew(requests, state, n_joined, split, slots, placed, moves):  # type:
     used, weight = np.empty(n_experts), np.empty(n_experts)
     for m in range(n_layers):
         used[:], weight[:] = 0.0, 0.0
-        n_used = all_weight = 0.0
         r = state[OLDEST]
         while r >= 0:
             for e in range(n_experts):
                 used[e] += counts_of[tape_of[r], m, e]
                 weight[e] += weights_of[tape_of[r], m, e]
             r = requests[r, NEWER]
-        for e in range(n_experts):
-            n_used, all_weight = n_used + used[e], all_weight + weight[e]
+        n_used, all_weight = total(used), total(weight)
         for e in range(n_experts):
             by_count = used[e] / n_used if n_used > 0.0 else 0.0
             by_weight = weight[e] / all_weight if all_weight > 0.0 else 0.0
