@@ -54,7 +54,6 @@ class Estimate:
     machine: HardwareSpec
     work: Work
     cost: StepCost
-    fits: Mapping[str, Fit]
     outside: tuple[str, ...]
 
     def operations(self) -> pl.DataFrame:
@@ -86,7 +85,7 @@ def estimate(
         *(floats_on_integers(machine, weight_format) if geometry.moe_layers else ()),
         *((*of_others(machine, timed), *of_roofline(work, fits), *beyond(work, fits)) if fits else ()),
     )
-    return Estimate(machine, work, cost, fits or {}, tuple(dict.fromkeys(outside)))
+    return Estimate(machine, work, cost, tuple(dict.fromkeys(outside)))
 
 
 def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str, kv_format: str) -> dict[str, float]:
