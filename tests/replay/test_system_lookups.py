@@ -82,24 +82,17 @@ def test_of_an_event_the_largest_gate_and_score_are_told():
 
 def test_a_policy_that_reads_what_the_tape_or_the_loop_lacks_is_refused_in_one_line():
     trace, scores = told(make_trace(0))
-    for tape, policy, words in (
-        (
-            recorded(trace),
-            GateWeighted(),
-            "system test: GateWeighted reads gate of lookups, and tape test holds no gates; record",
-        ),
-        (
-            recorded(trace, trace.told["gate"]),
-            MostScored(),
-            "MostScored reads gate and score of lookups, and tape test holds no scores",
-        ),
-    ):
-        refuses(words, simulate, tape, tape.requests(), system(policy, "global", 50), MACHINE, SETTING)
+    bare, gated, full = recorded(trace), *(recorded(trace, trace.told["gate"], scores=of) for of in (None, scores))
+    by_gate, by_score = (system(policy(), "global", 50) for policy in (GateWeighted, MostScored))
     twice = system(type("Twice", (MostScored,), {"needs": (), "profile_frac": 2.0})(), "global", 50)
-    refuses("Twice.profile_frac is 2.0; it must lie in 0..1", simulate, tape, tape.requests(), twice, MACHINE, SETTING)
-    routed = replace(one := system(GateWeighted(), "global", 50), policies=one.policies | {"route": CachePrior()})
-    tape = recorded(trace, trace.told["gate"], scores=scores)
-    refuses("leave route and draft out", simulate, tape, tape.requests(), routed, MACHINE, SETTING)
+    routed = replace(by_gate, policies=by_gate.policies | {"route": CachePrior()})
+    for tape, of, words in (
+        (bare, by_gate, "system test: GateWeighted reads gate of lookups, and tape test holds no gates; record"),
+        (gated, by_score, "MostScored reads gate and score of lookups, and tape test holds no scores"),
+        (gated, twice, "Twice.profile_frac is 2.0; it must lie in 0..1"),
+        (full, routed, "leave route and draft out"),
+    ):
+        refuses(words, simulate, tape, tape.requests(), of, MACHINE, SETTING)
 
 
 @pytest.mark.parametrize("expert_format", [pytest.param("bf16", marks=pytest.mark.slow), "int8-g32", "recorded"])
