@@ -7,9 +7,6 @@ Source: arXiv 2412.00099, as SliceMoE section 4.4 names them.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tokentape.policies.bounds import Count, Positive, Share
 from tokentape.policies.kernels import kernel, uint64
 from tokentape.policies.sliced.ranking import CHOOSE_SIGNATURE, Router, top_k
@@ -65,9 +62,6 @@ class MaxRank(Router):
             top_k(values[i], m, work[0], work[1])
             _resident_first(work[1], uint64(m), uint64(0), resident, ids[i])
 
-    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
-        return np.array([self.max_rank], np.float64)
-
 
 @dataclass(frozen=True)
 class Cumsum(Router):
@@ -86,6 +80,3 @@ class Cumsum(Router):
         for i in range(uint64(values.shape[0])):
             length = uint64(_prefix(values[i], gates[i], params[0], ids.shape[1], work[0], work[1]))
             _resident_first(work[1], length, uint64(int(params[1])), resident, ids[i])
-
-    def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
-        return np.array([self.share_frac, self.protect], np.float64)
