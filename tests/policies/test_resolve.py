@@ -108,6 +108,9 @@ class Needy(LRU):
 
 class Plain:
     pass
+
+class lru(LRU):
+    pass
 """
 
 
@@ -139,6 +142,7 @@ def test_a_policy_by_path_is_of_any_kind(mine: str, kind: str, own: str, params:
         ("residency", "Plain", "a policy is a frozen dataclass"),
         ("residency", "Plane", "did you mean 'Plain'"),
         ("residency", "Needy", "parameter size is missing"),
+        ("residency", "lru", "lru is that of a shipped policy; give the class a name of its own"),
     ],
 )
 def test_a_policy_by_path_of_another_kind_is_refused(mine: str, kind: str, own: str, says: str) -> None:
