@@ -36,4 +36,4 @@ Weight = Annotated[float, Must("must be 0 or more and below 1", lambda value: 0.
 FromZero = Annotated[float, Must("must be 0 or more", lambda value: value >= 0.0)]
 AboveZero = Annotated[float, Must("must be above 0", lambda value: value > 0.0)]
 Count = Annotated[int, Must("must be 0 or more", lambda value: value >= 0)]
-Positive = Annotated[int, Must("must be 1 or more", lambda value: value >= 1)]
+Positive = Annotated[int, Must("must be at least 1", lambda value: value >= 1)]

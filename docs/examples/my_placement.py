@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tokentape.policies.placement import EventPlacement
 
 
@@ -12,9 +10,6 @@ class NearWhenFew(EventPlacement):
     """Missing experts compute near their memory as long as no more than `most` of a layer's experts are missing."""
 
     most: int = 6
-
-    def params(self) -> np.ndarray:
-        return np.array([float(self.most)])
 
     @staticmethod
     def where(layer, keys, counts, resident, near, params):
