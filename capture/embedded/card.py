@@ -12,51 +12,11 @@ import polars as pl
 
 from tokentape.capture.embedded import texts
 from tokentape.capture.embedded.recipe import Recipe
+from tokentape.capture.embedded.train import CHECKPOINT
 from tokentape.capture.evaluate import evaluate
 
 CARD, LOG, MANIFEST = "README.md", "training_log.csv", "manifest.json"
-
-_TEXT = """---
-license: apache-2.0
-library_name: transformers
-pipeline_tag: text-generation
-tags: [mixture-of-experts, tiny, test-model]
----
-
-# The embedded model of tokentape
-
-A Qwen3-MoE of 2.9 M parameters (4 layers, hidden 128, 4 heads without GQA, 16 experts of width 96, top-4, vocabulary 1024,
-context 512), trained from nothing so that capture, replay and closed-loop quality run in minutes without a network. It is a
-device for checking code and orderings; its absolute numbers say nothing about models of billions of parameters.
-
-Trained on the standard library and the help topics of CPython {python} (whole files and topics held out), templated word problems
-and key-value passages (held out by a hash of their numbers or key). It imitates that text and knows nothing else.
-
-## Measured
-
-    {evaluate}
-
-| data set | bits per byte | exact match | items |
-|---|---|---|---|
-{quality}
-
-`code` and `docs` follow the running interpreter: the figures are those of CPython {python}. Together they come to {together:.3f}
-bits per byte. `math` is greedy, the integer after `####`; `recall` is greedy, passages of up to 400 tokens with one query.
-
-## Training
-
-    {command}
-
-Seed {seed}, AdamW, peak rate {peak_lr} with linear decay by step, {batch_rows} rows of {context} tokens per step, one core,
-float32. The whole log is in {log}; every {every}th row of it, losses in nats per token:
-
-| tokens | library text | math | recall | recall level | tokens/s |
-|---|---|---|---|---|---|
-{rows}
-
-The same command ends with the same bits on the same machine and versions ({versions}); elsewhere with the same figures
-within noise.
-"""
+TEMPLATE = Path(__file__).with_name("card.md")
 
 
 def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
@@ -73,20 +33,18 @@ def write_card(folder: Path, recipe: Recipe, log: list[dict[str, Any]]) -> None:
     shown = [row for i, row in enumerate(log, 1) if i % every == 0 or i == len(log)]
     lines = [f"| {row['tokens'] / 1e6:.1f} M | {' | '.join(str(row[name]) for name in logged)} |" for row in shown]
     (folder / CARD).write_text(
-        _TEXT.format(
+        TEMPLATE.read_text(encoding="utf-8").format(
             python=versions["python"],
-            evaluate="tokentape evaluate --model embedded",
             quality="\n".join(_quality_line(row) for row in quality),
             together=together,
-            command=f"tokentape models train --tokens {recipe.tokens} --out OUT",
             log=LOG,
             every=every,
             rows="\n".join(lines),
             versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-            **{key: getattr(recipe, key) for key in ("seed", "peak_lr", "batch_rows", "context")},
+            **{key: getattr(recipe, key) for key in ("tokens", "seed", "peak_lr", "batch_rows", "context")},
         )
     )
-    others = (CARD, MANIFEST, "checkpoint.safetensors")  # which from_pretrained does not read
+    others = (CARD, MANIFEST, CHECKPOINT)  # which from_pretrained does not read
     files = sorted(p for p in folder.iterdir() if p.is_file() and p.name not in others)
     manifest = {
         "files": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files},
