@@ -8,6 +8,8 @@ tokens but one, data sets with duplicate prompts.
 from __future__ import annotations
 
 import hashlib
+import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,21 +23,7 @@ BLOCK_ROWS = 1 << 16  # that are sorted or compared together
 REPEATED_TOKENS_FRAC = 0.05  # above it, consecutive identical tokens are reported
 _FEW_COLUMNS = 16  # every pair of so many is compared in less time than their rows are sorted
 
-# Top-k of published models, to notice a run that overrode it. Keys are parts of a lower-case model name; the first to fit counts.
-# Source: num_experts_per_tok in each model's config.json on the Hugging Face hub.
-KNOWN_TOP_K = {
-    "qwen3-30b-a3b": 8,
-    "qwen3-coder-30b-a3b": 8,
-    "qwen3-235b-a22b": 8,
-    "qwen1.5-moe-a2.7b": 4,
-    "gemma-4-26b-a4b": 8,  # https://docs.nvidia.com/nemo/megatron-bridge (Gemma 4 provider)
-    "glm-4.7-flash": 4,
-    "deepseek-v2-lite": 6,
-    "deepseek-v3": 8,
-    "gpt-oss": 4,
-    "mixtral": 2,
-    "olmoe": 8,
-}
+KNOWN_TOP_K: dict[str, int] = tomllib.loads((Path(__file__).parent / "top_k.toml").read_text(encoding="utf-8"))
 
 
 def known_top_k(model_name: str) -> int | None:

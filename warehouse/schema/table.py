@@ -36,18 +36,7 @@ def column(of: str, unit: str, meaning: str) -> Column:
 
 COLUMNS = {name: column(*said) for name, said in _DECLARED.items()}
 
-# What decides in a system, each a policy with its parameters; null: nothing decides there, or the engine does not tell.
-DECISIONS = {
-    "schedule": "which requests, tokens and layers run next",
-    "draft": "what is speculated",
-    "route": "which experts a token takes",
-    "precision": "how many bits each expert gets",
-    "residency": "what enters and leaves the fast tier",
-    "prefetch": "which experts are fetched before their layer asks for them",
-    "place": "which engine computes what",
-    "kv": "which keys and values are kept, at which width",
-    "refresh": "how often cells are refreshed",
-}
+DECISIONS: dict[str, str] = tomllib.loads(Path(__file__).with_name("decisions.toml").read_text(encoding="utf-8"))
 _OF_DECISIONS = {name: Column(TEXT, "", f"{meaning}: policy and parameters") for name, meaning in DECISIONS.items()}
 
 
