@@ -110,6 +110,21 @@ def as_executed(request_id: np.ndarray, is_decode: np.ndarray, layer: np.ndarray
     return np.concatenate(([0], np.cumsum(starts)))
 
 
+def in_order(
+    request: int, n_prompt: int, n_tokens: int, layers: np.ndarray, first_pass: int, first: int = 0
+) -> dict[str, np.ndarray]:
+    """Columns of a request's rows: its prompt is one pass, layer by layer, then each token is one. first: its first position."""
+    n, prompt, decoded = len(layers), np.arange(n_prompt), np.arange(n_prompt, n_tokens)
+    token = np.concatenate((np.tile(prompt, n), np.repeat(decoded, n)))
+    return {
+        "request_id": np.full(len(token), request, np.uint32),
+        "position": first + token,
+        "layer": np.concatenate((np.repeat(layers, n_prompt), np.tile(layers, len(decoded)))).astype(np.uint16),
+        "pass_id": (np.maximum(token - (n_prompt - 1), 0) + first_pass).astype(np.uint32),
+        "is_decode": token >= n_prompt,
+    }
+
+
 @dataclass(frozen=True)
 class Source:
     """Where the rows come from. token_ids: input ids per request, prompt first, where the format has them."""

@@ -23,7 +23,7 @@ import numpy as np
 from tokentape.capture.importers.arrays import MAGIC, base64_bytes, int_lists, npy, npz
 from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, read_all, responses, whole, within
 from tokentape.capture.importers.model_config import moe_config
-from tokentape.capture.importers.rows import RoutedRows, Source, write_import
+from tokentape.capture.importers.rows import RoutedRows, Source, in_order, write_import
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
@@ -260,26 +260,16 @@ def _of_moe_layers(ids: np.ndarray, name: str, geometry: Geometry, where: str, c
 def _routed(requests: list[Request], moe_layers: np.ndarray) -> RoutedRows:
     """Per request its prefill as one layer-major pass, then one pass per generated token."""
     n_layers, k = requests[0].experts.shape[1:]
-    n_rows = [len(one.experts) * n_layers for one in requests]
-    n = sum(n_rows)
     # The types of the tape where the ids allow it: what is never copied again costs its memory once, and memory is the time here.
     kinds = (np.uint16, np.int16, np.int64)
     kind = next((kind for kind in kinds if all(np.can_cast(one.experts.dtype, kind) for one in requests)), np.int64)
-    position, layer, pass_id = np.empty(n, np.int32), np.empty(n, np.uint16), np.empty(n, np.uint32)
-    is_decode, ids = np.empty(n, bool), np.empty((n, k), kind)
-    begin, n_passes = 0, 0
-    for one in requests:
+    ids = np.empty((sum(len(one.experts) for one in requests) * n_layers, k), kind)
+    columns, begin, n_passes = list[dict[str, np.ndarray]](), 0, 0
+    for number, one in enumerate(requests):
         n_tokens, n_prompt = len(one.experts), one.n_prompt
-        prompt = slice(begin, begin + n_prompt * n_layers)
-        output = slice(prompt.stop, begin + n_tokens * n_layers)
-        by_layer, by_token = (n_layers, n_prompt), (n_tokens - n_prompt, n_layers)
-        token = np.arange(n_prompt, n_tokens)[:, None]
-        is_decode[prompt], is_decode[output] = False, True
-        pass_id[prompt], pass_id[output].reshape(by_token)[:] = n_passes, token - n_prompt + n_passes + 1
-        position[prompt].reshape(by_layer)[:] = one.first + np.arange(n_prompt)
-        position[output].reshape(by_token)[:] = one.first + token
-        layer[prompt].reshape(by_layer)[:], layer[output].reshape(by_token)[:] = moe_layers[:, None], moe_layers
-        ids[prompt].reshape(*by_layer, k)[:] = one.experts[:n_prompt].transpose(1, 0, 2)
-        ids[output].reshape(*by_token, k)[:] = one.experts[n_prompt:]
-        begin, n_passes = output.stop, n_passes + 1 + n_tokens - n_prompt
-    return RoutedRows(np.repeat(np.arange(len(requests), dtype=np.uint32), n_rows), position, layer, pass_id, is_decode, ids)
+        columns.append(in_order(number, n_prompt, n_tokens, moe_layers, n_passes, one.first))
+        decoded, end = begin + n_prompt * n_layers, begin + n_tokens * n_layers
+        ids[begin:decoded].reshape(n_layers, n_prompt, k)[:] = one.experts[:n_prompt].transpose(1, 0, 2)
+        ids[decoded:end].reshape(-1, n_layers, k)[:] = one.experts[n_prompt:]
+        begin, n_passes = end, n_passes + 1 + n_tokens - n_prompt
+    return RoutedRows(**{name: np.concatenate([of[name] for of in columns]) for name in columns[0]}, expert_ids=ids)

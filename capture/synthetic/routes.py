@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tokentape.capture.importers.rows import RoutedRows
+from tokentape.capture.importers.rows import RoutedRows, in_order
 from tokentape.capture.synthetic.generator import RouterLogits
 from tokentape.policies.scoring import topk_from_scores
 from tokentape.warehouse.geometry import Geometry
@@ -54,17 +54,5 @@ def routes(
         for rows, values in ((ids, chosen), (weights, gates), (scores, logits)):
             if rows is not None:
                 rows[prompt], rows[decoded] = values[:n_prompt], values[n_prompt:]
-    absolute, steps = np.array(layers, np.uint16), np.arange(1, n_decoded + 1, dtype=np.int32)
-    step = np.concatenate((np.zeros(n_prefill, np.int32), np.repeat(steps, len(layers))))
-    routed = RoutedRows(
-        request_id=np.full(n_rows, request),
-        position=np.concatenate(
-            (np.tile(np.arange(n_prompt, dtype=np.int32), len(layers)), np.repeat(n_prompt - 1 + steps, len(layers)))
-        ),
-        layer=np.concatenate((np.repeat(absolute, n_prompt), np.tile(absolute, n_decoded))),
-        pass_id=request * (1 + n_decoded) + step,
-        is_decode=step > 0,
-        expert_ids=ids,
-        gate_weights=weights,
-    )
-    return routed, scores
+    columns = in_order(request, n_prompt, length.n_inputs, np.array(layers), request * (1 + n_decoded))
+    return RoutedRows(**columns, expert_ids=ids, gate_weights=weights), scores

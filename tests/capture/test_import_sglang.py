@@ -160,6 +160,7 @@ BAD_DUMPS: dict[str, tuple[bytes, str]] = {
     ),
     "verified drafts": (dump_of(forward_mode=4), "serve without --enable-mixed-chunk and without drafts"),
     "positions": (dump_of(positions=[0, 5]), "do not follow"),
+    "past any context": (dump_of(positions=[1 << 40, (1 << 40) + 1]), "position 1099511627776 is outside 0..134217727"),
     "past the map": (dump_of(MAP[:, :3]), "or one past the map"),
 }  # fmt: skip
 BAD_RESPONSES: dict[str, tuple[dict[str, Any], str]] = {
