@@ -77,16 +77,8 @@ def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
     return arrays() | {name: value}
 
 
-def damaged(value: int) -> dict[str, np.ndarray]:
-    content = arrays()
-    content["routed_experts"][2, 1, 0] = value
-    return content
-
-
 BAD_ARRAYS = {
-    "expert out of range": (damaged(16), "position 8, layer 2: expert 16 is outside 0..15"),
-    "padding": (damaged(-1), "expert -1 is outside"),
-    "repeated id": (damaged(int(arrays()["routed_experts"][2, 1, 1])), "appears twice"),
+    "expert out of range": (changed("routed_experts", arrays()["routed_experts"] + 16), "position 6, layer 1: expert "),
     "array missing": (
         {"routed_experts": arrays()["routed_experts"]},
         "does not say where the prompt ends; give prompt_token_ids or token_ids",
@@ -109,11 +101,10 @@ def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path:
         import_vllm(*save(tmp_path, content, *config), store)
 
 
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut"])
-def test_files_that_are_no_npz(content: bytes, store: Store, tmp_path: Path) -> None:
+def test_files_that_are_no_npz(store: Store, tmp_path: Path) -> None:
     npz, config_path = save(tmp_path, arrays())
-    npz.write_bytes(content)
-    refuses(r"request\.npz", import_vllm, npz, config_path, store, error=BadImport)
+    npz.write_bytes(b"")
+    refuses(r"request\.npz: the file is empty", import_vllm, npz, config_path, store, error=BadImport)
     np.save(tmp_path / "bare.npy", np.zeros(3))
     refuses("one bare array", import_vllm, tmp_path / "bare.npy", config_path, store, error=BadImport)
 

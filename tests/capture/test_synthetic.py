@@ -333,17 +333,9 @@ def test_a_stopped_run_leaves_nothing_and_a_killed_one_is_refused_and_made_again
     assert synthesize(QWEN, geometry, SHORT, store, stop) == trace_id  # found, not drawn again
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"requests": 0}, "requests is 0; it must be 1 or more"),
-        ({"prompt": 0}, "prompt is 0; it must be 1 or more"),
-        ({"output": -1}, "output is -1; it must be 0 or more"),
-        ({"seed": -1}, "seed is -1; it must be 0 or more"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, int], message: str) -> None:
-    refuses(message, SynthesisSettings, **changes)
+@pytest.mark.parametrize(("name", "least"), [("requests", 1), ("prompt", 1), ("output", 0), ("seed", 0)])
+def test_settings_out_of_range_are_refused(name: str, least: int) -> None:
+    refuses(f"{name} is {least - 1}; it must be {least} or more", SynthesisSettings, **{name: least - 1})
 
 
 def test_dense_models_and_endless_requests_are_refused_before_anything_is_written(store: Store) -> None:
