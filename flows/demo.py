@@ -119,7 +119,7 @@ def _record_steps(store: Store, traces: list[str]) -> int:
     """For the hardware and validation pages: of every machine of the study one replayed step, a serving step, DRAM errors."""
     replayed = study.load(STUDY)
     for machine in replayed.hardware:
-        semantics = Semantics(scope="global", **replayed.semantics.model_dump())
+        semantics = Semantics("global", **replayed.semantics)
         cell = Cell(traces[0], "lru", (), machine, semantics, "50%", replayed.expert_formats[0])
         steps.of_replay(store, replay_key(store, cell, STUDY), "median")
     load = Load(batch=16, context_tokens=4096)

@@ -168,7 +168,7 @@ def _routed(study: Study, store: Store) -> list[str]:
 def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
     named = [(policy.name, tuple(policy.params.items()), seed) for policy in study.policies for seed in policy.seeds]
     for scope, expert_format in itertools.product(study.scopes, study.expert_formats):
-        semantics = Semantics(scope=scope, **study.semantics.model_dump())
+        semantics = Semantics(scope, **study.semantics)
         if study.lru_curve:
             yield Cell(trace_id, experts.ALL_CAPACITIES, (), "", semantics, "100%", expert_format)
         for machine, size, (name, params, seed) in itertools.product(study.hardware, study.capacities, named):

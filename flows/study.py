@@ -18,9 +18,10 @@ from tokentape.flows.console import brief
 from tokentape.flows.study_file import Grid, Part, own_name, parsed
 from tokentape.flows.systems import GRIDS, SYSTEMS, grids
 from tokentape.hw.profile import PHYSICAL
-from tokentape.policies.names import unknown
+from tokentape.policies.names import refuse_unknown, unknown
 from tokentape.policies.resolve import resolve
 from tokentape.policies.slots import SLOTS
+from tokentape.replay.semantics import CHOICES, Semantics
 
 OF_REPLAYS = ("policies", "capacities", "scopes", "hardware")
 OF_TEXT = ("trace", "system", "machine", "budget", "model", "expert_format", "profile")
@@ -33,17 +34,6 @@ class PolicyEntry(Part):
     name: str
     params: dict[str, str | int | float | bool] = Field(default={})
     seeds: tuple[int, ...] = Field((0,), min_length=1)
-
-
-class SemanticsEntry(Part):
-    """`[semantics]`: how lookups are made; the scope is listed apart because a study may compare both."""
-
-    lookup: str = "atomic"
-    recency: str = "list-order"
-    prefill: str = "layer-major"
-    start: str = "persistent"
-    overflow: str = "evict"
-    fetching: str = "blocking"
 
 
 class Points(Grid):
@@ -89,7 +79,7 @@ class Study(Part):
     hardware: tuple[str, ...] = ()
     expert_formats: tuple[str, ...] = Field(("auto",), min_length=1)
     profile: str = PHYSICAL  # cost profile, by name or file
-    semantics: SemanticsEntry = SemanticsEntry()
+    semantics: dict[str, str] = Field({})  # how lookups are made; scopes are listed apart because a study may compare both
     lru_curve: bool = False  # also an LRU of every capacity, hits only
     grid: tuple[Points, ...] = ()
 
@@ -98,6 +88,9 @@ class Study(Part):
         missing = [name for name in OF_REPLAYS if not getattr(self, name)]
         if missing and not (self.grid and len(missing) == len(OF_REPLAYS)):
             raise ValueError(f"{missing[0]} is missing; replays need {', '.join(OF_REPLAYS)}, runs of systems a [[grid]]")
+        for name in self.semantics:
+            refuse_unknown("word of [semantics]", name, CHOICES.keys() - {"scope"})
+        Semantics("global", **self.semantics)
         return self
 
     def on(self, traces: tuple[str, ...]) -> Study:
