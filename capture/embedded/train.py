@@ -7,6 +7,7 @@ the same bits as one that was not, on the same machine and versions.
 
 import ctypes
 import dataclasses
+import json
 import os
 import time
 from collections.abc import Callable
@@ -15,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import Qwen3MoeForCausalLM
 
 from tokentape.capture.embedded.batches import RECALL_LEVELS, Batches
 from tokentape.capture.embedded.recipe import Recipe, model_config, train_tokenizer
 
-CHECKPOINT = "checkpoint.pt"
+CHECKPOINT = "checkpoint.safetensors"
 LEVEL_UP_ACCURACY = 0.8
 LOG_EVERY_STEPS = 100
 
@@ -166,10 +168,14 @@ def keep_freed_memory() -> None:
 
 
 def save_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: State, recipe: Recipe) -> None:
-    """Weights, Adam moments and the rest as one file, renamed into place."""
-    held = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    """One safetensors file (weights, Adam moments) with the rest as its metadata, renamed into place."""
+    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        for key, value in optimizer.state.get(p, {}).items():
+            tensors[f"adam.{name}.{key}"] = value
     aside = folder / f"{CHECKPOINT}.part"
-    torch.save(held | {"state": dataclasses.asdict(state), "recipe": dataclasses.asdict(recipe)}, aside)
+    meta = {"state": json.dumps(dataclasses.asdict(state)), "recipe": json.dumps(dataclasses.asdict(recipe))}
+    save_file({k: v.contiguous() for k, v in tensors.items()}, aside, metadata=meta)
     os.replace(aside, folder / CHECKPOINT)
 
 
@@ -178,9 +184,13 @@ def load_checkpoint(folder: Path, model: torch.nn.Module, optimizer: torch.optim
     path = folder / CHECKPOINT
     if not path.exists():
         return State()
-    held = torch.load(path, weights_only=True)
-    if held["recipe"] != dataclasses.asdict(recipe):
-        raise ValueError(f"{path} was made with another recipe ({held['recipe']}); give another --out or remove it")
-    model.load_state_dict(held["model"])
-    optimizer.load_state_dict(held["optimizer"])
-    return State(**held["state"])
+    with path.open("rb") as handle:
+        header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))["__metadata__"]
+    if json.loads(header["recipe"]) != dataclasses.asdict(recipe):
+        raise ValueError(f"{path} was made with another recipe ({header['recipe']}); give another --out or remove it")
+    tensors = load_file(path)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(tensors[f"model.{name}"])
+            optimizer.state[p] = {key: tensors[f"adam.{name}.{key}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+    return State(**json.loads(header["state"]))
