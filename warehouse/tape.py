@@ -62,6 +62,12 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def _bytes_in(folder: str) -> int:
+    """Of the files below a local folder: several times faster than fsspec tells it."""
+    with os.scandir(folder) as entries:
+        return sum(_bytes_in(entry.path) if entry.is_dir() else entry.stat().st_size for entry in entries)
+
+
 def packed(rows: pa.Table) -> bytes:
     """What write_parquet writes."""
     buffer, names = io.BytesIO(), rows.column_names
@@ -153,7 +159,8 @@ class Store:
                 self.fs.rm(folder, recursive=True)
 
     def size_bytes(self, trace_id: str) -> int:
-        return int(self.fs.du(self.trace_path(trace_id)))
+        folder = self.trace_path(trace_id)
+        return _bytes_in(folder) if self.is_local else int(self.fs.du(folder))
 
     def _unknown(self, trace_id: str) -> str:
         known = self.trace_ids()
