@@ -61,12 +61,6 @@ class ELMoE3DConstants:
         """`elmoe3d-l1`, with the rows where they are not the headline's."""
         return f"elmoe3d-{self.level.lower()}" + ("" if self.rows == ROWS[0] else f"-{self.rows}")
 
-    def law(self, model: str) -> ModelLaw:
-        """Raises ValueError for a model that the paper has no row of."""
-        if model not in self.laws:
-            raise ValueError(f"no hit law is fitted for {model}; give its beta and exponent, or one of {', '.join(self.laws)}")
-        return self.laws[model]
-
 
 FILES = FitFiles("elmoe3d", ELMoE3DConstants, "mean square of the relative errors of Phi_SD", digits=7)
 load, text = FILES.load, FILES.text

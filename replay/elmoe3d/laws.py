@@ -13,6 +13,7 @@ Acceptance: linear fits the paper's table best; chain is what a chain of drafts 
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 
@@ -87,11 +88,6 @@ HIT_LAWS: dict[str, HitLaw] = {
 }
 
 
-def linear(alpha: Floats, n_draft_steps: Floats) -> Floats:
-    """alpha d."""
-    return alpha * n_draft_steps
-
-
 def chain(alpha: Floats, n_draft_steps: Floats) -> Floats:
     """sum of alpha^i over i = 1..d: no token counts after the first that is refused."""
     is_one = alpha >= 1.0
@@ -99,4 +95,4 @@ def chain(alpha: Floats, n_draft_steps: Floats) -> Floats:
     return np.where(is_one, n_draft_steps, safe * (1.0 - safe**n_draft_steps) / (1.0 - safe))
 
 
-FORMS: dict[str, Callable[[Floats, Floats], Floats]] = {"linear": linear, "chain": chain}
+FORMS: dict[str, Callable[[Floats, Floats], Floats]] = {"linear": mul, "chain": chain}

@@ -135,8 +135,8 @@ def cache_of(machine: HardwareSpec) -> MemTier:
 def points_of(table: pl.DataFrame, fit: ELMoE3DConstants, like: str = "model", **changed: Any) -> pl.DataFrame:
     """Rows of Table 3, or rows with columns of its names, as points under a fit. like: the column with the model whose law is
     taken; changed: columns, each with the one value that it has instead. Raises ValueError for a model without a law."""
-    for model in set(table[like]):
-        fit.law(model)
+    for model in set(table[like]) - fit.laws.keys():
+        raise ValueError(f"no hit law is fitted for {model}; give its beta and exponent, or one of {', '.join(fit.laws)}")
     laws = [{like: model, **asdict(law), **asdict(fit.speculation)} for model, law in fit.laws.items()]
     placed = table if "machine" in table.columns else table.with_columns(machine=pl.col("hb_gb").cast(pl.String))
     named = placed.with_columns(level=pl.lit(fit.level), fit=pl.lit(fit.rows or ROWS[0]))

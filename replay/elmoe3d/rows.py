@@ -210,12 +210,6 @@ def near_at(machine: HardwareSpec, ratio: float) -> HardwareSpec:
     return with_values(machine, {f"engines.{name}.memory_bytes_per_s": ratio * whole})
 
 
-def is_headline(of: Assumed) -> pl.Expr:
-    """Rows of what the paper does not say at its headline's values."""
-    near = (pl.col("nmp_ext_ratio") == of.headline_near_ext_ratio) & (pl.col("placement") == of.headline_holds)
-    return (pl.col("verify_nodes") == of.headline_verify_nodes) & (near | pl.col("placement").is_null())
-
-
 def platform_rows(every: pl.DataFrame) -> pl.DataFrame:
     """Rows of elmoe3d_platforms."""
     where = ("platform", "model_id", "dataset", "batch", "level", "hit_model", *NEAR_AS, "verify_nodes", "step_mode")
@@ -225,7 +219,8 @@ def platform_rows(every: pl.DataFrame) -> pl.DataFrame:
 def energy_rows(of: Assumed, every: pl.DataFrame) -> pl.DataFrame:
     """Rows of elmoe3d_energy, of the headline's settings."""
     kept = ("platform", "model_id", "dataset", "batch", "level", "hit_model", "step_mode", "is_best")
-    at = every.filter(is_headline(of))
+    near = (pl.col("nmp_ext_ratio") == of.headline_near_ext_ratio) & (pl.col("placement") == of.headline_holds)
+    at = every.filter(pl.col("verify_nodes") == of.headline_verify_nodes, near | pl.col("placement").is_null())
     return pl.concat(
         at.select(*kept, part=pl.lit(part), j_per_token=f"{part} value", low=f"{part} low", high=f"{part} high") for part in PARTS
     )

@@ -18,7 +18,7 @@ from tokentape.hw.sourced import Sourced
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Work
 from tokentape.replay.elmoe3d.mapping import map_bytes
-from tokentape.replay.elmoe3d.points import Group, Points
+from tokentape.replay.elmoe3d.points import SLICE_FRAC, Group, Points
 from tokentape.replay.elmoe3d.timing import NOMINAL, Joules, Outcome, faded, hits, nothing, parts_of, reads_of
 from tokentape.replay.elmoe3d.work import Place, divided, expert_rows, head_work, partial_sum_bytes, stacked, static_work
 from tokentape.warehouse.geometry import Geometry
@@ -58,15 +58,11 @@ def ours(p: Points, found: Outcome, profile: Profile, pool_write_frac: Sourced) 
     return {"ar": Run(found.ar.seconds, p.batch, found.ar.joules), "sd": sd}
 
 
-def written_bytes(p: Points, found: Outcome) -> Floats:
-    """(n,) the most that may enter the pool in a round: MSB slices of the experts that verification misses."""
-    verify = found.verify
-    missed = (1.0 - np.minimum(1.0, 2.0 * verify.hit_frac)) * verify.expert_bytes * 0.5
-    return np.where(p.is_elastic & p.is_sliced, missed, 0.0)
-
-
 def _written(p: Points, found: Outcome, profile: Profile, frac: Sourced) -> Joules:
-    joules, written = nothing(len(p)), written_bytes(p, found)
+    """Of entering the pool: at most MSB slices of the experts that verification misses."""
+    joules, verify = nothing(len(p)), found.verify
+    missed = (1.0 - np.minimum(1.0, 2.0 * verify.hit_frac)) * verify.expert_bytes * SLICE_FRAC
+    written = np.where(p.is_elastic & p.is_sliced, missed, 0.0)
     ends = np.array([[getattr(frac, end)] for end in ENDS])
     for of in (of for of in p.groups if of.machine.roles.expert_cache):
         row = Rows(kind="weights", name="written into the pool", tier="expert_cache", bytes=written[of.at, None])

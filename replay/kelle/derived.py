@@ -63,7 +63,7 @@ def quantities(made: Setup) -> dict[str, Any]:
         "chip_model": made.chip.model, "chip_workload": made.chip.workload,
     }  # fmt: skip
     for model in LIFETIME_MODELS:
-        lives = lifetimes(made, model)
+        lives = [life for life in lifetimes(made) if life["model_id"] == model]
         found[f"lifetimes_{model}"] = total_s(lives, "baseline") / total_s(lives, "kelle")
     return stated | found
 

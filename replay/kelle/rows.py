@@ -249,25 +249,18 @@ def recompute(made: Setup) -> Iterator[Row]:
             yield where | {"mode": mode} | point
 
 
-def layer_lifetimes(made: Setup) -> Iterator[Row]:
+def lifetimes(made: Setup) -> Iterator[Row]:
     """Rows of `kelle_lifetimes`: how long a layer's data stay in eDRAM by either schedule, in the placed step of Kelle's chip."""
-    work = made.chip_work
+    work, system = made.chip_work, made.systems[KELLE]
     for model in (name for name in LIFETIME_MODELS if name in made.geometries):
-        for life in lifetimes(made, model):
-            yield {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens} | life
-
-
-def lifetimes(made: Setup, model: str) -> list[Row]:
-    """By schedule and tensor, of a layer: `lives` (step.py)."""
-    geometry, system = made.geometries[model], made.systems[KELLE]
-    n = geometry.n_layers
-    counted = step_rows(geometry, [(system, made.chip_work)], made.shares.once, PAPER)
-    cost = clock(counted, system.machine, profiles.load(made.profile), ends=("value",))
-    return [
-        {"schedule": schedule, "tensor": tensor, "start_s": float(start[0]) / n, "seconds": float(seconds[0]) / n}
-        for schedule in PROJECTIONS
-        for tensor, (start, seconds) in lives(geometry, cost, schedule).items()
-    ]
+        geometry, n = made.geometries[model], made.geometries[model].n_layers
+        counted = step_rows(geometry, [(system, work)], made.shares.once, PAPER)
+        cost = clock(counted, system.machine, profiles.load(made.profile), ends=("value",))
+        where = {"model_id": model, "batch": work.batch, "budget_tokens": work.budget_tokens}
+        for schedule in PROJECTIONS:
+            for tensor, (start, seconds) in lives(geometry, cost, schedule).items():
+                each = {"start_s": float(start[0]) / n, "seconds": float(seconds[0]) / n}
+                yield where | {"schedule": schedule, "tensor": tensor} | each
 
 
 def chip_step(made: Setup) -> Step:

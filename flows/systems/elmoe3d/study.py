@@ -177,7 +177,7 @@ def _skewed(model: str, fit: ELMoE3DConstants, seed: int) -> synthetic.Profile:
     drawn = synthetic.profile(model, geometry)
     if model not in fit.laws or not isinstance(drawn.generator, Generator):
         return drawn
-    weights = weights_of([(geometry.n_experts, geometry.top_k, fit.law(model).exponent)])
+    weights = weights_of([(geometry.n_experts, geometry.top_k, fit.laws[model].exponent)])
     experts = float(touched(weights, np.array([float(SKEW_AT)]))[0])
     generator = spread(drawn.generator, geometry, SKEW_AT, experts, seed)
     sources = drawn.statistics["sources"] | {

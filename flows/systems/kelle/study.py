@@ -24,7 +24,7 @@ __all__ = ["Settings", "run"]
 VIEWS: dict[str, Callable[[Setup], Iterable[Row]]] = {
     "kelle_requests": of_views.requests,
     "kelle_recompute": of_views.recompute,
-    "kelle_lifetimes": of_views.layer_lifetimes,
+    "kelle_lifetimes": of_views.lifetimes,
     "kelle_parts": of_views.parts,
     "kelle_retention": of_views.retention,
 }
