@@ -18,7 +18,7 @@ from tokentape.flows.systems.kelle.settings import Inside, setup
 from tokentape.flows.systems.slicemoe import study as slicemoe
 from tokentape.hw import profile as profiles
 from tokentape.policies.kv.refresh import FIRST_US, BitRates, Intervals
-from tokentape.replay.kelle.step import decode_steps
+from tokentape.replay.kelle.step import PARTS, decode_steps
 from tokentape.replay.kelle.systems import BASELINE, PHYSICAL, Work
 from tokentape.warehouse.load import database_path, load
 from tokentape.warehouse.model_config import from_config
@@ -67,9 +67,6 @@ def run(store: Store) -> None:
         patch.setattr(live, "ORDERINGS", WORD_ORDERINGS)
         patch.setattr(live, "PAPER_ORDERINGS", PAPER_ORDERINGS[:1])
         study_run(SMALL, store, runner="threads", workers=1, say=lambda line: None)
-
-
-PARTS = ("dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j")
 
 
 @pytest.fixture(scope="module")

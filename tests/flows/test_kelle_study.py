@@ -15,6 +15,7 @@ from tokentape.flows.running import run as study_run
 from tokentape.flows.systems import SYSTEMS as STUDIES
 from tokentape.flows.systems.kelle import study as kelle
 from tokentape.flows.systems.kelle.settings import Settings
+from tokentape.replay.kelle.step import PARTS
 from tokentape.replay.kelle.systems import BASELINE, KELLE, MODES, SYSTEMS
 from tokentape.warehouse.load import claims, database_path, load
 from tokentape.warehouse.results import read_rows
@@ -22,7 +23,6 @@ from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
 PAPER, PHYSICAL = MODES
-PARTS = ["dram_j", "weight_sram_j", "kv_j", "refresh_j", "array_j", "leakage_j"]
 WANTED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] == "kelle"}
 
 

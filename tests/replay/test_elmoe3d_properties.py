@@ -97,20 +97,6 @@ def test_forms_of_acceptance():
     assert chain.phi_sd[0] < linear.phi_sd[0]
 
 
-def test_more_hits_help_until_hb_is_the_slower_tier():
-    """beta from 1 to 0 is a hit rate from x to 1; the best is where both tiers take as long."""
-    betas = np.linspace(1.0, 0.001, 300)
-    found = run(*(point(QWEN, batch=4, law=ModelLaw(beta=float(b), exponent=0.7)) for b in betas))
-    hits, phi = found.ar.hit_frac, found.phi_ar
-    hb, ext = (rate(SETUP.machines["8"], tier) for tier in ("hb", "ext"))
-    turn = hb / (hb + ext)
-    rising = hits < turn
-    assert rising.any()
-    assert (~rising).any()
-    assert np.all(np.diff(phi[rising]) > 0.0)
-    assert np.all(np.diff(phi[~rising]) < 0.0)
-
-
 def test_impossible_constants_are_refused_and_withheld_values_are_none():
     rows = [dict(row) for row in claims().to_pylist()]
     alpha = next(row for row in rows if row["claim_id"] == "elmoe3d/table-3/alpha/glm-4.7-flash/hb-gb-8-scheme-eagle3-batch-4")
