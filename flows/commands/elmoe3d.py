@@ -104,11 +104,11 @@ def speculate(
     points, setup = points_asked(SimpleNamespace(**ctx.params))
     arrays, costs = as_points(points, setup), profiles.load(profile or profiles.PHYSICAL)
     found = evaluate(arrays, costs, with_joules=nodes is not None)
-    n, ar, verify, pays = points["batch"].to_numpy(), found.ar, found.verify, found.phi_sd > found.phi_ar
+    n, ar, verify = points["batch"].to_numpy(), found.ar, found.verify
     columns: dict[str, Iterable[Any]] = {
         "scheme": points["scheme"],
         "batch": [number(of, "g") for of in n],
-        "best": ["SD" if is_sd else "AR" for is_sd in pays],
+        "best": ["SD" if is_sd else "AR" for is_sd in found.is_sd_better],
         "AR x": [number(of, ".2f") for of in found.phi_ar],
         "SD x": [number(of, ".2f") for of in found.phi_sd],
     }
@@ -133,7 +133,7 @@ def speculate(
     title = f"{points['model'][0]} on {machine.name}, {hit_model}, {reference}"
     print_table(title, tuple(columns), list(zip(*columns.values(), strict=True)), numbers=tuple(columns)[1:])
     for name in points["scheme"].unique(maintain_order=True):
-        paying = points.filter((pl.col("scheme") == name) & pl.lit(pl.Series(pays)))["batch"]
+        paying = points.filter((pl.col("scheme") == name) & pl.lit(pl.Series(found.is_sd_better)))["batch"]
         note(f"{name}: speculation pays at batch {', '.join(f'{b:g}' for b in paying) or 'none of these'}")
     note(*findings(machine))
     if found.mapping.cold_bytes.any():

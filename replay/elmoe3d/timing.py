@@ -48,6 +48,11 @@ class Outcome:
     phi_ar: Floats
     phi_sd: Floats
 
+    @property
+    def is_sd_better(self) -> Flags:
+        """Speculation pays; ties go to AR."""
+        return np.asarray(self.phi_sd > self.phi_ar)
+
 
 def evaluate(
     p: Points, profile: str | Profile = PAPER, with_joules: bool = False, reads: dict[str, Reads] | None = None
