@@ -5,7 +5,7 @@ import json
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, Control, Drawn, options, some, turn_of
-from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, PROXIES, ROUTERS, configured, looks
+from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, ROUTERS, looks
 from tokentape.dashboards.units import percent, quantity
 
 QUANTITIES = {
@@ -17,31 +17,11 @@ QUANTITIES = {
     "step_s": "time per token",
     "step_j": "energy per token",
 }
-_TAU = pl.when(pl.col("tau") == "").then(pl.lit("")).otherwise(pl.format(", tau {}", "tau"))
 
 
 def measured(ask: Ask) -> pl.DataFrame:
-    """Live rows of the setups that have most of them, each named in words.
-
-    is_drawn: the panel has budgets, or none of its setup has.
-    """
-    found = ask("quality")
-    budget = (
-        pl.when(pl.col("target").is_null())
-        .then(pl.col("budget"))
-        .otherwise(pl.format("{} {} %", "budget", pl.col("target") * 100))
-    )
-    scale = pl.when("is_accuracy").then(100).otherwise(1)
-    shown = {"level": "value", "least": "low", "most": "high"}  # on one axis: perplexity, or exact match in per cent
-    at = ["" if cache is None else f", {100 * cache:g} % cached" for cache in found["cache"]]
-    named = configured(found.with_columns(panel=pl.col("pair") + pl.Series(at, dtype=pl.String))).with_columns(
-        pl.concat_str("configuration", _TAU), budget_words=budget, **{name: pl.col(of) * scale for name, of in shown.items()}
-    )
-    has_budget = pl.col("target").is_not_null().any()
-    setups = _with_setup(named, ("model", "dataset", "rest")).with_columns(
-        is_drawn=has_budget.over("setup", "panel") | ~has_budget.over("setup")
-    )
-    return _largest(setups, ask.size).drop("rest", "tau")
+    """Live rows of the setups that have most of them, each named in words."""
+    return _largest(_with_setup(ask("quality"), ("model", "dataset", "rest")), ask.size).drop("rest", "tau")
 
 
 def budgets(ask: Ask) -> Drawn:
@@ -64,9 +44,7 @@ def _live(ask: Ask, is_told: pl.Expr) -> Drawn:
 def proxies(ask: Ask) -> Drawn:
     """What replay sees of quality beside what the model lost: points of the model, text and pairs that most were measured of, by
     configuration."""
-    words = {"proxy_name": pl.col("proxy").replace(PROXIES), "rest": pl.lit("{}")}
-    named = configured(ask("proxies")).with_columns(pl.concat_str("configuration", _TAU), **words)
-    found = some(_largest(_with_setup(named, ("model", "dataset", "rest")), 1).drop("rest"))
+    found = some(_largest(_with_setup(ask("proxies"), ("model", "dataset", "rest")), 1).drop("rest"))
     return Drawn({"proxies": found}, facts=looks(found["configuration"]))
 
 

@@ -107,7 +107,8 @@ select ratios.* replace (coalesce(map($WARMUPS, $WARMUPS_words)[warmup], warmup)
 from ratios left join stated using (metric) left join ({names}) using (model)
 order by ratios.model, ratios.warmup, ratios.budget, ratios.gb, ratios.strength, ratios.steps, ratios.metric
 
--- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds.
+-- quality: Perplexity, or accuracy where there is none, and misses that were measured inside a model, over seeds; level, least, most: on
+-- one axis, accuracy in per cent; is_drawn: the panel has budgets, or none of its setup has.
 -- A panel is a pair and a cache, a setup everything else but the precision and the budget, which the chart varies. `worse`: than
 -- the high-bit cache of the same seed, which read the same text.
 with told as (
@@ -122,11 +123,21 @@ with told as (
         if(is_accuracy, base / nullif(level, 0), level / base) - 1 as worse
     from ({lived}) where policy = 'slicemoe' and miss_frac is not null and coalesce(perplexity, accuracy) is not null
 )
-select model_id as model, dataset, rest, pair, cache, configuration, tau, budget, target, is_accuracy, count(*) as seeds,
-    avg(level order by seed) as value, min(level) as low, max(level) as high, avg(miss_frac order by seed) as miss,
-    min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
-    max(worse) as worse_high
-from told group by all order by all
+select means.* replace (coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[configuration], configuration)
+        || if(tau = '', '', ', tau ' || tau) as configuration),
+    pair || coalesce(format(', {:g} % cached', 100 * cache), '') as panel, budget || coalesce(' ' || 100 * target || ' %', '') as budget_words,
+    if(is_accuracy, 100, 1) * value as level, if(is_accuracy, 100, 1) * low as least, if(is_accuracy, 100, 1) * high as most,
+    bool_or(target is not null) over (partition by model, dataset, rest, pair, cache)
+        or not bool_or(target is not null) over (partition by model, dataset, rest) as is_drawn
+from (
+    select model_id as model, dataset, rest, pair, cache, configuration, tau, budget, target, is_accuracy, count(*) as seeds,
+        avg(level order by seed) as value, min(level) as low, max(level) as high, avg(miss_frac order by seed) as miss,
+        min(miss_frac) as miss_low, max(miss_frac) as miss_high, avg(worse order by seed) as worse, min(worse) as worse_low,
+        max(worse) as worse_high
+    from told group by all
+) means
+order by coalesce(list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
+    len($LOOKS)), model, dataset, rest, pair, cache, means.configuration, tau, budget, target, is_accuracy
 
 -- sparing: part of others: DBSC beside the high-bit cache where neither has a budget: how much worse, at which misses; fewest misses first
 with free as (from told where budget = 'none' and worse is not null)
@@ -148,9 +159,16 @@ correlated as (
     select model, dataset, proxy, avg(r order by seed) as r, min(r) as r_low, max(r) as r_high
     from (select model, dataset, proxy, seed, corr(deviation, kl) as r from points group by all) group by all
 )
-select model, dataset, proxy, pair, configuration, tau, strength, count(*) as seeds, avg(deviation order by seed) as deviation,
-    avg(kl order by seed) as kl, min(kl) as kl_low, max(kl) as kl_high, max(r) as r, max(r_low) as r_low, max(r_high) as r_high
-from points join correlated using (model, dataset, proxy) where isfinite(r) group by all order by all
+select means.* replace (coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[configuration], configuration)
+        || if(tau = '', '', ', tau ' || tau) as configuration),
+    coalesce(map($PROXIES, $PROXIES_words)[proxy], proxy) as proxy_name, '{}' as rest
+from (
+    select model, dataset, proxy, pair, configuration, tau, strength, count(*) as seeds, avg(deviation order by seed) as deviation,
+        avg(kl order by seed) as kl, min(kl) as kl_low, max(kl) as kl_high, max(r) as r, max(r_low) as r_low, max(r_high) as r_high
+    from points join correlated using (model, dataset, proxy) where isfinite(r) group by all
+) means
+order by coalesce(list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
+    len($LOOKS)), model, dataset, proxy, pair, means.configuration, tau, strength
 
 -- fidelity: Open loop over closed loop - 1, per setup and quantity, over seeds.
 select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds,
