@@ -14,7 +14,7 @@ from tokentape.policies.placement import start_average
 from tokentape.replay.cxl_ndp.decode import rest_of_steps
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, placed_by, widths
-from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System, system_of
+from tokentape.replay.cxl_ndp.system import FP16_BITS, Setup, System
 from tokentape.replay.cxl_ndp.work import Items, by_expert, exchange_rows, moved_rows
 
 LANES = ("gpu", "ndp", "pcie")
@@ -94,7 +94,7 @@ def lanes(made: Setup, setting: Setting, systems: Sequence[str], tape: CXLNDPRou
     members = placed.groups[0]
     counts = np.bincount(tape.decode_ids[members, 0, 0].ravel(), minlength=tape.n_experts)
     for name in systems:
-        system = system_of(name, made)
+        system = setting.system(name, made)
         bits = np.full(tape.n_experts, float(FP16_BITS))
         if system.bits != FP16_BITS:
             bits = widths(tape, placed, losses, system.bits, setting.rule)[0, 0].astype(np.float64)

@@ -17,7 +17,7 @@ from tokentape.policies.replicas import WIDTHS, levels
 from tokentape.policies.resolve import resolve
 from tokentape.replay.cxl_ndp.decode import UNITS, Decoded, Placed, place, refuse_other_model, replay, rest_of
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
-from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, notes, system_of
+from tokentape.replay.cxl_ndp.system import FP16_BITS, HOBBIT, MONDE, Setup, System, notes, system_of
 
 Row = dict[str, Any]
 HEADLINE = "headline"  # series of the paper's setting
@@ -38,6 +38,10 @@ class Setting:
     overlaps: bool = False
     compute_scales: bool = True
     seed: int = 0
+
+    def system(self, name: str, made: Setup) -> System:
+        """The system of this name with the setting's flags."""
+        return system_of(name, made, overlaps=self.overlaps, compute_scales=self.compute_scales)
 
     def refuse_what_is_not(self, n_experts: int) -> None:
         """Raises ValueError for a placement, rule or alpha that there is not, and for more hot experts than a layer has."""
@@ -114,7 +118,7 @@ def run(
     placed, found = placed_by(routing, setting), {}
     rest = rest_of(made, routing, placed, ends)
     for name in systems:
-        system = system_of(name, made, overlaps=setting.overlaps, compute_scales=setting.compute_scales)
+        system = setting.system(name, made)
         bits = None
         if losses is not None and setting.rule and system.bits != FP16_BITS:
             bits = widths(routing, placed, losses, system.bits, setting.rule)

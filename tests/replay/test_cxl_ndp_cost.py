@@ -15,20 +15,18 @@ from tokentape.flows.cxl_ndp.routing import drawn
 from tokentape.flows.systems.cxl_ndp.points import ratios_of
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
-from tokentape.hw.clock import clock
 from tokentape.hw.profile import ENDS
 from tokentape.hw.spec import HardwareSpec, load, with_values
-from tokentape.hw.work import Work
 from tokentape.policies.bits import BIT_RULES, WIDTH_RULES
 from tokentape.replay.cxl_ndp import kernel
 from tokentape.replay.cxl_ndp.decode import UNITS, place, replay, rest_of_steps
 from tokentape.replay.cxl_ndp.fit import BOUNDS, FILES, Constants, calibrate
-from tokentape.replay.cxl_ndp.lanes import segments
+from tokentape.replay.cxl_ndp.lanes import lanes, segments
 from tokentape.replay.cxl_ndp.prefill import prefill, request
 from tokentape.replay.cxl_ndp.routing import ENDED, CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses, widths
 from tokentape.replay.cxl_ndp.system import Setup, notes, ours, parts, system_of
-from tokentape.replay.cxl_ndp.work import Items, Share, by_expert, layer_rows
+from tokentape.replay.cxl_ndp.work import Items, by_expert
 from tokentape.replay.transformer import experts_of
 from tokentape.warehouse import models
 from tokentape.warehouse.load import claims
@@ -53,27 +51,6 @@ def times(factor: float, *keys: str) -> Setup:
     """The small model on the machine with some of its numbers times a factor."""
     numbers = dict(MACHINE.numbers())
     return replace(SMALL, machine=with_values(MACHINE, {key: factor * numbers[key].value for key in keys}))
-
-
-def first_layer(made, system, counts, resident, bits, batch, n_migrated=0):
-    """Nominal seconds of a layer-step in the first of the layers, whose others have no routed experts."""
-    at, n_layers = made.blocks.moe[:1], made.blocks.moe.size
-
-    def share(where):
-        used = np.flatnonzero((counts > 0) & where)
-        items = Items(np.repeat(at, used.size), counts[used], bits[used], np.ones(used.size))
-        sums = (np.zeros((1, n_layers)) for _ in range(3))
-        found = Share(*sums, (items,))
-        found.active[0, 0], found.tokens[0, 0], found.reads[0, 0] = used.size, counts[used].sum(), bits[used].sum() / 16
-        return found
-
-    hot = replace(share(resident), items=tuple(replace(of, bits=16.0) for of in share(resident).items))
-    migrated = np.zeros((1, n_layers))
-    migrated[0, 0] = n_migrated
-    rest = rest_of_steps(made, np.array([batch]), ENDS[:1])
-    rows = layer_rows(made, system, hot, share(~resident), migrated)
-    cost = clock(Work(n_steps=1, n_blocks=made.blocks.n, rows=rows), made.machine, made.profile, on=rest.prepared, ends=ENDS[:1])
-    return float(cost.seconds.value[0]) - rest.other * (n_layers - 1) / n_layers
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +85,7 @@ def test_a_layer_step_by_hand():
     total = {lane: sum(one.seconds for one in found if one.lane == lane) for lane in ("gpu", "ndp", "pcie")}
     assert total["gpu"] == pytest.approx(other + 3 * SMALL.expert_bytes / 3.35e12)
     assert (total["ndp"], total["pcie"]) == pytest.approx((ndp, activation))
-    step = first_layer(SMALL, ours(3), counts, resident, np.full(8, 3.0), 16)
-    assert step == pytest.approx(other + activation + ndp)
+    assert max(one.start_s + one.seconds for one in found) == pytest.approx(other + activation + ndp)
 
 
 def test_requests_add_up_and_keep_the_papers_order(headline):
@@ -173,18 +149,19 @@ def test_the_kernel_is_the_replay_written_out(seed: int, name: str):
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_lanes_end_when_the_step_does(name: str, overlaps: bool):
-    rng, hot = np.random.default_rng(3), np.arange(8) < 4
-    counts = rng.multinomial(32, np.full(8, 1 / 8))
-    system = system_of(name, SMALL, overlaps=overlaps)
-    resident = hot if system.starts_placed else np.zeros_like(hot)
-    bits, moved = np.full(8, float(system.bits)), np.array([4, 5]) if system.moved_bits == 16 else np.zeros(0, int)
-    found = segments(SMALL, system, counts, resident, bits, 16, moved)
-    step = first_layer(SMALL, system, counts, resident, bits, 16, moved.size)
-    assert max(one.start_s + one.seconds for one in found) == pytest.approx(step)
+def test_lanes_end_when_the_step_does(tape, name: str, overlaps: bool):
+    """All layers route alike, so that each takes the same part of the step."""
+    ids, counts, weights = tape.decode_ids[:16, :1, :1], tape.prefill_counts[:16, :1], tape.prefill_weights[:16, :1]
+    alike = {"decode_ids": ids.repeat(32, 2), "prefill_counts": counts.repeat(32, 1), "prefill_weights": weights.repeat(32, 1)}
+    of = replace(tape, request_ids=np.arange(16), n_decode=np.ones(16, np.int32), **alike)
+    setting = Setting(batch=16, hot_experts=4, overlaps=overlaps)
+    losses = stand_in_losses(1, 8, 3, errors=(0.4, 0.2, 0.05, 0.01)).repeat(32, 0)
+    rows = list(lanes(SMALL, setting, [name], of, losses))
+    step_s = run(of, SMALL, setting, [name], losses)[name].layers_s / 32
+    assert max(row["start_s"] + row["seconds"] for row in rows) == pytest.approx(step_s)
     for lane in ("gpu", "ndp"):
-        of = [one for one in found if one.lane == lane]
-        assert all(a.start_s + a.seconds <= b.start_s + 1e-12 for a, b in pairwise(of))
+        mine = [row for row in rows if row["lane"] == lane]
+        assert all(a["start_s"] + a["seconds"] <= b["start_s"] + 1e-12 for a, b in pairwise(mine))
 
 
 # --------------------------------------------------------------------------------------------------------- properties
