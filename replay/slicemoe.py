@@ -8,6 +8,7 @@ import numpy as np
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import StepCost, clock
 from tokentape.hw.spec import HardwareSpec
+from tokentape.hw.work import Floats
 from tokentape.policies.sliced import SlicedCache
 from tokentape.replay.passes import fetched
 from tokentape.replay.system.routes import slices_of
@@ -95,21 +96,17 @@ def implied_operating_point(
     lsb_frac: share of accesses that read the LSB slice; 1.0 is the high-bit baseline. Both costs are straight lines in the miss
     rate, so two gains fix two misses. Raises ValueError where they do not (Flash as cheap as the rest).
     """
-    cache = cache or SlicedCache()
+    cache, gains = cache or SlicedCache(), np.array([energy_gain, speed_gain])
 
-    def line(lsb_frac: float, of: str) -> tuple[float, float]:
-        """Cost without misses, and what a miss rate of 1 adds; nominal."""
-        none, all_missed = (
-            float(getattr(token_cost(geometry, hardware, cache, lsb_frac, miss), of).value[0]) for miss in (0.0, 1.0)
-        )
-        return none, all_missed - none
+    def costs(miss_frac: float) -> Floats:
+        """(2, 2) nominal joules and seconds of the baseline and of ours."""
+        each = (token_cost(geometry, hardware, cache, lsb_frac, miss_frac) for lsb_frac in (baseline_lsb_frac, ours_lsb_frac))
+        return np.array([(cost.joules.value[0], cost.seconds.value[0]) for cost in each])
 
-    rows, constants = [], []
-    for of, gain in (("joules", energy_gain), ("seconds", speed_gain)):
-        baseline, ours = line(baseline_lsb_frac, of), line(ours_lsb_frac, of)
-        rows.append([baseline[1], -gain * ours[1]])
-        constants.append(gain * ours[0] - baseline[0])
-    if abs(np.linalg.det(np.array(rows) / np.abs(rows).max(axis=1, keepdims=True))) < 1e-9:
+    none, all_missed = costs(0.0), costs(1.0)
+    of_misses = all_missed - none
+    rows, constants = np.column_stack([of_misses[0], -gains * of_misses[1]]), gains * none[1] - none[0]
+    if abs(np.linalg.det(rows / np.abs(rows).max(axis=1, keepdims=True))) < 1e-9:
         raise ValueError(f"gains of {energy_gain} and {speed_gain} do not fix two miss rates: they must differ")
-    baseline_miss, ours_miss = np.linalg.solve(np.array(rows), np.array(constants))
+    baseline_miss, ours_miss = np.linalg.solve(rows, constants)
     return float(baseline_miss), float(ours_miss)
