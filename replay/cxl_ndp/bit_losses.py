@@ -56,11 +56,8 @@ def bit_loss_rows(
 
 def loss_rows(losses: Floats, layers: Sequence[int], where: Row) -> Iterator[Row]:
     """Of a table (L, E, 4). where: model_id, source and method."""
-    for at, layer in enumerate(layers):
-        for expert in range(losses.shape[1]):
-            for width in range(losses.shape[2]):
-                key = {**where, "layer": layer, "expert": expert, "bits": width + 1}
-                yield key | {"mse": float(losses[at, expert, width])}
+    for (at, expert, width), mse in np.ndenumerate(losses):
+        yield {**where, "layer": layers[at], "expert": expert, "bits": width + 1, "mse": float(mse)}
 
 
 def bit_rows(
@@ -79,23 +76,19 @@ def bit_rows(
     """
     bits_rows, losses_rows = [], []
     for size in (1, min(batch, min(tape.n_sequences for tape in tapes))):
-        setting = Setting(batch=size, hot_experts=hot_experts)
-        placed = [placed_by(tape, setting) for tape in tapes]
+        placed = [placed_by(tape, Setting(batch=size, hot_experts=hot_experts)) for tape in tapes]
         for mean_bits in means:
-            found = {}
+            lost, by_rank = dict[str, Floats](), dict[str, NDArray[np.int8]]()
             for rule in BIT_RULES:
-                of = [
-                    (tape, at, table, widths(tape, at, table, mean_bits, rule, weighted))
-                    for tape, at, table in zip(tapes, placed, losses, strict=True)
-                ]
-                found[rule] = np.concatenate([table_losses(*one, weighted).ravel() for one in of])
-                by_rank = np.concatenate([ranked_bits(at, bits) for _, at, _, bits in of])
+                of = list(zip(tapes, placed, losses, strict=True))
+                bits = [widths(tape, at, table, mean_bits, rule, weighted) for tape, at, table in of]
+                lost[rule] = np.concatenate([table_losses(*one, n, weighted).ravel() for one, n in zip(of, bits, strict=True)])
+                by_rank[rule] = np.concatenate([ranked_bits(at, n) for at, n in zip(placed, bits, strict=True)])
+            for rule, mine in lost.items():
                 key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
-                bits_rows += [key | row for row in _by_rank(by_rank)]
-            for rule, mine in found.items():
-                ratio, gain = mine / found[UNIFORM], float((found[UNIFORM] - mine).mean())
+                bits_rows += [key | row for row in _by_rank(by_rank[rule])]
+                ratio, gain = mine / lost[UNIFORM], float((lost[UNIFORM] - mine).mean())
                 median, low, high = float(np.median(ratio)), float(np.quantile(ratio, 0.05)), float(np.quantile(ratio, 0.95))
-                key = {**where, "rule": rule, "mean_bits": mean_bits, "batch": size}
                 losses_rows.append(key | {"loss_ratio": median, "low": low, "high": high, "loss_gain": gain, "n": ratio.size})
     return bits_rows, losses_rows
 
