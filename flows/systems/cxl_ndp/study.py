@@ -4,12 +4,12 @@ Times are those of hw/profiles/cxl_ndp.toml (`tokentape calibrate cxl_ndp`); not
 minute, a model per process, and is computed anew with every run; tapes and jobs inside the live model are kept.
 """
 
-import csv
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from tokentape import warehouse
 from tokentape.flows.answers import Row, answered, bars_held, queried
@@ -17,6 +17,7 @@ from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import points
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
+from tokentape.hw.work import Floats
 from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows
 from tokentape.replay.cxl_ndp.hits import hits_over_seeds, similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.lanes import lanes
@@ -85,28 +86,20 @@ def _models(study: Settings) -> list[Row]:
 def of_model(store: Store, study: Settings, model: Model) -> Rows:
     """Rows of a model's drawn tapes."""
     made = setup(study, model.name)
-    tapes = points.drawn(study, made, model)
-    headline = points.headline(study, made, model)
+    drawn, headline = points.drawn(study, made, model), points.headline(study, made, model)
+    tapes, losses = list(drawn.values()), [points.losses_of(study, made, seed) for seed in drawn]
     where = {"model_id": made.name, "source": points.DRAWN, "origin": "synthetic"}
-    losses = [points.losses_of(study, made, seed) for seed in tapes]
-    stand_in = {"model_id": made.name, "source": points.DRAWN, "method": "stand-in"}
-    tapes_of = list(tapes.values())
-    bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, tapes_of, losses, stand_in, model.hot_experts)
-    by_seed = [decoded(tape, seed, headline, of) for (seed, tape), of in zip(tapes.items(), losses, strict=True)]
-    asked, seen = study.requests, study.recorded
-    served = request_rows(made, headline.setting, by_seed, asked.grids, asked.decode_tokens)
-    used = use_rows(tapes_of[0], np.flatnonzero(tapes_of[0].n_decode)[: seen.use_requests], seen.use_bin_steps)
+    by_seed = [decoded(tape, seed, headline, of) for (seed, tape), of in zip(drawn.items(), losses, strict=True)]
+    served = request_rows(made, headline.setting, by_seed, study.requests.grids, study.requests.decode_tokens)
     stored = {"hardware": made.machine.name, "model_id": made.name, "hot_experts": model.hot_experts}
-    return {
-        "cxl_ndp_points": list(points.rows(study, made, model, tapes)),
+    stand_in = {"model_id": made.name, "source": points.DRAWN, "method": "stand-in"}
+    found = of_routing(study, tapes, losses, where, "stand-in", model.hot_experts)
+    return found | {
+        "cxl_ndp_points": list(points.rows(study, made, model, drawn)),
         "cxl_ndp_requests": [where | row for row in served],
-        "cxl_ndp_hits": list(hits_over_seeds(tapes_of, where, study.batch, study.ema_beta, model.hot_experts)),
-        "cxl_ndp_similarity": list(similarity_over_seeds(tapes_of, where)),
-        "cxl_ndp_use": [where | row for row in used] if model.is_swept else [],
-        "cxl_ndp_lanes": list(lanes(made, headline.setting, headline.systems, tapes_of[0], losses[0])),
-        "cxl_ndp_loss_tables": list(loss_rows(losses[0], tapes_of[0].layers, stand_in)),
-        "cxl_ndp_bits": bits,
-        "cxl_ndp_losses": table_losses,
+        "cxl_ndp_use": found["cxl_ndp_use"] if model.is_swept else [],
+        "cxl_ndp_lanes": list(lanes(made, headline.setting, headline.systems, tapes[0], losses[0])),
+        "cxl_ndp_loss_tables": list(loss_rows(losses[0], tapes[0].layers, stand_in)),
         "cxl_ndp_capacity": [stored | part for part in parts(made, model.hot_experts, study.batch)],
     }
 
@@ -114,18 +107,26 @@ def of_model(store: Store, study: Settings, model: Model) -> Rows:
 def of_tape(store: Store, study: Settings, tape: CXLNDPRouting, losses: str, quantiser: str) -> Rows:
     """What recorded routing says, and the bits that its prompts give to measured losses. losses: id of their tape; quantiser:
     that they were measured with."""
-    of, measured = study.recorded, store.open(losses)
+    measured = store.open(losses)
     where = {"model_id": measured.manifest.model_id, "source": tape.trace_id, "origin": tape.origin}
-    method = {"model_id": where["model_id"], "source": tape.trace_id, "method": quantiser}
     table = loss_table(measured, quantiser)
-    used = use_rows(tape, np.flatnonzero(tape.n_decode)[: of.use_requests], of.use_bin_steps)
-    bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, [tape], [table], method, of.hot_experts, weighted=False)
+    return of_routing(study, [tape], [table], where, quantiser, study.recorded.hot_experts, weighted=False)
+
+
+def of_routing(
+    study: Settings, tapes: list[CXLNDPRouting], losses: list[Floats], where: Row, method: str, hot: int, weighted: bool = True
+) -> Rows:
+    """What routing says by itself, of a tape per seed, and the bits that its prompts give to a table of losses for each; expert
+    use is that of the first. where: model_id, source and origin."""
+    first, (n, bin_steps) = tapes[0], (study.recorded.use_requests, study.recorded.use_bin_steps)
+    of = {"model_id": where["model_id"], "source": where["source"], "method": method}
+    bits, table_losses = bit_rows(study.losses.mean_bits, study.batch, tapes, losses, of, hot, weighted)
     return {
         "cxl_ndp_bits": bits,
         "cxl_ndp_losses": table_losses,
-        "cxl_ndp_hits": list(hits_over_seeds([tape], where, study.batch, study.ema_beta, of.hot_experts)),
-        "cxl_ndp_similarity": list(similarity_over_seeds([tape], where)),
-        "cxl_ndp_use": [where | row for row in used],
+        "cxl_ndp_hits": list(hits_over_seeds(tapes, where, study.batch, study.ema_beta, hot)),
+        "cxl_ndp_similarity": list(similarity_over_seeds(tapes, where)),
+        "cxl_ndp_use": [where | row for row in use_rows(first, np.flatnonzero(first.n_decode)[:n], bin_steps)],
     }
 
 
@@ -136,8 +137,5 @@ def _add(made: Rows, of: Rows) -> None:
 
 def accuracy_rows() -> list[Row]:
     """Table 3 of the paper, as printed."""
-    with ACCURACY.open(encoding="utf-8", newline="") as handle:
-        return [
-            {"model_id": row["model"], "method": row["method"], "task": row["task"], "accuracy_pct": float(row["accuracy_pct"])}
-            for row in csv.DictReader(handle)
-        ]
+    printed = pl.read_csv(ACCURACY).select("method", "task", pl.col("accuracy_pct").cast(pl.Float64), model_id="model")
+    return printed.to_dicts()
