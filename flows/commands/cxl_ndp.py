@@ -114,13 +114,10 @@ def decode(
     parts = {"layer-step": "step_s", "attention": "other_s", "GPU": "gpu_s", "NDP": "ndp_s", "link": "transfer_s"}
     taken = [(name, *(quantity(of[part], "s") for part in parts.values())) for name, of in found.metrics.items()]
     print_table("a layer with experts, and what each part takes by itself", ("system", *parts), taken, numbers=tuple(parts))
-    ran = {name: found.request(name, prompt, output) for name in found.metrics}
     shown = [
-        (name, *(quantity(value, "s") for value in (one.seconds, one.prefill_s, one.seconds - one.prefill_s, one.ndp_s)))
-        for name, one in ran.items()
+        (name, *(quantity(s, "s") for s in (of["e2e_s"], of["prefill_s"], of["e2e_s"] - of["prefill_s"], of["ndp_s"])))
+        for name, of in found.requests.items()
     ]
     of_request = ("request", "prompts", "decode", "NDP busy")
     print_table(f"{batch} requests of {prompt} + {output} tokens", ("system", *of_request), shown, numbers=of_request)
     note(*found.notes)
-    if any(one.is_extrapolated for one in ran.values()):
-        note("more output tokens than the routing has: its mean step is used throughout")

@@ -13,12 +13,11 @@ from tokentape.hw import profile as profiles
 from tokentape.policies.names import refuse_unknown
 from tokentape.replay.cxl_ndp.decode import Decoded
 from tokentape.replay.cxl_ndp.fit import FILES
-from tokentape.replay.cxl_ndp.prefill import Request, prefill, request
+from tokentape.replay.cxl_ndp.prefill import Row, prefill, request
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
 from tokentape.replay.cxl_ndp.system import HOBBIT, MONDE, OURS, Setup, notes, system_of
 from tokentape.warehouse import models
-from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
 KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-ema", "hobbit")
@@ -26,19 +25,13 @@ KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-ema", "ho
 
 @dataclass(frozen=True)
 class Answer:
-    """Metrics by system (replay.cxl_ndp.decode.UNITS and gains), and what to know of them."""
+    """Metrics by system (replay.cxl_ndp.decode.UNITS and gains), a batch of whole requests on each, and what to know of them."""
 
     title: str
     metrics: dict[str, dict[str, float]]
     decoded: dict[str, Decoded]
-    made: Setup
-    setting: Setting
+    requests: dict[str, Row]
     notes: list[str]
-
-    def request(self, system: str, n_context_tokens: int, n_decode_tokens: int) -> Request:
-        """A batch of whole requests on one of the systems."""
-        decoded, of = self.decoded[system], self.setting
-        return request(decoded, prefill(self.made, decoded.system, n_context_tokens, of.batch, of.hot_experts), n_decode_tokens)
 
 
 def answer(of: SimpleNamespace, store: Store, setting: Setting) -> Answer:
@@ -66,7 +59,11 @@ def answer(of: SimpleNamespace, store: Store, setting: Setting) -> Answer:
     said += [f"left out, since they fill no batch: the tape's last {n_cut} of {routing.n_sequences} sequences"] if n_cut else []
     left_out = dict.fromkeys(kind for name in metrics for kind, of in decoded[name].uncounted.items() if any(of))
     said += [f"not counted by profile {made.profile.name}: {', '.join(left_out)}"] if left_out else []
-    return Answer(title, metrics, decoded, made, setting, list(dict.fromkeys(said)))
+    prompts = {name: prefill(made, decoded[name].system, of.prompt, setting.batch, hot) for name in metrics}
+    requests = {name: request(decoded[name], of_prompts, of.output) for name, of_prompts in prompts.items()}
+    is_longer = any(whole["is_extrapolated"] for whole in requests.values())
+    said += ["more output tokens than the routing has: its mean step is used throughout"] if is_longer else []
+    return Answer(title, metrics, decoded, requests, list(dict.fromkeys(said)))
 
 
 def _systems(of: SimpleNamespace) -> list[str]:
@@ -80,9 +77,21 @@ def _systems(of: SimpleNamespace) -> list[str]:
     return ours if of.system == "ours" else [*ours, MONDE, HOBBIT]
 
 
-def _setup(of: SimpleNamespace, name: str, geometry: Geometry) -> Setup:
+def _source(of: SimpleNamespace, store: Store, setting: Setting) -> tuple[Setup, Callable[[], CXLNDPRouting]]:
+    """The model on its machine, and what reads the tape's routing or draws one."""
+    (trace_id, *others) = (None,) if of.tape is None else matching((of.tape,), store.trace_ids())
+    if others:
+        raise ValueError(f"--tape {of.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id")
+    if of.model:
+        model = models.load(of.model)
+        name, geometry = model.name, model.geometry
+    elif trace_id:
+        manifest = store.open(trace_id).manifest
+        name, geometry = manifest.model_id, manifest.geometry
+    else:
+        raise ValueError("nothing to decode: give --model, --tape or both")
     fit = FILES.load(of.fit).constants if of.fit else None
-    return Setup(
+    made = Setup(
         machine=load_hardware(of.hardware),
         profile=fit.profile() if fit else profiles.load(of.profile or profiles.PHYSICAL),
         name=name,
@@ -90,21 +99,6 @@ def _setup(of: SimpleNamespace, name: str, geometry: Geometry) -> Setup:
         context_tokens=of.context,
         hobbit_bits=Settings.shipped().hobbit_bits,
     )
-
-
-def _source(of: SimpleNamespace, store: Store, setting: Setting) -> tuple[Setup, Callable[[], CXLNDPRouting]]:
-    """The model on its machine, and what reads the tape's routing or draws one."""
-    if of.tape is None:
-        if of.model is None:
-            raise ValueError("nothing to decode: give --model, --tape or both")
-        model = models.load(of.model)
-        made = _setup(of, model.name, model.geometry)
-        n_sequences = max(setting.batch, cxl_ndp_routing.N_PROMPT // 8)
-        return made, partial(cxl_ndp_routing.drawn, model.geometry, n_sequences, setting.seed)
-    (trace_id, *others) = matching((of.tape,), store.trace_ids())
-    if others:
-        raise ValueError(f"--tape {of.tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id")
-    manifest = store.open(trace_id).manifest
-    named = models.load(of.model) if of.model else None
-    made = _setup(of, named.name, named.geometry) if named else _setup(of, manifest.model_id, manifest.geometry)
-    return made, partial(cxl_ndp_routing.of_tape, store, trace_id)
+    if trace_id:
+        return made, partial(cxl_ndp_routing.of_tape, store, trace_id)
+    return made, partial(cxl_ndp_routing.drawn, geometry, max(setting.batch, cxl_ndp_routing.N_PROMPT // 8), setting.seed)

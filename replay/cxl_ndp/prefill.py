@@ -21,6 +21,7 @@ from tokentape.replay.tokens import Tokens
 from tokentape.replay.transformer import steps_of
 from tokentape.warehouse.model_sizes import kv_bytes
 
+Row = dict[str, Any]
 PARTS = ("prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
 
 
@@ -80,41 +81,20 @@ def _priced(made: Setup, system: System, n_tokens: int, batch: int, held: int, s
     return clock(work, made.machine, made.profile, made.fits)
 
 
-@dataclass(frozen=True)
-class Request:
-    """A batch from its prompts to the last token. seconds = prefill + transfer + other + gpu + wait; ndp_s runs beside gpu_s.
-
-    is_extrapolated: more tokens than the tape decodes, at its mean step.
-    """
-
-    streamed_experts: int
-    prefill_s: float
-    transfer_s: float
-    other_s: float
-    gpu_s: float
-    wait_s: float
-    ndp_s: float
-    is_extrapolated: bool
-
-    @property
-    def seconds(self) -> float:
-        return self.prefill_s + self.transfer_s + self.other_s + self.gpu_s + self.wait_s
-
-
-def request(decoded: Decoded, of_prompts: Prefill, n_decode_tokens: int) -> Request:
-    """At the tape's mean decode step."""
+def request(decoded: Decoded, of_prompts: Prefill, n_decode_tokens: int) -> Row:
+    """A batch from its prompts to the last token, at the tape's mean decode step: seconds by PARTS, of which ndp_s runs beside
+    gpu_s, and e2e_s, the sum of the others; streamed_experts; is_extrapolated: more tokens than the tape decodes."""
     scale = n_decode_tokens / max(1, decoded.n_steps)
     part = {name: seconds * scale for name, seconds in decoded.parts.items()}
-    return Request(
-        streamed_experts=of_prompts.streamed_experts,
-        prefill_s=of_prompts.seconds,
-        transfer_s=decoded.layers_s * scale - part["other"] - part["gpu"] - part["wait"],
-        other_s=part["other"] + part["outside"],
-        gpu_s=part["gpu"],
-        wait_s=part["wait"],
-        ndp_s=part["ndp"] + part["activation"],
-        is_extrapolated=n_decode_tokens > decoded.longest,
-    )
+    prefill_s, other_s, gpu_s, wait_s = of_prompts.seconds, part["other"] + part["outside"], part["gpu"], part["wait"]
+    transfer_s = decoded.layers_s * scale - part["other"] - gpu_s - wait_s
+    spent = (prefill_s, transfer_s, other_s, gpu_s, wait_s, part["ndp"] + part["activation"])
+    return {
+        "streamed_experts": of_prompts.streamed_experts,
+        **dict(zip(PARTS, spent, strict=True)),
+        "e2e_s": prefill_s + transfer_s + other_s + gpu_s + wait_s,
+        "is_extrapolated": n_decode_tokens > decoded.longest,
+    }
 
 
 def request_rows(
@@ -123,7 +103,7 @@ def request_rows(
     by_seed: Sequence[Mapping[str, Decoded]],
     grids: Mapping[str, Sequence[int]],
     decode_tokens: Sequence[int],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Of a model. by_seed: every system's decode in the setting; grids: of prompts, by name.
 
     Times are means over seeds, so that parts sum to e2e_s; gains are medians. Without study, source and origin.
@@ -136,13 +116,10 @@ def request_rows(
     }
     for (grid, contexts), n_decode in product(grids.items(), decode_tokens):
         for context in contexts:
-            ran: list[dict[str, Request]] = [
-                {name: request(one, of_prompts[name, context], n_decode) for name, one in found.items()} for found in by_seed
-            ]
+            ran = [{name: request(one, of_prompts[name, context], n_decode) for name, one in found.items()} for found in by_seed]
             for system in ran[0]:
                 mine = [one[system] for one in ran]
-                gain = np.array([one[MONDE].seconds / one[system].seconds for one in ran])
-                parts = {part: float(np.mean([getattr(one, part) for one in mine])) for part in PARTS}
+                gain = np.array([one[MONDE]["e2e_s"] / one[system]["e2e_s"] for one in ran])
                 yield {
                     "setting": grid,
                     "model_id": made.name,
@@ -151,13 +128,11 @@ def request_rows(
                     "batch": batch,
                     "n_context_tokens": context,
                     "n_decode_tokens": n_decode,
-                    "streamed_experts": mine[0].streamed_experts,
-                    **parts,
-                    "e2e_s": float(np.mean([one.seconds for one in mine])),
+                    **mine[0],
+                    **{part: float(np.mean([one[part] for one in mine])) for part in (*PARTS, "e2e_s")},
                     "e2e_gain": float(np.median(gain)),
                     "low": float(gain.min()),
                     "high": float(gain.max()),
-                    "gain_over_hobbit": float(np.median([one[HOBBIT].seconds / one[system].seconds for one in ran])),
-                    "is_extrapolated": mine[0].is_extrapolated,
+                    "gain_over_hobbit": float(np.median([one[HOBBIT]["e2e_s"] / one[system]["e2e_s"] for one in ran])),
                     "n_seeds": len(ran),
                 }

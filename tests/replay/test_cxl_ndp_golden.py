@@ -72,7 +72,7 @@ def priced(of: dict[str, Any]) -> dict[str, float]:
     whole = request(found, prompts, of["n_decode_tokens"])
     parts = ("streamed_experts", "prefill_s", "transfer_s", "other_s", "gpu_s", "wait_s", "ndp_s")
     step_s = float(found.seconds.value.mean())
-    return found.metrics() | {"whole_step_s": step_s} | {f"request_{part}": float(getattr(whole, part)) for part in parts}
+    return found.metrics() | {"whole_step_s": step_s} | {f"request_{part}": float(whole[part]) for part in parts}
 
 
 ROWS = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
