@@ -30,31 +30,21 @@ STATED = {row["claim_id"]: row for row in claims().to_pylist() if row["paper"] =
 OURS = [name for name in VIEWS if name.startswith("serving_")] + ["coverage_points", "answers"]
 
 
-def small() -> Settings:
-    """Two seeds; one sweep of three rates; the tables that compare."""
-    kept = {"one prompt", "table-2", "table-6", "table-7", "table-10", "dense", "slo qwen arxiv"}
-    groups = []
-    for group in SHIPPED.grid:
-        if group.series not in kept:
-            continue
-        few = {} if group.series in ("one prompt", "table-7") else {"n_requests": 150}
-        few |= {"slo qwen arxiv": {"rate_per_s": (1.3, 1.5, 2.0)}, "dense": {"rate_per_s": 1.0}}.get(group.series, {})
-        groups.append(group.model_copy(update=few))
-    window = SHIPPED.window.model_copy(update={"start_s": 30.0})
-    trace = SHIPPED.traces[0].model_copy(update={"file": "few.csv", "rate_per_s": 2.0, "windows": 2})
-    gone = SHIPPED.traces[1].model_copy(update={"file": "gone.jsonl"})
-    return SHIPPED.model_copy(
-        update={
-            "n_seeds": 2,
-            "n_claim_seeds": 2,
-            "grid": tuple(groups),
-            "window": window,
-            "traces": (trace, gone),
-        }
-    )
-
-
-SMALL = small()
+# Two seeds; one sweep of three rates; the tables that compare.
+FEWER = {series: {"n_requests": 150} for series in ("table-2", "table-6", "table-10")} | {"one prompt": {}, "table-7": {}}
+FEWER |= {"slo qwen arxiv": {"n_requests": 150, "rate_per_s": (1.3, 1.5, 2.0)}, "dense": {"n_requests": 150, "rate_per_s": 1.0}}
+TRACE, GONE = SHIPPED.traces[:2]
+SMALL = SHIPPED.model_copy(
+    update={
+        **dict.fromkeys(("n_seeds", "n_claim_seeds"), 2),
+        "grid": tuple(of.model_copy(update=FEWER[of.series]) for of in SHIPPED.grid if of.series in FEWER),
+        "window": SHIPPED.window.model_copy(update={"start_s": 30.0}),
+        "traces": (
+            TRACE.model_copy(update={"file": "few.csv", "rate_per_s": 2.0, "windows": 2}),
+            GONE.model_copy(update={"file": "gone.jsonl"}),
+        ),
+    }
+)
 
 
 @pytest.fixture(scope="module")
