@@ -69,13 +69,10 @@ def calibrate_serving(
     out = out or Path("serving-h100x2.toml")
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import serving_fits
-    from tokentape.replay.serving.facts import MODES
     from tokentape.replay.serving.fit import Search, calibrate
     from tokentape.warehouse import models
     from tokentape.warehouse.load import claims
 
-    if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is unknown; choose {', '.join(MODES)}")
     if cross_validate and check is not None:
         raise ValueError("--check and --cross-validate ask for different things; give one of them")
     rows = claims().to_pylist()

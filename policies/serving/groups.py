@@ -25,7 +25,7 @@ def steps(rule: str, n_max: int, n_layers: int) -> tuple[tuple[int, int], ...]:
     """(largest batch in tokens, groups), by size; never more groups than layers.
 
     code with an N_max that the authors' code refuses: the row of 16, cut to N_max, or with N_max as its last column. Raises
-    ValueError for an unknown rule and for `fixed` with more groups than layers.
+    ValueError for `fixed` with more groups than layers.
     """
     if rule == "fixed":
         if n_max > n_layers:
@@ -34,8 +34,6 @@ def steps(rule: str, n_max: int, n_layers: int) -> tuple[tuple[int, int], ...]:
     if rule == "paper":
         most = min(n_max, n_layers)
         return (*((n * TOKENS_PER_GROUP, n) for n in range(1, most)), (UNLIMITED, most))
-    if rule != "code":
-        raise ValueError(f"n_lg_rule {rule!r} is unknown; choose {', '.join(RULES)}")
     cut = (*(min(n_max, n) for n in STEP_TABLE[16][:-1]), n_max)
     row = STEP_TABLE.get(n_max, cut)
     return tuple((tokens, min(n, n_layers)) for tokens, n in zip(_UP_TO_TOKENS, row, strict=True))

@@ -98,9 +98,7 @@ def measure(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """Serves every seed. against: the same metrics as changes from another load, on equal seeds. limits: factors of the level at
-    which attainment is read. Raises ValueError for a load that cannot be served."""
-    if n_seeds < 1:
-        raise ValueError(f"seeds {n_seeds} must be at least 1")
+    which attainment is read. Raises ValueError for a load that cannot be served, and for no seeds."""
     ttft, tbt = (np.array(limits[i]) * (0.0 if level is None else (level.ttft_s, level.tbt_s)[i]) for i in range(2))
     saturation_per_s, limited = of.saturation_per_s(), of.engine.limits
     found, grids, loads = [], [], []

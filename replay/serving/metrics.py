@@ -51,8 +51,7 @@ class Load:
         return 1.0 - self.arrival_per_s / self.service_per_s
 
     def __str__(self) -> str:
-        if not self.is_saturated:
-            return f"{self.arrival_per_s:.3g} requests/s arrive, {self.service_per_s:.3g} can start"
+        """Of one that is saturated."""
         return f"the queue grows without bound: {self.arrival_per_s:.3g} requests/s arrive, {self.service_per_s:.3g} are started"
 
 
@@ -90,16 +89,10 @@ def queue_length(run: ServingRun, at_s: Floats) -> NDArray[np.int64]:
 
 
 def token_times(run: ServingRun, request: int) -> Floats:
-    """(output,) when a request's tokens came, from a run that recorded its iterations.
-
-    Raises ValueError where it did not, and for a request that lost its KV on the way.
-    """
-    if not run.iterations:
-        raise ValueError("the run recorded no iterations; serve with record=True")
+    """(output,) when the tokens of a request came that kept its KV, from a run that recorded its iterations. Raises ValueError
+    where drafts were accepted."""
     if run.n_accepted:
         raise ValueError("drafts were accepted; tokens of a round come together and are not recorded")
-    if run.n_restarts[request]:
-        raise ValueError(f"request {request} was restarted {run.n_restarts[request]} times; its tokens cannot be read off")
     ends = np.asarray(run.iterations["start_s"]) + np.asarray(run.iterations["seconds"])
     first = int(np.searchsorted(ends, run.first_token_s[request] * (1 - 1e-12)))
     return np.asarray(ends[first : first + int(run.requests.n_output_tokens[request])], np.float64)

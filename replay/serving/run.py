@@ -203,8 +203,6 @@ def run_rule(
     columns[:, OUTPUT] = requests.n_output_tokens
     pool = _pool(requests, limits)
     assert cost.events == (slots is not None), "costs of events go with the experts' slots"
-    if slots is not None and speculation.n_nodes:
-        raise ValueError("experts' slots: no tape holds the experts of drafts that are drawn; give the system a draft slot")
     times, histogram, sums = np.zeros((4, n)), np.zeros(N_BINS, np.int64), np.zeros(2)
     totals, counts = np.zeros(k.N_TOTALS), np.zeros(k.N_COUNTS, np.int64)
     n_recorded = run_rule(requests, rule, cost, limits, seed=seed, slots=slots, kv=kv).n_iterations if record else 0

@@ -112,15 +112,6 @@ def test_a_file_that_changed_between_two_runs_of_a_study_is_read_again(tmp_path:
         assert found.n_prompt_tokens.tolist() == [n]
 
 
-def test_damaged_tapes_are_refused(tokentape: Cli, tmp_path: Path):
-    (tmp_path / "log.csv").write_text(HEADER + "0,100,5\n1,30,5\n")
-    trace_id = tokentape("import", "requests", "log.csv").out.strip()
-    (shard,) = (tmp_path / "tape" / "traces" / f"trace_id={trace_id}").rglob("*.parquet")
-    shard.write_bytes(shard.read_bytes()[:100])
-    done = tokentape.refused("serving", "simulate", "--workload", trace_id)
-    assert "changed since it was written" in done.err
-
-
 def test_a_changed_scheduler_of_ones_own_is_another_point(tokentape: Cli):
     mine = "from dataclasses import dataclass\nfrom tokentape.policies.serving import Chunked\n\n@dataclass(frozen=True)\n"
     told = []

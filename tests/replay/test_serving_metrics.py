@@ -1,5 +1,7 @@
 """What a serving run is judged by, against plain counting; costs against the published sizes; capacity and calibration facts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from refusing import refuses
@@ -162,13 +164,12 @@ def test_layered_is_fairer_and_faster_for_smooth_and_bursty_arrivals(qwen: Itera
     assert layered["jain"] > chunked["jain"]
 
 
-def test_no_rate_meets_an_impossible_level_and_times_need_iterations(qwen: IterationCosts) -> None:
+def test_no_rate_meets_an_impossible_level() -> None:
     cost = both(tiny())[0]
     level = ServiceLevel(1e-9, 1.0)
     best = capacity(lambda rate, seed: serve(synthetic("sharegpt", rate, seed, n=5), Chunked(), cost), level, (0,))
     assert best.rate_per_s == 0.0
     refuses("needs limits above 0", ServiceLevel, 0.0, 1.0)
-    refuses("recorded no iterations", token_times, serve(synthetic("arxiv", 1.0, 0, n=5), Chunked(), qwen), 0)
 
 
 def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
@@ -177,6 +178,14 @@ def test_a_window_follows_a_request_that_keeps_its_kv() -> None:
     assert run.n_restarts.tolist() == [0, 0, 1, 0]
     assert {row["request_id"] for row in window(run, 2.0, 9.0)[2]} == {3}
     refuses(r"window from 9 s on: no request comes .* the last comes at 3 s", window, run, 9.0, 9.0)
+
+
+def test_a_window_has_the_groups_that_the_fullest_replicas_tokens_take() -> None:
+    """Two prompts of 512 tokens, each on its own replica, pass all layers at once; a batch of 1,024 would take two groups."""
+    replicas = replace(machine("h100x2"), data_parallel=2)
+    cost = iteration_costs(models.load("deepseek-v2-lite").geometry, replicas, TABLE_1)
+    run = serve(requests_of([[0, 512, 2]] * 2), Layered(), cost, Limits(8), record=True)
+    assert [(row["layer_group"], row["n_groups"]) for row in window(run, 0.0, 9.0)[0]] == [(0, 1), (0, 1)]
 
 
 def test_only_claims_for_calibration_are_fitted_on() -> None:
