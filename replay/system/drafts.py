@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokentape.hw.work import Ints
 from tokentape.policies.kernels import F64, F64_2D, I16_3D, I64, I64_2D, OF_TABLE, function, int64, kernel, tuple_of, void
 from tokentape.policies.resolve import told
+from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.serving import iteration as it
 from tokentape.replay.serving.state import NEWER, OLDEST, input_of
 from tokentape.warehouse.formats import bytes_per_value
@@ -149,15 +150,14 @@ class Rounds:
 
     def held_bytes(self, geometry: Geometry, expert_format: str) -> float:
         """What drafting holds beside the experts: nothing where it reads slices of them, a copy at the drafter's bits else."""
-        copied = sum(geometry.expert_bytes(expert_format)) * geometry.n_experts
-        copied += static_bytes(geometry, geometry.value_format(expert_format))
+        copied = total_expert_bytes(geometry, expert_format) + static_bytes(geometry, geometry.value_format(expert_format))
         return copied * self._width(expert_format) if self.drafter == "quant" else 0.0
 
     def outside(self, budget_bytes: float, geometry: Geometry, expert_format: str) -> list[str]:
         """What a run leaves out of the drafts, one sentence each. budget_bytes: room for experts."""
         if self.bounds.size == 1 and self.n_accepted.size and self.drafter != "ngram":
             return [f"drafts of {self.drafter} take no time: the tape has no routing of its draft passes"]
-        pool = self.pool_frac * sum(geometry.expert_bytes(expert_format)) * geometry.n_experts * self._width(expert_format)
+        pool = self.pool_frac * total_expert_bytes(geometry, expert_format) * self._width(expert_format)
         if self.drafter == "elastic" and pool > budget_bytes:
             return [
                 f"the drafts' pool of {pool:.3g} B of slices is read as resident, the room for experts is {budget_bytes:.3g} B"

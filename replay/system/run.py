@@ -20,6 +20,7 @@ from tokentape.policies.cache import ExpertCache, refuse_incomplete
 from tokentape.policies.lru import LRU
 from tokentape.policies.resolve import told
 from tokentape.policies.slots import System
+from tokentape.replay.capacity import total_expert_bytes
 from tokentape.replay.passes import fits_of
 from tokentape.replay.result import Metric, ReplayResult, ratio
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -143,10 +144,9 @@ def refuse(recorded: Recorded, system: System, machine: HardwareSpec, setting: S
         what = f"{type(system.schedule).__name__} is two engines in series, not one loop"
         raise ValueError(f"system {system.name}: {what}; `tokentape serving` has it")
     refuse_prefetch(system)
-    sizes = recorded.geometry.expert_bytes(setting.expert_format)
     tier = machine.tiers[machine.roles.expert_cache or machine.roles.expert_home]
     room = tier.capacity_bytes.value * machine.n_devices
-    needed = sum(sizes) * recorded.geometry.n_experts
+    needed = total_expert_bytes(recorded.geometry, setting.expert_format)
     if not system.room and needed > room:
         raise ValueError(
             f"all experts are {needed / 1e9:.3g} GB, {machine.name} holds {room / 1e9:.3g} GB in its fast tier; "
@@ -229,7 +229,7 @@ def run(
         "finish_s": serving.finish_s,
         "n_restarts": serving.n_restarts,
     }
-    outside, experts = _outside(recorded, requests, system, machine, made), recorded.geometry.expert_bytes(how.expert_format)
+    outside = _outside(recorded, requests, system, machine, made)
     settings = {
         "trace_id": recorded.trace_id,
         "origin": recorded.origin,
@@ -242,7 +242,7 @@ def run(
         "profile": made.slots.costs.profile.name,
         "expert_format": how.expert_format if system.sliced is None else system.sliced.cache.name,
         "budget_bytes": made.slots.budget_bytes,
-        "capacity_frac": made.slots.budget_bytes / (sum(experts) * recorded.geometry.n_experts),
+        "capacity_frac": made.slots.budget_bytes / total_expert_bytes(recorded.geometry, how.expert_format),
         "batch": system.max_seqs,
         "seed": how.seed,
         "n_requests": len(requests),
