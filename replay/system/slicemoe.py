@@ -58,18 +58,13 @@ def replay_sliced(
     capacity_bytes: the cache of all layers' slices. start, fetching: see Semantics. Deterministic. Raises ValueError for scores
     of the top k alone under a policy that needs all, and a batched tape.
     """
-    if system.needs_scores and not scores.is_full:
-        raise ValueError(
-            f"tape {trace.trace_id} holds the chosen experts only; {describe(system)} may route to any expert: record the "
-            "tape with scores, or use router lru without a budget"
-        )
     semantics, expert_bytes = Semantics("global", start=start, fetching=fetching), sum(slices_of(trace.geometry, system.cache))
-    events, row_step = serve(trace, scores, system, capacity_bytes, start == "cold", seed)
+    events, step = serve(trace, scores, system, capacity_bytes, start == "cold", seed)
     found = found_in(trace, events)
     by_part = ((at, part, found[:, at]) for at, part in trace.parts)
     per_pass, cost = costs_of(trace, by_part, Pricing(hardware, semantics, OTHER_FORMAT, profile) if hardware else None)
-    metrics = _miss_metrics(trace, scores, events, row_step, expert_bytes, system)
-    metrics |= _early_metrics(trace, cost, row_step) if cost else {}
+    metrics = _miss_metrics(trace, scores, events, step[trace.row_pass], expert_bytes, system)
+    metrics |= _early_metrics(trace, cost, step) if cost else {}
     settings = {
         "policy": "slicemoe",
         "policy_params": describe(system),
@@ -93,7 +88,8 @@ def found_in(trace: Trace, events: Events) -> Floats:
 
 
 def serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, is_cold: bool, seed: int) -> tuple[Events, Ints]:
-    """Every row's events in the tape's order, and its step in its generation (-1 in prefill): the loop, request by request."""
+    """Every row's events in the tape's order, and every pass's step in its generation (-1 in prefill): the loop, request by
+    request. Raises ValueError as the loop does, and for a tape that is not of one sequence after the other."""
     request, is_prefill, place = trace.members, trace.pass_kind == PREFILL, np.arange(trace.pass_ids.size)
     if np.any(np.diff(trace.member_offsets) != 1) or np.any(trace.pass_tokens[~is_prefill] != 1):
         raise ValueError(
@@ -113,7 +109,7 @@ def serve(trace: Trace, scores: Scores, system: SliceMoE, capacity_bytes: int, i
     run_rule(requests, Continuous().rule(trace.geometry.n_layers), costs, Limits(max_seqs=1), slots=slots)
     slots.refuse_run()
     served = slots.events
-    return Events(*(getattr(served, field.name)[tape.row_of] for field in dataclasses.fields(Events))), step[trace.row_pass]
+    return Events(*(getattr(served, field.name)[tape.row_of] for field in dataclasses.fields(Events))), step
 
 
 def _miss_metrics(
@@ -150,11 +146,9 @@ def _miss_metrics(
     }
 
 
-def _early_metrics(trace: Trace, cost: PassCosts, row_step: Ints) -> dict[str, Metric]:
+def _early_metrics(trace: Trace, cost: PassCosts, step: Ints) -> dict[str, Metric]:
     """Of the first decode passes of every generation; and what the experts' home takes of decoding's energy."""
     decode = trace.pass_kind == DECODE
-    step = np.full(trace.pass_ids.size, -1, np.int64)
-    step[trace.row_pass] = row_step
     early = decode & (step < EARLY_STEPS)
     backing, total = cost.joules_of.get("backing"), float(cost.joules.value[decode].sum())
     flash = float(backing.value[decode].sum()) if backing else 0.0
