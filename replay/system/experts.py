@@ -229,10 +229,6 @@ class ExpertSlots:
         return float(self.fetched_of_layer[:2].sum())
 
     @property
-    def fetched_bytes(self) -> float:
-        return float(self.fetched_by_phase.sum())
-
-    @property
     def fetched_by_phase(self) -> Floats:
         """(2,) bytes in events of decodes alone, and in those with prompts."""
         return self.fetched_of_layer[:2] @ self.fetched_of_layer[2]  # type: ignore[no-any-return]

@@ -299,7 +299,7 @@ def _metrics(made: SystemRun) -> dict[str, Metric]:
         "n_moved": Metric(float(made.total(ev.MOVED)), "experts"),
         "away_frac": ratio(away[0], chosen[0], "token-experts"),
         "away_frac_decode": ratio(away[1], chosen[1], "token-experts"),
-        "fetched_bytes_per_token": Metric(made.slots.fetched_bytes / n_out, "B", denominator="output tokens"),
+        "fetched_bytes_per_token": Metric(made.slots.fetched_by_phase.sum() / n_out, "B", denominator="output tokens"),
         "kv_read_bytes_per_token": Metric(float(made.kv.numbers[kept.READ]) / n_out, "B", denominator="output tokens"),
         "kv_peak_bytes": Metric(float(made.kv.numbers[kept.PEAK]), "B"),
     }
