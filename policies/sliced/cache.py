@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from tokentape.policies.bounds import Bounded, one_of
-from tokentape.policies.kernels import I64, U8, U32, boolean, int64, kernel, uint64, void
+from tokentape.policies.kernels import I64, U32, int64, kernel, uint64, void
 from tokentape.policies.matryoshka import MAT
 from tokentape.policies.queue import push_back, unlink
 
@@ -64,15 +64,7 @@ def first_free(end, now, link, pin):  # type: ignore[no-untyped-def]
     return int64(node) if node != end else int64(-1)
 
 
-@kernel(int64(int64, int64, uint64, boolean, int64, int64, U8, U8, U32, U32), allocates=False)
-def drop(used, key, end, whole, msb_bytes, lsb_bytes, msb_in, lsb_in, msb_link, lsb_link):  # type: ignore[no-untyped-def]
-    """Removes a resident expert's LSB slice if it has one, and with `whole` its MSB slice too; returns the bytes used."""
-    if lsb_in[key]:
-        unlink(key, lsb_link)
-        lsb_in[key] = 0
-        used -= lsb_bytes
-    if whole:
-        unlink(key, msb_link)
-        msb_in[key] = 0
-        used -= msb_bytes
-    return used
+@kernel(inline="always")
+def drop(key, link, is_in):  # type: ignore[no-untyped-def]
+    unlink(key, link)
+    is_in[key] = 0

@@ -16,15 +16,16 @@ from tokentape.policies.sliced.cache import drop, first_free, refresh
 from tokentape.policies.sliced.ranking import CHOOSE, NOTHING, by_gate, key_of, take, top_k
 
 
-@kernel(void(kn.I64, kn.I64, kn.U32, kn.U32, kn.U8, kn.U8, kn.I64), allocates=False)
-def drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
+@kernel(void(kn.I64, kn.I64, kn.U32, kn.U8, kn.I64), allocates=False)
+def drop_used_lsb(sizes, clock, lsb_link, lsb_in, lsb_token):  # type: ignore[no-untyped-def]
     """Drops the LSB slices that the last tokens used, and begins the next: what a prompt then loads of them is not theirs."""
     end, used = uint64(lsb_in.shape[0]), clock[at.USED]
     node = uint64(lsb_link[2 * end])
     while node != end:
         before = uint64(lsb_link[2 * node])
         if lsb_token[node] == clock[at.TOKEN]:
-            used = drop(used, node, end, False, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
+            drop(node, lsb_link, lsb_in)
+            used -= sizes[at.LSB]
         node = before
     clock[at.USED] = used
     clock[at.TOKEN] += 1
@@ -55,8 +56,8 @@ def _choose_resident(values, resident, work, chosen):  # type: ignore[no-untyped
 
 @kernel(int64(int64, kn.U8, kn.F64, kn.I64), allocates=False)
 def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
-    """The resident key of lowest rank outside this layer, ties by lowest key; -1 if there is none. lowest (L,): of every layer,
-    -1 where it has none, -2 where that is not known: it is looked for there alone."""
+    """The resident key of lowest rank outside this layer, which leaves, ties by lowest key; -1 if there is none. lowest (L,): of
+    every layer, -1 where it has none, -2 where that is not known: it is looked for there alone."""
     n_experts, found = is_in.shape[0] // lowest.shape[0], int64(-1)
     for other in range(lowest.shape[0]):
         if other == layer:
@@ -69,6 +70,8 @@ def _lowest(layer, is_in, rank, lowest):  # type: ignore[no-untyped-def]
         key = lowest[other]
         if key >= 0 and (found < 0 or rank[key] < rank[found]):
             found = key
+    if found >= 0:
+        lowest[found // n_experts] = -2
     return found
 
 
@@ -81,14 +84,16 @@ def _make_room(  # type: ignore[no-untyped-def]
 ):
     """Evicts until at most `allowed` bytes are used, LSB slices first; returns the bytes used. Pinned slices must fit `allowed`.
     by_counts: this whole layer is pinned, and LSB slices leave by rising gate mass, then MSB slices by rising count."""
-    end, n_experts = uint64(msb_in.shape[0]), msb_in.shape[0] // lowest.shape[1]
+    end = uint64(msb_in.shape[0])
     while used > allowed:
         victim = _lowest(layer, lsb_in, counted[1], lowest[1]) if by_counts else first_free(end, now, lsb_link, pin)
-        whole = victim < 0
-        if whole:
+        if victim >= 0:
+            drop(uint64(victim), lsb_link, lsb_in)
+            used -= sizes[at.LSB]
+        else:
             victim = _lowest(layer, msb_in, counted[0], lowest[0]) if by_counts else first_free(end, now, msb_link, pin)
-        lowest[0 if whole else 1, victim // n_experts] = -2
-        used = drop(used, uint64(victim), end, whole, sizes[at.MSB], sizes[at.LSB], msb_in, lsb_in, msb_link, lsb_link)
+            drop(uint64(victim), msb_link, msb_in)
+            used -= sizes[at.MSB]
     return used
 
 
@@ -126,7 +131,7 @@ def serve_events(  # type: ignore[no-untyped-def]
         for i in range(first, first_prompt):
             begins |= layer <= tokens[uint64(owners[i]), at.LAST_LAYER]
         if begins and sizes[at.AFTER_USE]:
-            drop_used_lsb(sizes, clock, msb_link, lsb_link, msb_in, lsb_in, lsb_token)
+            drop_used_lsb(sizes, clock, lsb_link, lsb_in, lsb_token)
         clock[at.EVENT] += 1
         now = clock[at.EVENT]
         pinned = int64(0)

@@ -85,7 +85,7 @@ def begin_prompt(sliced):  # type: ignore[no-untyped-def]
     sizes, clock, counted = sliced[0], sliced[2], sliced[8]
     counted[:] = 0.0
     if sizes[at.AFTER_USE]:
-        drop_used_lsb(sizes, clock, sliced[10], sliced[11], sliced[12], sliced[13], sliced[15])
+        drop_used_lsb(sizes, clock, sliced[11], sliced[13], sliced[15])
 
 
 @kernel(void(int64, at.SLICED), allocates=False)
