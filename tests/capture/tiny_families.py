@@ -1,6 +1,6 @@
 """Tiny random-weight models of every family: the mechanism of a real one, in milliseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 import transformers as hf
 from transformers import PreTrainedModel
 
-from tokentape.capture.live.copies import experts_of
+from tokentape.capture.live.copies import experts_of, inputs_last
 from tokentape.capture.live.loop import Sampling, decode
 from tokentape.capture.live.slots import Inside
 from tokentape.policies.scoring import ranking
@@ -88,6 +88,16 @@ def randomised(model: PreTrainedModel) -> PreTrainedModel:
             spread = 0.05 if "e_score_correction_bias" in key else 0.3
             tensor.copy_(torch.randn(tensor.shape, generator=generator) * spread)
     return model.eval()
+
+
+def with_experts(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> PreTrainedModel:
+    """The family's model, its expert matrices (E, outputs, inputs) as `change` makes them."""
+    model = build(name)
+    for module in experts_of(model).values():
+        for key in ("gate_up_proj", "down_proj"):
+            weights = inputs_last(module, key)
+            weights.copy_(change(weights.clone().contiguous()))
+    return model
 
 
 def prompt(n: int = 24, rows: int = 1) -> torch.Tensor:
