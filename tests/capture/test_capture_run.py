@@ -179,14 +179,6 @@ def test_teacher_forcing_follows_the_data_set(model_folder, tmp_path, store):
     assert tokenizer.decode(tables["tokens"]["token_id"].to_list(), skip_special_tokens=True) == "abcdefghijklm"
 
 
-def test_a_dense_model_gives_attention(model_folder, prompts, store):
-    for family in ("OPT", "Llama"):
-        base = CaptureSettings(model_folder(family), prompts, ("tokens", "attention"), max_prompt_tokens=9, max_new_tokens=3)
-        tape, tables = read(store, capture(base, store))
-        assert tape.manifest.score_rule is None
-        assert len(tables["attention"])
-
-
 def test_geometry_is_measured_from_the_tensors(model_folder, prompts, store):
     base = CaptureSettings(model_folder("DeepseekV3"), prompts, max_requests=1, max_prompt_tokens=9, max_new_tokens=2)
     geometry = store.open(capture(base, store)).geometry

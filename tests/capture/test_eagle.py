@@ -127,19 +127,6 @@ def test_training_again_gives_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
-def test_its_own_states_carry_it_beyond_the_first_token(loaded, texts, monkeypatch):
-    """Told no state at all behind the root, it accepts less."""
-    _, ours = drafted(loaded, texts[:4], drafter_of(loaded, CHAIN))
-    join = eagle.Head.forward
-
-    def blind(self, tokens, before, **options):
-        return join(self, tokens, before if tokens.shape[1] > 1 else torch.zeros_like(before), **options)
-
-    monkeypatch.setattr(eagle.Head, "forward", blind)
-    _, theirs = drafted(loaded, texts[:4], drafter_of(loaded, CHAIN))
-    assert accepted(ours) > accepted(theirs) + 0.2
-
-
 def test_a_capture_names_it_and_follows_its_weights(loaded, tmp_path, monkeypatch):
     store = Store(str(tmp_path))
     settings = CaptureSettings(

@@ -290,15 +290,6 @@ def test_the_tape_of_a_capture(captured):
     assert array[2, 5, 2] == chosen["mse"][0]
 
 
-def test_equal_seeds_give_equal_losses_and_others_do_not(captured, settings, store):
-    whole, trace_id, _ = captured
-    assert capture(settings, store) == trace_id
-    assert losses(whole, trace_id).equals(losses(store, trace_id))
-    other = capture(replace(settings, seed=1), store)
-    assert other != trace_id
-    assert not losses(store, trace_id)["mse"].equals(losses(store, other)["mse"])
-
-
 def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_path, monkeypatch):
     whole = losses(*captured[:2])
     monkeypatch.setattr(run, "RESERVOIR_BYTES", 1)  # a pass per layer

@@ -176,12 +176,10 @@ def test_a_dense_model_has_no_elastic_draft_and_no_layers_with_ngrams(model_fold
         model_folder("Llama"), prompts, ("tokens",), 3, max_prompt_tokens=20, max_new_tokens=8, speculation=DraftSettings("ngram")
     )
     tape, tables = read(store, capture(settings, store))
-    assert tape.manifest.tables == ("requests", "tokens", "passes", "acceptance", "rounds")
+    assert (tape.manifest.tables, tape.manifest.score_rule) == (("requests", "tokens", "passes", "acceptance", "rounds"), None)
     assert tables["rounds"]["layer"].null_count() == len(tables["rounds"])
     assert set(tables["passes"]["kind"]) == {"prefill", "verify"}
-    lengths = {"max_prompt_tokens": 20, "max_new_tokens": 8}
-    settings = CaptureSettings(model_folder("Llama"), prompts, ("tokens",), **lengths, speculation=DraftSettings())
-    refuses("dense model", capture, settings, store)
+    refuses("dense model", capture, dataclasses.replace(settings, tables=("tokens",), speculation=DraftSettings()), store)
 
 
 def test_the_estimate_is_an_upper_bound(settings, store):
