@@ -50,12 +50,11 @@ class AppliedTape:
         """One request after the other, greedily or as they are forced; recorded."""
         model, state = loaded.model, json.dumps(self.settings, sort_keys=True)
         is_forced = requests[0].forced is not None
-        stop_ids = frozenset[int]() if is_forced else loaded.stop_ids
         with RoutingCapture(model, with_scores=False, is_first=True) as natural, RoutingCapture(model) as applied:
             recorder = ShardRecorder(applied, None, AttentionKeep(), self._n_passes, natural, state)
             outcomes = []
             for request in requests:
-                run = (model, [request], Sampling(), stop_ids, loaded.pad_id, inside)
+                run = (model, [request], Sampling(), loaded.stop_ids, loaded.pad_id, inside)
                 outcomes += decode(*run, on_pass=recorder.record, with_nll=True, with_logits=is_forced)
         if not self.writer.is_finished:
             self.writer.write_shard(self.n_shards, recorder.tables(requests, outcomes, self.dataset, DEFAULT_TABLES))

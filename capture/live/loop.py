@@ -262,7 +262,7 @@ class _Run:
             logits = batch.text.run(ids, coming, logits_to_keep=1, **batch.positions())
         else:
             logits, of_ids = batch.text.run_scored(ids, coming, **batch.positions())
-            before = [] if batch.last is None else [nll_of(batch.last, ids[:, 0])[:, None]]
+            before = [] if batch.last is None else [nll_of(batch.last[:, None], ids[:, :1])]
             nll = torch.cat([*before, of_ids], dim=1)
             for i, (row, pad) in enumerate(zip(batch.rows, batch.pads, strict=True)):
                 row.nll.append(nll[i, pad:])

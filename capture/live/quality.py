@@ -99,8 +99,8 @@ def run_in(loaded: models.Loaded, requests: Sequence[Request], inside: Inside, t
     """Requests to their end, greedily or as they are forced, with what they were chosen by; recorded where there is a tape."""
     if tape is not None:
         return tape.decode(inside, loaded, requests)
-    stop_ids = frozenset() if requests[0].forced is not None else loaded.stop_ids
-    return decode(loaded.model, requests, Sampling(), stop_ids, loaded.pad_id, inside, with_logits=requests[0].forced is not None)
+    is_forced = requests[0].forced is not None
+    return decode(loaded.model, requests, Sampling(), loaded.stop_ids, loaded.pad_id, inside, with_logits=is_forced)
 
 
 def windows(loaded: models.Loaded, dataset: str, run: Cut, seed: int) -> list[list[int]]:

@@ -10,7 +10,6 @@ from tokentape.policies.speculation.tree import Probabilities
 
 OVERFLOW = "the model's numbers overflow: use --dtype bfloat16 or float32, or other weights if they still do"
 MAX_NATS = 709.0  # e to more is no float
-NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
 
 
 @dataclass(frozen=True)
@@ -71,15 +70,5 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> Probabilities:
 
 
 def nll_of(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """(n,) nats of each id under its row of logits (n, V)."""
-    return F.cross_entropy(logits.float(), ids, reduction="none")
-
-
-def prompt_nll(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """(batch, columns - 1): nll of each token given the earlier ones, a few columns at a time."""
-    batch, width, vocab = logits.shape
-    if width == 1:
-        return logits.new_zeros((batch, 0), dtype=torch.float32)
-    chunk = max(1, NLL_CHUNK_ELEMENTS // (batch * vocab))
-    parts = zip(logits[:, :-1].split(chunk, dim=1), ids[:, 1:].split(chunk, dim=1), strict=True)
-    return torch.cat([nll_of(part.flatten(0, 1), of.flatten()).view(batch, -1) for part, of in parts], dim=1)
+    """Nats of each id (...) under its logits (..., V)."""
+    return F.cross_entropy(logits.float().flatten(0, -2), ids.flatten(), reduction="none").view(ids.shape)

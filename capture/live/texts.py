@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tokentape.capture.live.caches import KVCache
-from tokentape.capture.live.sampling import NLL_CHUNK_ELEMENTS, nll_of, prompt_nll
+from tokentape.capture.live.sampling import nll_of
 from tokentape.capture.live.slots import Pass
 from tokentape.capture.models import device_of, ran
 
+NLL_CHUNK_ELEMENTS = 1 << 24  # float32 logits held at once while scoring a long prompt: 64 MiB
 LAYER_TYPES = {"full_attention", "sliding_attention"}
 TREE_ATTENTION = ("eager", "sdpa")
 # In transformers itself padding before a text moves what these layers make of it, and of a sliced prompt these families lose the
@@ -71,7 +72,7 @@ class Text:
         body, most = self.model.get_decoder(), NLL_CHUNK_ELEMENTS // (len(ids) * self.config.vocab_size)
         if body is self.model or ids.shape[1] <= max(1, most):
             logits = self.run(ids, coming, logits_to_keep=0, **options)
-            return logits, prompt_nll(logits, ids)
+            return logits, nll_of(logits[:, :-1], ids[:, 1:])
         held: list[Any] = []
         with body.register_forward_hook(lambda module, args, output: held.append(output)):
             last = self.run(ids, coming, logits_to_keep=1, **options)
@@ -82,8 +83,7 @@ class Text:
                 part = type(held[0])(**held[0] | {"last_hidden_state": states[:, start:stop]})
                 body.forward = lambda *args, part=part, **kwargs: part
                 logits = self.model(input_ids=ids[:, start:stop], use_cache=False).logits
-                nll = nll_of(logits.flatten(0, 1), ids[:, start + 1 : stop + 1].flatten())
-                parts.append(nll.view(len(ids), -1))
+                parts.append(nll_of(logits, ids[:, start + 1 : stop + 1]))
         finally:
             vars(body).pop("forward")
             if own is not None:  # as accelerate puts one there

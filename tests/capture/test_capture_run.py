@@ -392,7 +392,7 @@ def test_log_likelihoods_in_chunks_are_those_of_all_logits_at_once(model_folder,
     widths = []
     head = texts.nll_of
     monkeypatch.setattr(texts, "NLL_CHUNK_ELEMENTS", 3 * 260 * 4)  # four columns of three requests
-    monkeypatch.setattr(texts, "nll_of", lambda logits, ids: widths.append(len(logits)) or head(logits, ids))
+    monkeypatch.setattr(texts, "nll_of", lambda logits, ids: widths.append(ids.numel()) or head(logits, ids))
     chunked = read(store, capture(dataclasses.replace(base, seed=1), store))[1]["tokens"]
     assert max(widths) == 12
     assert chunked.drop("nll").equals(whole.drop("nll"))
