@@ -64,16 +64,3 @@ def test_one_seed_of_little_text_keeps_the_margin(loaded, ordering):
 def test_all_seeds_keep_the_margins(loaded):
     rows = measured(loaded, ACCEPTANCE_ORDERINGS, partial(Lab, loaded, effort=Effort(n_whole=40)))
     assert [row["holds"] for row in rows] == [True] * len(ACCEPTANCE_ORDERINGS)
-
-
-@pytest.mark.slow
-def test_every_seed_accepts_more_with_hotness_than_with_a_random_pool(loaded):
-    effort = Effort(n_windows=8, decode_tokens=32, n_whole=8)
-    for seed in range(4):
-        for frac in (0.25, 0.5):
-            ours, drawn = (
-                loop_points(loaded, (seed,), effort, Setting.of("pool", bits=0, pool=pool, pool_frac=frac))
-                for pool in ("hotness", "random")
-            )
-            tau = [next(row["value"] for row in rows if row["metric"] == "tau_accepted") for rows in (ours, drawn)]
-            assert tau[0] > tau[1], (seed, frac)

@@ -305,31 +305,29 @@ def test_routing_of_a_dense_model_and_an_absent_one_are_refused(model_folder, pr
     refuses("check the name", capture, dataclasses.replace(settings, model="nobody/nothing"), store, error=OSError)
 
 
+def broken(folder, path, name, value, place=...):
+    """Another folder of the model, with this value in a weight."""
+    shutil.copytree(folder, path, dirs_exist_ok=True)
+    weights = load_file(path / "model.safetensors")
+    weights[name][place] = value
+    save_file(weights, path / "model.safetensors", {"format": "pt"})
+    return str(path)
+
+
 def test_nan_scores_are_refused_with_their_place(settings, store, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(settings.model)
-    with torch.no_grad():
-        model.model.layers[1].mlp.gate.weight[0, 0] = torch.nan
-    model.save_pretrained(tmp_path / "broken")
-    AutoTokenizer.from_pretrained(settings.model).save_pretrained(tmp_path / "broken")
-    refuses("NaN at request 0, position 0, layer 1", capture, dataclasses.replace(settings, model=f"{tmp_path}/broken"), store)
+    model = broken(settings.model, tmp_path / "broken", "model.layers.1.mlp.gate.weight", torch.nan, (0, 0))
+    refuses("NaN at request 0, position 0, layer 1", capture, dataclasses.replace(settings, model=model), store)
 
 
 def test_nan_behind_the_routers_and_of_a_dense_model_is_refused(model_folder, prompts, store, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(model_folder("Llama"))
-    with torch.no_grad():
-        model.model.norm.weight.fill_(torch.inf)
-    model.save_pretrained(tmp_path / "broken")
-    AutoTokenizer.from_pretrained(model_folder("Llama")).save_pretrained(tmp_path / "broken")
-    told = {"max_requests": 1, "max_prompt_tokens": 9, "max_new_tokens": 2}
-    greedy = CaptureSettings(str(tmp_path / "broken"), prompts, ("tokens",), **told)
+    model = broken(model_folder("Llama"), tmp_path / "broken", "model.norm.weight", torch.inf)
+    greedy = CaptureSettings(model, prompts, ("tokens",), max_requests=1, max_prompt_tokens=9, max_new_tokens=2)
     refuses("nll: NaN at request 0, position 1; the model's numbers overflow", capture, greedy, store)
     refuses("logits: NaN at request 0; the model's", capture, dataclasses.replace(greedy, tables=("requests",)), store)
     (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     refuses("logits: NaN at request 0; the model's", evaluate, greedy.model, [str(tmp_path / "a.jsonl")])
     refuses("logits: NaN; the model's", capture, dataclasses.replace(greedy, temperature=1.0, tables=("requests",)), store)
-    with torch.no_grad():
-        model.model.layers[1].self_attn.q_proj.weight[0, 0] = torch.nan
-    model.save_pretrained(tmp_path / "broken")
+    broken(model_folder("Llama"), tmp_path / "broken", "model.layers.1.self_attn.q_proj.weight", torch.nan, (0, 0))
     attention = dataclasses.replace(greedy, tables=("attention",))
     refuses("mass: NaN at request 0, position [0-9]+, layer 1; the model's", capture, attention, store)
 

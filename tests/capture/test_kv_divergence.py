@@ -63,21 +63,6 @@ def test_scores_agree_in_the_first_layer_and_drift_after(tiny, name, policy):
         assert min(equal for _, equal in deeper) < 0.9
 
 
-def test_a_captured_tape_replays_to_what_the_live_run_keeps(model_folder, prompts, tmp_path):
-    """Through the store: kept mass of the tape's replay equals the mass on what the live run retained."""
-    store = Store(str(tmp_path / "tape"))
-    folder = model_folder("Qwen3Moe")
-    tables = ("requests", "tokens", "passes", "attention")
-    settings = CaptureSettings(folder, prompts, tables, max_requests=3, max_prompt_tokens=32, max_new_tokens=12)
-    tape = attention_tape(store, capture(settings, store))
-    for policy in (*BLIND, TOVA(6)):
-        row = replay_kv(tape, policy).replay
-        assert 0 < row["kept_mass_frac"] <= 1 + 1e-6
-        assert row["n_steps"] == sum(n - n_prompt for n_prompt, n in tape.requests.values())
-    assert replay_kv(tape, BLIND[0]).replay["kept_mass_frac"] == pytest.approx(1)
-    assert np.isfinite(replay_kv(tape, KV_POLICIES["oracle"](6)).replay["kept_mass_frac"])
-
-
 def kept_by_matrix(matrix, c, policy, n_observed):
     """Mean kept mass of decoded queries, policy after policy's own paper on (H, n, n) attention: the prompt's last n_observed
     queries choose, then the newest row (TOVA) or the last rows (SnapKV, whose prompt stands in them by its mean) move on."""
