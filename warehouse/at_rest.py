@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from tokentape.warehouse.schema.metrics import METRICS, Metric
+from tokentape.warehouse.schema.metrics import METRICS
 from tokentape.warehouse.schema.table import DECISIONS, View
 from tokentape.warehouse.tables import TABLES, VIEWS, BadTable, conform, schema
 
@@ -76,8 +76,7 @@ def facts(name: str) -> tuple[str, ...]:
 
 def metric_defs() -> pl.DataFrame:
     """Table `metric_defs`: every metric that engines name, and the measured columns of views."""
-    columns = {c: view.column(c) for name, view in VIEWS.items() for c in measured(name)}
-    found = {c: Metric(column.unit, column.meaning) for c, column in columns.items()} | METRICS
+    found = {c: view.column(c) for name, view in VIEWS.items() for c in measured(name)} | METRICS
     rows = [(name, metric.unit, metric.meaning) for name, metric in sorted(found.items())]
     return pl.DataFrame(rows, TABLES["metric_defs"].columns, orient="row")
 
