@@ -5,7 +5,7 @@ looked up together, tokens one by one, misses counted over decoded tokens after 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -49,14 +49,6 @@ class HalfCached:
         return self.n_misses / self.n_lookups if self.n_lookups else None
 
 
-@dataclass(frozen=True)
-class Fit:
-    """What calibration found, and the miss rate it reaches there on the same draws."""
-
-    sd_b: float
-    lru_miss_frac: float
-
-
 def lru_miss_frac(generator: Generator, geometry: Geometry, seeds: Sequence[int], length: Length) -> float:
     """Mean over `seeds` of the anchor's miss rate, one request each. Raises ValueError if no token is decoded."""
     if length.n_decoded < 1:
@@ -70,8 +62,10 @@ def lru_miss_frac(generator: Generator, geometry: Geometry, seeds: Sequence[int]
     return float(np.mean(found))
 
 
-def calibrate(generator: Generator, geometry: Geometry, anchor_lru_miss: float, seeds: Sequence[int], length: Length) -> Fit:
-    """sd_b at which the generator misses `anchor_lru_miss` of its lookups, by bisection over the same draws.
+def calibrate(
+    generator: Generator, geometry: Geometry, anchor_lru_miss: float, seeds: Sequence[int], length: Length
+) -> tuple[float, float]:
+    """sd_b at which the generator misses `anchor_lru_miss` of its lookups, by bisection over the same draws, and what it misses.
 
     The generator's other parameters stay. Raises ValueError if the anchor lies outside what sd_b in 0..4 can reach.
     """
@@ -90,7 +84,7 @@ def calibrate(generator: Generator, geometry: Geometry, anchor_lru_miss: float, 
         middle = (low + high) / 2
         low, high = (middle, high) if missed(middle) > anchor_lru_miss else (low, middle)
     sd_b = round((low + high) / 2, 3)
-    return Fit(sd_b, missed(sd_b))
+    return sd_b, missed(sd_b)
 
 
 def spread(generator: Generator, geometry: Geometry, n_tokens: int, distinct: float, seed: int = 0) -> Generator:
