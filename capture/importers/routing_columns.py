@@ -1,7 +1,8 @@
 """Columns of a table of routing, found by their names and checked cell by cell; see routing_table.py."""
 
 import tomllib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,29 +26,19 @@ PRESETS: dict[str, dict[str, Any]] = tomllib.loads((Path(__file__).parent / "pre
 ONE_PHASE = ("prefill", "decode", "widths")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of columns; None: the tape's own name, where a file has such a column."""
-
-    request: str | None = None
-    position: str | None = None
-    layer: str | None = None
-    experts: str | None = None
-    weights: str | None = None
-    phase: str | None = None
-
-
-USUAL = Columns("request_id", "position", "layer", "expert_ids", "gate_weights", "phase")
+# What columns hold, and the tape's own names of them: read by these where a file has them and no other name is given.
+USUAL = {"request": "request_id", "position": "position", "layer": "layer", "experts": "expert_ids"}
+USUAL |= {"weights": "gate_weights", "phase": "phase"}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the files are to be read; see routing_table.py. where: (column, value) of the rows that count. names: columns of a CSV
-    without a header, the last one all that follows. prefill: what a phase is in prefill, a regular expression; any other decodes.
-    stated: fields of the first JSON line with the experts per layer and the model. rank: column that counts a token's rows.
-    preset: that it was made from, of PRESETS."""
+    """How files are to be read; see routing_table.py. columns: names by what they hold, of USUAL. where: (column, value) of the
+    rows that count. names: columns of a CSV without a header, the last one all that follows. prefill: what a phase is in prefill,
+    a regular expression; any other decodes. stated: fields of the first JSON line with the experts per layer and the model. rank:
+    column that counts a token's rows. preset: that it was made from, of PRESETS."""
 
-    columns: Columns = Columns()
+    columns: Mapping[str, str] = field(default_factory=dict)
     form: str | None = None
     files: str = "parts"
     order: str = "requests"
@@ -60,27 +51,24 @@ class Layout:
     preset: str | None = None
 
     @classmethod
-    def of(cls, preset: str | None, columns: Columns, **given: Any) -> Self:
+    def of(cls, preset: str | None, columns: Mapping[str, str | None], **given: Any) -> Self:
         """The layout of a preset, with what is given (not None) in place of its own. Raises ValueError for an unknown one."""
         if preset is not None and preset not in PRESETS:
             raise unknown("preset", preset, PRESETS)
-        own: dict[str, Any] = {}
-        for name, value in PRESETS.get(preset or "", {}).items():
-            own[name] = tuple(value) if isinstance(value, list) else value
-        asked = {name: value for name, value in asdict(columns).items() if value is not None}
-        given = {name: value for name, value in given.items() if value is not None}
-        named = Columns(**own.pop("columns", {}) | asked)
-        return cls(named, **{name: value for name, value in own.items() if name != "source"} | given, preset=preset)
+        told = {name: value for name, value in PRESETS.get(preset or "", {}).items() if name != "source"}
+        own: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
+        asked, given = ({name: value for name, value in of.items() if value is not None} for of in (columns, given))
+        return cls(**own | given | {"columns": own.get("columns", {}) | asked}, preset=preset)
 
     def __post_init__(self) -> None:
         for name, value, known in (("files", self.files, FILES), ("order", self.order, ORDERS), ("form", self.form, FORMS)):
             if value not in (*known, *([None] if name == "form" else [])):
                 raise BadImport(f"{name} is {value!r}; give one of {', '.join(known)}")
-        if self.columns.phase == "widths" and self.order != "executed":
+        if self.columns.get("phase") == "widths" and self.order != "executed":
             raise BadImport("phase widths tells decodes by passes, whose order rows must have; give --order executed with it")
-        for files, field in (("requests", "request"), ("layers", "layer")):
-            if self.files == files and getattr(self.columns, field) is not None:
-                raise BadImport(f"each file is one of the {files}; a column of it ({field}) cannot be named beside that")
+        for files, what in (("requests", "request"), ("layers", "layer")):
+            if self.files == files and what in self.columns:
+                raise BadImport(f"each file is one of the {files}; a column of it ({what}) cannot be named beside that")
 
 
 @dataclass(frozen=True)
@@ -112,8 +100,8 @@ def part_of(
     def constant(value: Any, kind: Any) -> pl.Series:
         return pl.Series([value], dtype=kind).new_from_index(0, n)
 
-    def counted(field: str, most: int) -> pl.Series:
-        return whole_column(frame[found[field]], where, most, from_text)
+    def counted(what: str, most: int) -> pl.Series:
+        return whole_column(frame[found[what]], where, most, from_text)
 
     ids, is_one = _lists(frame[found["experts"]], where, from_text, pl.Int64)
     columns = {
@@ -126,7 +114,7 @@ def part_of(
         "position": counted("position", MAX_TOKENS - 1) if "position" in found else constant(None, pl.Int64),
         "is_decode": _is_decode(frame[found["phase"]], where, layout.prefill)
         if "phase" in found
-        else constant(layout.columns.phase == "decode", pl.Boolean),
+        else constant(layout.columns.get("phase") == "decode", pl.Boolean),
         "ids": ids,
     }
     if layout.prefill is not None and layout.files == "requests":  # joined with cat: a prompt behind decodes is the next
@@ -149,22 +137,20 @@ def part_of(
 
 
 def _names(frame: pl.DataFrame, path: Path, layout: Layout) -> dict[str, str]:
-    """Field -> column, of those that are named and those with the usual name. Raises BadImport for one that is not there."""
-    asked, usual = asdict(layout.columns), asdict(USUAL)
+    """Columns by what they hold, those that are named and those of the usual name. Raises BadImport for one that is not there."""
     skipped = {"requests": ["request"], "layers": ["layer"], "parts": []}[layout.files]
-    skipped += ["phase"] if asked["phase"] in ONE_PHASE else []
+    skipped += ["phase"] if layout.columns.get("phase") in ONE_PHASE else []
     found = {}
-    for field, name in asked.items():
-        if field in skipped:
+    for what, column in {**USUAL, **layout.columns}.items():
+        if what in skipped:
             continue
-        column = name or usual[field]
-        may_miss = field not in ("layer", "experts", "phase") and (name is None or (layout.preset and field == "weights"))
+        is_usual = what not in layout.columns
+        may_miss = what not in ("layer", "experts", "phase") and (is_usual or (layout.preset and what == "weights"))
         is_there = column in frame.columns and (frame[column].dtype != pl.List or frame[column].list.len().max())
         if may_miss and not is_there:
             continue
-        found[field] = column
-        told = f"--{field}" + (" (prefill or decode: all rows are)" if field == "phase" else "")
-        need(frame, found[field], path, told)
+        found[what] = column
+        need(frame, column, path, f"--{what}" + (" (prefill or decode: all rows are)" if what == "phase" else ""))
     return found
 
 

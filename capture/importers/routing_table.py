@@ -74,7 +74,7 @@ def import_routing(
         "files_are": layout.files,
         "form": layout.form,
         "columns": named,
-        "phase": layout.columns.phase,
+        "phase": layout.columns.get("phase"),
         **{name: getattr(layout, name) for name in ("order", "top_k", "where")},
         "n_experts": n_experts,
         "expert_bytes": expert_bytes,
@@ -88,7 +88,7 @@ def import_routing(
         geometry=Geometry(**{**geometry.model_dump(), "top_k": rows.expert_ids.shape[1]}),
         model_top_k=geometry.top_k if config_path is not None else known_top_k(model_id),
         settings=settings,
-        flags=_misread(rows, geometry.n_experts) if layout.columns.phase == "widths" else None,
+        flags=_misread(rows, geometry.n_experts) if layout.columns.get("phase") == "widths" else None,
     )
     return write_import(store, source, rows)
 
@@ -130,12 +130,12 @@ def _ordered(parts: list[pl.DataFrame], layout: Layout) -> RoutedRows:
             falling = np.argsort(-weights[block], axis=1, kind="stable")
             ids[block], weights[block] = (np.take_along_axis(of[block], falling, 1) for of in (ids, weights))
     if layout.order == "executed":
-        if layout.columns.phase == "widths" and (layer == layer[0]).all():
+        if layout.columns.get("phase") == "widths" and (layer == layer[0]).all():
             raise BadImport(f"all rows are of layer {layer[0]}: where a pass ends is not known; give another --phase than widths")
-        if frame["position"].null_count() or layout.columns.phase == "widths":
+        if frame["position"].null_count() or layout.columns.get("phase") == "widths":
             counted, width = _as_run(request, layer, is_decode)
             position = counted if frame["position"].null_count() else position
-            is_decode = width == 1 if layout.columns.phase == "widths" else is_decode
+            is_decode = width == 1 if layout.columns.get("phase") == "widths" else is_decode
         return RoutedRows(request, position, layer, as_executed(request, is_decode, layer, position), is_decode, ids, weights)
     last = np.zeros(len(names), np.int64)  # position of a prompt
     np.maximum.at(last, request, np.where(is_decode, -1, position))

@@ -142,7 +142,7 @@ def import_routing(
     tokentape import routing log.jsonl --where type=route --request req_id --position token_idx --experts topk_ids \\
         --weights topk_weights --phase decode --model config.json
     """
-    from tokentape.capture.importers.routing_columns import Columns, Layout
+    from tokentape.capture.importers.routing_columns import USUAL, Layout
     from tokentape.capture.importers.routing_table import import_routing as convert
     from tokentape.warehouse.models import config_path
 
@@ -151,7 +151,7 @@ def import_routing(
         raise ValueError(f"--where {where!r}: give COLUMN=VALUE")
     layout = Layout.of(
         preset,
-        Columns(request, position, layer, experts, weights, phase),
+        dict(zip(USUAL, (request, position, layer, experts, weights, phase), strict=True)),
         form=form,
         files=many,
         order=order,

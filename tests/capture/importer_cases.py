@@ -23,7 +23,7 @@ from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.request_traces import Form, import_requests
-from tokentape.capture.importers.routing_columns import Columns, Layout
+from tokentape.capture.importers.routing_columns import Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.capture.importers.sglang import import_sglang
 from tokentape.capture.importers.vllm import import_vllm
@@ -74,7 +74,7 @@ def config_of(path: Path) -> Path:
 
 
 def run_routing(path: Path, store: Store) -> str:
-    return import_routing([path], store, Layout(Columns(phase="decode")), config_of(path), max_bytes=MAX_BYTES)
+    return import_routing([path], store, Layout({"phase": "decode"}), config_of(path), max_bytes=MAX_BYTES)
 
 
 def run_csv(path: Path, store: Store) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tokentape.capture.importers import routing_columns, table_files
 from tokentape.capture.importers.limits import BadImport
-from tokentape.capture.importers.routing_columns import PRESETS, Columns, Layout
+from tokentape.capture.importers.routing_columns import PRESETS, Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.flows.cli import main
 from tokentape.warehouse.models import config_path
@@ -37,7 +37,7 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-NAMED = Columns(request="req", position="tok", experts="ids", weights="w")
+NAMED = {"request": "req", "position": "tok", "experts": "ids", "weights": "w"}
 
 
 def write(folder: Path, form: str, content: list[dict[str, Any]], name: str = "log") -> Path:
@@ -132,7 +132,7 @@ def test_rows_as_executed_keep_their_order_and_widths_tell_decodes(tmp_path: Pat
     assert tape.manifest.settings["order"] == "executed"
     path = tmp_path / "widths.csv"
     path.write_text("layer,expert_ids,position\n0,1 2,0\n0,3 4,1\n1,1 2,0\n1,3 4,1\n0,5 6,2\n1,5 6,2\n")
-    tape = imported(path, Layout(Columns(phase="widths"), order="executed"))
+    tape = imported(path, Layout({"phase": "widths"}, order="executed"))
     assert tape.read("passes").select("kind", "n_tokens").rows() == [("prefill", 2), ("decode", 1)]
 
 
@@ -145,7 +145,7 @@ EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
 def test_a_published_format_by_its_preset(preset: str, tmp_path: Path, imported: Callable[..., Tape]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     paths, rows = [GOLDEN / name for name in EXPECTED[preset]["files"]], EXPECTED[preset]["rows"]
-    tape = imported(paths, Layout.of(preset, Columns()), config_path=tmp_path / "config.json")
+    tape = imported(paths, Layout.of(preset, {}), config_path=tmp_path / "config.json")
     columns = (tape.read("routing")[name].to_list() for name in ("request_id", "position", "layer", "expert_ids"))
     assert sorted([*key, *ids] for *key, ids in zip(*columns, strict=True)) == sorted(rows)
     assert tape.read("passes")["n_tokens"].to_list() == EXPECTED[preset]["passes"]
@@ -159,27 +159,27 @@ def test_what_a_preset_reads_beside_its_rows(tmp_path: Path, imported: Callable[
     lab = tmp_path / "lab.jsonl"
     first, _, generated = (GOLDEN / "moe-cache-lab.0.jsonl").read_text().partition("\n")
     lab.write_text(first + "\n" + generated.splitlines()[-1].replace("[]", "[0.75, 0.25]"))
-    tape = imported(lab, Layout.of("moe-cache-lab", Columns()), config_path=None)
+    tape = imported(lab, Layout.of("moe-cache-lab", {}), config_path=None)
     assert (tape.geometry.n_experts, tape.manifest.model_id) == (8, "m")
     assert tape.read("routing")["gate_weights"].to_list() == [[0.75, 0.25]]
     unsaid, other = tmp_path / "unsaid.jsonl", tmp_path / "other.jsonl"
     unsaid.write_text(generated)
     other.write_text(first.replace("8", "64") + "\n" + generated)
-    preset, golden = Layout.of("moe-cache-lab", Columns()), GOLDEN / "moe-cache-lab.0.jsonl"
+    preset, golden = Layout.of("moe-cache-lab", {}), GOLDEN / "moe-cache-lab.0.jsonl"
     assert imported([unsaid], preset, config_path=None, n_experts=16).geometry.n_experts == 16
     assert imported([golden, unsaid], preset, config_path=None).geometry.n_experts == 8
     np.save(tmp_path / "run.npy", np.zeros((4, 2, 2)))
     with pytest.raises(BadImport, match=r"run\.npy: arrays are no table; `import vllm` takes an \.npz"):
-        imported(tmp_path / "run.npy", Layout(Columns()))
+        imported(tmp_path / "run.npy", Layout({}))
     with pytest.raises(BadImport, match=r"other\.jsonl: line 1 says \(64, 'm'\).*\.0\.jsonl says \(8, 'm'\)"):
         imported([golden, other], preset, config_path=None)
     misread = tmp_path / "misread.csv"  # eight experts in a token's order of rank, read as the choices of four tokens
     misread.write_text("".join(f"{layer},{e}\n" for layer in (0, 1) for e in (3, 1, 7, 0, 2, 6, 5, 4)))
-    tape = imported(misread, Layout.of("moe-trace", Columns(), top_k=2))
+    tape = imported(misread, Layout.of("moe-trace", {}, top_k=2))
     assert tape.manifest.flags["prompt_misread_frac"] == 1
-    changed = imported(misread, Layout.of("moe-trace", Columns(phase="decode"), top_k=2, order="requests"))
+    changed = imported(misread, Layout.of("moe-trace", {"phase": "decode"}, top_k=2, order="requests"))
     assert changed.read("passes")["kind"].to_list() == ["decode"] * 4
-    shipped = imported(misread, Layout.of("moe-trace", Columns(), top_k=2), config_path=config_path("OLMoE-1B-7B"))
+    shipped = imported(misread, Layout.of("moe-trace", {}, top_k=2), config_path=config_path("OLMoE-1B-7B"))
     assert (shipped.manifest.model_id, shipped.geometry.n_experts) == ("olmoe-1b-7b", 64)
 
 
@@ -193,7 +193,7 @@ def test_bad_tables_are_refused_in_one_line(name: str, tmp_path: Path, imported:
     path.write_text(text)
     with importer_cases.refused(Store(str(tmp_path / "store")), message):
         given = {"columns": {} if "preset" in changes else {"phase": "prefill"}, "preset": None, **changes}
-        imported(path, Layout.of(**given | {"columns": Columns(**given["columns"])}))
+        imported(path, Layout.of(**given))
 
 
 def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TINY,
 
 from bench.peer import peer_run
 from tokentape.capture.importers.request_traces import import_requests
-from tokentape.capture.importers.routing_columns import Columns, Layout
+from tokentape.capture.importers.routing_columns import Layout
 from tokentape.capture.importers.routing_table import import_routing
 from tokentape.flows.grid import load_trace
 from tokentape.policies.cache import ExpertCache
@@ -184,7 +184,7 @@ def test_a_profile_for_llama_cpp_s_cache_is_its_tracer_s_file(
     assert tokentape("export", "moe-trace", "tiny", "--out", str(out)).code == 0
     first = routing.row(0, named=True)
     assert out.read_text().splitlines()[0] == f"-{N_PROMPT},0,{first['expert_ids'][0]},{first['expert_ids'][1]}"
-    back = store.open(import_routing([out], store, Layout.of("moe-trace-positions", Columns()), n_experts=N_EXPERTS))
+    back = store.open(import_routing([out], store, Layout.of("moe-trace-positions", {}), n_experts=N_EXPERTS))
     assert back.read("routing")["expert_ids"].to_list() == routing["expert_ids"].to_list()
     assert back.read("passes")["n_tokens"].to_list() == [N_PROMPT, *[1] * N_OUTPUT] * N_REQUESTS
     for name in ("request_id", "position"):
