@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tokentape.warehouse.atomic_files import aside_of
+from tokentape.warehouse.tape import Store
 
 settings.register_profile("same every run", derandomize=True, deadline=None)
 settings.load_profile("same every run")
@@ -44,6 +45,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def log_that_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line keeps the program's log to itself once it was imported; `caplog` hears it all the same."""
     monkeypatch.setattr(logging.getLogger("tokentape"), "propagate", True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "store"))
 
 
 @pytest.fixture

@@ -91,8 +91,3 @@ def captured(settings, tmp_path_factory):
     """The tape of a module's `settings`, and its tables."""
     store = Store(str(tmp_path_factory.mktemp("captured")))
     return tiny_families.read(store, capture(settings, store))
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(str(tmp_path / "store"))

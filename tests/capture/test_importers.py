@@ -10,7 +10,6 @@ import pytest
 from refusing import full, refuses
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
-from tokentape.capture.importers.checks import known_top_k
 from tokentape.capture.importers.limits import BadImport
 from tokentape.flows.commands.imports import importer_of
 from tokentape.warehouse.tape import Store, Tape
@@ -232,9 +231,3 @@ def test_prompts_that_are_split_or_given_twice(store: Store, tmp_path: Path) -> 
     passes = store.open(import_bigmoe(path, store)).read("passes")
     assert passes["n_tokens"].to_list() == [3, 2]
     assert passes["kind"].to_list() == ["prefill", "prefill"]
-
-
-def test_known_top_k() -> None:
-    assert known_top_k("Qwen3-30B-A3B-Q4_K_M") == 8
-    assert known_top_k("DeepSeek-V2-Lite-Chat") == 6
-    assert known_top_k("my-own-moe") is None

@@ -1,18 +1,12 @@
 """A small store by hand: one tape whose summaries can be counted on fingers, and replays with round numbers."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from small_store import result_tables, write_tape
 
 from tokentape.warehouse.results import write_replays
 from tokentape.warehouse.tape import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "store"))
 
 
 @pytest.fixture(scope="session")

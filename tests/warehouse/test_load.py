@@ -385,25 +385,21 @@ def test_quality(store: Store) -> None:
     refuses("no rows", write_rows, store, "quality", [])
 
 
-@pytest.mark.parametrize("newest", [0, 1, 2])
-def test_the_measurement_of_most_items_is_kept_then_of_most_tokens(store: Store, newest: int) -> None:
-    """Whichever is the newest."""
-    of = [{"n_items": 10, "n_tokens": 300}, {"n_items": 11, "n_tokens": 90}, {"n_items": 11, "n_tokens": 100}]
-    paths = [Path(write_rows(store, "quality", [QUALITY | sizes])) for sizes in of]
+def kept(store: Store, paths: list[Path], newest: int, columns: str) -> tuple[object, ...]:
+    """What is loaded of measurements of one thing, of which one is the newest."""
     for i, path in enumerate(paths):
         os.utime(path, (1000 + (i == newest),) * 2)
-    kept = query(load(store, database_path(store)).database, "select n_items, n_tokens from quality").row(0)
-    assert kept == (11, 100)
+    return query(load(store, database_path(store)).database, f"select {columns} from quality").row(0)
 
 
-def test_of_equally_large_measurements_the_newest_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [Path(write_rows(store, "quality", [QUALITY | {"accuracy": accuracy}])) for accuracy in (0.5, 0.6, 0.7)]
-    for newest, kept in ((0, 0.5), (1, 0.6), (2, 0.7)):
-        for i, path in enumerate(paths):
-            os.utime(path, (1000 + (i == newest),) * 2)
-        assert query(load(store, database_path(store)).database, "select accuracy from quality").item() == kept
-
+def test_the_measurement_of_most_items_is_kept_then_of_most_tokens_then_the_newest(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = [{"n_items": 10, "n_tokens": 300}, {"n_items": 11, "n_tokens": 90}, {"n_items": 11, "n_tokens": 100}]
+    paths = [Path(write_rows(store, "quality", [QUALITY | sizes])) for sizes in of]
+    assert [kept(store, paths, newest, "n_items, n_tokens") for newest in range(3)] == [(11, 100)] * 3
+    paths = [Path(write_rows(store, "quality", [QUALITY | {"seed": 1, "accuracy": of}])) for of in (0.5, 0.6, 0.7)]
+    assert [kept(store, paths, newest, "max(accuracy) filter (seed = 1)") for newest in range(3)] == [(0.5,), (0.6,), (0.7,)]
     monkeypatch.setattr("tokentape.warehouse.results._TIMES", ())  # a store that tells none
     last = max(range(3), key=lambda i: paths[i].name)
-    kept = query(load(store, database_path(store)).database, "select accuracy from quality").item()
-    assert kept == (0.5, 0.6, 0.7)[last]
+    assert kept(store, paths, 0, "max(accuracy) filter (seed = 1)") == ((0.5, 0.6, 0.7)[last],)
