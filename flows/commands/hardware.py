@@ -90,11 +90,8 @@ def hardware_new(
     text = origin.read_text(encoding="utf-8")
     named = f"name = {json.dumps(path.stem)}"
     head, opening, tables = text.partition("\n[")  # a name inside a table is another key
+    head = re.sub(r"(?m)^(base\s*=\s*[\"'])(.+\.toml)(?=[\"'])", lambda of: of[1] + str((origin.parent / of[2]).resolve()), head)
     renamed, n_names = re.subn(r"(?m)^name\s*=.*$", named, head, count=1)
-    beside = re.search(r"(?m)^base\s*=\s*[\"'](.+\.toml)[\"']", head)
-    if beside and not Path(beside[1]).is_absolute():
-        whole = beside[0].replace(beside[1], str((origin.parent / beside[1]).resolve()))
-        renamed = renamed.replace(beside[0], whole)
     replace(path, ((renamed if n_names else f"{named}\n{head}") + opening + tables).encode())
     try:
         spec.load(str(path))

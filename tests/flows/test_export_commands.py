@@ -280,15 +280,3 @@ def test_a_tape_of_one_decoded_token_leaves_as_it_is(tokentape: Cli, store: Stor
     ):
         done = tokentape.refused(*command)
         assert said in done.err
-
-
-@pytest.mark.parametrize("form", ["oracle", "moe-trace", "eplb --ranks 4", "kt --capacity 50%", "ot --capacity 50%"])
-def test_a_tape_of_requests_alone_has_no_routing_to_give(form: str, store: Store, tokentape: Cli, tmp_path: Path) -> None:
-    (tmp_path / "mooncake.jsonl").write_text(json.dumps(dict(zip(MOONCAKE, (0, 600, 10, [0, 1]), strict=True))) + "\n")
-    trace = import_requests(tmp_path / "mooncake.jsonl", store, "mooncake")
-    name, *asked = form.split()
-    done = tokentape("export", name, trace, *asked, *(() if name == "ot" else ("--out", str(tmp_path / "out"))))
-    assert (done.code, done.err.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
-    assert "records no routing" in done.err
-    for command in (("replay", trace, "--policy", "lru", "--capacity", "50%", "--scope", "global"), ("decide", "place", trace)):
-        assert "records no routing; import or capture one that does" in tokentape.refused(*command).err

@@ -61,7 +61,6 @@ def test_a_budget_needs_a_cache_and_experts_a_place(tokentape: Cli):
     assert made["tiers"]["dram"]["held_bytes"]["the expert cache"] == 4000 * 2**20
     assert made["fits"]
     assert [one["fits"] for one in made["widths"]] == [True] * len(made["widths"])
-    assert "no tier in front of the experts" in tokentape.refused("fit", "qwen3-30b-a3b", "h200", "--budget", "10%").err
     of_width = {}
     for model, machine in (("qwen3-30b-a3b", "h100"), ("qwen3-8b", "phone-lpddr5x-ufs4")):
         cells = [[*filter(None, map(str.strip, line.split("  ")))] for line in tokentape("fit", model, machine).out.splitlines()]

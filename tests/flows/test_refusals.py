@@ -32,6 +32,7 @@ CONFIGS = {
     "no-hidden.json": {"hidden_size": None},
     "vision.json": {"vocab_size": None, "model_type": "vit", "image_size": 224},
     "no-top-k.json": {"num_experts_per_tok": None},
+    "hybrid.json": {"layer_types": ["mamba", "full_attention"]},
 }
 
 
@@ -43,11 +44,12 @@ def rows(section: str) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of three tapes, tables of requests, machines, configs and measured tables, nearly all of them bad."""
+    """A store of four tapes, tables of requests, machines, configs and measured tables, nearly all of them bad."""
     root = tmp_path_factory.mktemp("refused")
     store = Store(str(root / "tape"))
     write_tiny(store)
     write_losses(store, "losses")
+    write_tiny(store, "bare", tables=("requests", "tokens", "passes"))
     write_tiny(store, "empty", more={"routing": tiny_tables()["routing"].slice(0, 0)}, flags={"missing_rows": {}})
     for name, text in TEXTS.items():
         (root / name).write_text(text)

@@ -219,19 +219,6 @@ def test_a_log_at_an_address_is_taken_as_it_grows(incoming: Path, tmp_path: Path
     server.server_close()
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"form": "vlm"}, "did you mean 'vllm'"),
-        ({"alerts": ("lfu:0.2",)}, "no study replays lfu beside belady"),
-        ({"webhook": "localhost:8080"}, "it is not this machine"),
-        ({"source": "http://me:secret@localhost/log"}, "give name and password by its environment"),
-    ],
-)
-def test_what_cannot_be_watched_is_said_at_the_start(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
-    refuses(said, Watch, Watched(**{"source": str(tmp_path)} | asked), str(tmp_path / "tape"), "site")
-
-
 def test_ctrl_c_ends_a_watch_and_an_alert_that_is_not_taken_says_so(incoming: Path, tokentape: Cli, monkeypatch: Any) -> None:
     monkeypatch.setattr(Watch, "look", lambda watching: os.kill(os.getpid(), signal.SIGINT))
     done = tokentape.ok("watch", str(incoming))

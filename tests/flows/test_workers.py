@@ -185,9 +185,6 @@ def is_worker(process: psutil.Process, runner: str) -> bool:
 
 
 def test_what_cannot_be_had_is_one_line(tokentape: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "did you mean 'dask'" in tokentape.refused("study", "baselines", "--runner", "dusk:tcp://a:1").err
-    assert "threads has none" in tokentape.refused("study", "baselines", "--runner", "threads:tcp://a:1").err
-    assert "expected after the colon (dask:tcp://HOST:8786" in tokentape.refused("study", "baselines", "--runner", "ray:").err
     write_tiny(Store("tape"))
     for runner, address in (("dask", "tcp://127.0.0.1:1"), ("ray", "127.0.0.1:1")):
         if importlib.util.find_spec(NEEDS[runner]):
