@@ -1,6 +1,5 @@
 """What a study would do, and by what earlier runs took, how long that takes and how much it writes."""
 
-import dataclasses
 import json
 import math
 from collections import Counter
@@ -20,20 +19,10 @@ COSTS = "run_costs"  # folder of the store, a file per study
 ROW: dict[str, Callable[[Any], Any]] = {"trace_id": str, "n_rows": int, "system": str, "n_runs": int, "cpu_s": float}
 
 
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """What a study would do: runs found finished, left to compute, and known not to be possible. n_bytes, cpu_s: that those left
-    would take in the store and of processors, from earlier runs on the same tape, or else on any; None where there are none."""
-
-    n_found: int
-    n_left: int
-    impossible: tuple[str, ...]
-    n_bytes: int | None
-    cpu_s: float | None
-
-
-def planned(study: Study, store: Store) -> Planned:
-    """What `run` would do; computes and writes nothing, opens manifests and earlier runs alone. Raises ValueError as it does."""
+def planned(study: Study, store: Store) -> tuple[dict[str, Any], list[str]]:
+    """What `run` would do: how many runs there are, found finished, left to compute, and known not to be possible, with reasons;
+    bytes and cpu_s that those left would take in the store and of processors, from earlier runs on the same tape, or else on any,
+    None where there are none. Computes and writes nothing, opens manifests and earlier runs alone. Raises ValueError as `run`."""
     begin(uuid4().hex)
     jobs, _, impossible, finished = asked(study, store)
     n_found, left = 0, Counter[tuple[str, str, str]]()
@@ -51,7 +40,9 @@ def planned(study: Study, store: Store) -> Planned:
         rows = {trace_id: manifest_of(store, trace_id).rows.get("routing", 0) for _, trace_id, _ in left}
         times = [(n, took(trace_id, name, rows[trace_id])) for (_, trace_id, name), n in left.items()]
         n_bytes, cpu_s = _sum(sizes), _sum(times)
-    return Planned(n_found, left.total(), tuple(map(str, impossible)), None if n_bytes is None else round(n_bytes), cpu_s)
+    counts = {"runs": n_found + left.total() + len(impossible), "found": n_found, "left": left.total()}
+    costs = {"bytes": None if n_bytes is None else round(n_bytes), "cpu_s": cpu_s}
+    return counts | {"impossible": len(impossible)} | costs, [*map(str, impossible)]
 
 
 def _sum(parts: Sequence[tuple[int, float | None]]) -> float | None:

@@ -92,16 +92,13 @@ def plan_study(name: str, store: Store) -> dict[str, float | None]:
     from tokentape.flows.planned import planned
 
     chosen = studies.load(name)
-    plan = planned(chosen, store)
-    n_impossible = len(plan.impossible)
-    n_runs = plan.n_found + plan.n_left + n_impossible
-    size = "size unknown: no earlier run tells" if plan.n_bytes is None else f"{quantity(plan.n_bytes, 'B')} on disk"
-    spent = "" if plan.cpu_s is None else f", {quantity(plan.cpu_s, 's')} of CPU time"
-    words = f"{plan.n_found:,} found finished, {n_impossible:,} not possible, {plan.n_left:,} to run ({size}{spent})"
-    note(f"study {chosen.name}: {n_runs:,} runs: {words}")
-    _note_impossible(plan.impossible)
-    counts = {"runs": n_runs, "found": plan.n_found, "left": plan.n_left, "impossible": n_impossible}
-    return {**counts, "bytes": plan.n_bytes, "cpu_s": plan.cpu_s}
+    plan, impossible = planned(chosen, store)
+    size = "size unknown: no earlier run tells" if plan["bytes"] is None else f"{quantity(plan['bytes'], 'B')} on disk"
+    spent = "" if plan["cpu_s"] is None else f", {quantity(plan['cpu_s'], 's')} of CPU time"
+    words = f"{plan['found']:,} found finished, {plan['impossible']:,} not possible, {plan['left']:,} to run ({size}{spent})"
+    note(f"study {chosen.name}: {plan['runs']:,} runs: {words}")
+    _note_impossible(impossible)
+    return plan
 
 
 def _note_impossible(impossible: Sequence[str]) -> None:

@@ -64,18 +64,18 @@ def test_everything_is_multiplied_out_and_what_decides_the_numbers_decides_the_i
 
 def test_a_plan_is_what_a_run_then_does_and_leaves_the_store_alone(small: study.Study, store: Store) -> None:
     before = digests(store)
-    plan = planned(small, store)
+    plan, _ = planned(small, store)
     assert digests(store) == before
     ran = grid.run(small, store)
-    assert (plan.n_found, plan.n_left + len(plan.impossible), plan.n_bytes) == (0, 24, None)
+    assert (plan["found"], plan["left"] + plan["impossible"], plan["runs"], plan["bytes"]) == (0, 24, 24, None)
     assert ran.n_run + len(ran.impossible) == 24
     more = small.model_copy(update={"capacities": (*small.capacities, "75%", "75%")})  # twice the same is one run
-    again = planned(more, store)
-    assert (again.n_found, again.n_left + len(again.impossible)) == (ran.n_run, 8 + 24 - ran.n_run)
+    again, reasons = planned(more, store)
+    assert (again["found"], again["left"] + len(reasons)) == (ran.n_run, 8 + 24 - ran.n_run)
     tables = {path.parent for path in Path(store.root).rglob("replays-*.parquet")}
     n_bytes = sum(path.stat().st_size for table in tables for path in table.glob("replays-*.parquet"))
-    assert again.n_bytes == pytest.approx(again.n_left * n_bytes / ran.n_run, abs=1)
-    assert (plan.cpu_s, bool(again.cpu_s)) == (None, True)
+    assert again["bytes"] == pytest.approx(again["left"] * n_bytes / ran.n_run, abs=1)
+    assert (plan["cpu_s"], bool(again["cpu_s"])) == (None, True)
 
 
 def test_cpu_time_is_that_of_earlier_runs_by_tape_else_by_row_of_the_policy_else_of_any(tmp_path: Path) -> None:
