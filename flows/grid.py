@@ -107,15 +107,10 @@ class Batch:
         return tuple(self.by_id.values())
 
     def __str__(self) -> str:
-        names = [name for name in self.names if name not in ("", experts.ALL_CAPACITIES)] or list(self.names)
+        every = dict.fromkeys(job.told[0].rpartition(":")[2].rpartition("/")[2] for job in self.jobs)  # policies and systems
+        names = [name for name in every if name != experts.ALL_CAPACITIES] or [*every]
         more = f"+{len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"{'+'.join(names[:NAMED])}{more} on {self.jobs[0].trace_id} x {len(self.jobs)}"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of policies and systems, each once."""
-        named = (job.told[0] for job in self.jobs)
-        return tuple(dict.fromkeys(name.rpartition(":")[2].rpartition("/")[2] for name in named))
 
     @property
     def tags(self) -> tuple[str, ...]:
