@@ -88,41 +88,26 @@ def flip(draw: random.Random, data: bytearray) -> None:
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
 
 
-def scramble(draw: random.Random, data: bytearray) -> None:
+def splice(draw: random.Random, data: bytearray) -> None:
+    """Other bytes in the place of some, more bytes between them, or the end cut off."""
     at = draw.randrange(len(data))
-    data[at : at + 16] = draw.randbytes(len(data[at : at + 16]))
-
-
-def truncate(draw: random.Random, data: bytearray) -> None:
-    del data[draw.randrange(len(data)) :]
-
-
-def grow(draw: random.Random, data: bytearray) -> None:
-    at = draw.randrange(len(data))
-    data[at:at] = draw.randbytes(draw.randrange(1, 40))
-
-
-def two_shards(draw: random.Random, root: Path) -> list[Path]:
-    return draw.sample(sorted(root.rglob("*.parquet")), 2)
+    n_gone, n_new = draw.choice(((16, 16), (0, draw.randrange(1, 40)), (len(data), 0)))
+    data[at : at + n_gone] = draw.randbytes(n_new)
 
 
 def swap(draw: random.Random, root: Path) -> None:
-    one, other = two_shards(draw, root)
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
-
-
-def double(draw: random.Random, root: Path) -> None:
-    one, other = two_shards(draw, root)
-    other.write_bytes(one.read_bytes())
+    """Two files, or the first in both places."""
+    both = draw.sample(sorted(root.rglob("*.parquet")), 2)
+    one, other = (path.read_bytes() for path in both)
+    both[1].write_bytes(one)
+    both[0].write_bytes(draw.choice((one, other)))
 
 
 def lose(draw: random.Random, root: Path) -> None:
-    two_shards(draw, root)[0].unlink()
+    draw.choice(sorted(root.rglob("*.parquet"))).unlink()
 
 
-MUTATIONS = (on_bytes(flip), on_bytes(scramble), on_bytes(truncate), on_bytes(grow), edit, swap, double, lose)
+MUTATIONS = (on_bytes(flip), *[on_bytes(splice)] * 3, edit, *[swap] * 2, lose)
 
 
 def outcome(store: Store) -> Numbers | None:
