@@ -30,17 +30,21 @@ def shared(arrays: Mapping[str, Any]) -> Iterator[str]:
     folder = Path(aside_of(str(here / PREFIX)))
     try:
         try:
-            folder.mkdir(mode=0o700)
-            for name, of in arrays.items():
-                for field, value in vars(of).items():
-                    if isinstance(value, np.ndarray):
-                        np.save(folder / f"{name}.{field}.npy", value)
+            _save(folder, arrays)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
-        del arrays, of, value  # which this process needs no more
+        del arrays  # which this process needs no more
         yield str(folder) if folder.is_dir() else ""
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _save(folder: Path, arrays: Mapping[str, Any]) -> None:
+    folder.mkdir(mode=0o700)
+    for name, of in arrays.items():
+        for field, value in vars(of).items():
+            if isinstance(value, np.ndarray):
+                np.save(folder / f"{name}.{field}.npy", value)
 
 
 def mapped(folder: str, name: str, kind: type[Arrays], **others: Any) -> Arrays | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusing import refuses
+from refusing import full, refuses
 from tiny_tape import N_LAYERS, write_tiny
 
 from tokentape.flows import grid, study
@@ -138,6 +138,9 @@ def test_a_shared_stream_and_mapped_arrays_are_those_of_the_tape(store: Store, m
     assert not Path(folder).exists()
     assert mapped(folder, "stream", Stream, told={}) is None
     assert trace.ids.any()
+    monkeypatch.setattr(Path, "mkdir", full)
+    with shared({"trace": trace}) as folder:
+        assert folder == ""
 
 
 def test_a_second_run_computes_nothing_and_a_lost_result_alone_is_computed(small: study.Study, store: Store) -> None:
