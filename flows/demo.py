@@ -4,11 +4,11 @@ What an earlier run finished is not made again.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokentape.flows import steps, study
 from tokentape.flows import system_runs as runs
@@ -16,7 +16,7 @@ from tokentape.flows.capture import Tape, record
 from tokentape.flows.console import note, print_table
 from tokentape.flows.estimates import estimated
 from tokentape.flows.grid import Cell, replay_key
-from tokentape.flows.publish import publish
+from tokentape.flows.publish import answered, publish
 from tokentape.flows.running import run
 from tokentape.flows.study_run import run_study
 from tokentape.flows.systems import SYSTEMS
@@ -24,9 +24,7 @@ from tokentape.flows.workers import each, pool_of
 from tokentape.hw import validate
 from tokentape.replay.estimate import Load
 from tokentape.replay.semantics import Semantics
-from tokentape.warehouse.load import database_path
 from tokentape.warehouse.results import read_rows, write_rows
-from tokentape.warehouse.sql import query
 from tokentape.warehouse.tape import Store
 
 DATASETS = ("code", "docs", "math", "recall")
@@ -42,32 +40,9 @@ MACHINES = ("workstation-rtx4090-pcie4", "h100-cxl-ndp")
 ROOMS = ("25%", "50%", "75%")
 TABLES = ("requests", "tokens", "routing", "scores", "attention")  # that all of them need of a tape
 SERVED = "qwen3-30b-a3b"  # of the serving step on the hardware page
-# One line per tape, machine and scope, at half the experts' bytes: the study's own replays, under its semantics and in its expert
-# format. Of policies that draw, the first seed.
-SUMMARY = """
-select dataset as "data set", split_part(hardware, '-', 1) as machine, scope,
-    printf('%.1f %%', 100 * any_value(lru_hit_frac)) as "LRU hits",
-    printf('%.1f %%', 100 * max(hit_frac) filter (not is_bound)) as "best hits",
-    first(policy order by hit_frac desc, policy) filter (not is_bound) as "best policy",
-    printf('%.1f %%', 100 * max(hit_frac) filter (is_bound)) as "bound",
-    printf('%.3f', 1e3 * min(decode_step_s) filter (policy = 'lru')) as "LRU ms/token",
-    printf('%.3f', 1e3 * min(decode_energy_j_per_token) filter (policy = 'lru')) as "LRU mJ/token"
-from baselines
-where trace_id in ({traces}) and study = 'baselines' and abs(capacity_frac - 0.5) < 0.01 and seed = 0
-    and lookup = 'atomic' and recency = 'list-order' and prefill = 'layer-major' and start = 'persistent'
-    and overflow = 'evict' and fetching = 'blocking'
-group by trace_id, dataset, hardware, scope, expert_format order by 1, 2, 3
-"""
 
 
-class Demo(NamedTuple):
-    """What the demo made: the index page, or where there are no pages the database, and its tapes."""
-
-    page: str
-    traces: tuple[str, ...]
-
-
-def run_demo(store: str | None = None, site: str = "site") -> Demo:
+def run_demo(store: str | None = None, site: str = "site") -> tuple[str, list[str]]:
     """As plain Python: nothing of Prefect is imported."""
 
     def replay(name: str, store: str | None, traces: tuple[str, ...]) -> None:
@@ -84,8 +59,11 @@ def demo_steps(
     load_and_show: Callable[..., str],
     step: Callable[..., Any],
     pools: Callable[[str, int | None], Executor],
-) -> Demo:
-    """The demo, of the steps that it is given. step: runs what it is given with a name; pools: as `pool_of`."""
+) -> tuple[str, list[str]]:
+    """The demo, of the steps that it is given. Its index page, or where there are no pages the database, and its tapes.
+
+    step: runs what it is given with a name; pools: as `pool_of`.
+    """
     traces = []
     for dataset in DATASETS:
         traces.append(capture(Tape(dataset=dataset, tables=TABLES), store))
@@ -98,7 +76,7 @@ def demo_steps(
     missing = [paper for paper in PAPERS if paper not in answered]
     for paper, n_answers in each(pools(RUNNER, None), partial(answer_briefly, Store(store).absolute), missing):
         note(f"paper     {paper}: {n_answers} numbers answered in brief; `tokentape study {paper}` answers all")
-    return Demo(load_and_show(store, site), tuple(traces))
+    return load_and_show(store, site), traces
 
 
 def compared(store: Store, trace_id: str) -> str:
@@ -130,10 +108,9 @@ def _record_steps(store: Store, traces: list[str]) -> int:
     return len(replayed.hardware) + 1
 
 
-def print_summary(made: Demo, store: str | None) -> None:
+def print_summary(traces: Iterable[str], store: str | None) -> None:
     """What the demo found, at half the experts' bytes: LRU, the best policy and the bound."""
-    listed = ", ".join(f"'{trace}'" for trace in made.traces)
-    answer = query(database_path(Store(store)), SUMMARY.replace("{traces}", listed))
+    answer = answered(Store(store), "demo_summary", tapes=traces)
     print_table(
         "a cache for half of the experts' bytes; hits of all unique lookups", answer.columns, answer.rows(), answer.columns[3:]
     )

@@ -17,24 +17,12 @@ from prefect.runtime import flow_run
 
 from tokentape.flows import capture, publish
 from tokentape.flows.capture import Tape
-from tokentape.flows.demo import Demo, demo_steps
+from tokentape.flows.demo import demo_steps
 from tokentape.flows.study_run import run_study
 from tokentape.flows.systems import system_of
 from tokentape.flows.tasks import MODEL, WAREHOUSE, noted, step, task_pool, told_progress
 from tokentape.flows.watch import Watch, Watched
-from tokentape.warehouse.load import database_path
-from tokentape.warehouse.sql import named, query
 from tokentape.warehouse.tape import Store
-
-# Of every tape and machine, at the capacity nearest to half of the experts' bytes.
-BEST = """
-select trace_id as tape, hardware as machine, profile as "priced by",
-    printf('%.0f %%', 100 * capacity_frac) as capacity, policy, scope,
-    printf('%.1f %%', 100 * hit_frac_decode) as hits, printf('%.3f', decode_step_ms) as "ms per token"
-from ({best_policy})
-qualify row_number() over (partition by trace_id, hardware, profile order by abs(capacity_frac - 0.5), decode_step_ms) = 1
-order by 1, 2, 3
-"""
 
 
 def _named() -> str:
@@ -154,12 +142,12 @@ def show(store: Store, page: str, said: Sequence[str]) -> None:
     create_markdown_artifact(f"## Done\n\n{lines}\n", key="summary", description="; ".join(said) or "pages")
     links = "\n".join(f"- [{path.stem}]({path.as_uri()})" for path in sorted(Path(page).resolve().parent.glob("*.html")))
     create_markdown_artifact(f"## Pages\n\n{links}\n", key="pages", description=page)
-    best = query(database_path(store), BEST.replace("{best_policy}", named()["best_policy"].sql.rstrip().rstrip(";")))
+    best = publish.answered(store, "best_near_half")
     create_table_artifact(best.to_dicts(), key="best-policies", description="The best policy of every tape and machine")
 
 
 @flow(name="demo", flow_run_name="demo")
-def demo(store: str | None = None, site: str = "site") -> Demo:
+def demo(store: str | None = None, site: str = "site") -> tuple[str, list[str]]:
     """What `tokentape demo` does, each step a run of its own.
 
     Args:

@@ -28,8 +28,6 @@ from tokentape.flows.console import note, percent
 from tokentape.policies import registry
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import resolve
-from tokentape.warehouse.load import database_path
-from tokentape.warehouse.sql import named, query
 from tokentape.warehouse.sums import tags_of
 from tokentape.warehouse.tape import Store, located
 
@@ -39,13 +37,6 @@ NETWORK = {"HTTPClientError", "ClientError"}  # what botocore and aiohttp raise 
 HERE = ("localhost", "127.0.0.1", "::1")
 AGAIN_S = (1.0, 2.0, 4.0)  # until --once tries again what could not be read, written or posted
 LONGEST_WAIT_S, POST_TIMEOUT_S = 300.0, 10.0
-# Of every tape on which a policy misses more than a share of the bound's hits, the worst cache.
-SHORT = """
-select trace_id as tape, policy, scope, capacity_frac, hit_frac, belady_hit_frac as bound_hit_frac,
-    1 - hit_frac / nullif(belady_hit_frac, 0) as short_frac, count(*) over (partition by trace_id) as n_short
-from ({gap_to_belady}) where policy = '{policy}' and short_frac > {share} and trace_id in ({tapes})
-qualify row_number() over (partition by trace_id order by short_frac desc, scope, capacity_frac) = 1 order by trace_id
-"""
 
 
 class Watched(BaseModel):
@@ -195,10 +186,8 @@ class Watch:
         except ValueError as error:
             self._failed(str(error))
             page = self.finish((), ())
-        quoted = {"gap_to_belady": named()["gap_to_belady"].sql.rstrip(" ;\n"), "tapes": ", ".join(f"'{tape}'" for tape in tapes)}
         for policy, share in self.alerts if tapes else ():
-            asked = SHORT.format(policy=policy.replace("'", "''"), share=share, **quoted)
-            for row in query(database_path(self.store), asked).to_dicts():
+            for row in publish.answered(self.store, "short_of_bound", policy=policy, share=share, tapes=tapes).to_dicts():
                 body = {"alert": f"{policy}:{share:g}", **row, "store": self.store.absolute}
                 hits, bound, size = (percent(row[of], ".1f") for of in ("hit_frac", "bound_hit_frac", "capacity_frac"))
                 note(f"alert {body['alert']}: {row['tape']}: hits {hits}, the bound {bound}, at {size} {row['scope']}")

@@ -32,9 +32,9 @@ def demo(
         raise typer.BadParameter("--out is the folder of the pages, which --no-site leaves out; give one of the two")
     if site:
         import tokentape.dashboards.site  # noqa: F401  what it lacks is told before the work
-    made = run_demo(store, out if site else "")
-    print_summary(made, store)
-    print(made.page)
+    page, traces = run_demo(store, out if site else "")
+    print_summary(traces, store)
+    print(page)
 
 
 def watch(
