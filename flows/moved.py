@@ -49,20 +49,9 @@ class Moved:
         return (self.after - self.before) / abs(self.before)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """moved: metrics whose value is another. n_metrics: compared. n_same: runs of both sides. n_before,
-    n_after: sets of conditions that only one side has."""
-
-    moved: tuple[Moved, ...]
-    n_metrics: int
-    n_same: int
-    n_before: int
-    n_after: int
-
-
-def difference(store: Store, before: str, after: str) -> Difference:
-    """Of two runs by the beginnings of their ids, or of studies as STUDY@TIME and STUDY@latest.
+def difference(store: Store, before: str, after: str) -> tuple[list[Moved], int, int, tuple[int, int]]:
+    """Of two runs by the beginnings of their ids, or of studies as STUDY@TIME and STUDY@latest: metrics whose value is another,
+    of how many, how many runs are of both sides, and how many sets of conditions only the one or the other has.
 
     Runs are matched by all that was given but the seed; two single runs with each other, whatever they ran.
     Raises ValueError for a run, study or time that is not there, and where nothing can be compared.
@@ -107,7 +96,7 @@ def difference(store: Store, before: str, after: str) -> Difference:
     if not n_metrics:
         raise ValueError(f"{before} and {after} hold no metrics, so that nothing can be compared")
     ids = [{row["run_id"] for row in side} for side in sides]
-    return Difference(tuple(moved), n_metrics, len(ids[0] & ids[1]), len({*of[0]} - {*both}), len({*of[1]} - {*both}))
+    return moved, n_metrics, len(ids[0] & ids[1]), (len({*of[0]} - {*both}), len({*of[1]} - {*both}))
 
 
 def _place(row: Row) -> str:

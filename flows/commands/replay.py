@@ -255,17 +255,17 @@ def diff(
     """
     from tokentape.flows.moved import difference
 
-    found = difference(store, before, after)
+    moved, n_metrics, n_same, alone = difference(store, before, after)
     columns = ("metric", "unit", "before", "after", "change", "beyond", "band", "seeds", "run")
     rows = [
         (one.metric, one.unit, number(one.before, ".6g"), number(one.after, ".6g"), percent(one.change_frac, "+.3g"),
          "yes" if one.is_beyond else "no", Shown("" if one.band is None else "{:.6g} to {:.6g}".format(*one.band), one.band),
          one.n_seeds, one.run)
-        for one in sorted(found.moved, key=lambda one: not one.is_beyond)
+        for one in sorted(moved, key=lambda one: not one.is_beyond)
     ]  # fmt: skip
     print_table(f"{before} to {after}", columns, rows, numbers=("before", "after", "change", "seeds"))
-    n_beyond = sum(one.is_beyond for one in found.moved)
-    only = f"; conditions that only one has: {found.n_before} and {found.n_after}" * bool(found.n_before + found.n_after)
-    say(f"{n_beyond} of {found.n_metrics} metrics moved beyond, {len(found.moved) - n_beyond} within the seeds' band; "
-        f"runs that are in both: {found.n_same}{only}")  # fmt: skip
+    n_beyond = sum(one.is_beyond for one in moved)
+    only = "; conditions that only one has: {} and {}".format(*alone) * any(alone)
+    say(f"{n_beyond} of {n_metrics} metrics moved beyond, {len(moved) - n_beyond} within the seeds' band; "
+        f"runs that are in both: {n_same}{only}")  # fmt: skip
     raise typer.Exit(int(n_beyond > 0))
