@@ -1,7 +1,6 @@
 """What is checked before anything is computed: spelling, options without effect, and how little a list of studies imports."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import typer.main
 from command import Cli, codes_without, command_names
 from refusing import refuses
 
-from tokentape.flows import cli, console
-from tokentape.flows.console import progress_bar
+from tokentape.flows import cli
 from tokentape.flows.effects import IDLE, without_effect
 from tokentape.flows.study import Study
 from tokentape.flows.study_file import parsed
@@ -124,20 +122,6 @@ def test_kernels_that_cannot_be_kept_are_one_line_with_the_remedy(capsys: pytest
     error = RuntimeError("cannot cache function 'run_ranked': no locator available for file 'ranked.py'")
     assert cli._explain(error) == 2
     assert "set NUMBA_CACHE_DIR to one that can" in capsys.readouterr().err
-
-
-def test_progress_is_a_line_now_and_then_where_there_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(console, "PROGRESS_EVERY_S", 0.01)
-    said = ""
-    with progress_bar("study kelle") as show:
-        show(3, 12, "live model")
-        give_up = time.monotonic() + 30
-        while said.count("\n") < 2 and time.monotonic() < give_up:
-            time.sleep(0.01)
-            said += capsys.readouterr().err
-    assert "study kelle: 3 of 12, live model, 0 s\n" in said
 
 
 def test_files_of_ones_own_may_begin_with_a_byte_order_mark(tokentape: Cli, tmp_path: Path) -> None:
