@@ -127,13 +127,6 @@ class Refused(NamedTuple):
         return f"{self.job}: {self.reason}" if self.job else self.reason
 
 
-class Ran(NamedTuple):
-    """What came of a batch: why runs are not there, by their ids; CPU seconds of the others, by policy or system."""
-
-    refused: Mapping[str, str]
-    cpu_s: Mapping[str, float]
-
-
 @dataclasses.dataclass(frozen=True)
 class GridReport:
     """How a study went: replays found finished, computed now, and not possible with the reason (a cache below top-k, say)."""
@@ -143,21 +136,19 @@ class GridReport:
     impossible: tuple[str, ...]
 
 
-def _routed(study: Study, store: Store) -> list[str]:
-    """Tapes that policies are replayed on. Raises ValueError if no tape fits, or none that can be opened."""
+def _routed(study: Study, store: Store) -> tuple[list[str], list[Refused]]:
+    """Tapes that policies are replayed on, and why others do not open. Raises ValueError if no tape fits, or none that opens."""
     tapes, damaged = store.tapes()
     wanted = matching(study.traces, [*(tape.trace_id for tape in tapes), *damaged])
     routed = [tape.trace_id for tape in tapes if tape.trace_id in wanted and tape.has("routing")]
+    refused = [Refused(None, damaged[trace_id]) for trace_id in wanted if trace_id in damaged]
     if not routed:
-        if set(wanted) & set(damaged):
-            raise ValueError(next(reason for trace_id, reason in damaged.items() if trace_id in wanted))
-        raise ValueError(
-            f"study {study.name}: none of its tapes holds routing; capture one with --tables requests,tokens,routing"
-        )
+        none = f"study {study.name}: none of its tapes holds routing; capture one with --tables requests,tokens,routing"
+        raise ValueError(refused[0].reason if refused else none)
     for machine in study.hardware:
         load_hardware(machine)
     profiles.load(study.profile)
-    return routed
+    return routed, refused
 
 
 def _cells(study: Study, trace_id: str) -> Iterator[Cell]:
@@ -363,13 +354,13 @@ def run(
             progress(n_found + n_run + len(impossible), total)
             with shared(_arrays(store, missing.values()) if is_apart and missing else {}) as folder:
                 batches = _batches(plan, folder, wanted if is_telling else missing, missing, n_workers, n_rows)
-                for batch, ran in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
+                for batch, (failed, spent) in as_finished(pool, partial(_run_batch, store.absolute, study.name), batches):
                     if batch.is_there:
                         continue
-                    n_run += len(batch.by_id) - len(ran.refused)
-                    refused |= ran.refused
-                    n.update(job.told[0] for key, job in batch.by_id.items() if key not in ran.refused)
-                    cpu_s.update(ran.cpu_s)
+                    n_run += len(batch.by_id) - len(failed)
+                    refused |= failed
+                    n.update(job.told[0] for key, job in batch.by_id.items() if key not in failed)
+                    cpu_s.update(spent)
                     progress(n_found + n_run + len(impossible) + len(refused), total)
             impossible += [Refused(job, refused[key]) for key, job in missing.items() if key in refused]
             record(store, study.name, trace_id, n_rows, n, cpu_s)
@@ -382,8 +373,8 @@ def run(
         from tokentape.flows import system_grid
 
         system_grid.write(store, study.name, points, {repr(job): reason for job, reason in impossible}, others("study_points"))
-    failed = [*others("failed_runs"), *(_failed(study.name, one) for one in impossible)]
-    results.replace_rows(store, "failed_runs", [row | {"place": n} for n, row in enumerate(failed)], of=study.name)
+    rows = [*others("failed_runs"), *(_failed(study.name, one) for one in impossible)]
+    results.replace_rows(store, "failed_runs", [row | {"place": n} for n, row in enumerate(rows)], of=study.name)
     if impossible and not n_found + n_run:
         raise ValueError(f"study {study.name}: {impossible[0]}")
     return GridReport(n_found, n_run, tuple(map(str, impossible)))
@@ -401,11 +392,10 @@ def _failed(study: str, refused: Refused) -> dict[str, Any]:
 
 def asked(study: Study, store: Store) -> tuple[list[tuple[str, Sequence[Job]]], list[Any], list[Refused], set[str]]:
     """The runs of a study, of each tape; its points in a figure; why tapes are left out; ids that are there."""
-    jobs, points = list[tuple[str, Sequence[Job]]](), list[Any]()
+    jobs, points, impossible = list[tuple[str, Sequence[Job]]](), list[Any](), list[Refused]()
     if study.policies:
-        jobs += [(trace_id, [*_cells(study, trace_id)]) for trace_id in _routed(study, store)]
-    damaged = store.tapes()[1] if study.policies else {}
-    impossible = [Refused(None, damaged[i]) for i in matching(study.traces, store.trace_ids()) if i in damaged] if damaged else []
+        trace_ids, impossible = _routed(study, store)
+        jobs += [(trace_id, [*_cells(study, trace_id)]) for trace_id in trace_ids]
     if study.grid:
         from tokentape.flows import system_grid  # which loads tapes as this module does
 
@@ -428,13 +418,13 @@ def by_ids(store: Store, study: str, jobs: Iterable[Job]) -> tuple[dict[str, Job
     return found, reasons
 
 
-def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
-    """Computes jobs on one tape. Replays of policies are written together, a system's run is a batch of its own. What one raises
-    does not keep the others from running, unless it is of the disk or the memory. Raises ChildProcessError where a run is not the
-    one that was asked for."""
+def _run_batch(uri: str, study: str, batch: Batch) -> tuple[dict[str, str], dict[str, float]]:
+    """Computes jobs on one tape: why runs are not there, by their ids, and CPU seconds of the others by policy or system. Replays
+    of policies are written together, a system's run is a batch of its own. What one raises does not keep the others from running,
+    unless it is of the disk or the memory. Raises ChildProcessError where a run is not the one that was asked for."""
     refused, cpu_s = dict[str, str](), defaultdict[str, float](float)
     if batch.is_there:
-        return Ran(refused, cpu_s)
+        return refused, cpu_s
     from tokentape.flows.system_runs import Asked, run_asked
 
     begin(batch.plan)
@@ -464,7 +454,7 @@ def _run_batch(uri: str, study: str, batch: Batch) -> Ran:
     if made:
         write(store, study, made)
     whole = (time.thread_time() - began) / (sum(cpu_s.values()) or 1.0)  # what is done for all of a batch is shared by them
-    return Ran(refused, {name: whole * spent for name, spent in cpu_s.items()})
+    return refused, {name: whole * spent for name, spent in cpu_s.items()}
 
 
 @lru_cache(maxsize=1)

@@ -25,12 +25,7 @@ def cache_home() -> Path:
     return Path(os.environ.get("PREFECT_HOME") or cache / "tokentape" / "prefect")
 
 
-def apply() -> None:
-    """Sets what is not set."""
-    for name, value in {**SETTINGS, "PREFECT_HOME": str(cache_home())}.items():
-        os.environ.setdefault(name, value)
-    with suppress(OSError):  # where it cannot be made, Prefect says so itself
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-
-
-apply()
+for name, value in {**SETTINGS, "PREFECT_HOME": str(cache_home())}.items():
+    os.environ.setdefault(name, value)
+with suppress(OSError):  # where it cannot be made, Prefect says so itself
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)

@@ -131,7 +131,7 @@ def explain(
     print_table(
         "what each decision is worth: what the run takes more without it",
         ("slot", "decides", "in its place", "time", "energy", "why not"),
-        [(w.slot, w.decides, w.instead, _banded(w.seconds), _banded(w.joules), w.reason) for w in worths],
+        [(*words, _banded(seconds), _banded(joules), reason) for *words, seconds, joules, reason in worths],
     )
     note(f"result {run_id}")
 
