@@ -58,8 +58,7 @@ def serve(store: str | None, site: str, study: str, port: int, crons: dict[str, 
 
         limit_uses(LIMITS)
         note(f"Prefect at {url.removesuffix('/api')}, its log at {log_path()}; Ctrl-C stops it")
-        for name, cron in crons.items():
-            note(f"  {name:12} {cron}")
+        note(*(f"  {name:12} {cron}" for name, cron in crons.items()))
         if watch:
             note(f"  {WATCH:12} as files arrive in {watch[0]}")
             made[-1].apply()  # before it is asked for

@@ -102,7 +102,6 @@ def plan_study(name: str, store: Store) -> dict[str, float | None]:
 
 
 def _note_impossible(impossible: Sequence[str]) -> None:
-    for reason in impossible[:SHOWN]:
-        note(f"  not possible: {reason}")
+    note(*(f"  not possible: {reason}" for reason in impossible[:SHOWN]))
     if len(impossible) > SHOWN:
         note(f"  and {len(impossible) - SHOWN} more")

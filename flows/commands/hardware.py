@@ -301,5 +301,4 @@ def step(
     energy = f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}"
     say(f"{energy}; mean power {total[0] / made.seconds:,.0f} W")
     say(*made.coverage)
-    for sentence in made.outside:
-        note(f"extrapolated: {sentence}")
+    note(*(f"extrapolated: {sentence}" for sentence in made.outside))

@@ -283,7 +283,6 @@ def report(store: Any, convert: Callable[..., str], *given: Any) -> str:
 
     with progress_bar(convert.__name__.replace("_", " ")):
         trace_id = convert(*given)
-    for name, detail in store.open(trace_id).manifest.flags.items():
-        note(f"check {name}: {detail}")
+    note(*(f"check {name}: {detail}" for name, detail in store.open(trace_id).manifest.flags.items()))
     print(trace_id)
     return trace_id

@@ -148,8 +148,7 @@ def fit(
         frac = found.cached_frac
         say("it fits" if frac in (None, 1.0) else f"it fits with {frac:.0%} of the experts in the fast tier")
         return
-    for name, n_bytes in found.missing.items():
-        note(f"{name} lacks {quantity(n_bytes, 'B')}")
+    note(*(f"{name} lacks {quantity(n_bytes, 'B')}" for name, n_bytes in found.missing.items()))
     narrower = next((one.asked.expert_format for one in each if not one.missing), None)
     shorter = rooms.largest(geometry, place, wanted, "context_tokens")
     ways = [f"weights in {narrower}"] * bool(narrower) + [f"at most {shorter:,} tokens"] * bool(shorter)
