@@ -3,9 +3,6 @@
 A metric's band over seeds is beside it as `metric_low` and `metric_high` (5th and 95th percentile).
 """
 
-import json
-from typing import Any
-
 import polars as pl
 
 from tokentape.dashboards.engine import Ask
@@ -17,7 +14,7 @@ ASKED = (  # metrics whose columns are there though no point has them
     *("energy_static_j", "energy_bytes_j", "energy_ops_j"),
 )
 KINDS = ("value", "low", "high")
-KNOBS = {"chunk_tokens": pl.Int64, "n_max": pl.Int64, "n_lg_rule": pl.String, "pass_tokens": pl.Int64}
+KNOBS = ("chunk_tokens", "n_max", "n_lg_rule", "pass_tokens")  # of a scheduler
 
 
 def points(ask: Ask) -> pl.DataFrame:
@@ -30,18 +27,9 @@ def points(ask: Ask) -> pl.DataFrame:
     wide = long.pivot("metric", index=kept, values=["value", "low", "high"])
     renamed = {f"{kind}_{name}": name + ("" if kind == "value" else f"_{kind}") for name in metrics for kind in KINDS}
     absent = {f"{name}{end}" for name in ASKED for end in ("", "_low", "_high")} - set(wide.columns) - set(renamed.values())
-    knobs = [_knobs(text) for text in wide["policy_params"].to_list()]
     shipped = models.names()
     dense = {of: of in shipped and not models.load(of).geometry.n_experts for of in wide["model"].unique()}
     return wide.rename(renamed).with_columns(
-        pl.DataFrame(knobs, schema=KNOBS),
         **dict.fromkeys(sorted(absent), pl.lit(None, pl.Float64)),
         is_dense=pl.col("model").replace_strict(dense, return_dtype=pl.Boolean),
     )
-
-
-def _knobs(text: str) -> dict[str, Any]:
-    """The scheduler's own parameters; a result of the engine has them beside others."""
-    found = json.loads(text or "{}")
-    own = found.get("scheduler", found)
-    return {name: own.get(name) if isinstance(own, dict) else None for name in KNOBS}

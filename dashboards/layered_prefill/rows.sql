@@ -1,7 +1,13 @@
--- points: the study's serving points, a row per point and metric
+-- points: the study's serving points, a row per point and metric, with the scheduler's own parameters; a result of the engine has
+-- them beside others
+with told as (
+    select *, coalesce(nullif(policy_params, '')::json -> '$.scheduler', nullif(policy_params, '')::json) as own
+    from serving_points where study = $study
+)
 select point_id, series, model_id as model, workload, arrival, rate_per_s as rate, scheduler, policy_params, hardware, coverage,
-    n_seeds, metric, value, low, high
-from serving_points where study = $study order by point_id, metric
+    n_seeds, (own ->> '$.chunk_tokens')::bigint as chunk_tokens, (own ->> '$.n_max')::bigint as n_max, own ->> '$.n_lg_rule' as n_lg_rule,
+    (own ->> '$.pass_tokens')::bigint as pass_tokens, metric, value, low, high
+from told order by point_id, metric
 
 -- attainment: shares of requests that meet both limits
 select * exclude (study) from serving_attainment where study = $study order by all
