@@ -15,7 +15,7 @@ from tokentape.policies.placement.fixed import PrefillGuided, ShuffledPrompts
 from tokentape.policies.registry import find
 from tokentape.policies.resolve import resolve
 from tokentape.replay.capacity import bytes_of
-from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows, by_loss
+from tokentape.replay.cxl_ndp.bit_losses import bit_loss_rows
 from tokentape.replay.cxl_ndp.hits import Hits, Placement, hit_rows, hits_of, similarity_over_seeds, use_rows
 from tokentape.replay.cxl_ndp.routing import CXLNDPRouting, in_batches, joined
 from tokentape.warehouse.geometry import Geometry
@@ -119,7 +119,7 @@ def bit_losses(of: SimpleNamespace, store: Store, mean_bits: Sequence[float]) ->
     if of.routing is None:
         if of.loss_weight != "none":
             raise ValueError(f"loss weight {of.loss_weight} needs prompts; give --routing a tape")
-        scores = by_loss(table)
+        scores = shares(table[None, ..., 0])  # of the layer's losses at 1 bit
         hot = np.zeros(scores.shape, np.bool_)
     else:
         used = cxl_ndp_routing.of_tape(store, of.routing)

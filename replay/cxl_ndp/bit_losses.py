@@ -20,11 +20,6 @@ Row = dict[str, Any]
 UNIFORM = "uniform"
 
 
-def by_loss(losses: Floats) -> Floats:
-    """(1, L, E) a ranking that no prompt gives: shares of the layer's losses at 1 bit."""
-    return shares(losses[None, ..., 0])
-
-
 def bit_loss_rows(
     losses: Floats,
     layers: tuple[int, ...],
