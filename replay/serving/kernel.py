@@ -193,8 +193,7 @@ def run_engine(  # type: ignore[no-untyped-def]
     state[st.STATE_BLOCKS] = limits[9] * ((limits[8] + block_tokens - 1) // block_tokens)
     state[st.OLDEST] = state[st.NEWEST] = state[st.PARTIAL] = state[st.REQUEUED] = state[st.ENDED_FIRST] = -1
     state[st.ENDED_BELOW] = n
-    n_members, group, n_of_groups = 0, 0, 1
-    batch_tokens = 0
+    n_members, batch_tokens, group, n_of_groups = 0, 0, 0, 1
     now, n_done, at = arrival[0], 0, 0
     seen_s = now  # what arrived until then can be in the next iteration
     while n_done < n:
@@ -211,7 +210,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             continue
         if has_drafts:
             state[st.N_NODES] = count_nodes(at, n_nodes, requests, state, drafts)
-        hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+        hidden = batch_tokens if n_of_groups > 1 else 0
         n_restarted, more, forms = 0, 0, n_members == 0 and not (waits_for_idle and state[st.N_DECODE] > 0)
         if n_blocks > 0:
             slices = forms and admits != st.WHOLE
@@ -252,7 +251,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 table[c, it.SHARE] = only
                 table[c, it.SHARE_MIXED] = 1.0 - (1.0 - it.covered(cov_prefill, batch_tokens, c)) * (1.0 - only)
         if kv is not None:
-            hidden = batch_tokens if n_members > 0 and n_of_groups > 1 else 0
+            hidden = batch_tokens if n_of_groups > 1 else 0
             serve_kv(at, hidden, requests, state, members, n_members, table, it.N_OF_KIND + ev.N_EVENT, shrink, cache, kv)
             if served[0].shape[0] > 0:
                 serve_slices(
@@ -265,8 +264,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                     rank_of, where, cache, told, slots, drafts, choose, routed, migrate, moves, predict, ahead,
                 )  # fmt: skip
             it.stand_together(table, n_kinds, places)
-        n_prefill = batch_tokens if n_members > 0 else 0
-        carried[it.PROMPT], carried[it.DECODES] = n_prefill, n_decode
+        carried[it.PROMPT], carried[it.DECODES] = batch_tokens, n_decode
         carried[it.KEYS], carried[it.KEYS_W] = state[st.CONTEXT], state[st.CONTEXT_W]
         if carried[it.LONGEST] >= 0.0:
             longest, r = 0, state[st.OLDEST]
@@ -287,7 +285,7 @@ def run_engine(  # type: ignore[no-untyped-def]
             totals[i] += cost[i]
         if at < recorded.shape[0]:
             recorded[at, 0], recorded[at, 1], recorded[at, 2] = now, seconds, cost[it.EXPERT_BYTES]
-            recorded_n[at, 0], recorded_n[at, 1] = n_decode, n_prefill
+            recorded_n[at, 0], recorded_n[at, 1] = n_decode, batch_tokens
             recorded_n[at, 2], recorded_n[at, 3] = first_layer, last_layer
             recorded_n[at, 4], recorded_n[at, 5] = group, n_of_groups
             recorded_n[at, 6] = arrived - state[st.HEAD] + state[st.N_REQUEUED]
@@ -328,7 +326,7 @@ def run_engine(  # type: ignore[no-untyped-def]
                 at, now, members, takes, n_members, requests, state, pool, times, counts, histogram, sums, one, queues
             )  # fmt: skip
             n_done += n_over
-            n_members, group, n_of_groups = 0, 0, 1
+            n_members, batch_tokens, group, n_of_groups = 0, 0, 0, 1
             if placed is not None:  # noqa: SIM102 - what the compiler leaves out where there are none
                 if n_joined > 0 and placed[2].shape[0] > 0:
                     ev.place_anew(requests, state, n_joined, split, slots, placed, moves)
