@@ -351,5 +351,5 @@ def refuse_scores(tape: Recorded, system: System) -> None:
     if system.route.needs_scores and not tape.scores.is_full:
         raise ValueError(
             f"tape {tape.trace_id} holds the chosen experts only; system {system.name} may route to any expert: record the tape "
-            "with --tables scores, or take slicemoe with router=lru and no budget"
+            "with scores (--tables scores), or take slicemoe with router=lru and no budget"
         )
