@@ -32,17 +32,10 @@ def of_replay(
         raise ValueError(f"result {replay_id} is of a system; see `tokentape explain`, or `export chrome` without --pass")
     (ran,) = rows_of_run(store, "replays", replay_id)
     semantics = Semantics(**{field.name: ran[field.name] for field in dataclasses.fields(Semantics)})
-    cell = Cell(
-        trace_id=ran["trace_id"],
-        policy=ran["policy"],
-        params=tuple(json.loads(ran["policy_params"]).items()),
-        hardware=hardware or ran["hardware"],
-        semantics=semantics,
-        capacity=f"{ran['capacity_bytes']}B",
-        expert_format=ran["expert_format"],
-        seed=int(ran["seed"]),
-        profile=profile or ran["profile"] or PHYSICAL,
-    )
+    given = {field.name: ran[field.name] for field in dataclasses.fields(Cell) if field.name in ran}
+    given |= {"params": tuple(json.loads(ran["policy_params"]).items()), "capacity": f"{ran['capacity_bytes']}B"}
+    given |= {"semantics": semantics, "hardware": hardware or ran["hardware"], "profile": profile or ran["profile"] or PHYSICAL}
+    cell = Cell(**given)
     machine = _machine(ran, hardware)
     if replay_key(store, cell, ran["study"]) != replay_id:
         raise ValueError(f"result {replay_id} cannot be made again: its tape, policy or the code has changed; replay it again")
