@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from command import Cli
 from refusing import refuses
-from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TINY, TOP_K, write_tiny
+from tiny_tape import N_EXPERTS, N_LAYERS, N_OUTPUT, N_PROMPT, N_REQUESTS, TINY, TOP_K
 
 from bench.peer import peer_run
 from tokentape.capture.importers.request_traces import import_requests
@@ -36,7 +36,6 @@ MOONCAKE = ("timestamp", "input_length", "output_length", "hash_ids")
 
 @pytest.fixture
 def routing(store: Store) -> pl.DataFrame:
-    write_tiny(store)
     return store.open("tiny").read("routing")
 
 
@@ -123,7 +122,6 @@ def test_a_layer_without_rows_balances_nothing(routing: pl.DataFrame, store: Sto
 
 def test_a_long_tape_is_counted_part_by_part(store: Store) -> None:
     """By hand and in the memory of a part, not of arrays of all choices."""
-    write_tiny(store)
     tiny = load_trace(store, "tiny")
     rng, n = np.random.default_rng(0), 2 * CELLS * N_LAYERS
     row_pass, row_layer = (of.astype(np.int32) for of in np.divmod(np.arange(n), N_LAYERS))

@@ -193,16 +193,6 @@ def test_what_a_run_shows_and_that_only_what_the_store_holds_is_cached(run: Any,
     assert run(study_flow, name=study)[1][batch][0] == "Completed"
 
 
-@pytest.mark.slow
-def test_a_failing_step_is_seen_with_its_reason_and_the_command_that_repeats_it(run: Any, store: Store) -> None:
-    done, seen, made = run(pipeline, studies=("nothing.toml",))
-    assert done.is_failed()
-    assert "nothing.toml: no such study" in str(done.message)
-    assert seen["study nothing"] == ("Failed", {"study:nothing"})
-    assert "pages" not in seen
-    assert "nothing.toml: no such study" in made["failure"]
-
-
 @pytest.mark.parametrize(
     ("error", "again"),
     [

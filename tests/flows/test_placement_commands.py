@@ -14,7 +14,6 @@ from tokentape.flows.inside_model import kv_run, system_tried
 from tokentape.flows.placement import capacity_of
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw.spec import load
-from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.resolve import resolve
 from tokentape.policies.slots import system_of
@@ -23,13 +22,6 @@ from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.run import Setting, simulate
 from tokentape.warehouse.results import read_rows, run_ids
 from tokentape.warehouse.tape import Store
-
-
-@pytest.fixture
-def losses(store: Store) -> str:
-    """A tape of table losses beside `tiny-0001`, of the same geometry."""
-    write_losses(store, "tiny-losses")
-    return "tiny-losses"
 
 
 def test_placements_of_a_tape(tokentape: Cli, store: Store) -> None:
@@ -86,7 +78,8 @@ def test_a_share_of_a_layer_is_whole_experts_that_it_has_room_for() -> None:
     refuses("less than one", capacity_of, "1kB", "per-layer", odd, "fp16")
 
 
-def test_bits_of_measured_losses(tokentape: Cli, store: Store, losses: str) -> None:
+def test_bits_of_measured_losses(tokentape: Cli, store: Store) -> None:
+    write_losses(store, losses := "tiny-losses")
     tokentape.ok("decide", "precision", losses, "--method", "rtn", "--mean-bits", "2,2.5,3")
     rows = read_rows(store, "bit_losses")
     assert len(rows) == 3 * 5 * (1 + N_LAYERS)
@@ -289,11 +282,8 @@ def test_a_policy_alone_measures_what_a_system_with_it_does(tokentape: Cli, tmp_
 
 
 def test_parameters_as_typed() -> None:
-    policy = resolve("kv", "aerp", {"budget": "none", "score_bits": "4", "is_per_head": "false", "theta": "0.25"})
-    assert (policy.budget, policy.recent, policy.score_bits, policy.is_per_head, policy.theta) == (None, "auto", 4, False, 0.25)
     assert resolve("kv", "streaming", {"budget": "32"}).limits == (32, 4, 28)
     assert resolve("kv", "aep", {"recent": "5"}).limits[2] == 5
-    assert type(resolve("kv", "kelle", {})) is KV_POLICIES["aerp"]
     assert BitRates.parse("1e-3") == BitRates.uniform(1e-3)
     assert BitRates.parse("1e-3,0,2e-3,0") == BitRates(hst_msb=1e-3, lst_msb=2e-3)
     assert "intervals" not in kv_run("kelle", {"rate": "0"}, 1).parameters

@@ -181,10 +181,8 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
     assert all(row["time"] for row in worths)
     ran = stored(store, "system_runs", batches(store, "system_runs"))
     for run_id, asked, name in ran.filter(pl.col("system").str.contains(" without ")).select("run_id", "asked", "system").rows():
-        assert (runs.Asked.from_json(asked).key(store), runs.Asked.from_json(asked).name) == (
-            run_id,
-            name,
-        )  # so that it is explained, too
+        again = runs.Asked.from_json(asked)
+        assert (again.key(store), again.name) == (run_id, name)  # so that it is explained, too
     if system == "near_compute":
         assert (of["residency"]["in its place"], of["place"]["in its place"]) == ("room for one layer's 2 experts", "nothing")
         assert of["place"]["time"]["value"] > 0.0  # missing experts then cross the link
