@@ -281,16 +281,21 @@ def test_all_rows_of_the_dtype_are_used(errors):
 
 @pytest.mark.parametrize("operator", [pytest.param(name, marks=[pytest.mark.slow] * (name == "moe")) for name in BARS])
 def test_shipped_constants_are_what_calibration_gives(tables, operator):
-    """Of the smallest table of each operator; the others take seconds and are in the bench."""
+    """Of the smallest table of each operator; the others take seconds and are in the bench. Where the search ends hangs on the last
+    bits of exp, which are the processor's: as near to all rows, and near in every constant."""
     shipped = {(fit.operator, fit.setup): fit for fits in calibrate.shipped() for fit in fits.values()}
     of_16_bits = [fit for _, fit in shipped if fit.dtype == "bfloat16"]
     assert len(of_16_bits) == 5 * (len(OPERATORS) - len(COLLECTIVES)) + 4
     for table in tables:
         if (table.operator, table.setup.device) == (operator, A100):
             again = calibrate.calibrate(table, load("a100"))
-            kept = shipped[table.operator, table.setup]
-            assert again.constants == pytest.approx(kept.constants, rel=1e-6)
-            assert again.without_held_out == pytest.approx(kept.without_held_out, rel=1e-6)
+            kept, gpu = shipped[table.operator, table.setup], calibrate.gpu_of(load("a100"))
+            assert again.constants == pytest.approx(kept.constants, rel=0.03)
+            assert again.without_held_out == pytest.approx(kept.without_held_out, rel=0.03)
+            rows, _ = reachable.split(table, gpu)
+            for of, without in ((rows, False), (rows.take(~calibrate.held_out(rows)), True)):
+                error, wanted = (abs(fit.seconds(gpu, of.shapes, without) / of.seconds - 1).mean() for fit in (again, kept))
+                assert error == pytest.approx(wanted, rel=1e-4)
 
 
 def test_docs_show_these_errors(rows):

@@ -26,7 +26,6 @@ from tokentape.flows.systems.kelle.settings import PAPER, Live, Settings
 from tokentape.flows.tapes import attention_tape
 from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.resolve import resolve
-from tokentape.replay.kelle.pareto import Tried
 from tokentape.replay.kv.replay import replay_kv
 from tokentape.warehouse.results import rows_of
 from tokentape.warehouse.tape import Store
@@ -158,12 +157,12 @@ def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
                 }
 
 
-def tried(measured: Mapping[Job, list[Row]]) -> Iterator[Tried]:
-    """What is costed: series `budget`, and fixed point at some interval."""
+def tried(measured: Mapping[Job, list[Row]]) -> Iterator[tuple[Any, ...]]:
+    """Fields of what is costed (replay/kelle/pareto.py): series `budget`, and fixed point at some interval."""
     for job, rows in measured.items():
         if job.series == "budget" or (job.series == "refresh" and job.run.parameters["storage"] == "int16" and job.interval_us):
             by_seed = ([row[name] for row in rows] for name in ("perplexity", "kv_bytes"))
-            yield Tried(setting_of(job, rows), job.run.system.kv, job.interval_us, *by_seed)
+            yield setting_of(job, rows), job.run.system.kv, job.interval_us, *by_seed
 
 
 def setting_of(job: Job, rows: list[Row]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tokentape.flows.running import Running
 from tokentape.flows.systems.kelle.settings import PAPER, Settings, setup
 from tokentape.replay.kelle import rows as of_views
 from tokentape.replay.kelle.derived import errors, quantities
-from tokentape.replay.kelle.pareto import pareto_rows
+from tokentape.replay.kelle.pareto import Tried, pareto_rows
 from tokentape.replay.kelle.ratios import ratios
 from tokentape.replay.kelle.rows import Setup
 from tokentape.replay.kelle.systems import MODES, Work
@@ -52,7 +52,8 @@ def run(at: Running) -> list[Row]:
     tape = next(job for job in inside if job.table == "kv_replays")
     said = [] if study.is_copy else [*rows["answers"], live.popularity_answer(study, tape, found[tape])]
     of, geometry = study.live, from_config(find(study.live.model).config.to_dict())
-    costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), live.tried(measured))
+    tried = (Tried(*one) for one in live.tried(measured))
+    costed = pareto_rows(made, geometry, Work(of.prompt, of.output, of.batch), tried)
     at.write({"kelle_quality": list(live.quality_rows(measured)), "kelle_pareto": costed, "answers": said})
     return said
 
