@@ -4,7 +4,7 @@ A router chooses the experts of an event's tokens from what the model's own rout
 function has one fixed signature, so that the loop's machine code is kept on disk and serves every router, also a user's own.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, is_dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -31,7 +31,6 @@ CHOOSE_SIGNATURE = void(int64, kn.F32_2D, kn.F32_2D, kn.I64_2D, _U8_IN, kn.U8, k
 CHOOSE = function(CHOOSE_SIGNATURE)
 
 
-@dataclass(frozen=True)
 class Router(Bounded):
     """Chooses experts by its `choose`, of CHOOSE_SIGNATURE; plain Python is compiled.
 
@@ -42,12 +41,12 @@ class Router(Bounded):
 
     needs_scores: ClassVar[bool] = True
     choose: ClassVar[Any]
-    strength = 0.0  # without a type it is no field
+    strength: float = 0.0
     n_natural: ClassVar[int | None] = None
 
     def params(self, n_layers: int, n_experts: int) -> NDArray[np.float64]:
         """Its fields, handed to `choose`, f64 (p,). Raises ValueError if they do not fit the model."""
-        return np.array(astuple(self), np.float64)
+        return np.array(astuple(self) if is_dataclass(self) else (), np.float64)
 
 
 def compiled(router: Any) -> Any:

@@ -93,6 +93,7 @@ from dataclasses import dataclass
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.lru import LRU
 from tokentape.policies.serving import Chunked
+from tokentape.policies.sliced.ranking import Router
 
 @dataclass(frozen=True)
 class Kept(Streaming):
@@ -111,6 +112,9 @@ class Plain:
 
 class lru(LRU):
     pass
+
+class Pulled(Router):
+    pull: float = 2.0
 """
 
 
@@ -140,6 +144,7 @@ def test_a_policy_by_path_is_of_any_kind(mine: str, kind: str, own: str, params:
         ("draft", "Cut", "a pool policy needs `rehearses`"),
         ("system", "Cut", "a system is SliceMoE or MixedPrecision"),
         ("residency", "Plain", "a policy is a frozen dataclass"),
+        ("route", "Pulled", r"a router is a frozen dataclass; put @dataclass\(frozen=True\) above it"),
         ("residency", "Plane", "did you mean 'Plain'"),
         ("residency", "Needy", "parameter size is missing"),
         ("residency", "lru", "lru is that of a shipped policy; give the class a name of its own"),
