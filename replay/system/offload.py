@@ -97,8 +97,8 @@ def _frame(path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()) 
             row, whole = int(bad.arg_true()[0]), "whole " * (name in _WHOLE)
             what = "text" if is_text else f"a {whole}number {'from 0 on' if may_be_0 else 'above 0'}"
             raise ValueError(f"{path}: row {row + 1}: {name} {values[row]} is not {what}")
-    counts, flags = (cs.by_name(*names, require_all=False) for names in (_WHOLE, _YES_NO))
-    return frame.with_columns(counts.cast(pl.Int64), flags == "yes")
+    counts, flags = (cs.by_name(*{*names}.intersection(needed)) for names in (_WHOLE, _YES_NO))
+    return frame.with_columns(counts.cast(pl.Int64), flags.cast(pl.String) == "yes")
 
 
 def _log(path: Path, row: dict[str, Any]) -> Streamed:

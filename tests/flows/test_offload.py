@@ -95,6 +95,7 @@ def test_reads_share_their_lanes():
         (ROW, "step,wall_ms\n1,2\n", "column io_ms is missing"),
         (ROW, f"{STEP}{SUMMARY} experts_routed=80 experts_dropped=10\n", "a.csv: has several turns, or dropped experts"),
         (ROW, f"{STEP}{SUMMARY}\n", "no such route trace; give its folder with --tapes"),
+        (ROW.replace("4,yes", "4,1"), f"{STEP.replace('step', 'overlap')}{SUMMARY}\n", "no such route trace"),  # neither is read
         (ROW.replace("4,yes", "0,yes"), "", "offload_logs.csv: row 1: reader_threads 0 is not a whole number above 0"),
         (ROW.replace("2,4", "7.5,4"), "", "row 1: active_experts 7.5 is not a whole number above 0"),
         (ROW, STEP.replace("1,9", "1,soon"), "a.csv: row 1: wall_ms soon is not a number"),
