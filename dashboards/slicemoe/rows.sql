@@ -62,7 +62,7 @@ select * exclude (gb, is_captured) from (
         min(decode_energy_j_per_token) as energy_low, max(decode_energy_j_per_token) as energy_high
     from swept where warmup = 'last_layer' group by all
 )
-order by is_captured, model, gb, pair desc, coalesce(list_position($LOOKS, configuration), len($LOOKS)), tau, configuration, strength
+order by is_captured, model, gb, pair desc, list_position($LOOKS, configuration), tau, configuration, strength
 
 -- budgets: part of others
 -- Under a hard budget the high-bit cache is swept twice: as it is, and with its router pulled towards resident experts.
@@ -82,7 +82,7 @@ with shares as (
 )
 select shares.*, coalesce(name, model) as name, coalesce(name, model) || ', ' || gb || ' GB, ' || pair as panel
 from shares left join ({names}) using (model)
-order by coalesce(list_position($LOOKS, configuration), len($LOOKS)), model, gb, pair, configuration, target, strength
+order by list_position($LOOKS, configuration), model, gb, pair, configuration, target, strength
 
 -- warmups: Energy and latency of every initial cache over those of an empty one, seed by seed, for every window; beside them the
 -- paper's own where it speaks of them: its gains, turned over, for the first ten steps.
@@ -136,8 +136,8 @@ from (
         max(worse) as worse_high
     from told group by all
 ) means
-order by coalesce(list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
-    len($LOOKS)), model, dataset, rest, pair, cache, means.configuration, tau, budget, target, is_accuracy
+order by list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
+    model, dataset, rest, pair, cache, means.configuration, tau, budget, target, is_accuracy
 
 -- sparing: part of others: DBSC beside the high-bit cache where neither has a budget: how much worse, at which misses; fewest misses first
 with free as (from told where budget = 'none' and worse is not null)
@@ -167,8 +167,8 @@ from (
         avg(kl order by seed) as kl, min(kl) as kl_low, max(kl) as kl_high, max(r) as r, max(r_low) as r_low, max(r_high) as r_high
     from points join correlated using (model, dataset, proxy) where isfinite(r) group by all
 ) means
-order by coalesce(list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
-    len($LOOKS)), model, dataset, proxy, pair, means.configuration, tau, strength
+order by list_position($LOOKS, coalesce(map($CONFIGURATIONS, $CONFIGURATIONS_words)[means.configuration], means.configuration)),
+    model, dataset, proxy, pair, means.configuration, tau, strength
 
 -- fidelity: Open loop over closed loop - 1, per setup and quantity, over seeds.
 select model_id as model, dataset, parameters as rest, hardware, metric, unit, count(*) as seeds,
@@ -192,7 +192,7 @@ of_models as (
     from told group by all
 )
 select * exclude (code), if(pair = '', '- - - as loaded: ', '') || case when value >= 1e3 then format('{:.1f}k', value / 1e3)
-        when value >= 999.5 then '1,000' else rtrim(format('{:#.3g}', value), '.') end as words,
+        when value >= 99.95 then format('{:,.0f}', value) else format('{:#.3g}', value) end as words,
     coalesce(list_position($SCHEMES, code) - 1, len($SCHEMES)) as "order", code
 from of_models semi join (select model, dataset from of_models group by all order by count(*) desc, model, dataset limit 1) using (model, dataset)
 qualify bool_or(pair <> '') over () order by "order", scheme, pair

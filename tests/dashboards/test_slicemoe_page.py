@@ -12,6 +12,7 @@ from made_up_slicemoe import (
     EVERYTHING,
     add_live,
     add_points,
+    add_schemes,
     point,
 )
 
@@ -72,6 +73,16 @@ def test_where_slicing_loses_needs_measurements_and_every_seed() -> None:
 
     answers = answers_of(slicemoe, add)
     assert "it depends on the seed: perplexity worse by 0.0 % (-10.0 % to 10.0 %)" in answers["sparing"][LIVE]
+
+
+def test_perplexities_of_schemes_are_written_in_three_digits() -> None:
+    def add(rows: Rows) -> None:
+        add_schemes(rows)
+        for row in rows["quality"]:
+            row["perplexity"] *= 5
+
+    words = page_of(slicemoe, add).data["schemes"]["words"].to_list()
+    assert words == ["100", "110", "45.0k", "- - - as loaded: 50.0"]
 
 
 def test_exact_match_is_better_where_it_is_more() -> None:
