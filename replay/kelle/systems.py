@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -128,11 +127,15 @@ class Accounting:
     """
 
     true_gqa: bool = False
-    eval_point: Literal["final", "mean"] = "final"
+    eval_point: str = "final"
     charges_recompute: bool = False
     must_fit_dram: bool = False
     streamed_bypasses_edram: bool = True
     cuts_windows: bool = False
+
+    def __post_init__(self) -> None:
+        if self.eval_point not in ("final", "mean"):
+            raise ValueError(f"eval_point is {self.eval_point!r}; choose final or mean")
 
     @property
     def n_lengths(self) -> int:

@@ -223,6 +223,7 @@ def test_the_systems_are_the_papers_five_and_what_cannot_be_is_named():
     for system, leakage_w in ((OURS[BASELINE], 0.415), (OURS[KELLE], 0.3615)):
         step = decode_step(LLAMA, system, PG19)
         assert step.joules["leakage_j"] == pytest.approx(leakage_w * step.seconds)
+    refuses("eval_point is True; choose final or mean", replace, PAPER, eval_point=True)  # which a study's file may say
     refuses("batch is 0", Work, 1, 1, 0)
     refuses(r"kelle-edram: tiers.kv.bits is no number of this machine", OURS[KELLE].on, {"tiers.kv.bits": 4.0}, error=BadSpec)
     refuses("the same percentages", Shares, pairs={"5": 0.5}, tokens={})
