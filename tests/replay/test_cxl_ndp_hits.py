@@ -140,6 +140,8 @@ def test_popularity_alone_and_context_alone_are_told_apart():
     assert found["static_frac"] == pytest.approx(0.0, abs=0.02)
     assert found["own_cosine"] > 0.95
     assert found["shuffled_cosine"] == pytest.approx(found["flat_cosine"], abs=0.02)
+    tapes = [with_counts([[3, 1], [3, 0]], [[3, 0], [3, 1]]), with_counts([[1, 0], [0, 1]], [[0, 1], [1, 0]])]
+    assert [row["static_frac"] for row in over.similarity_over_seeds(tapes, {})] == [None, None]  # nothing of one's own is alike
 
 
 def test_hit_and_similarity_rows_name_layers_and_their_mean():
