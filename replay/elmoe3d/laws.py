@@ -59,7 +59,7 @@ def che_hit_frac(weights: Floats, n_tokens: Floats, n_slots: Floats) -> Floats:
     steps fill the cache. Here that is U(T n_tokens) = n_slots, so the time is the same in tokens whatever the batch.
     """
     n_experts = (weights > 0.0).sum(axis=1)
-    low, high = np.full(len(weights), 1e-9), np.full(len(weights), 1e30)
+    low, high = np.full(len(weights), 1e-30), np.full(len(weights), 1e30)
     is_whole = n_slots >= n_experts
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)

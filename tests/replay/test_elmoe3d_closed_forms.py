@@ -181,6 +181,8 @@ def test_che_against_a_simulated_lru():
                 found = che_hit_frac(weights, np.array([float(batch)]), np.array([share * n]))[0]
                 fits = int(share * n) >= seen.sum()
                 assert found == pytest.approx(hits / lookups, abs=0.04 if fits else 0.06), (n, batch, share)
+    almost_none = che_hit_frac(weights_of([(128, 8, 0.0)]), np.array([16.0]), np.array([1e-9]))
+    assert almost_none[0] == pytest.approx(1e-9 / 128, rel=1e-6)
 
 
 def test_tokens_of_one_request_share_experts():
