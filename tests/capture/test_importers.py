@@ -210,11 +210,11 @@ def test_contamination_flags(store: Store, tmp_path: Path) -> None:
     for row in body:
         row[5], row[6] = row[4], "0.5"  # every token chooses experts 0 and 1 with equal weights
     path = tmp_path / "warmup.csv"
-    path.write_text("".join(HEAD).replace("tiny-moe", "Mixtral-8x7B") + "".join(",".join(r) + "\n" for r in body))
+    path.write_text("".join(HEAD).replace("tiny-moe", "OLMoE-1B-7B") + "".join(",".join(r) + "\n" for r in body))
     flags = store.open(import_bigmoe(path, store)).manifest.flags
     assert flags["repeated_tokens_frac"] == 1.0
     assert flags["uniform_weights_frac"] == 1.0
-    assert "top_k_override" not in flags  # Mixtral's top-k is 2
+    assert flags["top_k_override"] == {"recorded": 2, "model": 8}  # as OLMoE was published
     assert "duplicate_prompts" not in flags  # the prompts have different lengths
 
 

@@ -270,7 +270,7 @@ def losses(store, trace_id):
     return store.open(trace_id).read("losses")
 
 
-def test_the_tape_of_a_capture(captured):
+def test_the_tape_of_a_capture(captured, settings):
     store, trace_id, told = captured
     tape = store.open(trace_id)
     assert tape.manifest.tables == ("requests", "losses")
@@ -288,6 +288,7 @@ def test_the_tape_of_a_capture(captured):
     assert array.shape == (3, 8, 4)
     chosen = table.filter((pl.col("layer") == 2) & (pl.col("expert") == 5) & (pl.col("method") == "rtn") & (pl.col("bits") == 3))
     assert array[2, 5, 2] == chosen["mse"][0]
+    assert not losses(store, capture(replace(settings, seed=1), store))["mse"].equals(table["mse"])
 
 
 def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_path, monkeypatch):
