@@ -1,7 +1,7 @@
 """From raw router logits to the experts a model chose: the score rules of the MoE families, in numpy.
 
 No torch here: replay, importers, checks and tests recompute a recorded top-k from recorded scores with it. Which family uses
-which rule stands in capture/families.py. Sources: the routers' forward in transformers 5.21 to 5.24
+which rule stands in capture/families.toml. Sources: the routers' forward in transformers 5.21 to 5.24
 (models/<family>/modeling_<family>.py).
 
     softmax                   weights = softmax over all experts; optionally only the best groups compete (DeepSeek-V2)
@@ -23,7 +23,7 @@ import numpy as np
 
 SIGMOID, SQRTSOFTPLUS = "sigmoid_bias_groups", "sqrtsoftplus_bias_groups"
 RULES = ("softmax", "softmax_topk", SIGMOID, SQRTSOFTPLUS, "sparsemixer")
-UNKNOWN = "unknown"  # the model ran and was recorded; how it turns logits into weights is not in families.py
+UNKNOWN = "unknown"  # the model ran and was recorded; how it turns logits into weights is not in families.toml
 
 
 def by_weight(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

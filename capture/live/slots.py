@@ -149,7 +149,7 @@ class Rerouting(RouterSlot):
         self.rule, self.params = score_rule(model, self.top_k)
         name = type(model).__name__
         if self.rule == UNKNOWN:
-            raise ValueError(f"{name}: its score rule is not known (capture/families.py), so it cannot be rerouted; {remedy}")
+            raise ValueError(f"{name}: its score rule is not known (capture/families.toml), so it cannot be rerouted; {remedy}")
         if self.rule == SPARSEMIXER and needs_weights:
             raise ValueError(
                 f"{name}: score rule {self.rule} weighs only the experts that the model itself would choose; {remedy}"
