@@ -14,6 +14,7 @@ from torch import nn
 from tokentape.capture import models
 from tokentape.capture.blocks import find_blocks
 from tokentape.capture.families import FAMILIES, score_rule
+from tokentape.capture.fidelity import both_loops
 from tokentape.capture.live.copies import SlicedExperts
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.quality import evaluate_inside
@@ -388,6 +389,11 @@ def test_quality_of_a_policy_without_strength_is_the_models_own(tmp_path, model_
     assert (row["n_items"], row["n_tokens"], inside.slots[0].totals["rerouted"]) == (3, 3 * 23, 0)
     assert json.loads(row["parameters"]) == {"strength": 0.0}
     assert evaluate_inside(loaded, str(path), run, seed=2)["perplexity"] != row["perplexity"]  # other windows
+    moved = tried(SliceMoE(ROUTERS["cache_prior"](1.0)), {}, prompt_tokens=16, decode_tokens=24, n_items=3)
+    opened, closed, _ = both_loops(loaded, str(path), moved)
+    assert opened["tokens"] == closed["tokens"] > 0
+    assert opened["rerouted"] > 0
+    assert opened["kept_mass"] != pytest.approx(closed["kept_mass"], rel=1e-6)
 
 
 def test_quality_compares_the_logits_a_family_scales_after_its_head(tmp_path, model_folder, monkeypatch):
