@@ -150,6 +150,7 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
         (META, ({**ROW, "input_toks": 30.5},), r"requests.jsonl: request 0: n_prompt_tokens is 30.5"),
         (told(pipeline_parallel_size=2), (ROW,), r"meta.json: pipeline_parallel_size 2 is not modelled; only 1 is"),
         (told(cpu_offload_gb=4.5), (ROW,), r"meta.json: cpu_offload_gb 4.5 is not modelled; only 0 is"),
+        (told(watermark=0.1), (ROW,), r"meta.json: watermark 0.1 is not modelled; only 0 is"),
         (
             told(compilation_config={"mode": 0}),
             (ROW,),
