@@ -157,7 +157,7 @@ def _print_facts(rows: list[dict[str, Any]], found: Any, mode: str) -> None:
     coverage = published_coverage(rows, found.constants.prefill_correlation)
     machine, costs = load_hardware(found.machine), found.constants.profile()
     cost = iteration_costs(models.load(found.model).geometry, machine, coverage, costs)
-    made = simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
+    stated, made = facts(rows, mode), simulated(cost, found.constants.length_scale, range(SEEDS[-1]), mode)
     title = f"{found.model} on {found.machine}: facts that the constants are fitted on, in SI units"
-    shown = ((" ".join(fact.key), fact.target, made[fact.key]) for fact in facts(rows, mode))
+    shown = ((" ".join(fact.key), fact.target, made[fact.key]) for fact in stated)
     print_beside(title, ("fact", "published", "here", "error"), shown)

@@ -229,6 +229,9 @@ def test_constants_are_fitted_written_and_shown_fact_by_fact(tokentape: Cli, mon
     done = tokentape.ok("calibrate", "serving", "--check", "h100x2")
     for words in ("prefill 512", "moe_share 8192", "run 2048 expert_load_per_request", "published", "error"):
         assert words in done.out
+    with monkeypatch.context() as broken:
+        broken.setattr("tokentape.replay.serving.facts.simulated", None)
+        assert "mode 'all' is unknown" in tokentape.refused("calibrate", "serving", "--check", "h100x2", "--mode", "all").err
     pytest.importorskip("scipy")
     monkeypatch.setattr(serving_fit, "SEEDS", (1,))
     monkeypatch.setattr(serving_fit, "N_STEPS", 2)
