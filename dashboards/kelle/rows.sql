@@ -155,8 +155,8 @@ with each as (
 select reading, measure, part, sum(ours order by ours) as ours, sum(theirs order by theirs) as theirs from each group by all order by all
 
 -- written: part of others: a number in three digits with its unit
-trim(case when abs(x) < 0.01 then format('{:.2g}', x) when x >= 999.5 then format('{:,.0f}', x) || ' ' || unit
-    else rtrim(format('{:#.3g}', x), '.') || ' ' || unit end)
+trim(case when abs(x) < 0.01 then format('{:.2g}', x) when x >= 99.95 then format('{:,.0f}', x) || ' ' || unit
+    else format('{:#.3g}', x) || ' ' || unit end)
 
 -- checks: What was derived anew, beside what the paper says of it.
 with told as (

@@ -6,6 +6,7 @@ import pytest
 from made_up import assert_says, opened, page_of, said_of
 from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_kept, measured
 
+from tokentape.dashboards.engine.ask import queries
 from tokentape.dashboards.kelle.words import READINGS
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import kelle
@@ -97,3 +98,10 @@ def test_a_smaller_page_has_fewer_models_and_tapes() -> None:
     page = page_of(kelle, add, size=1)
     assert page.data["kept"]["tape"].unique().to_list() == [TRACE]
     assert [row["live"] for row in page.choices if "live" in row] == ["embedded"]
+
+
+@pytest.mark.parametrize(("value", "said"), [(123.4, "123 mm2"), (99.94, "99.9 mm2"), (1234.6, "1,235 mm2"), (1.5, "1.50 mm2")])
+def test_numbers_are_written_in_three_digits(value: float, said: str) -> None:
+    written = queries(kelle.folder / "rows.sql")["written"]
+    found = duckdb.sql(f"select {written} from (select {value}::double as x, 'mm2' as unit)").fetchall()
+    assert found == [(said,)]
