@@ -34,7 +34,8 @@ class AsItDecodes(Bounded):
         told = asdict(self)
         if missing := [name for name, value in told.items() if value is None]:
             left = ", ".join(missing)
-            raise ValueError(f"{type(self).__name__} goes by a machine's {left}; run it on one whose experts are moved, or give {left}")
+            why = f"{type(self).__name__} goes by a machine's {left}"
+            raise ValueError(f"{why}; run it on one whose experts are moved, or give {left}")
         return np.array(list(told.values()), np.float64)
 
     def on(self, host: Host) -> Self:

@@ -281,8 +281,8 @@ def test_all_rows_of_the_dtype_are_used(errors):
 
 @pytest.mark.parametrize("operator", [pytest.param(name, marks=[pytest.mark.slow] * (name == "moe")) for name in BARS])
 def test_shipped_constants_are_what_calibration_gives(tables, operator):
-    """Of the smallest table of each operator; the others take seconds and are in the bench. Where the search ends hangs on the last
-    bits of exp, which are the processor's: as near to all rows, and near in every constant."""
+    """Of the smallest table of each operator; the others take seconds and are in the bench. Where the search ends hangs on the
+    last bits of exp, which are the processor's: as near to all rows, and near in every constant."""
     shipped = {(fit.operator, fit.setup): fit for fits in calibrate.shipped() for fit in fits.values()}
     of_16_bits = [fit for _, fit in shipped if fit.dtype == "bfloat16"]
     assert len(of_16_bits) == 5 * (len(OPERATORS) - len(COLLECTIVES)) + 4
