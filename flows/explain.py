@@ -1,7 +1,7 @@
 """explain: where a stored run's time and energy go, and what each of its decisions is worth."""
 
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple
 
 from tokentape.flows.grid import resolve_run
 from tokentape.flows.system_runs import VIEW, Asked, asks_scores, key_of, run_asked, setting_of, tape_of
@@ -12,9 +12,16 @@ from tokentape.replay.system.breakdown import Share, breakdown
 from tokentape.warehouse.results import rows_of_run
 from tokentape.warehouse.tape import Store
 
-# A slot, what decides in it, what stands in its place where that is off, the seconds and joules that the run then takes more, and
-# why they cannot be had.
-Worth: TypeAlias = tuple[str, str, str, Metric | None, Metric | None, str]
+
+class Worth(NamedTuple):
+    """What the run takes more with a decision off. instead: what stands in its place; reason: why it cannot be had."""
+
+    slot: str
+    decides: str
+    instead: str
+    seconds: Metric | None = None
+    joules: Metric | None = None
+    reason: str = ""
 
 
 def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[Share], list[Worth]]:
@@ -41,8 +48,8 @@ def _worth(store: Store, asked: Asked, system: System, slot: str, result: Replay
         other, instead = without(store, asked, system, slot)
         _, off = run_asked(store, other)
     except ValueError as error:
-        return slot, decides, "", None, None, str(error)
-    return slot, decides, instead, _more(off, result, "total_s"), _more(off, result, "total_energy_j"), ""
+        return Worth(slot, decides, "", reason=str(error))
+    return Worth(slot, decides, instead, _more(off, result, "total_s"), _more(off, result, "total_energy_j"))
 
 
 def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Asked, str]:

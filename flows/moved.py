@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -49,9 +49,18 @@ class Moved:
         return (self.after - self.before) / abs(self.before)
 
 
-def difference(store: Store, before: str, after: str) -> tuple[list[Moved], int, int, tuple[int, int]]:
-    """Of two runs by the beginnings of their ids, or of studies as STUDY@TIME and STUDY@latest: metrics whose value is another,
-    of how many, how many runs are of both sides, and how many sets of conditions only the one or the other has.
+class Difference(NamedTuple):
+    """moved: metrics whose value is another, of n_metrics compared. n_same: runs of both sides. alone: sets of conditions that
+    only the one side has, and only the other."""
+
+    moved: list[Moved]
+    n_metrics: int
+    n_same: int
+    alone: tuple[int, int]
+
+
+def difference(store: Store, before: str, after: str) -> Difference:
+    """Of two runs by the beginnings of their ids, or of studies as STUDY@TIME and STUDY@latest.
 
     Runs are matched by all that was given but the seed; two single runs with each other, whatever they ran.
     Raises ValueError for a run, study or time that is not there, and where nothing can be compared.
@@ -96,7 +105,7 @@ def difference(store: Store, before: str, after: str) -> tuple[list[Moved], int,
     if not n_metrics:
         raise ValueError(f"{before} and {after} hold no metrics, so that nothing can be compared")
     ids = [{row["run_id"] for row in side} for side in sides]
-    return moved, n_metrics, len(ids[0] & ids[1]), (len({*of[0]} - {*both}), len({*of[1]} - {*both}))
+    return Difference(moved, n_metrics, len(ids[0] & ids[1]), (len({*of[0]} - {*both}), len({*of[1]} - {*both})))
 
 
 def _place(row: Row) -> str:
