@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tokentape.policies.counted import run_counted
-from tokentape.policies.future import farthest_first, in_halves, next_lookups, run_even
+from tokentape.policies.future import next_lookups, run_even, run_future
 from tokentape.policies.kernels import dispatcher_of, numbers_of
 from tokentape.policies.lfu import LFU
 from tokentape.policies.lists import FIRST, KNOWN, N_LISTS, N_NUMBERS, UNIT, WHICH, look_up_lists, shrink_lists
@@ -177,7 +177,7 @@ class ExpertCache:
         self._has_run, state = False, self.state
         for cleared in (state.used, state.resident, state.n_resident, state.marks, state.floor):
             cleared[:] = 0
-        if self.policy.kind in ("ranked", "future"):
+        if self.policy.kind == "ranked":
             state.link[:] = self.sizes.size
             state.link[2 * state.base_of + SPARE * np.arange(state.base_of.size) + N_LEAVES] = 0
         if self.policy.kind in _LINKED:
@@ -273,17 +273,18 @@ class ExpertCache:
         settle_ranked(self.state)
 
     def _advance_future(self, keys: NDArray[np.int32], events: NDArray[np.int64], hits: NDArray[np.uint8]) -> None:
-        """As a rank; where experts are of one size, one cache after the other, each over its own lookups: they do not touch."""
+        """One cache after the other, each over its own lookups: their futures do not touch."""
         if self._has_run:
             raise ValueError(f"{type(self.policy).__name__} reads the future: it runs only over a recorded tape, in one call")
         self._has_run = True
-        if not self._is_even(events):
-            gates, scores = in_halves(next_lookups(keys, self.sizes.size))
-            rank = dispatcher_of(farthest_first, RANK_SIGNATURE)
-            look_up_ranked(self.n_events, self.n_lookups, keys, events, gates, scores, rank, self.state, hits)
-            return
         for c, mine, own_events in split_by_cache(keys, events, self.cache_of, self.capacity.size):
             own = keys[mine]
             own_hits = np.empty(own.size, np.uint8)
-            run_even(own, own_events, self.sizes.size, self._places(c), self.policy.bypass, own_hits)
+            if self._is_even(events):
+                run_even(own, own_events, self.sizes.size, self._places(c), self.policy.bypass, own_hits)
+            else:
+                upcoming = next_lookups(own, self.sizes.size)
+                run_future(
+                    own, own_events, upcoming, self.sizes, self.capacity[c], self.policy.bypass, self.keep_overflow, own_hits
+                )
             hits[mine] = own_hits

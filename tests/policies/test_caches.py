@@ -12,7 +12,6 @@ from oracle import WITH_MEMORY, gate_of, obvious_hits
 from refusing import refuses
 
 from tokentape.policies.cache import ExpertCache
-from tokentape.policies.future import NEVER, in_halves
 from tokentape.policies.residency import CACHES, LRU, GateWeighted, Hysteresis, RandomVictim, Static
 from tokentape.policies.scan_resistant import Sieve
 
@@ -174,12 +173,6 @@ def test_many_experts_are_looked_up_faster_and_to_the_same_hits(policy):
     hits = fast.advance(keys)
     assert hits.tolist() == general.advance(keys).tolist()
     assert 0.5 < hits.mean() < 0.95
-
-
-def test_next_lookups_of_a_long_tape_keep_their_order_in_halves():
-    upcoming = np.array([1, 2**24 - 1, 2**24, 2**24 + 1, 2**30 + 1, NEVER], np.int32)
-    ranks = [-float(gate) * 2**24 - float(score) for gate, score in zip(*in_halves(upcoming), strict=True)]
-    assert ranks == (-upcoming.astype(float)).tolist()
 
 
 @pytest.mark.parametrize("policy", ["lru", "lfu", *BOUNDS])
