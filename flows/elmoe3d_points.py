@@ -23,7 +23,7 @@ def points(of: SimpleNamespace) -> tuple[pl.DataFrame, Setup]:
     paper's or the fit's. Raises ValueError naming the option that is missing or impossible."""
     study, found, constants = Settings.shipped(), models.load(of.model), load(of.fit).constants
     # Counted as the paper's Table 3 is: no windows, and operations of drafts and verification only where nodes are told.
-    is_papers = profiles.load(of.profile or profiles.PHYSICAL).name == PAPER
+    is_papers = profiles.load(of.profile).name == PAPER
     formats = {m.name: m.expert_format for m in study.models}
     geometry = found.geometry.without_windows() if is_papers else found.geometry
     expert_format, drafter = of.expert_format or formats.get(found.name, STATIC_FORMAT), models.load(study.drafter).geometry

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 T = TypeVar("T")
+PHYSICAL = "physical"
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
@@ -43,9 +44,9 @@ DatabaseOption = Annotated[str | None, option("DuckDB file. [default: <store>/wa
 ModelOption = Annotated[str, option("embedded, a hub id owner/name, a directory, FILE.gguf or owner/name:FILE.gguf.", "--model")]
 DeviceOption = Annotated[str, option("auto, cpu, cuda, cuda:1, mps.", "--device")]
 DtypeOption = Annotated[str, option("auto (the checkpoint's), float32, bfloat16, float16.", "--dtype")]
-ProfileOption = Annotated[
-    str | None, option("Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own.", "--profile")
-]
+_PROFILE = "Cost profile, by name or my.toml: physical (the default; hw/profiles), or a paper's own."
+_OR_PHYSICAL: dict[str, Any] = {"metavar": "<str>", "parser": str, "callback": lambda profile: profile or PHYSICAL}
+ProfileOption = Annotated[Any, option(_PROFILE, "--profile", **_OR_PHYSICAL)]
 SystemOption = Annotated[
     str | None,
     option(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from tokentape.flows.console import band, note, number, percent, print_json, print_table
-from tokentape.flows.options import JsonOption, StoreOption, argument
+from tokentape.flows.options import PHYSICAL, JsonOption, StoreOption, argument
 from tokentape.flows.systems import SYSTEMS
 from tokentape.policies.names import refuse_unknown
 
@@ -14,7 +14,6 @@ COLUMNS = (
 )  # fmt: skip
 ROLES = ("input", "derived", "report", "calibrate", "predict")  # as they are listed: what matters most comes last
 UNCOUNTED = {"input": "the model reads them", "derived": "they follow from inputs and cannot miss"}
-PHYSICAL = "physical"
 Row = dict[str, Any]
 
 

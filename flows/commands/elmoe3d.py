@@ -102,7 +102,7 @@ def speculate(
     if tau is not None and not tau >= 0.0:
         raise ValueError(f"--tau {tau:g}: give the batch from which on it speculates")
     points, setup = points_asked(SimpleNamespace(**ctx.params))
-    arrays, costs = as_points(points, setup), profiles.load(profile or profiles.PHYSICAL)
+    arrays, costs = as_points(points, setup), profiles.load(profile)
     found = evaluate(arrays, costs, with_joules=nodes is not None)
     n, ar, verify = points["batch"].to_numpy(), found.ar, found.verify
     columns: dict[str, Iterable[Any]] = {

@@ -273,12 +273,11 @@ def step(
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import calibrate
-    from tokentape.hw.profile import PHYSICAL
     from tokentape.replay.estimate import Load
 
     load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
     constants = {} if roofline else calibrate.fits_with(load_hardware(hardware), fits) if fits else None
-    made = estimated(store, model, hardware, load, trace, coverage, expert_format, constants, profile or PHYSICAL)
+    made = estimated(store, model, hardware, load, trace, coverage, expert_format, constants, profile)
     if record:
         made.write(store)
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")

@@ -100,13 +100,13 @@ def replay(
         raise ValueError(NO_SCOPE)
     semantics = asked(Semantics, ctx)
     spec.load(hardware)
-    profiles.load(profile or profiles.PHYSICAL)
+    profiles.load(profile)
     trace_id = store.resolve(trace)
     from tokentape.flows.grid import Cell, replay_once  # kernels, once the words are known to be good
     from tokentape.policies.resolve import parse
 
     others = {"trace_id": trace_id, "params": tuple(parse(param).items()), "semantics": semantics}
-    cell = asked(Cell, ctx, **others, profile=profile or profiles.PHYSICAL)
+    cell = asked(Cell, ctx, **others)
     with progress_bar(f"replay {policy}"):
         made = replay_once(store, cell)
     _print_result(*made)

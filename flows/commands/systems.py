@@ -42,15 +42,13 @@ def compare(
     tokentape compare TRACE --systems layered,sarathi,my.toml --machine h100-cxl-ndp,phone-lpddr5x-ufs4 --budget 50%
     tokentape compare TRACE --systems near_compute --workload rate=2,batch=8 --seeds 4 --json
     """
-    from tokentape.hw import profile as profiles
-
     trace_id = store.resolve(trace)
     from tokentape.flows import system_runs as runs
     from tokentape.flows.grid import format_of
 
     names, machines, rooms = ([n.strip() for n in text.split(",") if n.strip()] for text in (systems, machine, budget or ""))
     load = runs.workload_of(workload) if workload else runs.workload_for(runs.tape_of(store, trace_id, model))
-    shared = (model, expert_format, profile or profiles.PHYSICAL)
+    shared = (model, expert_format, profile)
     asked = [runs.Asked(trace_id, "lru_offload", "", load, {}, room, *shared) for room in dict.fromkeys(rooms) or [None]]
     for one in asked:
         one.check_budget(store)
@@ -138,7 +136,6 @@ def explain(
 
 def show_one(of: SimpleNamespace, store: Store) -> None:
     """One system's decisions and metrics. of: options of `replay`. Raises ValueError on bad input."""
-    from tokentape.hw import profile as profiles
     from tokentape.hw import spec
     from tokentape.policies.slots import SLOTS, parse_settings, system_of
 
@@ -149,7 +146,7 @@ def show_one(of: SimpleNamespace, store: Store) -> None:
     from tokentape.flows import system_runs as runs
 
     load = runs.workload_of(of.workload)
-    how = (None, of.model, of.expert_format, of.profile or profiles.PHYSICAL)
+    how = (None, of.model, of.expert_format, of.profile)
     asked = runs.Asked(trace_id, of.system, of.hardware, load, given, *how)
     with progress_bar(f"replay {name}"):
         key, result = runs.run_asked(store, asked)

@@ -158,7 +158,6 @@ def _of_engine(ctx: typer.Context, path: Path, model: str, hardware: str) -> dic
 def point_of(ctx: typer.Context, default_seeds: int) -> Point:
     """The point that the options name. Raises ValueError where they do not go together, or one would have no effect."""
     from tokentape.flows.serving.setup import ONE_PROMPT, Point
-    from tokentape.hw.profile import PHYSICAL
     from tokentape.policies.resolve import parse, resolve
     from tokentape.replay.serving.memory import MEMORY_FRAC
     from tokentape.replay.serving.workload import LENGTHS
@@ -186,7 +185,6 @@ def point_of(ctx: typer.Context, default_seeds: int) -> Point:
         raise ValueError("--memory-frac has no effect with --kv-blocks, which says how much KV there is; give one of them")
     given = {name: value for name, value in vars(of).items() if name in Point.model_fields}
     given |= {
-        "profile": of.profile or PHYSICAL,
         "params": params,
         "arrival": chosen,
         "rate_per_s": rate,
