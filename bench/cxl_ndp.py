@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
+from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.points import losses_of
 from tokentape.flows.systems.cxl_ndp.settings import Settings, setup
 from tokentape.hw.profile import ENDS

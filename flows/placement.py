@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import routed
+from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.placement import PLACEMENTS, Capacity, importance, shares
 from tokentape.policies.placement.fixed import PrefillGuided, ShuffledPrompts

@@ -1,15 +1,23 @@
 """calibrate cxl_ndp, step cxl_ndp: the fitted constants of the GPU-NDP systems, decode and requests of one's own on them."""
 
+from __future__ import annotations
+
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tokentape.flows.console import band, note, number, percent, print_beside, print_table, quantity
 from tokentape.flows.options import ProfileOption, StoreOption, asked, option
+from tokentape.policies.names import refuse_unknown
 from tokentape.warehouse.atomic_files import replace
+
+if TYPE_CHECKING:
+    from tokentape.warehouse.geometry import Geometry
+    from tokentape.warehouse.tape import Store
+
+KINDS = ("all", "ours", "monde", "monde-never", "monde-always", "monde-ema", "hobbit")
 
 
 def calibrate_cxl_ndp(
@@ -90,34 +98,103 @@ def decode(
     tokentape step cxl_ndp --tape TRACE --batch 4 --placement oracle
     tokentape step cxl_ndp --model qwen3-30b-a3b --hardware h100-cxl-ndp-gen5 --batch 1 --overlap
     """
-    from tokentape.flows.cxl_ndp.points import answer
-    from tokentape.replay.cxl_ndp.setting import Setting
+    from tokentape.flows.grid import load_hardware
+    from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
+    from tokentape.flows.systems.cxl_ndp.settings import Settings
+    from tokentape.hw import profile as profiles
+    from tokentape.replay.cxl_ndp.fit import FILES
+    from tokentape.replay.cxl_ndp.prefill import prefill, request
+    from tokentape.replay.cxl_ndp.setting import Setting, compared, run, stand_in_losses
+    from tokentape.replay.cxl_ndp.system import MONDE, Setup, notes, system_of
 
-    setting = asked(Setting, ctx, hot_experts=0, compute_scales=not fixed_macs, overlaps=overlap)
-    found = answer(SimpleNamespace(**ctx.params), store, setting)
+    wanted, study = _systems(system, bits), Settings.shipped()
+    name, g, trace_id = _source(store, model, tape)
+    made = Setup(
+        machine=load_hardware(hardware),
+        profile=FILES.load(fit).constants.profile() if fit else profiles.load(profile),
+        name=name,
+        geometry=g,
+        context_tokens=context,
+        hobbit_bits=study.hobbit_bits,
+    )
+    n_hot = g.n_experts // 2 if hot is None else hot
+    setting = asked(Setting, ctx, hot_experts=n_hot, compute_scales=not fixed_macs, overlaps=overlap)
+    setting.refuse_what_is_not(g.n_experts)
+    names = [system_of(one, made).name for one in wanted]
+    if trace_id:
+        routing = cxl_ndp_routing.of_tape(store, trace_id)
+    else:
+        routing = cxl_ndp_routing.drawn(g, max(batch, cxl_ndp_routing.N_PROMPT // 8), seed)
+    losses = stand_in_losses(len(g.moe_layers), g.n_experts, seed, study.losses.spread)
+    decoded = run(routing, made, setting, dict.fromkeys([*names, MONDE]), losses)
+    metrics = {one: of for one, of in compared(decoded).items() if one in names}
+    prompts = {one: prefill(made, decoded[one].system, prompt, batch, n_hot) for one in metrics}
+    requests = {one: request(decoded[one], of_prompts, output) for one, of_prompts in prompts.items()}
+
     rows = [
         (
-            name,
-            quantity(one.step_s[0], "s"),
-            band(*one.step_s[1:], partial(quantity, unit="s")),
-            quantity(float(one.joules.value.sum()) / one.n_tokens, "J"),
+            one,
+            quantity(ran.step_s[0], "s"),
+            band(*ran.step_s[1:], partial(quantity, unit="s")),
+            quantity(float(ran.joules.value.sum()) / ran.n_tokens, "J"),
             number(of["tokens_per_s"], ".4g"),
             number(of["decode_gain"], ".3g", "x"),
             percent(of["hit_frac"]),
             number(of["moved_per_layer_step"], ".2f"),
             quantity(of["link_weight_bytes_per_token"] + of["link_activation_bytes_per_token"], "B"),
         )
-        for name, of, one in ((name, of, found.decoded[name]) for name, of in found.metrics.items())
+        for one, of, ran in ((one, of, decoded[one]) for one, of in metrics.items())
     ]
     columns = ("step", "low to high", "energy per token", "tokens/s", "over MoNDE", "hits", "moved", "link per token")
-    print_table(found.title, ("system", *columns), rows, numbers=columns)
+    title = (
+        f"{name} on {made.machine.name}, {made.profile.name}, batch {batch} at {context:,} tokens, "
+        f"{n_hot} of {g.n_experts} experts hot, {routing.trace_id}"
+    )
+    print_table(title, ("system", *columns), rows, numbers=columns)
     parts = {"layer-step": "step_s", "attention": "other_s", "GPU": "gpu_s", "NDP": "ndp_s", "link": "transfer_s"}
-    taken = [(name, *(quantity(of[part], "s") for part in parts.values())) for name, of in found.metrics.items()]
+    taken = [(one, *(quantity(of[part], "s") for part in parts.values())) for one, of in metrics.items()]
     print_table("a layer with experts, and what each part takes by itself", ("system", *parts), taken, numbers=tuple(parts))
     shown = [
-        (name, *(quantity(s, "s") for s in (of["e2e_s"], of["prefill_s"], of["e2e_s"] - of["prefill_s"], of["ndp_s"])))
-        for name, of in found.requests.items()
+        (one, *(quantity(s, "s") for s in (of["e2e_s"], of["prefill_s"], of["e2e_s"] - of["prefill_s"], of["ndp_s"])))
+        for one, of in requests.items()
     ]
     of_request = ("request", "prompts", "decode", "NDP busy")
     print_table(f"{batch} requests of {prompt} + {output} tokens", ("system", *of_request), shown, numbers=of_request)
-    note(*found.notes)
+
+    said = [*notes(made, n_hot, batch), *(text for one in metrics for text in made.decided(decoded[one].system))]
+    if n_cut := routing.n_sequences % batch if tape else 0:
+        said.append(f"left out, since they fill no batch: the tape's last {n_cut} of {routing.n_sequences} sequences")
+    if left_out := dict.fromkeys(kind for one in metrics for kind, of in decoded[one].uncounted.items() if any(of)):
+        said.append(f"not counted by profile {made.profile.name}: {', '.join(left_out)}")
+    if any(whole["is_extrapolated"] for whole in requests.values()):
+        said.append("more output tokens than the routing has: its mean step is used throughout")
+    note(*dict.fromkeys(said))
+
+
+def _systems(system: str, bits: str) -> list[str]:
+    """Names of systems; of ours one for each of the mean bits. Raises ValueError for an unknown name, and for what is no bits."""
+    refuse_unknown("system", system, KINDS)
+    if system not in ("all", "ours"):
+        return [system]
+    try:
+        ours = [f"OURS-{float(text):.12g}" for text in bits.split(",")]
+    except ValueError:
+        raise ValueError(f"--bits {bits}: give mean bits from 1 to 4, or 16, with commas") from None
+    return ours if system == "ours" else [*ours, "monde", "hobbit"]
+
+
+def _source(store: Store, model: str | None, tape: str | None) -> tuple[str, Geometry, str | None]:
+    """The model given, else the tape's: its name and geometry; and the tape's id. Raises ValueError for none of the two."""
+    from tokentape.flows.study import matching
+    from tokentape.warehouse import models
+
+    (trace_id, *others) = (None,) if tape is None else matching((tape,), store.trace_ids())
+    if others:
+        raise ValueError(f"--tape {tape} fits {len(others) + 1} tapes: {trace_id}, {', '.join(others)}; give more of one id")
+    if model:
+        found = models.load(model)
+        return found.name, found.geometry, trace_id
+    if not trace_id:
+        raise ValueError("nothing to decode: give --model, --tape or both")
+    manifest = store.open(trace_id).manifest
+    return manifest.model_id, manifest.geometry, trace_id

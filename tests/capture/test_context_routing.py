@@ -16,7 +16,7 @@ from tokentape.capture.synthetic.context import Context
 from tokentape.capture.synthetic.counted import counted
 from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
-from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
+from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.policies.placement import Capacity
 from tokentape.policies.placement.fixed import Oracle, PrefillGuided, RandomPlacement, ShuffledPrompts, StaticGlobal
 from tokentape.replay.cxl_ndp.hits import hits_of, similarity_rows

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
 
-from tokentape.flows.cxl_ndp.routing import drawn
 from tokentape.flows.systems.cxl_ndp.points import ratios_of
+from tokentape.flows.systems.cxl_ndp.routing import drawn
 from tokentape.flows.systems.cxl_ndp.settings import Settings
 from tokentape.hw import profile as profiles
 from tokentape.hw.profile import ENDS

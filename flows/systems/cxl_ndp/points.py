@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tokentape.flows.answers import queried, stated
-from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.grid import load_hardware
+from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.settings import CHANGES, LINK, PAPER, Model, Settings, changed, setup
 from tokentape.hw.fit_files import Fit
 from tokentape.hw.work import Floats

@@ -13,9 +13,9 @@ import polars as pl
 
 from tokentape import warehouse
 from tokentape.flows.answers import Row, answered, bars_held, queried
-from tokentape.flows.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.running import Running
 from tokentape.flows.systems.cxl_ndp import points
+from tokentape.flows.systems.cxl_ndp import routing as cxl_ndp_routing
 from tokentape.flows.systems.cxl_ndp.settings import PAPER, Model, Settings, setup
 from tokentape.hw.work import Floats
 from tokentape.replay.cxl_ndp.bit_losses import bit_rows, loss_rows

@@ -1,1 +1,0 @@
-"""Context-aware MoE on CXL GPU-NDP: what the command line asks of it."""
