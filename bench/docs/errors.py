@@ -17,7 +17,7 @@ from typing import Any
 from bench.docs import rewritten, write
 from tokentape.flows.running import run
 from tokentape.flows.systems import SYSTEMS
-from tokentape.warehouse.claim_errors import by_system, compared, signed
+from tokentape.warehouse.claim_errors import by_system, signed
 from tokentape.warehouse.load import claims
 from tokentape.warehouse.tape import Store
 
@@ -36,7 +36,7 @@ def answers(system: str, store: Store) -> list[Row]:
 
 def lines(answers: Iterable[Mapping[str, Any]]) -> list[str]:
     """The table's rows, one for each system that is answered."""
-    return [_line(row) for row in by_system(*compared(claims(), list(answers)))]
+    return [_line(row) for row in by_system(claims(), list(answers))]
 
 
 def _line(row: Row) -> str:

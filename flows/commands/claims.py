@@ -40,7 +40,7 @@ def claims(
     if paper is None:
         if not answers:
             raise ValueError("no study of a published system in this store; run `tokentape study kelle`, say, first")
-        errors = by_system(*compared(stated, answers))
+        errors = by_system(stated, answers)
         print_json(errors) if as_json else _print_systems(errors)
         return
     papers = set(stated["paper"].to_pylist())

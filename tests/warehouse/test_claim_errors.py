@@ -79,7 +79,7 @@ def test_errors_come_by_role_and_mode_without_what_cannot_miss() -> None:
     assert (paper["n_banded"], paper["n_inside"], paper["inside_frac"]) == (2, 1, 0.5)
     assert errors["predict", "physical"]["mean_error"] == pytest.approx(0.5)
     assert errors["calibrate", "paper"]["mean_error"] == 0.0
-    (system,) = by_system(*compared(STATED, ANSWERS))
+    (system,) = by_system(STATED, ANSWERS)
     assert (system["n_fitted"], system["n_predicted"], system["worst_row"]) == (1, 2, "time")
 
 
