@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,26 +27,6 @@ DEVICE_PIECE_VALUES = 1 << 24  # 64 MiB of f32: a GPU is kept busy
 GROUPINGS = ("all", "layer")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One scheme at one pair of widths over one group of tensors.
-
-    tensors: `all`, or `layer N`. relative_mse: sum (w' - w)^2 / sum w^2. cosine: of w' and w as vectors. msb_bytes: what the
-    low precision reads. lsb_bytes: what must be stored besides for the high one: the LSB slice, or a whole high-bit copy where
-    the low bits are no slice of it. total_vs_bf16_frac: both together, over 2 bytes per weight.
-    """
-
-    tensors: str
-    pair: str
-    scheme: str
-    n_weights: int
-    relative_mse: float
-    cosine: float
-    msb_bytes: int
-    lsb_bytes: int
-    total_vs_bf16_frac: float
-
-
 # What a row is made of, added up piece by piece; squares: of w, near_squares: of w', products: w w'.
 SUMMED = ("n_weights", "n_groups", "squares", "near_squares", "products", "squared_errors")
 
@@ -61,8 +40,12 @@ def report(
     by: str = "all",
     device: str | None = None,
     show: Callable[..., None] | None = None,
-) -> list[Row]:
-    """Rows of every group of tensors, pair and scheme; those of `all` come last.
+) -> list[dict[str, Any]]:
+    """Rows of every group of tensors (`all`, or `layer N`), pair and scheme; those of `all` come last.
+
+    relative_mse: sum (w' - w)^2 / sum w^2. cosine: of w' and w as vectors. msb_bytes: what the low precision reads. lsb_bytes:
+    what must be stored besides for the high one: the LSB slice, or a whole high-bit copy where the low bits are no slice of it.
+    total_vs_bf16_frac: both together, over 2 bytes per weight.
 
     model: see stored_tensors. only: `experts`, or a regular expression searched in tensor names; 1-D tensors never count. by:
     all, or layer for rows per layer too. device: None calculates in numpy on one core, else torch there; f32 on both. Memory: a
@@ -119,21 +102,21 @@ def _product(a: Array, b: Array) -> float:
     return float(xp.vdot(a / units[0], b / units[1])) * math.prod(units)
 
 
-def _row(name: str, pair: MAT, scheme: str, sums: Mapping[str, Any]) -> Row:
+def _row(name: str, pair: MAT, scheme: str, sums: Mapping[str, Any]) -> dict[str, Any]:
     n_weights, n_groups, squares, near_squares, products, squared_errors = (sums[of] for of in SUMMED)
     msb, lsb = stored_bytes(n_weights, n_groups, pair, SCHEMES[scheme])
     norm = (squares * near_squares) ** 0.5
-    return Row(
-        tensors=name,
-        pair=str(pair),
-        scheme=scheme,
-        n_weights=n_weights,
-        relative_mse=squared_errors / squares if squares else 0.0,  # zeros are quantised without error
-        cosine=products / norm if norm else 0.0,
-        msb_bytes=msb,
-        lsb_bytes=lsb,
-        total_vs_bf16_frac=(msb + lsb) / (BF16_BYTES * n_weights),
-    )
+    return {
+        "tensors": name,
+        "pair": str(pair),
+        "scheme": scheme,
+        "n_weights": n_weights,
+        "relative_mse": squared_errors / squares if squares else 0.0,  # zeros are quantised without error
+        "cosine": products / norm if norm else 0.0,
+        "msb_bytes": msb,
+        "lsb_bytes": lsb,
+        "total_vs_bf16_frac": (msb + lsb) / (BF16_BYTES * n_weights),
+    }
 
 
 def stored_bytes(n_weights: int, n_groups: int, pair: MAT, scheme: Scheme) -> tuple[int, int]:

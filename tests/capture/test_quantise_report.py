@@ -5,6 +5,7 @@ import re
 import struct
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
 from tokentape.capture.checkpoint import pieces, stored_tensors
-from tokentape.capture.quantise_report import Row, _input_first, _matching, report, stored_bytes
+from tokentape.capture.quantise_report import _input_first, _matching, report, stored_bytes
 from tokentape.policies.matryoshka import MAT, SCHEMES, approximate
 from tokentape.warehouse.formats import slice_bytes
 from tokentape.warehouse.model_config import from_config
@@ -38,8 +39,8 @@ def weights_of(model: str) -> dict[str, np.ndarray]:
     return {t.name: np.concatenate([*pieces(t, False, 1 << 20)]) for t in stored_tensors(model) if ".experts." in t.name}
 
 
-def by_key(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
-    return {(row.tensors, row.pair, row.scheme): row for row in rows}
+def by_key(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(row["tensors"], row["pair"], row["scheme"]): row for row in rows}
 
 
 @pytest.mark.parametrize(("device", "times"), [(None, 1.0), ("cpu", 1.0), (None, 1e22), ("cpu", 1e-25)])  # squares beyond f32
@@ -57,10 +58,10 @@ def test_rows_are_what_direct_calculation_gives(checkpoint: str, device: str | N
             np.float64
         )
         near = approximate(w, MAT.parse(pair), scheme).astype(np.float64)
-        assert row.n_weights == w.size
-        assert row.relative_mse == pytest.approx(((near - w) ** 2).sum() / (w**2).sum(), rel=1e-5)
-        assert row.cosine == pytest.approx((near * w).sum() / (np.sqrt((near**2).sum() * (w**2).sum()) or 1.0), rel=1e-5)
-    assert report(checkpoint, pairs) == [row for row in report(checkpoint, pairs, by="layer") if row.tensors == "all"]
+        assert row["n_weights"] == w.size
+        assert row["relative_mse"] == pytest.approx(((near - w) ** 2).sum() / (w**2).sum(), rel=1e-5)
+        assert row["cosine"] == pytest.approx((near * w).sum() / (np.sqrt((near**2).sum() * (w**2).sum()) or 1.0), rel=1e-5)
+    assert report(checkpoint, pairs) == [row for row in report(checkpoint, pairs, by="layer") if row["tensors"] == "all"]
 
 
 def test_sizes_are_those_of_the_paper_of_equal_widths_and_of_schemes_that_do_not_nest() -> None:
@@ -79,10 +80,10 @@ def test_sizes_are_those_of_the_paper_of_equal_widths_and_of_schemes_that_do_not
 def test_a_short_last_group_has_its_own_scale(checkpoint: str) -> None:
     (row,) = report(checkpoint, [MAT(8, 4)], ["amat"])
     n = 4 * 24 * 72
-    assert (row.msb_bytes, row.lsb_bytes) == (n // 2 + 4 * 24 * 3 * 3, n // 2)
-    assert row.total_vs_bf16_frac == (row.msb_bytes + row.lsb_bytes) / (2 * n)
+    assert (row["msb_bytes"], row["lsb_bytes"]) == (n // 2 + 4 * 24 * 3 * 3, n // 2)
+    assert row["total_vs_bf16_frac"] == (row["msb_bytes"] + row["lsb_bytes"]) / (2 * n)
     (row,) = report(checkpoint, [MAT(8, 4)], ["amat"], group=72)
-    assert row.msb_bytes == n // 2 + 4 * 24 * 3
+    assert row["msb_bytes"] == n // 2 + 4 * 24 * 3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -111,7 +112,7 @@ def test_a_checkpoint_larger_than_memory_is_streamed(tmp_path: Path) -> None:
     rows = report(str(tmp_path), by="layer", schemes=["amat", "base_asym", "trunc_sym"])
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert rows[-1].n_weights == 8 * 4 * 512 * 1024
+    assert rows[-1]["n_weights"] == 8 * 4 * 512 * 1024
     assert peak_bytes < 8 * 2**20  # 64 MiB of weights, 8 MiB a tensor
 
 
@@ -123,7 +124,7 @@ def test_experts_are_found_in_every_family_and_nothing_else(tmp_path: Path, fami
     (row,) = report(str(tmp_path), [MAT(8, 4)], ["amat"])
     # Matrices only: what the geometry counts besides per expert are gpt-oss's biases.
     matrices = 3 * geometry.hidden * geometry.expert_intermediate
-    assert row.n_weights == len(geometry.moe_layers) * geometry.n_experts * matrices
+    assert row["n_weights"] == len(geometry.moe_layers) * geometry.n_experts * matrices
     assert bool(_input_first(stored_tensors(str(tmp_path)))) == (family == "GptOss")
 
 
@@ -142,8 +143,8 @@ def test_groups_run_along_the_inputs_of_stacks_stored_inputs_first(tmp_path: Pat
     assert not _input_first(usual)
     first, second = (report(str(tmp_path / f"{name}.safetensors"), schemes=["amat", "base_asym"]) for name in (True, False))
     for one, other in zip(first, second, strict=True):
-        assert one.relative_mse == pytest.approx(other.relative_mse, rel=1e-5)
-        assert one.msb_bytes == other.msb_bytes
+        assert one["relative_mse"] == pytest.approx(other["relative_mse"], rel=1e-5)
+        assert one["msb_bytes"] == other["msb_bytes"]
 
 
 def test_progress_ends_at_the_total_and_zeros_have_no_error(checkpoint: str, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_progress_ends_at_the_total_and_zeros_have_no_error(checkpoint: str, tmp
     assert seen[-1] == (4 * 24 * 72, 4 * 24 * 72, UP.format(10, 1))
     save_file({UP.format(0, 0): np.zeros((4, 32), np.float32)}, tmp_path / "zeros.safetensors")
     for row in report(str(tmp_path / "zeros.safetensors"), schemes=["amat", "trunc_sym"]):
-        assert (row.relative_mse, row.cosine) == (0, 0)
+        assert (row["relative_mse"], row["cosine"]) == (0, 0)
 
 
 def refused(model: object, **options: object) -> str:
@@ -168,7 +169,7 @@ def test_models_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("transformers.utils.hub.cached_file", lambda *_, **__: str(tmp_path / "config.json"))
     assert refused("nobody/nothing").startswith("nobody/nothing: no .safetensors file there")
     save_file({UP.format(0, 0): np.ones((4, 32), np.float32)}, tmp_path / "model.safetensors")
-    assert report("nobody/nothing", [MAT(8, 4)], ["amat"])[0].n_weights == 128
+    assert report("nobody/nothing", [MAT(8, 4)], ["amat"])[0]["n_weights"] == 128
 
 
 def test_missing_shards_and_files_that_are_cut_are_refused(checkpoint: str) -> None:
