@@ -249,4 +249,4 @@ def test_the_table_of_the_document_is_what_the_report_gives() -> None:
     assert [line[0] for line in lines] == list(SCHEMES)
     for scheme, *cells in lines:
         for pair, cell in zip(("MAT42", "MAT63", "MAT84"), cells, strict=True):
-            assert float(cell) == float(f"{rows['all', pair, scheme].relative_mse:.3g}"), (scheme, pair)
+            assert float(cell) == float(f"{rows['all', pair, scheme]['relative_mse']:.3g}"), (scheme, pair)
