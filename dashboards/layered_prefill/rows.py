@@ -12,6 +12,7 @@ SETTING = ("model", "workload", "arrival", "hardware", "coverage")  # all but th
 ASKED = (  # metrics whose columns are there though no point has them
     *("ttft_mean_s", "ttft_p99_s", "tbt_mean_s", "tbt_p99_s", "energy_j_per_token", "energy_j_per_output_token"),
     *("energy_static_j", "energy_bytes_j", "energy_ops_j"),
+    *("slo_frac", "slo_ttft_frac", "slo_tbt_frac", "decode_batch_mean", "jain"),
 )
 KINDS = ("value", "low", "high")
 KNOBS = ("chunk_tokens", "n_max", "n_lg_rule", "pass_tokens")  # of a scheduler

@@ -9,8 +9,9 @@ select point_id, series, model_id as model, workload, arrival, rate_per_s as rat
     (own ->> '$.pass_tokens')::bigint as pass_tokens, metric, value, low, high
 from told order by point_id, metric
 
--- attainment: shares of requests that meet both limits
-select * exclude (study) from serving_attainment where study = $study order by all
+-- attainment: shares of requests that meet both limits, of points with a rate
+select * exclude (study) from serving_attainment
+where study = $study and point_id in (select point_id from serving_points where rate_per_s is not null) order by all
 
 -- iterations: the iterations of the drawn window
 select * exclude (study) from serving_iterations where study = $study order by all
@@ -109,3 +110,131 @@ from (select *, regexp_replace(location, '^Sec ', 'Section ') as "table",
 
 -- placed_claims: part of others: those of places with an answered number
 select * from ({placed}) where "table" in (select "table" from ({placed}) where replay is not null) order by "order"
+
+-- ranked: part of others: settings by number: MoE models before dense ones, then by model, the paper's main one first, and workload
+select *, dense_rank() over (order by is_dense, model desc, workload, setting) as place from told
+
+-- capacities: part of others: of `shares` by rate, where frac first falls below the level, linear between two rates; kind: '', or 'at
+-- least' (every rate keeps the level) or 'below' (none does): then it is the last rate or the first
+with steps as (
+    select *, frac < $ATTAINED_FRAC as is_below, lag(rate) over w as rate_before, lag(frac) over w as before
+    from shares where frac is not null window w as (partition by "of" order by rate)
+), found as (
+    select unnest("of"), case when not bool_or(is_below) then 'at least' when arg_min(is_below, rate) then 'below' else '' end as kind,
+        min(rate) as lowest, max(rate) as highest,
+        arg_min(rate_before + (before - $ATTAINED_FRAC) / (before - frac) * (rate - rate_before), rate) filter (is_below) as crossing
+    from steps group by "of"
+)
+select * exclude (lowest, highest, crossing), case kind when 'below' then lowest when 'at least' then highest else crossing end as per_s,
+    trim(format('{} {:.2f}', kind, per_s)) as said
+from found
+
+-- rates: part of others: points of the first four settings
+select * from ({ranked}) where place <= 4 order by place, turn, rate
+
+-- rate_looks: part of others: their systems
+select list(system order by turn) as names, list(colour order by turn) as colours, list(shape order by turn) as shapes
+from (select distinct system, turn, colour, shape from ({rates}))
+
+-- rate_capacities: part of others: within both limits
+with shares as (select {setting: setting, system: system, turn: turn} as "of", rate, slo_frac as frac from ({rates}))
+from ({capacities}) order by setting, turn
+
+-- halves: part of others: each limit alone
+select setting, system, turn, rate, slo_ttft_frac as frac, slo_ttft_frac_low as low, slo_ttft_frac_high as high,
+    'first token in time' as words from ({rates})
+union all by name
+select setting, system, turn, rate, slo_tbt_frac as frac, slo_tbt_frac_low as low, slo_tbt_frac_high as high, 'gaps in time' as words
+from ({rates}) order by words, setting, turn, rate
+
+-- half_capacities: part of others: within each limit alone
+with shares as (select {setting: setting, system: system, words: words} as "of", rate, frac from ({halves}))
+from ({capacities}) order by setting, system, words
+
+-- gridded: part of others: what points attain within all limits
+select setting, place, model, workload, system, turn, colour, shape, scheduler, rate, ttft_limit_s, tbt_limit_s, attained_frac
+from ({ranked}) join ({attainment}) using (point_id) where place <= $size
+
+-- grid_looks: part of others: their systems
+select list(system order by turn) as names, list(colour order by turn) as colours, list(shape order by turn) as shapes
+from (select distinct system, turn, colour, shape from ({gridded}))
+
+-- grid_capacities: part of others: within all limits
+with shares as (
+    select {setting: setting, ttft_limit_s: ttft_limit_s, tbt_limit_s: tbt_limit_s, system: system, scheduler: scheduler, turn: turn} as "of",
+        rate, attained_frac as frac
+    from ({gridded})
+)
+from ({capacities}) order by setting, ttft_limit_s, tbt_limit_s, turn
+
+-- beside: part of others: points of a figure, `of_figure`, named by place and rate in the order of its series; a trace is called as
+-- its series, not as its tape
+with ordered as (
+    select *, row_number() over (order by first_of_series, model, hardware, arrival, rate, system) as n
+    from (select *, min(found) over (partition by series) as first_of_series from (
+        select *, row_number() over () as found from of_figure) where rate is not null)
+), labelled as (
+    select *, format('{}, {}/s', if(arrival <> 'trace', called, array_to_string([upper(w[1]) || lower(w[2:]) for w in split(series, ' ')], ' ')
+        || ' trace' || if(contains(workload, 'prefix cache'), ' with prefix cache', '')), rate) as label
+    from ordered
+)
+select label, system, scheduler, n_seeds, ttft_mean_s, ttft_mean_s_low, ttft_mean_s_high, tbt_p99_s, tbt_p99_s_low, tbt_p99_s_high,
+    energy_j_per_token, energy_j_per_token_low, energy_j_per_token_high, jain, jain_low, jain_high, turn, colour, shape,
+    dense_rank() over (order by first_of_label) - 1 as "order"
+from (select *, min(n) over (partition by label) as first_of_label from labelled) order by n
+
+-- arrivals: part of others: where requests came in several ways
+with of_figure as (select * from told where (select count(distinct arrival) from told where rate is not null) > 1) from ({beside})
+
+-- others: part of others: at the rates of other schedulers
+with of_figure as (
+    select * from told where rate in (
+        select rate from told where scheduler not in ('chunked', 'layered') or series = 'other schedulers')
+) from ({beside})
+
+-- elsewhere: part of others: all
+with of_figure as (from told) from ({beside})
+
+-- measures: part of others: what is drawn of points side by side: title, what turns it into what is shown, form; times on logarithmic axes
+select list({'of': "of", 'title': title, 'factor': factor, 'form': form, 'scale': scale} order by place) as measures from (values
+    (1, 'ttft_mean_s', 'mean TTFT (s, log)', '1', '~s', 'log tight padding=16', (select count(ttft_mean_s) from told)),
+    (2, 'tbt_p99_s', 'TBT p99 (ms, log)', '1000', '~s', 'log tight padding=16', (select count(tbt_p99_s) from told)),
+    (3, 'energy_j_per_token', 'energy per token (mJ)', '1000', ',.0f', 'free padding=16 tight', (select count(energy_j_per_token) from told)),
+    (4, 'jain', 'Jain index (1: all alike)', '1', '.2f', 'free padding=16 tight', (select count(jain) from told))
+) m(place, "of", title, factor, form, scale, n) where n > 0
+
+-- followed: part of others: points of the setting and rate that most systems share whose iterations are drawn
+with held as (select * from told join (select point_id, count(*) as n from ({iterations}) group by point_id) using (point_id)),
+best as (select setting, rate from held group by all order by count(distinct system) desc, sum(n) desc, setting desc limit 1)
+select held.* from held join best on held.setting = best.setting and held.rate is not distinct from best.rate
+
+-- followed_looks: part of others: their systems, and where that is
+select list(system order by turn) as names, list(colour order by turn) as colours, list(shape order by turn) as shapes,
+    any_value(setting || if(rate is null, '', format(' at {:g} requests per second', rate))) as place
+from (select distinct system, turn, colour, shape, setting, rate from ({followed}))
+
+-- stretch: part of others: the stretch that iterations and requests tell of every scheduler
+select max(begins) as begins, min(ends) as ends from (
+    select min(start_s) as begins, max(start_s + seconds) as ends
+    from (select point_id, start_s, seconds, 'iterations' as "of" from ({iterations})
+        union all select point_id, start_s, seconds, 'spans' as "of" from ({spans})) join ({followed}) using (point_id)
+    group by system, "of"
+)
+
+-- schedule: part of others: iterations, cut at the ends of the stretch, from whose beginning start_s counts
+select i.* exclude (point_id) replace (greatest(start_s, begins) - begins as start_s,
+    least(start_s + seconds, ends) - greatest(start_s, begins) as seconds), setting, rate, system, i.seconds as whole_s
+from ({iterations}) i join ({followed}) using (point_id), ({stretch})
+where least(start_s + i.seconds, ends) - greatest(start_s, begins) > 1e-9 order by point_id, iteration
+
+-- lives: part of others: what requests did, likewise
+select s.* exclude (point_id) replace (greatest(start_s, begins) - begins as start_s,
+    least(start_s + seconds, ends) - greatest(start_s, begins) as seconds), setting, rate, system, s.seconds as whole_s
+from ({spans}) s join ({followed}) using (point_id), ({stretch})
+where least(start_s + s.seconds, ends) - greatest(start_s, begins) > 1e-9 order by point_id, request_id, state, s.start_s
+
+-- followed_tokens: part of others: tokens of the request that most schedulers have
+with held as (select t.* exclude (point_id), setting, rate, system from ({tokens}) t join ({followed}) using (point_id))
+from held where request_id = (
+    select request_id from held group by request_id order by count(distinct system) desc, count(*) desc, request_id limit 1)
+order by system, place

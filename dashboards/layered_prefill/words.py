@@ -1,4 +1,4 @@
-"""How the Layered Prefill page names and draws schedulers and settings, and where a service level is last met."""
+"""How the Layered Prefill page names and draws schedulers and settings."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,13 +6,17 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.engine import Ask, turn_of
+from tokentape.dashboards.engine import Ask
 from tokentape.dashboards.layered_prefill.rows import KNOBS, SETTING, points
+from tokentape.dashboards.units import percent
 
 STUDY = "Run: tokentape study layered_prefill, then tokentape load and tokentape site."
 BAND = "Bands: 5 to 95 % of the seeds; lines: their median."
 JITTER = "The engine's iterations do not jitter: in the paper chunks of 1024 tokens miss the limit on gaps, here they keep it."
 ATTAINED_FRAC = 0.9  # share of requests that must be in time: the paper's level, which its 90 % line shows
+AT = percent(ATTAINED_FRAC, 0)
+OPENS_TTFT = {"sharegpt": 5.0, "arxiv": 10.0}  # seconds of Table 5, for Qwen
+OPENS_TBT = {"sharegpt": 0.125, "arxiv": 0.125}
 HEADER = "labelFontSize=14 labelLimit=480 labelFontWeight=600"
 LEGEND = "top columns=6 symbolStrokeWidth=0"
 WORK_LEGEND = "top symbolType=square"
@@ -42,10 +46,24 @@ LOOKS = {
 }
 
 
-def points_of(ask: Ask, name: str, series: list[str]) -> pl.DataFrame:
-    """As below, with `turn`, in which systems are drawn. name: of a figure."""
-    found = of_series(ask.made(points), *series)
-    return found if found.is_empty() else found.with_columns(turn=turn_of("system", drawing_order(found["system"])))
+def points_of(ask: Ask, name: str, series: list[str], row: tuple[str, ...] = ()) -> pl.DataFrame:
+    """As below, with the looks of systems and `turn`, in which they are drawn. name: of a figure; row: what of a point makes
+    `called`."""
+    found = _with_looks(of_series(ask.made(points), *series))
+    return found.with_columns(called=pl.concat_str(row, separator=", ")) if row and not found.is_empty() else found
+
+
+def points_in(ask: Ask, name: str, query: str) -> pl.DataFrame:
+    """The points that rows of a query are of, as above."""
+    found, held = ask.made(points), ask(query)["point_id"].unique()
+    return found if found.is_empty() else _with_looks(named(found.filter(pl.col("point_id").is_in(held.implode()))))
+
+
+def _with_looks(found: pl.DataFrame) -> pl.DataFrame:
+    if found.is_empty():
+        return found
+    of = dict(zip(("system", "colour", "shape"), looks(found["system"]).values(), strict=True))
+    return found.join(pl.DataFrame(of).with_row_index("turn"), on="system", maintain_order="left")
 
 
 def of_series(points: pl.DataFrame, *series: str) -> pl.DataFrame:
@@ -80,13 +98,6 @@ def _system(row: dict[str, Any], differing: set[str]) -> str:
     return " ".join(said[:2]) + "".join(f", {more}" for more in said[2:])
 
 
-def in_order(found: pl.DataFrame) -> list[str]:
-    """Settings: MoE models before dense ones, then by model, the paper's main one first, and workload."""
-    columns = ["is_dense", "model", "workload", "setting"]
-    order = found.select(columns).unique().sort(columns, descending=[False, True, False, False])
-    return order["setting"].to_list()
-
-
 def drawing_order(names: Iterable[str]) -> list[str]:
     """Names of systems: known looks first, then by name, numbers by size."""
     there = set(names)
@@ -107,16 +118,3 @@ def looks(found: Iterable[str]) -> dict[str, Any]:
         if name not in taken:
             taken[name] = kind if kind and kind not in taken.values() else next(spare)
     return {"names": names, "colours": [taken[name][0] for name in names], "shapes": [taken[name][1] for name in names]}
-
-
-def capacity(column: str) -> list[pl.Expr]:
-    """Of a group by ascending rate: per_s, the rate at which attainment first falls below the level, linear between two rates.
-
-    kind: "", "at least" (every rate keeps the level) or "below" (none does): then it is the last rate or the first.
-    """
-    frac, rate = pl.col(column), pl.col("rate")
-    is_below, before = frac < ATTAINED_FRAC, frac.shift()
-    crossing = rate.shift() + (before - ATTAINED_FRAC) / (before - frac) * (rate - rate.shift())
-    end = pl.when(is_below.first()).then(rate.first()).otherwise(rate.last())
-    kind = pl.when(is_below.first()).then(pl.lit("below")).when(~is_below.any()).then(pl.lit("at least")).otherwise(pl.lit(""))
-    return [pl.coalesce(crossing.filter(is_below).first(), end).alias("per_s"), kind.alias("kind")]

@@ -20,10 +20,8 @@ from made_up_layered import (
     served,
 )
 
-from tokentape.dashboards.layered_prefill import page as layered_page
 from tokentape.dashboards.layered_prefill import rows as layered_rows
 from tokentape.dashboards.layered_prefill import words as layered_words
-from tokentape.dashboards.layered_prefill.words import capacity
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import layered
 from tokentape.flows.systems.layered_prefill.study import Settings
@@ -64,8 +62,10 @@ def test_closed_forms_are_drawn_once_and_bands_of_layers_apart(page: Page) -> No
     ([1.0, 0.8, 1.0], (1.5, "")),  # not found again at a higher rate
 ])  # fmt: skip
 def test_capacity_is_where_the_level_is_first_lost(attained: list[float], found: tuple[float, str]) -> None:
-    rates = pl.DataFrame({"rate": [1.0, 2.0, 3.0][: len(attained)], "attained": attained})
-    assert rates.select(capacity("attained")).row(0) == (pytest.approx(found[0]), found[1])
+    rates = [1.0, 2.0, 3.0][: len(attained)]
+    with opened() as c:
+        c.register("shares", pl.DataFrame({"of": [{"setting": "a"}] * len(rates), "rate": rates, "frac": attained}))
+        assert layered.asked(c)("capacities").select("per_s", "kind").row(0) == (pytest.approx(found[0]), found[1])
 
 
 def test_the_limit_on_gaps_can_be_the_one_that_is_missed() -> None:
@@ -90,7 +90,7 @@ def test_the_explorer_opens_at_the_papers_limits_and_carries_every_other(page: P
 
 
 def test_the_sliders_and_every_series_are_the_studys() -> None:
-    for name, opens in layered_page.OPENS_AT_S.items():
+    for name, opens in (("ttft", layered_words.OPENS_TTFT), ("tbt", layered_words.OPENS_TBT)):
         for workload, limit in opens.items():
             levels = [of for of in Settings.shipped().levels if QWEN in of.models and workload in of.workloads]
             assert [getattr(of, f"{name}_s") for of in levels] == [limit]
