@@ -1,6 +1,6 @@
 """The published numbers that the serving constants are fitted on (Layered Prefill: chunked runs, microbenchmarks), and ours."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from tokentape.policies.serving import Chunked
 from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.iteration import IterationCosts
+from tokentape.replay.serving.metrics import metrics
 from tokentape.replay.serving.run import ServingRun, serve
 from tokentape.replay.serving.workload import Requests, synthetic
 
@@ -24,6 +25,7 @@ _RUN_SIGMAS = {
     "tbt_p99": 0.04,
     "expert_load_per_request": 0.05,
 }
+_OURS = {"expert_load_per_request": "expert_bytes_per_request"}  # of those that are no times
 
 
 @dataclass(frozen=True)
@@ -101,28 +103,20 @@ def simulated(
         found["moe_share", f"{prompt}"] = run.seconds_of["moe"] / run.busy_s
     for batch, context in ((32, 4096), (1, 8000)):
         found["decode", f"{batch}", f"{context}"] = cost.decode_step_s(batch, context)
+
+    def medians(sent: Iterable[Requests], chunk: int, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+        runs = [metrics(Client().served(of, lambda requests: serve(requests, Chunked(chunk), cost))) for of in sent]
+        return ((name, float(np.median([run[_OURS.get(name, f"{name}_s")].value for run in runs]))) for name in names)
+
     for chunk, rate in ROWS.items():
-        rows = [_run_metrics(sent, Chunked(chunk), cost) for sent in workloads(rate, length_scale, numbers)]
-        for metric in _RUN_SIGMAS:
-            found["run", f"{chunk}", metric] = float(np.median([row[metric] for row in rows]))
+        made = medians(workloads(rate, length_scale, numbers), chunk, _RUN_SIGMAS)
+        found |= {("run", f"{chunk}", name): value for name, value in made}
     if mode == "long-context":
-        rows = [_run_metrics(synthetic("30k", _LONG_RATE, s, of_client=True), Chunked(512), cost) for s in numbers]
-        for metric in ("ttft_mean", "tbt_mean"):
-            found["long", metric] = float(np.median([row[metric] for row in rows]))
+        sent = [synthetic("30k", _LONG_RATE, seed, of_client=True) for seed in numbers]
+        found |= {("long", name): value for name, value in medians(sent, 512, ("ttft_mean", "tbt_mean"))}
     return found
 
 
 def workloads(rate_per_s: float, length_scale: float, seeds: Iterable[int]) -> list[Requests]:
     """The arXiv requests of a row of Table 2 as the paper's benchmark client sends them, a set per seed."""
     return [synthetic("arxiv", rate_per_s, seed, length_scale=length_scale, of_client=True) for seed in seeds]
-
-
-def _run_metrics(sent: Requests, scheduler: Chunked, cost: IterationCosts) -> dict[str, float]:
-    run = Client().served(sent, lambda requests: serve(requests, scheduler, cost))
-    return {
-        "ttft_mean": float(run.ttft_s.mean()),
-        "ttft_p99": float(np.percentile(run.ttft_s, 99)),
-        "tbt_mean": run.gap_mean_s,
-        "tbt_p99": float(run.gap_percentiles_s(99)),
-        "expert_load_per_request": run.expert_bytes / len(run.requests),
-    }

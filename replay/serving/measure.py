@@ -1,7 +1,7 @@
 """A serving engine under one load over several seeds: metrics with bands, and shares of requests within service levels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from tokentape.replay.serving.client import Client
 from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.memory import BLOCK_TOKENS
 from tokentape.replay.serving.metrics import Load, ServiceLevel, load_of, metrics, over_runs, saturation_rate_per_s
-from tokentape.replay.serving.run import DisaggregatedRun, Limits, ServingRun, serve, serve_disaggregated
+from tokentape.replay.serving.run import Limits, ServingRun, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests
 from tokentape.replay.system.experts import held
 from tokentape.replay.system.recorded import Recorded
@@ -20,6 +20,8 @@ from tokentape.replay.system.recorded import Recorded
 # Compared with another load, seed by seed.
 COMPARED = ("ttft_mean_s", "tbt_mean_s", "tbt_p99_s", "e2e_mean_s", "energy_j_per_token", "expert_bytes")
 CHANGE = "_change_frac"
+# What can be said of two engines together; times between tokens are the decode engine's.
+OF_PAIR = ("n_requests", "ttft_mean_s", "ttft_p99_s", "e2e_mean_s", "tbt_mean_s", "tbt_p99_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +67,11 @@ class Served:
             sent, engine = self.requests(seed), self.engine
             given = engine.client.handed_over(sent) if engine.client else sent
             pair = serve_disaggregated(given, self.scheduler, engine.cost, engine.cost, engine.limits, seed)
-            loads = [load_of(run) for run in (pair.prefill, pair.decode) if run]
-            return _of_pair(pair, sent), None, loads[0] and min(filter(None, loads), key=lambda load: load.distance_frac)
+            loads, last = [load_of(run) for run in (pair.prefill, pair.decode) if run], pair.decode or pair.prefill
+            both = replace(pair.prefill, requests=sent, finish_s=pair.finish_s, gaps=last.gaps, gap_sums=last.gap_sums)
+            told = metrics(both)
+            found = {name: told[name] for name in OF_PAIR}
+            return found, None, loads[0] and min(filter(None, loads), key=lambda load: load.distance_frac)
         run = self.run(seed)
         return metrics(run, level), run, load_of(run)
 
@@ -126,21 +131,6 @@ def measure(
         progress(seed + 1, n_seeds)
     grid = np.median(grids, axis=0) if grids else np.zeros((0, 0))
     return Measured(over_runs(found), (*of.engine.outside, *_saturated(loads)), ttft[: len(grid)], tbt, grid)
-
-
-def _of_pair(pair: DisaggregatedRun, requests: Requests) -> dict[str, Metric]:
-    """What can be said of two engines together; times between tokens are the decode engine's. requests: as they were sent."""
-    ttft_s = pair.prefill.first_token_s - requests.arrival_s
-    found = {
-        "n_requests": Metric(float(len(requests)), "1"),
-        "ttft_mean_s": Metric(float(ttft_s.mean()), "s"),
-        "ttft_p99_s": Metric(float(np.percentile(ttft_s, 99)), "s"),
-        "e2e_mean_s": Metric(float((pair.finish_s - requests.arrival_s).mean()), "s"),
-    }
-    if pair.decode is not None:
-        found["tbt_mean_s"] = Metric(pair.decode.gap_mean_s, "s")
-        found["tbt_p99_s"] = Metric(float(pair.decode.gap_percentiles_s(99)), "s")
-    return found
 
 
 def _saturated(loads: Sequence[Load | None]) -> tuple[str, ...]:

@@ -306,7 +306,7 @@ def _refuse_what_never_fits(requests: Requests, rule: BatchRule, limits: Limits,
 
 @dataclass(frozen=True, eq=False)
 class DisaggregatedRun:
-    """Both engines' runs. ttft_s, finish_s (n,): of the requests as they came; decode: None where all ask for one token.
+    """Both engines' runs. finish_s (n,): of the requests as they came; decode: None where all ask for one token.
 
     Times between tokens are those of the decode engine, between its iterations: the wait from the first token to the second, with
     the transfer, is not among them.
@@ -314,7 +314,6 @@ class DisaggregatedRun:
 
     prefill: ServingRun
     decode: ServingRun | None
-    ttft_s: Floats
     finish_s: Floats
 
 
@@ -346,4 +345,4 @@ def serve_disaggregated(
         moved = Requests(there_s[order], requests.n_prompt_tokens[order], requests.n_output_tokens[order], origin=requests.origin)
         decode = run_rule(moved, scheduler.decode_rule(geometry.n_layers), decode_cost, limits, seed=seed)
         finish_s[order] = decode.finish_s
-    return DisaggregatedRun(prefill, decode, prefill.ttft_s, finish_s)
+    return DisaggregatedRun(prefill, decode, finish_s)

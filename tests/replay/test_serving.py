@@ -330,12 +330,12 @@ def test_disaggregated_is_two_engines_in_series() -> None:
     assert run.decode.requests.arrival_s[0] == pytest.approx((run.prefill.first_token_s + transfer_s).min())
     alone = serve_disaggregated(one(1000, 5), Disaggregated(), cost, cost)
     assert alone.decode is not None
-    assert alone.finish_s[0] == pytest.approx(alone.ttft_s[0] + 1000 * 98304 / 300e9 + alone.decode.busy_s)
+    assert alone.finish_s[0] == pytest.approx(alone.prefill.ttft_s[0] + 1000 * 98304 / 300e9 + alone.decode.busy_s)
     narrow = {"of_windows": (("n_kv_heads", 1), ("head_dim", 24))}  # two layers of 2 x 24 values, two of 2 x 2 x 64
     mixed = both(tiny(4, windows=(40, 0, 40, 0)).model_copy(update=narrow), "h100")[0]
     pair = serve_disaggregated(one(1000, 5), Disaggregated(), mixed, mixed)
     assert pair.decode is not None
-    assert pair.finish_s[0] == pytest.approx(pair.ttft_s[0] + (40 * 192 + 1000 * 1024) / 300e9 + pair.decode.busy_s)
+    assert pair.finish_s[0] == pytest.approx(pair.prefill.ttft_s[0] + (40 * 192 + 1000 * 1024) / 300e9 + pair.decode.busy_s)
     ends = serve_disaggregated(one(1000, 1), Disaggregated(), cost, cost)
     assert ends.decode is None
 
