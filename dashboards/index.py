@@ -9,7 +9,7 @@ import polars as pl
 
 from tokentape.dashboards import rows
 from tokentape.dashboards.engine import Ask, Page, with_figures
-from tokentape.dashboards.experts.words import SCOPES
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.warehouse.sql import named
 
 FILE, TITLE = "index.html", "Scoreboard"
@@ -43,7 +43,7 @@ def page(connection: duckdb.DuckDBPyConnection, before: Held | None = None) -> P
         "tapes": [{**tape, "flags": json.loads(tape["flags"])} for tape in tapes.to_dicts()],
         "provenance": ask("provenance").to_dicts(),
         "in_words": rows.rules_sentence,
-        "scopes": SCOPES,
+        "scopes": words_of(ask.folder.name)["SCOPES"],
         "verdicts": [] if runs.is_empty() else ask.sql("verdicts", rows.reference(runs)).to_dicts(),
         "n_compared": 0 if runs.is_empty() else rows.reference(runs)["n_replays"].sum(),
         "studied": [*studied.head(1).to_dicts(), *runs.head(1).to_dicts()],

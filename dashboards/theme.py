@@ -13,6 +13,8 @@ from typing import Any
 
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
+NAMED = {"ink": INK, "quiet": QUIET, "grid": GRID, "blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "orange": ORANGE}
+NAMED |= {"purple": PURPLE, "sky": SKY}  # as files of figures and of words call them
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
 DIGITS = 7  # of a number, as a page carries it: fewer would be rounded again where it is shown
 # SVG paths, how a bound looks in a legend, and the dashes they stand for.

@@ -8,14 +8,15 @@ from typing import Any
 import polars as pl
 
 from tokentape.dashboards import theme
-from tokentape.dashboards.elmoe3d import words
-from tokentape.dashboards.elmoe3d.words import HONESTY, LAW, LAWS, LEVEL
 from tokentape.dashboards.engine import Ask, Control, Drawn, known, options, some
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.dashboards.units import joined, signed
 from tokentape.warehouse import models
 
-MACHINE = Control("machine", "Machine's HB")
-CONTROLS = (LAW, LEVEL, Control("model", "Model"), MACHINE, Control("batch", "Batch"))
+WORDS = words_of("elmoe3d")
+LAWS, LEVELS = WORDS["LAWS"], WORDS["LEVELS"]
+LAW, LEVEL = Control("law", "Hit model", LAWS), Control("level", "Level of the fit", LEVELS)
+CONTROLS = (LAW, LEVEL, Control("model", "Model"), Control("machine", "Machine's HB"), Control("batch", "Batch"))
 SHOWN = {"paper_law", "physical", "events"}  # hit models of the menu; Che is among the checks
 HOTNESS, RUNS = "hotness", ("pool", "replay")
 LOOKS = (theme.VERMILLION, theme.QUIET, theme.BLUE, theme.GREEN, theme.PURPLE, theme.INK)
@@ -42,7 +43,7 @@ def own(ask: Ask) -> dict[str, Any]:
         *options("batch", shown["batch"].unique().sort(descending=True)),
     )
     n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    extra = {"tables": [made | {"n_cells": n_cells} for made in _written(cells)], "honesty": HONESTY}
+    extra = {"tables": [made | {"n_cells": n_cells} for made in _written(cells)], "honesty": WORDS["HONESTY"]}
     return {"controls": CONTROLS, "choices": choices, "extra": extra}
 
 
@@ -53,13 +54,13 @@ def _written(table: pl.DataFrame) -> Iterator[dict[str, Any]]:
             {"title": f"{model}, {machine}", "rows": [_row(row) for row in group.to_dicts()]}
             for (model, machine), group in of.group_by(["model", "machine"], maintain_order=True)
         ]
-        title = joined([LAWS[str(law)], LEVEL.labels[str(level)]])
+        title = joined([LAWS[str(law)], LEVELS[str(level)]])
         yield {"law": law, "level": level, "title": title, "groups": groups}
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
     cells = []
-    for mode in words.MODES:
+    for mode in WORDS["MODES"]:
         ours, published = row[f"phi_{mode}"], row[f"published_{mode}"]
         stated = ("withheld", "predicted") if published is None else (f"{published:.2f}", signed(ours / published - 1))
         cells += [stated[0], f"{ours:.2f}", stated[1], row[f"role_{mode}"] or ""]
@@ -80,12 +81,12 @@ def accepted(ask: Ask, name: str, series: str, metric: str, x: str, colour: str)
     )
     told = rows.select(*kept, pl.col(x).alias("at"), panel=pl.lit("") if is_single else pl.col("how"), order=order)
     found = some(told.sort("live", "panel", colour, "order", "at", maintain_order=True))
-    names = known(dict.fromkeys((*words.CUTS.values(), "live run", "replayed from a tape"), ""), found[colour])
+    names = known(dict.fromkeys((*WORDS["CUTS"].values(), "live run", "replayed from a tape"), ""), found[colour])
     spare, n_panels = cycle(LOOKS), found["panel"].n_unique()
     own = {
         "of": colour,
         "names": names,
-        "colours": [words.ACCEPTED[one] if one in words.ACCEPTED else next(spare) for one in names],
+        "colours": [WORDS["ACCEPTED"].get(one) or next(spare) for one in names],
         "panels": found["panel"].unique(maintain_order=True).to_list(),
         "facet": "panel:N | - | sort=@panels | @HEADER" if n_panels > 1 else "",
         "width": 430 if n_panels > 1 else 680,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -137,25 +138,47 @@ def _found(connection: duckdb.DuckDBPyConnection, text: str, params: Mapping[str
     return rows
 
 
+@cache
 def words_of(page: str) -> dict[str, Any]:
-    """What files of a page's figures call by name, beside the facts of the figure."""
-    own = Path(__file__).parents[1] / page / "words.py"
-    return vars(theme) | (vars(import_module(f"tokentape.dashboards.{page}.words")) if own.exists() else {})
+    """What files of a page's figures call by name, beside the facts of the figure: the look's words, and those that words.toml of
+    all pages and of the page say, where the house's colours go by their names.
+
+    Of a table NAME its words by key; NAME_words: the words alone; where its rows have looks NAME_colour, say: those by words.
+    """
+    folder, found = SHARED.parent / page, dict(vars(theme))
+    if (folder / "words.py").exists():
+        found |= vars(import_module(f"tokentape.dashboards.{page}.words"))
+    for path in filter(Path.exists, (SHARED.parent / "words.toml", folder / "words.toml")):
+        for name, of in _coloured(tomllib.loads(path.read_text(encoding="utf-8"))).items():
+            found |= _looks(name, of)
+    tables = {name: of for name, of in found.items() if name.isupper() and isinstance(of, dict)}
+    said = {name: [one[0] if isinstance(one, (list, tuple)) else str(one) for one in of.values()] for name, of in tables.items()}
+    return found | {f"{name}_words": words for name, words in said.items()}
+
+
+def _looks(name: str, of: Any) -> dict[str, Any]:
+    """A table's rows by the key and, of each look, by their words."""
+    rows = of.values() if isinstance(of, dict) else ()
+    if not rows or not all(isinstance(row, dict) for row in rows):
+        return {name: of}
+    looks = dict.fromkeys(look for row in rows for look in row if look != "words")
+    by_look = {f"{name}_{look}": {row.get("words", key): row[look] for key, row in of.items()} for look in looks}
+    return {name: {key: row.get("words", key) for key, row in of.items()}, **by_look}
+
+
+def _coloured(of: Any) -> Any:
+    """With colours in place of their names."""
+    if isinstance(of, dict):
+        return {key: _coloured(one) for key, one in of.items()}
+    return [_coloured(one) for one in of] if isinstance(of, list) else theme.NAMED.get(of, of)
 
 
 @cache
 def tables_of(page: str) -> dict[str, Any]:
-    """Words as SQL takes them: text, numbers and lists as they are; of a table NAME its keys, and as NAME_words what they are
-    called."""
-    words = {
-        name: of for name, of in words_of(page).items() if name.isupper() and isinstance(of, (str, int, float, list, tuple, dict))
-    }
-    called = {
-        f"{name}_words": [one[0] if isinstance(one, (list, tuple)) else str(one) for one in of.values()]
-        for name, of in words.items()
-        if isinstance(of, dict)
-    }
-    return {name: list(of) if isinstance(of, (tuple, dict)) else of for name, of in words.items()} | called
+    """Words as SQL takes them: text, numbers and lists as they are; of a table its keys."""
+    words = {name: of for name, of in words_of(page).items() if name.isupper() or name.endswith("_words")}
+    kept = {name: of for name, of in words.items() if isinstance(of, (str, int, float, list, tuple, dict))}
+    return {name: list(of) if isinstance(of, (tuple, dict)) else of for name, of in kept.items()}
 
 
 @cache

@@ -16,10 +16,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.units import joined
 
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal", "T": "temporal"}
-WORDS = {"yes": True, "no": False, "null": None} | {
-    name: getattr(theme, name.upper())
-    for name in ("ink", "quiet", "grid", "blue", "vermillion", "green", "orange", "purple", "sky")
-}
+WORDS = {"yes": True, "no": False, "null": None, **theme.NAMED}
 # Words of a scale and of a guide (an axis, a legend or a header) that stand for several settings.
 SCALES: dict[str, dict[str, Any]] = {
     "log": {"type": "log"},
@@ -91,16 +88,18 @@ class Scope:
         return rows[name]
 
     def text(self, text: str) -> str:
-        """`text` with {name} replaced; {name:q}: as a Vega string; {name:,}: in a format of Python's; {name:all}: of a column all
-        values in words."""
+        """`text` with {name} replaced; {name:q}: as a Vega string, a table as an object of them; {name:names}: a table's keys;
+        {name:,}: in a format of Python's; {name:all}: of a column all values in words."""
 
         def filled(found: re.Match[str]) -> str:
             if found[2] == "all":
                 return joined([str(value).replace("_", " ") for value in self.many(found[1])])
             value, form = self[found[1]], found[2] or ""
+            if isinstance(value, dict) and form:
+                return theme.literal(value) if form == "q" else str(list(value))
             return theme.quote(str(value)) if form == "q" else format(value, form) if form else str(value)
 
-        return re.sub(r"\{([A-Za-z_]\w*)(?::(q|,|all|[.,\d]*[a-z]))?\}", filled, text)
+        return re.sub(r"\{([A-Za-z_]\w*)(?::(q|,|all|names|[.,\d]*[a-z]))?\}", filled, text)
 
     def value(self, text: str) -> Any:
         """A word, a number, a list, a name (@name), or plain text."""

@@ -8,8 +8,7 @@ import polars as pl
 
 from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import Ask, Control, Drawn, known, some, turn_of
-from tokentape.dashboards.engine.ask import queries
-from tokentape.dashboards.experts.words import SCOPES
+from tokentape.dashboards.engine.ask import queries, words_of
 
 SETTING = ("trace", "hardware", "scope", "rules")
 PHASES = ("decode", "prefill")
@@ -70,7 +69,7 @@ def _controls(shown: pl.DataFrame, runs: pl.DataFrame) -> tuple[Control, ...]:
     return (
         Control("trace", "Tape", {tape["trace_id"]: words.format(**tape) for tape in shown.to_dicts()}),
         Control("hardware", "Hardware"),
-        Control("scope", "Cache scope", SCOPES),
+        Control("scope", "Cache scope", words_of("experts")["SCOPES"]),
         Control("rules", "Semantics", {rules: rows.rules_sentence(rules) for rules in runs["rules"].unique().sort()}),
         Control("phase", "Phase"),
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from tokentape import warehouse
 from tokentape.dashboards.engine import say
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.dashboards.engine.figures import load
 from tokentape.dashboards.engine.pages import Declared
 from tokentape.dashboards.shell import Page
@@ -316,6 +316,5 @@ def assert_says(said: dict[str, dict[str, str]], page: str) -> None:
 def said_of(page: Declared, figure: str, rows: pl.DataFrame, **facts: Any) -> str:
     """The sentence of a page's figure over rows of one's own. facts: what else it names."""
     folder = page.folder
-    words = vars(import_module(f"tokentape.dashboards.{folder.name}.words"))
     named = {name: say.Rows(fact) if isinstance(fact, pl.DataFrame) else fact for name, fact in {"rows": rows, **facts}.items()}
-    return say.filled(load(folder, figure)["answer"], {**words, **named})
+    return say.filled(load(folder, figure)["answer"], {**words_of(folder.name), **named})

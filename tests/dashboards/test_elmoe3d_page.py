@@ -19,8 +19,7 @@ from made_up_elmoe3d import (
 )
 
 from tokentape.dashboards import shell
-from tokentape.dashboards.elmoe3d import words as elmoe3d_words
-from tokentape.dashboards.engine.ask import rows_of
+from tokentape.dashboards.engine.ask import rows_of, words_of
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import elmoe3d
 from tokentape.replay.elmoe3d import checks
@@ -50,7 +49,7 @@ def test_the_page_opens_with_the_answer_and_the_sentence_of_honesty_is_the_study
     page: Page, said: dict[str, dict[str, str]]
 ) -> None:
     assert page.figures[0].name == "winners"
-    assert elmoe3d_words.HONESTY == checks.HONESTY
+    assert words_of("elmoe3d")["HONESTY"] == checks.HONESTY
     for name in ("winners", "cells", "checks", "claims"):
         assert all(answer.endswith(checks.HONESTY) for answer in said[name].values())
 

@@ -6,12 +6,11 @@ import pytest
 from made_up import assert_says, opened, page_of, said_of
 from made_up_kelle import BASELINE, EVERYTHING, KELLE, MODELS, TRACE, Rows, add_kept, measured
 
-from tokentape.dashboards.engine.ask import queries
-from tokentape.dashboards.kelle.words import READINGS
+from tokentape.dashboards.engine.ask import queries, words_of
 from tokentape.dashboards.shell import Page
 from tokentape.dashboards.site import kelle
 
-PAPER, PHYSICAL = READINGS
+PAPER, PHYSICAL = READINGS = words_of("kelle")["READINGS"]
 PAGE, MADE = kelle, EVERYTHING  # of the fixtures connection, page and said
 
 

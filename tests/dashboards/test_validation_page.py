@@ -7,10 +7,11 @@ import polars as pl
 from made_up import Rows, assert_says, made, opened, said_of, write
 from made_up_hardware import DEVICES, MEANS, SPLITS, add_dram_validation, add_gpu_validation
 
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.dashboards.site import build, validation
-from tokentape.dashboards.validation.words import SPLITS as SPLIT_WORDS
 
 PAGE = validation  # of the fixtures page and said
+FITTED = words_of("validation")["SPLITS"]["fitted"]
 
 
 def test_figures_say_what_their_rows_hold(said: dict[str, dict[str, str]]) -> None:
@@ -21,7 +22,7 @@ def test_points_are_an_even_sample(connection: duckdb.DuckDBPyConnection) -> Non
     everything, sample = (validation.asked(connection, size)("points") for size in (100, 1))
     n_groups = len(MEANS) * len(SPLITS) * len(DEVICES)
     assert (everything.height, sample.height) == (40 * n_groups, 12 * n_groups)
-    one = sample.filter(operator="GEMM", split=SPLIT_WORDS["fitted"]).partition_by("setup")[0]
+    one = sample.filter(operator="GEMM", split=FITTED).partition_by("setup")[0]
     assert one["shape"].to_list() == [f"m {i}" for i in (3, 6, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39)]
 
 
@@ -46,7 +47,7 @@ def test_without_gpu_rows_the_dram_part_stands_and_the_page_says_what_to_run(tmp
 
 def test_rows_of_one_split_are_said_as_what_they_are_and_no_anchor_is_no_praise() -> None:
     """A model that was only tried on the rows it was fitted on is not reported as seen on others."""
-    errors = pl.DataFrame({"operator": ["GEMM"], "setup": ["A"], "split": [SPLIT_WORDS["fitted"]], "mape": [0.1], "p95": [0.3]})
+    errors = pl.DataFrame({"operator": ["GEMM"], "setup": ["A"], "split": [FITTED], "mape": [0.1], "p95": [0.3]})
     assert said_of(validation, "errors", errors) == "Mean error on the rows fitted on: GEMM 10.0 %."
     assert said_of(validation, "points", errors.with_columns(median=pl.lit(0.08))).startswith("On rows fitted on, ")
     dram = pl.DataFrame({"preset": ["p"], "pattern": ["row map"], "covered": [False], "error": [0.4]})
