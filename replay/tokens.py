@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -143,12 +144,13 @@ class Blocks:
     def n(self) -> int:
         return self.windows.size + 1
 
-    @property
+    @cached_property
     def mixing(self) -> Ints:
         """Blocks that attend or keep a state."""
         return np.union1d(self.attending, self.with_state)
 
 
+@lru_cache
 def blocks_of(geometry: Geometry, by_layer: bool = False) -> Blocks:
     """Its kinds of layers, or, by_layer, every layer."""
     keys = [(layer if by_layer else -1, geometry.kind_of(layer)) for layer in range(geometry.n_layers)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ PARTIAL_SUM_BYTES = 4  # FP32
 STATIC_KINDS = ("proj", "router", "shared", "dense_ffn", "head", "kv_read", "draft")  # kinds of what lies beside the experts
 # Of experts: role of their tier, role of the engine that computes them, share of their bytes (n,), and how its units share them.
 Place = tuple[str, str, Floats, str]
-
-blocks = lru_cache(blocks_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +67,7 @@ def static_work(
     tokens = Tokens(
         decodes=np.tile(p.batch[at], n), context=np.tile(p.context_tokens[at], n), nodes=stacked(passes, "nodes", at)[:, 0]
     )
-    work = steps_of(of.geometry, of.machine, tokens, (), blocks(of.geometry), weight_format, KV_FORMAT)
+    work = steps_of(of.geometry, of.machine, tokens, (), blocks_of(of.geometry), weight_format, KV_FORMAT)
     if phase != "decode":
         homes = {"weights_home": home or "weights_home"}
         work = replace(work, rows=tuple(replace(row, phase=phase, tier=homes.get(row.tier, row.tier)) for row in work.rows))
@@ -113,7 +110,7 @@ def expert_rows(of: Group, p: Points, passes: Sequence[Reads], places: Sequence[
     weights = stacked(passes, "expert_bytes", of.at) / len(of.geometry.moe_layers)
     n_tokens = np.tile(p.batch[of.at], len(passes))[:, None] * nodes
     chosen = n_tokens * of.geometry.top_k
-    (whole,) = experts_of(of.geometry, of.machine, blocks(of.geometry), n_tokens, experts, chosen, weights)
+    (whole,) = experts_of(of.geometry, of.machine, blocks_of(of.geometry), n_tokens, experts, chosen, weights)
     for tier, engine, share, how in places:
         if share.any():
             part = {name: share * getattr(whole, name) for name in ("bytes", "activation_bytes", "ops")}
@@ -135,7 +132,7 @@ def routed_rows(of: Group, p: Points, passes: Sequence[Reads], phase: str = "dec
     if not roles.expert_cache or np.all(hits == 1.0):
         return found
     touched, n_bytes = (stacked(passes, name, of.at) for name in ("experts", "expert_bytes"))
-    missed: dict[str, Any] = {"blocks": blocks(of.geometry).moe, "count": 1.0 - hits**touched}  # at once, where any is
+    missed: dict[str, Any] = {"blocks": blocks_of(of.geometry).moe, "count": 1.0 - hits**touched}  # at once, where any is
     missed["bytes"] = (1.0 - hits) * n_bytes / len(of.geometry.moe_layers)
     return (Rows(kind="fetch", name="fetch missing experts", tier="expert_home", target=tier, phase=phase, **missed), *found)
 
@@ -151,7 +148,7 @@ def partial_sums(of: Group, p: Points, passes: Sequence[Reads]) -> Iterator[Rows
             name="partial sums",
             tier="expert_cache",
             target="expert_cache",
-            blocks=blocks(of.geometry).moe,
+            blocks=blocks_of(of.geometry).moe,
             bytes=n_tokens * of.geometry.top_k * partial_sum_bytes(of.geometry),
         )
 

@@ -8,8 +8,10 @@ A popular token is held once for all heads, in the smaller of two forms: its lay
 where KV heads are few, K and V themselves. Other tokens are held by every head that keeps them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from tokentape.hw.profile import Profile
 from tokentape.hw.spec import HardwareSpec
 from tokentape.hw.work import Floats, Rows, Values
 from tokentape.hw.work import Work as Counted
-from tokentape.replay.kelle.systems import PAPER, Accounting, System, Work
+from tokentape.replay.kelle.systems import Accounting, System, Work
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import WEIGHTS as READ
 from tokentape.replay.transformer import rebuilt_of, resident, staged, steps_of, weight_bytes
@@ -54,9 +56,7 @@ class Step:
         return sum(self.joules.values())
 
 
-def decode_steps(
-    geometry: Geometry, asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting = PAPER
-) -> list[Step]:
+def decode_steps(geometry: Geometry, asked: Sequence[Asked], held: Held, profile: Profile, accounting: Accounting) -> list[Step]:
     """Of a model on systems of one machine; each is the mean over its lengths. held: by those that recompute."""
     machine, made = asked[0][0].machine, step_rows(geometry, asked, held, accounting)
     cost, far = clock(made, machine, profile, ends=("value",)), bytes_of(made, "kv_read", "kv_home")
@@ -70,10 +70,13 @@ def decode_steps(
     }
     by_step["refresh_j"] = by_step["refresh_j"] + transient_j(geometry, asked, cost, machine, accounting)
     means = {name: values.reshape(len(asked), -1).mean(axis=1).tolist() for name, values in by_step.items()}
-    roles, steps = machine.roles, []
-    absent = () if roles.kv_cache else (f"no KV memory: keys and values lie in {roles.kv_home}",)
-    for i, one in enumerate(asked):
-        overflow_bytes = _overflow_bytes(geometry, *one, accounting)
+    steps, experts = [], len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params
+    absent = () if machine.roles.kv_cache else (f"no KV memory: keys and values lie in {machine.roles.kv_home}",)
+    weights = {"weights_home": geometry.non_expert_params, "expert_home": experts}
+    for i, (system, work) in enumerate(asked):
+        kept = min(work.n_tokens, budget_of(system, work))  # at their most
+        held_bytes = weights | {"kv_home": work.batch * kept_bytes(geometry, accounting, kept, work.kv_bits)}
+        overflow_bytes = sum(max(0.0, sum(what.values()) - room) for room, what in by_tier(machine, held_bytes).values())
         overflow = (f"dram_overflow: {overflow_bytes / 1e9:.1f} GB more than the DRAM holds",) if overflow_bytes else ()
         steps.append(
             Step(
@@ -81,7 +84,7 @@ def decode_steps(
                 **{name: values[i] for name, values in means.items() if name not in PARTS},
                 overflow_bytes=overflow_bytes,
                 is_feasible=not (accounting.must_fit_dram and overflow_bytes),
-                notes=(*_nothing_once(geometry, *one, accounting), *absent, *overflow),
+                notes=(*_nothing_once(geometry, system, work, accounting), *absent, *overflow),
             )
         )
     return steps
@@ -94,9 +97,9 @@ def step_rows(geometry: Geometry, asked: Sequence[Asked], held: Held, accounting
     told = []
     for system, work in asked:
         shares = system.recomputes and not _nothing_once(geometry, system, work, accounting)
-        budget, heads = budget_of(system, work), system.scans * work.batch * geometry.n_heads
-        scores = heads * kept_tokens(geometry, min(work.n_tokens, budget), accounting)  # what a scan in software reads
-        told.append((work.batch, work.kv_bits / 16, budget, shares, scores))
+        budget = budget_of(system, work)
+        scores = system.scans * work.batch * geometry.n_heads * kept_tokens(geometry, min(work.n_tokens, budget), accounting)
+        told.append((work.batch, work.kv_bits / 16, budget, shares, scores))  # scores: what a scan in software reads
     batch, bits, budget, shares, scores = np.repeat(np.array(told, float), accounting.n_lengths, axis=0).T
     n_kept, once = np.minimum(lengths, budget), once_elements(geometry)
     pairs, tokens_once = (shares * of for of in held(n_kept / np.maximum(lengths, 1.0)))
@@ -137,9 +140,9 @@ def transient_j(
     if tier is None:
         return np.zeros(cost.seconds.value.size)
     n, batch = accounting.n_lengths, np.repeat([work.batch for _, work in asked], accounting.n_lengths)
-    alive = np.zeros(batch.size)
-    for schedule in PROJECTIONS:
-        is_its = np.repeat([(schedule == "kelle") == system.schedules for system, _ in asked], n)
+    alive, schedules = np.zeros(batch.size), np.array(["kelle" if system.schedules else "baseline" for system, _ in asked])
+    for schedule in np.unique(schedules):
+        is_its = np.repeat(schedules == schedule, n)
         for tensor, (_, seconds) in lives(geometry, cost, schedule).items():
             alive += is_its * batch * _width(geometry, tensor, kv_elements(geometry, accounting)) * INPUT_BYTES * seconds
     seconds = cost.seconds.value
@@ -179,9 +182,7 @@ def once_elements(geometry: Geometry) -> int:
     return min(geometry.hidden, geometry.kv_elements_per_token_layer)
 
 
-def prefill(
-    geometry: Geometry, system: System, work: Work, profile: Profile, accounting: Accounting = PAPER
-) -> tuple[float, float]:
+def prefill(geometry: Geometry, system: System, work: Work, profile: Profile, accounting: Accounting) -> tuple[float, float]:
     """Seconds and joules of the batch's prompts. The paper has no model of them: all of this is assumed, and reported only.
 
     Weights stream once for all of them; activations stay on the chip; attention is causal; kept KV that does not fit on the chip
@@ -251,6 +252,7 @@ def kv_frac(geometry: Geometry, accounting: Accounting) -> float:
     return kv_elements(geometry, accounting) / geometry.kv_elements_per_token_layer
 
 
+@lru_cache
 def seen(geometry: Geometry, accounting: Accounting) -> Geometry:
     """With its sliding windows, or as if it had none."""
     return geometry.without_windows() if geometry.sliding_windows and not accounting.cuts_windows else geometry
@@ -258,7 +260,14 @@ def seen(geometry: Geometry, accounting: Accounting) -> Geometry:
 
 def kept_tokens(geometry: Geometry, n_kept: Values, accounting: Accounting) -> Floats:
     """Of a request that keeps so many, over all layers: those with a window show no more, a state is as large as some."""
-    return np.asarray(sum(np.minimum(n_kept, window or np.inf) for window, _ in seen(geometry, accounting).caches))
+    windows = _windows(seen(geometry, accounting)).items()
+    return np.asarray(sum(n * np.minimum(n_kept, window or np.inf) for window, n in windows))
+
+
+@lru_cache
+def _windows(geometry: Geometry) -> Counter[int]:
+    """How many caches show so many tokens; 0: all."""
+    return Counter(window for window, _ in geometry.caches)
 
 
 def kept_bytes(geometry: Geometry, accounting: Accounting, n_kept: float, kv_bits: float = 16.0) -> float:
@@ -273,8 +282,7 @@ def budget_of(system: System, work: Work) -> float:
 
 def _nothing_once(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> tuple[str, ...]:
     """Why a system that recomputes does not: neither form of a token is smaller than K and V of all heads as they are counted."""
-    elements = kv_elements(geometry, accounting)
-    once = once_elements(geometry)
+    elements, once = kv_elements(geometry, accounting), once_elements(geometry)
     once_bits = work.kv_bits if once < geometry.hidden else 8 * INPUT_BYTES
     if once * once_bits < elements * work.kv_bits or not system.recomputes:
         return ()
@@ -288,14 +296,3 @@ def _scan(machine: HardwareSpec, work: Counted, scores: Floats) -> tuple[Rows, .
     tier = "kv_cache" if machine.roles.kv_cache else "kv_home"
     last, n = np.array([work.n_blocks - 1]), scores[:, None]
     return (Rows(kind="scan", name="scores", tier=tier, engine="main", blocks=last, bytes=SCORE_BYTES * n, count=n),)
-
-
-def _overflow_bytes(geometry: Geometry, system: System, work: Work, accounting: Accounting) -> float:
-    """Of weights and of keys and values at their most, what their memories have no room for."""
-    kept = min(work.n_tokens, budget_of(system, work))
-    held = {
-        "weights_home": geometry.non_expert_params,
-        "expert_home": len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params,
-        "kv_home": work.batch * kept_bytes(geometry, accounting, kept, work.kv_bits),
-    }
-    return sum(max(0.0, sum(what.values()) - room) for room, what in by_tier(system.machine, held).values())

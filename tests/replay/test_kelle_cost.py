@@ -55,7 +55,7 @@ def decode_step(shape, system, work, shares=SHIPPED, accounting=PAPER):
 
 
 def prefill(shape, system, work):
-    return steps_of.prefill(shape, system, work, profiles.load("kelle"))
+    return steps_of.prefill(shape, system, work, profiles.load("kelle"), PAPER)
 
 
 # ---------------------------------------------------------------------------------------------------------- oracle
