@@ -21,7 +21,7 @@ import numpy as np
 
 from tokentape.capture.importers.arrays import base64_bytes, int_lists, is_torch, plain_values
 from tokentape.capture.importers.limits import AS_SENT, DEFAULT_MAX_BYTES, BadImport, reason, responses, whole
-from tokentape.capture.importers.vllm import OUTPUT, Request, Returned, import_requests, request_of
+from tokentape.capture.importers.vllm import OUTPUT, Request, import_requests, request_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.tape import Store
 
@@ -41,15 +41,14 @@ def import_sglang(paths: Sequence[str | Path], config_path: str | Path, store: S
 def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
     if is_torch(raw):
         return _of_dump(raw, path, geometry)
-    found = [list(_returned(where, body, geometry, max_bytes)) for where, body in responses(raw, path)]
-    returned = [one for of_body in found for one in of_body]
-    return [request_of(one, geometry, config) for one in returned], {"without_experts": sum(not of_body for of_body in found)}
+    found = [list(_returned(where, body, geometry, config, max_bytes)) for where, body in responses(raw, path)]
+    return [one for of_body in found for one in of_body], {"without_experts": sum(not of_body for of_body in found)}
 
 
 # --------------------------------------------------------------------------------------------------------------- responses
 
 
-def _returned(where: str, body: dict[str, Any], geometry: Geometry, max_bytes: int) -> Iterator[Returned]:
+def _returned(where: str, body: dict[str, Any], geometry: Geometry, config: str, max_bytes: int) -> Iterator[Request]:
     """Every answer of a response that has experts."""
     choices = body["choices"] if isinstance(body.get("choices"), list) else [body]
     for number, choice in enumerate(choices):
@@ -76,9 +75,8 @@ def _returned(where: str, body: dict[str, Any], geometry: Geometry, max_bytes: i
             experts = int_lists(ids, 3, f"{place}: {OUTPUT}")
         prompt, output = (_token_ids(meta, f"{name}_token_logprobs", place) for name in ("input", "output"))
         is_whole = prompt is not None and output is not None and (len(prompt), len(output)) == (n_prompt, n_output)
-        yield Returned(
-            place, experts, None, prompt if is_whole else None, output if is_whole else None, n_prompt=n_prompt, n_output=n_output
-        )
+        known = (prompt, output) if is_whole else (None, None)
+        yield request_of(place, geometry, config, experts, None, *known, n_prompt, n_output)
 
 
 def _token_ids(meta: dict[str, Any], name: str, where: str) -> np.ndarray | None:

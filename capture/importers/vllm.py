@@ -32,19 +32,6 @@ ORDER = "requests one after another, each prefill one pass, layer by layer, then
 
 
 @dataclass(frozen=True)
-class Returned:
-    """What the engine returned of one request; None: it did not say."""
-
-    where: str
-    output: np.ndarray  # all rows, or those of generated tokens where `prompt` has the others
-    prompt: np.ndarray | None
-    prompt_ids: np.ndarray | None
-    output_ids: np.ndarray | None
-    n_prompt: int | None
-    n_output: int | None
-
-
-@dataclass(frozen=True)
 class Request:
     """A request's routing; rows begin at position `first`, and n_prompt counts the prompt's from there."""
 
@@ -118,11 +105,6 @@ def import_requests(
 
 def _requests_of(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> tuple[list[Request], dict[str, int]]:
     """The requests of a file, and how many of its choices have no experts. Raises BadImport."""
-    found = _of_file(raw, path, max_bytes)
-    return [request_of(one, geometry, config) for one in found if one is not None], {"without_experts": found.count(None)}
-
-
-def _of_file(raw: bytes, path: Path, max_bytes: int) -> list[Returned | None]:
     if not raw:
         raise BadImport(f"{path}: the file is empty; export it again")
     if raw.startswith(b"PK"):
@@ -130,15 +112,16 @@ def _of_file(raw: bytes, path: Path, max_bytes: int) -> list[Returned | None]:
         if OUTPUT not in arrays:
             raise BadImport(f"{path}: array {OUTPUT} is missing; found {', '.join(arrays) or 'none'}")
         prompt_ids, output_ids = (_token_ids(arrays.get(name), f"{path}: {name}") for name in ("prompt_token_ids", "token_ids"))
-        return [Returned(str(path), arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids, None, None)]
+        return [request_of(str(path), geometry, config, arrays[OUTPUT], arrays.get(PROMPT), prompt_ids, output_ids)], {}
     if raw.startswith(MAGIC):
         raise BadImport(f"{path}: one bare array; save {OUTPUT} and prompt_token_ids by name with numpy.savez")
     if raw.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         raise BadImport(f"{path}: neither a readable .npz nor JSON; export it with numpy.savez, or give the server's responses")
-    return list(_choices(raw, path, max_bytes))
+    found = [*_choices(raw, path, geometry, config, max_bytes)]
+    return [one for one in found if one is not None], {"without_experts": found.count(None)}
 
 
-def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None]:
+def _choices(raw: bytes, path: Path, geometry: Geometry, config: str, max_bytes: int) -> Iterator[Request | None]:
     """Every choice of every response; None for one without experts."""
     n_bytes = 0
     for where, body in responses(raw, path):
@@ -148,27 +131,20 @@ def _choices(raw: bytes, path: Path, max_bytes: int) -> Iterator[Returned | None
         usage = body["usage"] if isinstance(body.get("usage"), dict) else {}
         prompt = _experts(body.get(PROMPT), f"{where}: {PROMPT}", max_bytes)
         is_batch = len(choices) > 1 and body.get("object") == "text_completion"  # of several prompts, whose sum usage has
+        n_output = _stated(usage, "completion_tokens", where) if len(choices) == 1 else None  # the sum of all
         for number, choice in enumerate(choices):
             place = f"{where}, choice {number}" if len(choices) > 1 else where
             output = _experts(choice.get(OUTPUT), f"{place}: {OUTPUT}", max_bytes)
             output_ids = _listed(choice.get("token_ids"), f"{place}: token_ids")
-            n_output = _stated(usage, "completion_tokens", where) if len(choices) == 1 else None  # the sum of all
             if output is None and prompt is not None and (n_output if output_ids is None else len(output_ids)) == 1:
                 output = prompt[:0]  # an answer's one token is no pass's input
             if output is None:
                 yield None
                 continue
             within(n_bytes := n_bytes + output.nbytes, max_bytes, str(path))
-            prompt_ids = choice.get("prompt_token_ids") or body.get("prompt_token_ids")
-            yield Returned(
-                where=place,
-                output=output,
-                prompt=prompt,
-                prompt_ids=_listed(prompt_ids, f"{place}: prompt_token_ids"),
-                output_ids=output_ids,
-                n_prompt=None if is_batch else _stated(usage, "prompt_tokens", where),
-                n_output=n_output,
-            )
+            prompt_ids = _listed(choice.get("prompt_token_ids") or body.get("prompt_token_ids"), f"{place}: prompt_token_ids")
+            n_prompt = None if is_batch else _stated(usage, "prompt_tokens", where)
+            yield request_of(place, geometry, config, output, prompt, prompt_ids, output_ids, n_prompt, n_output)
 
 
 def _experts(value: Any, where: str, max_bytes: int) -> np.ndarray | None:
@@ -195,19 +171,27 @@ def _token_ids(ids: np.ndarray | None, where: str) -> np.ndarray | None:
     return ids.astype(np.int64)
 
 
-def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
-    """Both arrays as one, without the last token's row, and the lengths that follow. Raises BadImport if they do not add up."""
-    where, output = found.where, _of_moe_layers(found.output, OUTPUT, geometry, found.where, config)
-    lengths = {"prompt_token_ids": found.prompt_ids, "token_ids": found.output_ids}
-    n_prompt, n_output = found.n_prompt, found.n_output
-    for name, ids in lengths.items():
-        stated = n_prompt if name == "prompt_token_ids" else n_output
+def request_of(
+    where: str,
+    geometry: Geometry,
+    config: str,
+    output: np.ndarray,
+    prompt: np.ndarray | None = None,
+    prompt_ids: np.ndarray | None = None,
+    output_ids: np.ndarray | None = None,
+    n_prompt: int | None = None,
+    n_output: int | None = None,
+) -> Request:
+    """A request as the engine returned it, without the last token's row, and the lengths that follow; None: it did not say.
+    output: all rows, or those of generated tokens where `prompt` has the others. Raises BadImport if they do not add up."""
+    output = _of_moe_layers(output, OUTPUT, geometry, where, config)
+    for name, ids, stated in (("prompt_token_ids", prompt_ids, n_prompt), ("token_ids", output_ids, n_output)):
         if ids is not None and stated not in (None, len(ids)):
             raise BadImport(f"{where}: usage says {stated} tokens, {name} has {len(ids)} entries; {AS_SENT}")
-    n_prompt = len(found.prompt_ids) if found.prompt_ids is not None else n_prompt
-    n_output = len(found.output_ids) if found.output_ids is not None else n_output
-    if found.prompt is not None:
-        prompt = _of_moe_layers(found.prompt, PROMPT, geometry, where, config)
+    n_prompt = n_prompt if prompt_ids is None else len(prompt_ids)
+    n_output = n_output if output_ids is None else len(output_ids)
+    if prompt is not None:
+        prompt = _of_moe_layers(prompt, PROMPT, geometry, where, config)
         if prompt.shape[1:] != output.shape[1:]:
             told = f"{PROMPT} is {prompt.shape}, {OUTPUT} is {output.shape}"
             raise BadImport(f"{where}: {told}; layers and top-k must agree: export again")
@@ -229,9 +213,8 @@ def request_of(found: Returned, geometry: Geometry, config: str) -> Request:
             f"{where}: {OUTPUT} has {n_rows} rows for {n_prompt} prompt and {n_output} output tokens; one less than all is "
             "expected: export again, without routed_experts_prompt_start"
         )
-    known = None
-    if found.prompt_ids is not None and (found.output_ids is not None or not n_passed):
-        known = np.concatenate([ids for ids in lengths.values() if ids is not None])
+    is_known = prompt_ids is not None and (output_ids is not None or not n_passed)
+    known = np.concatenate([ids for ids in (prompt_ids, output_ids) if ids is not None]) if is_known else None
     return Request(where, output[: n_rows - has_last], n_prompt, n_passed + 1 if n_output is None else n_output, known, has_last)
 
 
