@@ -10,7 +10,6 @@ into the rank that has least and a slot left (deepseek-ai/EPLB, eplb.py: replica
     vllm           offline maps of vLLM forks: format vllm_offline_eplb_physical_to_logical, version 1, of MoE layers
 """
 
-import heapq
 import json
 from pathlib import Path
 from typing import Any
@@ -36,26 +35,18 @@ def physical_map(counts: Ints, n_ranks: int, n_redundant: int) -> Ints:
         raise ValueError(
             f"{counts.shape[1]} experts and {n_redundant} redundant ones do not share out among {n_ranks} ranks evenly"
         )
-    return np.array([_of_layer(row, n_ranks, n_redundant) for row in counts.tolist()])
-
-
-def _of_layer(row: list[int], n_ranks: int, n_redundant: int) -> list[int]:
-    replicas = [1] * len(row)
-    heaviest = [(-float(load), expert) for expert, load in enumerate(row)]
-    heapq.heapify(heaviest)
+    layers, replicas = np.arange(len(counts)), np.ones_like(counts)
     for _ in range(n_redundant):
-        _, expert = heaviest[0]
-        replicas[expert] += 1
-        heapq.heapreplace(heaviest, (-row[expert] / replicas[expert], expert))
-    falling = sorted((-row[expert] / n, expert) for expert, n in enumerate(replicas) for _ in range(n))
-    ranks: list[list[int]] = [[] for _ in range(n_ranks)]
-    lightest = [(0.0, rank) for rank in range(n_ranks)]
-    for load, expert in falling:
-        held, rank = heapq.heappop(lightest)
-        ranks[rank].append(expert)
-        if len(ranks[rank]) < len(falling) // n_ranks:
-            heapq.heappush(lightest, (held - load, rank))
-    return [expert for rank in ranks for expert in sorted(rank)]
+        replicas[layers, np.argmax(counts / replicas, axis=1)] += 1
+    experts = np.array([np.repeat(np.arange(counts.shape[1]), of_layer) for of_layer in replicas])
+    loads, ranks = np.take_along_axis(counts / replicas, experts, axis=1), np.empty_like(experts)
+    held, n_held = np.zeros((len(counts), n_ranks)), np.zeros((len(counts), n_ranks), np.int64)
+    for slot in np.argsort(-loads, axis=1, kind="stable").T:
+        lightest = np.argmin(np.where(n_held < n_slots // n_ranks, held, np.inf), axis=1)
+        ranks[layers, slot] = lightest
+        held[layers, lightest] += loads[layers, slot]
+        n_held[layers, lightest] += 1
+    return np.take_along_axis(experts, np.argsort(ranks, axis=1, kind="stable"), axis=1)
 
 
 def as_numbered(counts: Ints) -> Ints:
