@@ -98,7 +98,7 @@ def capture(
     if writer.is_started and not resume:
         name = planned.trace_id
         raise ValueError(f"capture {name} was stopped before it finished; continue with --resume, or `tokentape rm {name}`")
-    writer.remove_stale()
+    store.remove_stale()
     writer.remove_incomplete(settings.tables)
     found = estimate(settings, store, planned)
     if not found.fits:

@@ -325,12 +325,6 @@ class TapeWriter:
     def is_started(self) -> bool:
         return bool(self.store.fs.isdir(self.store.trace_path(self.trace_id)))
 
-    def remove_stale(self) -> None:
-        """Removes what killed processes of this machine were writing when they died."""
-        if self.store.is_local:
-            root = Path(self.store.root)  # where the card lies
-            remove_stale([*root.glob("*.part"), *Path(self.store.trace_path(self.trace_id)).rglob("*.part")])
-
     def remove_incomplete(self, tables: tuple[str, ...]) -> None:
         """Removes shards that lack one of the tables, whose rows may not come the same again; not of a finished tape."""
         there = set[str]() if self.is_finished else {*self.store.fs.find(self.store.trace_path(self.trace_id))}
@@ -390,6 +384,16 @@ class TapeWriter:
                     column.path_in_schema.split(".")[0] for column in columns if (said := column.statistics) and said.num_values
                 }
         return [name for name in TABLES[table].optional if name in found]
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is written within it appears whole or not at all, after Ctrl-C too; what killed processes left goes before."""
+        self.store.remove_stale()
+        try:
+            yield
+        except BaseException:
+            self.discard()
+            raise
 
     def discard(self) -> None:
         """Removes what an abandoned import or capture wrote."""

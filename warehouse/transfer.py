@@ -24,7 +24,7 @@ def transfer(source: Store, trace_id: str, target: Store, tell: Callable[[int, i
         if target.fs.cat_file(target.trace_path(trace_id, "manifest.json")) != manifest:
             raise BadTape(f"{target.uri} holds another tape {trace_id}; remove one of them with `tokentape rm`")
         return False
-    there.remove_stale()
+    target.remove_stale()
     files = [path for table in tape.manifest.tables for path in tape.files(table)]
     for done, path in enumerate(files):
         tell(done, len(files))

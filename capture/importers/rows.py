@@ -189,8 +189,7 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
     writer = store.writer(source.trace_id)
     if writer.is_finished:
         return source.trace_id
-    writer.remove_stale()
-    try:
+    with writer.whole():
         writer.write_shard(0, tables)
         writer.finish(
             tables,
@@ -204,9 +203,6 @@ def write_tape(store: Store, source: Source, tables: dict[str, pa.Table], flags:
             flags=flags,
             versions={"numpy": np.__version__, "polars": version("polars"), "pyarrow": pa.__version__},
         )
-    except BaseException:
-        writer.discard()
-        raise
     return source.trace_id
 
 

@@ -82,12 +82,8 @@ def synthesize(
     writer = store.writer(_trace_id(model, geometry, settings, drawn))
     if writer.is_finished:
         return writer.trace_id
-    writer.remove_stale()
-    try:
+    with writer.whole():
         _write(writer, model, geometry, settings, drawn, progress, shard_requests or max(1, SHARD_VALUES // per_request))
-    except BaseException:  # Ctrl-C too
-        writer.discard()
-        raise
     return writer.trace_id
 
 
