@@ -6,8 +6,9 @@ What does the work needs no Prefect: `record`, `run_study`, `publish` and `Watch
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import flow, tags
@@ -24,6 +25,27 @@ from tokentape.flows.tasks import MODEL, WAREHOUSE, noted, step, task_pool, told
 from tokentape.flows.watch import Watch, Watched
 from tokentape.warehouse.tape import Store
 
+ARGUMENTS = {
+    "tape": "What to record.",
+    "tapes": "To record first; those that are there are found.",
+    "name": "A shipped study, or the path of a study's TOML file.",
+    "studies": "To run on the tapes of the store: shipped ones, or paths of TOML files.",
+    "store": "Folder or fsspec URI of the tapes and results; ./tape where none.",
+    "site": "Folder of the pages.",
+    "traces": "Tapes that studies run on, in place of those that a grid names itself.",
+    "runner": "threads, processes, dask or ray, the last two also with an address after a colon.",
+    "workers": "Of a runner on this machine; as many as it has cores where none.",
+    "watched": "Where traces arrive, and what is done with them.",
+}
+Work = TypeVar("Work", bound=Callable[..., Any])
+
+
+def _told(work: Work) -> Work:
+    """The same, with what its parameters are in the words that Prefect shows."""
+    told = "".join(f"\n    {name}: {ARGUMENTS[name]}" for name in signature(work).parameters)
+    work.__doc__ = f"{work.__doc__}\n\nArgs:{told}"
+    return work
+
 
 def _named() -> str:
     """Of a run of `pipeline`: what it was asked for."""
@@ -32,47 +54,33 @@ def _named() -> str:
 
 
 @flow(name="capture", flow_run_name="{tape}")
+@_told
 def capture_flow(tape: Tape, store: str | None = None) -> str:
-    """Records a tape, or finds the finished one of equal settings; its trace id.
-
-    Args:
-        tape: What to record.
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-    """
+    """Records a tape, or finds the finished one of equal settings; its trace id."""
     trace_id = capture.planned_id(tape)
     is_there = Store(store).writer(trace_id).is_finished
     return step(str(tape), partial(capture.record, tape, store), f"tape:{trace_id}", MODEL, key=trace_id, is_there=is_there)
 
 
 @flow(name="study", flow_run_name=lambda: f"study {Path(flow_run.parameters['name']).stem}")
+@_told
 def study_flow(
     name: str, store: str | None = None, traces: tuple[str, ...] = (), runner: str | None = None, workers: int | None = None
 ) -> dict[str, int]:
-    """Runs what is missing of a study, a task run per batch; how many answers, or replays computed, found and not possible.
-
-    Args:
-        name: A shipped study, or the path of a study's TOML file.
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        traces: Tapes, in place of those that a grid names itself.
-        runner: threads, processes, dask or ray, the last two also with an address after a colon.
-        workers: Of a runner on this machine; as many as it has cores where none.
-    """
+    """Runs what is missing of a study, a task run per batch; how many answers, or replays computed, found and not possible."""
     return run_study(name, Store(store), runner, workers, traces=traces, pools=task_pool, bar=told_progress)
 
 
 @flow(name="publish", flow_run_name="pages")
+@_told
 def publish_flow(store: str | None = None, site: str = "site") -> str:
-    """Loads the store's warehouse and writes the pages; the path of the index page.
-
-    Args:
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        site: Folder of the pages; none are written where it is empty.
-    """
+    """Loads the store's warehouse and writes the pages, none where `site` is empty; the path of the index page."""
     database = step("load the warehouse", partial(publish.load, store), WAREHOUSE)
     return str(step("write the pages", partial(publish.write, database, site), WAREHOUSE) if site else database)
 
 
 @flow(name="pipeline", flow_run_name=_named)
+@_told
 def pipeline(
     tapes: tuple[Tape, ...] = (),
     studies: tuple[str, ...] = (),
@@ -82,17 +90,7 @@ def pipeline(
     workers: int | None = None,
     traces: tuple[str, ...] = (),
 ) -> str:
-    """Records tapes, runs studies, publishes the pages: each begins when what it needs is done. The path of the index page.
-
-    Args:
-        tapes: To record first; those that are there are found.
-        studies: To run on the tapes of the store: shipped ones, or paths of TOML files.
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        site: Folder of the pages.
-        runner: threads, processes, dask or ray, the last two also with an address after a colon.
-        workers: Of a runner on this machine; as many as it has cores where none.
-        traces: Tapes that the studies run on, in place of those that a grid names itself.
-    """
+    """Records tapes, runs studies, publishes the pages: each begins when what it needs is done. The path of the index page."""
     at = f" --store {shlex.quote(store)}" if store else ""
     said = []
     for tape in tapes:
@@ -124,14 +122,9 @@ class _Seen(Watch):
 
 
 @flow(name="watch", flow_run_name=lambda: f"new in {Path(flow_run.parameters['watched'].source).name}")
+@_told
 def watch_flow(watched: Watched, store: str | None = None, site: str = "site") -> None:
-    """Turns what is new in a folder into tapes, runs their studies, publishes the pages; then fails if a file or study was bad.
-
-    Args:
-        watched: Where traces arrive, and what is done with them.
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        site: Folder of the pages.
-    """
+    """Turns what is new in a folder into tapes, their studies and pages; then fails if a file or study was bad."""
     if bad := _Seen(watched, store, site).once():
         raise ValueError("; ".join(bad))
 
@@ -147,11 +140,7 @@ def show(store: Store, page: str, said: Sequence[str]) -> None:
 
 
 @flow(name="demo", flow_run_name="demo")
+@_told
 def demo(store: str | None = None, site: str = "site") -> tuple[str, list[str]]:
-    """What `tokentape demo` does, each step a run of its own.
-
-    Args:
-        store: Folder or fsspec URI of the tapes and results; ./tape where none.
-        site: Folder of the pages.
-    """
+    """What `tokentape demo` does, each step a run of its own."""
     return demo_steps(store, site, capture_flow, study_flow, publish_flow, step, task_pool)
