@@ -1,5 +1,8 @@
 """Systems from text, and what does not compose."""
 
+import json
+from pathlib import Path
+
 import pytest
 from refusing import refuses
 
@@ -42,22 +45,7 @@ def test_a_policy_takes_the_slot_as_it_is_whatever_stands_first() -> None:
     assert {of_table("x", of).told()["kv"] for of in tables} == {"full sink=0 recent=auto storage=quarot bits=3"}
 
 
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        ({"residence": {"policy": "lru"}}, "unknown slot of system x: 'residence'"),
-        ({"place": {"policy": "lru"}}, "lru is a policy of slot residency, not of place"),
-        ({"residency": {"policy": "lru"}, "place": {"policy": "prefill_guided"}}, "slot residency is filled twice, by LRU"),
-        ({"residency": {"policy": "lru", "size": 3}}, "unknown parameter of lru: 'size'.*the slot itself takes budget, scope"),
-        ({"residency": {"policy": "lri"}}, "did you mean 'lru'"),
-        ({"place": {"policy": "near_if_rare", "most": -1}}, "must be 0 tokens or more"),
-        ({"residency": {"policy": "lru"}, "place": {"policy": "near_if_rare", "budget": "9%"}}, "effect.*give residency.budget"),
-        ({"residency": {"budget": "9%"}, "place": {"policy": "prefill_guided"}}, "residency.budget has.*give place.budget"),
-        ({"residency": {"policy": "none", "budget": "9%"}}, "residency.budget has no effect.*leave it out"),
-        ({"schedule": {"max_seqs": 4}}, "schedule.max_seqs has no effect without a policy in slot schedule"),
-        ({"residency": {"policy": "none", "size": 3}}, "residency.size has no effect without a policy in slot residency"),
-    ],
-)
+@pytest.mark.parametrize(("table", "said"), json.loads(Path(__file__).with_name("no_systems.json").read_text()))
 def test_what_is_no_system_is_refused_in_one_line(table: dict, said: str) -> None:
     refuses(said, of_table, "x", table)
 

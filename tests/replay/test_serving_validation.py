@@ -26,6 +26,7 @@ from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+TOLD = json.loads(Path(__file__).with_name("engine_logs.json").read_text(encoding="utf-8"))
 SETTINGS = {"max_num_seqs": 8, "max_num_batched_tokens": 512}
 META = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kwargs": SETTINGS}
 ROW = {"input_toks": 100, "output_toks": 5, "queued_ts": 10.0, "first_token_ts": 10.5, "last_token_ts": 11.5}
@@ -126,50 +127,18 @@ def test_moments_of_a_log_are_its_own_when_it_is_replayed_exactly(tmp_path):
     assert sum(rates) * 18.0 / N_MOMENTS == pytest.approx(9 * 5)  # every token comes once
 
 
-@pytest.mark.parametrize(
-    ("meta", "rows", "words"),
-    [
-        ({**META, "engine_kwargs": {}}, (ROW,), r"meta.json: field max_num_seqs is missing"),
-        ({**META, "engine_kwargs": None}, (ROW,), r"meta.json: field engine_kwargs is missing"),
-        (told(max_num_seqs="8"), (ROW,), r"meta.json: field max_num_seqs is '8', no int"),
-        (told(async_scheduling="false"), (ROW,), r"meta.json: field async_scheduling is 'false', no bool"),
-        ({**META, "vllm_version": "0.14rc1"}, (ROW,), r"meta.json: vllm_version '0.14rc1' is not a version"),
-        ({**META, "vllm_version": None}, (ROW,), r"meta.json: field vllm_version is missing; without async"),
-        (told(quantization="gguf"), (ROW,), r"meta.json: quantization 'gguf' and dtype auto of .* are not modelled"),
-        ({**META, "model": "x/Y-GPTQ-Int8"}, (ROW,), r"meta.json: quantization '' .* of x/Y-GPTQ-Int8 are not modelled"),
-        (META, (ROW, {**ROW, "queued_ts": 9.0, "first_token_ts": 8.0}), r"requests.jsonl: line 2: its first token"),
-        (META, ({**ROW, "output_toks": 0},), r"requests.jsonl: request 0: n_output_tokens is 0"),
-        (META, ({"input_toks": 3},), r"requests.jsonl: line 1: field output_toks is missing"),
-        ([], (ROW,), r"meta.json: field engine_kwargs is missing"),
-        ({**META, "num_gpu_blocks": "3000"}, (ROW,), r"meta.json: field num_gpu_blocks is '3000', no int"),
-        ({**META, "num_gpu_blocks": ""}, (ROW,), r"meta.json: field num_gpu_blocks is '', no int of 0 to 2\^31"),
-        (told(max_num_batched_tokens=2**63), (ROW,), r"meta.json: field max_num_batched_tokens is 9223372036854775808, no int"),
-        (told(kv_cache_dtype="nvfp4"), (ROW,), r"meta.json: kv_cache_dtype nvfp4 is not modelled; auto, .*"),
-        (told(enforce_eager="no"), (ROW,), r"meta.json: field enforce_eager is 'no', no bool"),
-        (META, (ROW, {**ROW, "input_toks": True}), r"requests.jsonl: line 2: field input_toks is True, no float"),
-        (META, ({**ROW, "input_toks": 30.5},), r"requests.jsonl: request 0: n_prompt_tokens is 30.5"),
-        (told(pipeline_parallel_size=2), (ROW,), r"meta.json: pipeline_parallel_size 2 is not modelled; only 1 is"),
-        (told(cpu_offload_gb=4.5), (ROW,), r"meta.json: cpu_offload_gb 4.5 is not modelled; only 0 is"),
-        (told(watermark=0.1), (ROW,), r"meta.json: watermark 0.1 is not modelled; only 0 is"),
-        (
-            told(compilation_config={"mode": 0}),
-            (ROW,),
-            r"mode of compilation_config is not modelled; only cudagraph_capture_sizes",
-        ),
-        (told(cudagraph_capture_sizes=[1, 2.5]), (ROW,), r"field cudagraph_capture_sizes is 2.5, no int"),
-        (told(cuda_graph_sizes=8), (ROW,), r"field cuda_graph_sizes is 8, no list"),
-        (META, ({**ROW, "first_token_ts": 10.0},), r"stage 0: measured ttft_s mean is 0; .* must be above 0"),
-    ],
-)
-def test_bad_logs_are_named(tmp_path, meta, rows, words):
-    refuses(words, read, write_log(tmp_path, meta, rows))
-    refuses("neither a request log", read, tmp_path / "nothing")
+@pytest.mark.parametrize(("meta", "settings", "rows", "words"), TOLD["bad_logs"])
+def test_bad_logs_are_named(tmp_path, meta, settings, rows, words):
+    refuses(words, read, write_log(tmp_path, told(**settings) | meta, tuple(ROW | changed for changed in rows)))
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "it holds no requests"), (2 * (json.dumps(ROW) + "\n"), "line 2 is not JSON")])
-def test_a_log_that_was_cut_off_is_named(tmp_path, text, words):
+def test_a_log_that_was_cut_off_or_is_none_is_named(tmp_path, text, words):
     (write_log(tmp_path) / "requests.jsonl").write_text(text[:-20])
     refuses(f"requests.jsonl: {words}", read, tmp_path)
+    refuses(r"meta.json: field engine_kwargs is missing", read, write_log(tmp_path, []))
+    refuses(r"requests.jsonl: line 1: field output_toks is missing", read, write_log(tmp_path, rows=({"input_toks": 3},)))
+    refuses("neither a request log", read, tmp_path / "nothing")
 
 
 LOAD = {"output_tokens": 3, "system_prompts": 1, "users_per_system_prompt": 2, "system_prompt_tokens": 9, "question_tokens": 8}
@@ -184,24 +153,7 @@ def write_experiments(folder: Path, rows: str, columns="id,stage,metric,measured
     return folder
 
 
-@pytest.mark.parametrize(
-    ("rows", "told", "words"),
-    [
-        ("", {}, "it holds no rows"),
-        ("1,0,tfft_mean,5", {}, "tfft_mean of 1, stage 0: .* none of e2e_mean, e2e_p50, e2e_p90, e2e_p99"),
-        ("", {"tensor_paralel": 2}, "unknown field of .*experiments.json: 'tensor_paralel'; did you mean 'tensor_parallel'"),
-        ("", {"kv_cache_dtype": "fp8", "told_by": "me"}, "unknown field of .*experiments.json: 'kv_cache_dtype'"),
-        ("1,0,,5", {}, "None of 1, stage 0: twice, empty, or none"),
-        ("1,0,ttft_mean,x", {}, "`x` as dtype `f64` at column 'measured_ms'"),
-        ("1,0,ttft_mean,5\n1,0,ttft_mean,6", {}, "ttft_mean of 1, stage 0: twice"),
-        ("1,1,ttft_mean,5", {}, "no experiment and stage 1 1"),
-        ("1,0,ttft_mean,0", {}, "measured ttft_s mean is 0"),
-        ("1,0,ttft_mean,5", {"expert_parallel": "no"}, "field expert_parallel is 'no', no bool"),
-        ("1,0,ttft_mean,5", {"kv_blocks_of_16_tokens": "80"}, "field kv_blocks_of_16_tokens is '80', no int"),
-        ("1,0,ttft_mean,5", {"stage": {"duration_s": 2}}, "field requests_per_s is missing"),
-        ("1,0,ttft_mean,5", {"stage": {"duration_s": -2, "requests_per_s": -3}}, "stage 0: -2 s at -3 requests/s"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "told", "words"), TOLD["bad_experiments"])
 def test_bad_experiments_are_named(tmp_path, rows, told, words):
     refuses(words, read, write_experiments(tmp_path, rows, **told))
 
@@ -318,38 +270,11 @@ def test_the_hosts_constants_are_found_again():
     assert (alone.server_s, alone.step_s) == (0.0, pytest.approx(3e-4))
 
 
-@pytest.mark.parametrize(
-    ("meta", "settings", "wanted"),
-    [
-        ({}, {"kv_cache_dtype": "fp8_e4m3", "quantization": "fp8"}, {"weight_format": "fp8", "kv_format": "fp8"}),
-        ({"model": "openai/gpt-oss-20b"}, {"enforce_eager": True}, {"weight_format": "mxfp4", "graph_sizes": ()}),
-        ({"model": "Qwen/Qwen3-8B-AWQ"}, {"data_parallel_size": 2}, {"weight_format": "int4", "n_devices": 2}),
-        ({"vllm_version": "0.12.1"}, {"gpu_memory_utilization": 0.8}, {"schedules_ahead": False, "memory_frac": 0.8}),
-        ({"vllm_version": "0.9.2"}, {}, {"gather_s": 0.0, "prefix_caching": True}),
-        ({"vllm_version": "0.18.1"}, {}, {"gather_s": 0.002, "fits_whole": False, "fills": False}),
-        ({"vllm_version": "0.19.0"}, {"scheduler_reserve_full_isl": False}, {"fits_whole": False}),
-        ({"vllm_version": "v0.24.0"}, {}, {"gather_s": 0.0, "fits_whole": True, "fills": True}),
-        ({"model": "RedHatAI/Y-FP8-dynamic"}, {"quantization": "compressed-tensors"}, {"weight_format": "fp8"}),
-        ({"model": "Qwen/Qwen3-8B"}, {"tensor_parallel_size": None, "dtype": "half"}, {"weight_format": "fp16", "n_devices": 1}),
-        ({}, {"enable_prefix_caching": False}, {"prefix_caching": False}),
-        ({}, {"max_cudagraph_capture_size": 8}, {"graph_sizes": (1, 2, 4, 8)}),
-        ({}, {"cudagraph_capture_sizes": [48, 6, 6, 1024]}, {"graph_sizes": (6, 48)}),
-        ({}, {"compilation_config": {"cudagraph_capture_sizes": [5, 3], "mode": None}}, {"graph_sizes": (3, 5)}),
-        ({}, {"compilation_config": {"max_cudagraph_capture_size": 2}}, {"graph_sizes": (1, 2)}),
-        ({}, {"cuda_graph_sizes": [9]}, {"graph_sizes": (1, 2, 4, 8)}),
-        ({}, {"max_num_batched_tokens": 8}, {"graph_sizes": (1, 2, 4, 8)}),
-        ({"vllm_version": None}, {"async_scheduling": True}, {"schedules_ahead": True}),
-        ({"num_gpu_blocks": 100}, {"block_size": 32}, {"kv_blocks": 200, "max_seqs": 8}),
-        ({"num_gpu_blocks": 100}, {"data_parallel_size": 2}, {"kv_blocks": 100}),
-        ({"kv_cache": {"num_gpu_blocks": 50, "block_size": 64}, "resolved_config": None}, {}, {"kv_blocks": 200}),
-        ({"resolved_config": {"model_config": {"quantization": "fp8"}}}, {}, {"weight_format": "fp8", "kv_blocks": None}),
-        ({"num_gpu_blocks": 200}, {"data_parallel_size": 2, "num_gpu_blocks_override": 70}, {"kv_blocks": 140}),
-    ],
-)
+@pytest.mark.parametrize(("meta", "settings", "wanted"), TOLD["settings"])
 def test_settings_of_an_engine(tmp_path, meta, settings, wanted):
-    folder = write_log(tmp_path, {**META, **meta, "engine_kwargs": {**SETTINGS, **settings}})
-    engine = engine_of(folder / "meta.json")
-    assert {name: getattr(engine, name) for name in wanted} == wanted
+    engine = engine_of(write_log(tmp_path, told(**settings) | meta) / "meta.json")
+    found = {name: getattr(engine, name) for name in wanted}
+    assert {name: list(of) if isinstance(of, tuple) else of for name, of in found.items()} == wanted
 
 
 def test_decodes_are_padded_to_the_sizes_that_are_listed():
