@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from refusing import refuses
 
 from tokentape.capture.importers.acceptance import import_acceptance
 from tokentape.flows.tapes import acceptance_of
@@ -57,28 +56,3 @@ def test_lists_lines_and_chunks_of_a_stream(tmp_path):
         n = tape.manifest.rows["requests"]
         assert n == (1 if "\n " in text else 2)
         assert tape.read("requests")["n_output_tokens"].to_list() == [53] * n
-
-
-def changed(**values):
-    body = copy.deepcopy(DETAILED)
-    body["metrics"]["speculative_decoding"] |= values
-    return json.dumps(body)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not JSON"),
-        ("[1]", "in place of an object"),
-        (json.dumps({"usage": {}}), "per-request-spec-decode-metrics"),
-        (changed(num_spec_steps=44), "response 1.*num_spec_steps says 44"),
-        (changed(num_accepted_draft_tokens=11), "num_accepted_draft_tokens says 11"),
-        (changed(per_step_drafted=[3]), "length of per_step_drafted"),
-        (changed(per_step_drafted=[2] * 43), "more tokens than were drafted"),
-        (changed(num_spec_tokens="3"), "num_spec_tokens is '3'"),
-        (json.dumps(SUMMARY | {"usage": {}}), "usage.prompt_tokens is None"),
-    ],
-)
-def test_bad_files_are_refused_in_one_line_and_leave_nothing(tmp_path, text, words):
-    refuses(words, imported, tmp_path, text)
-    assert Store(str(tmp_path / "tape")).trace_ids() == []

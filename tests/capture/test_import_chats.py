@@ -1,7 +1,6 @@
 """Chats as requests: lengths, arrivals and prefixes counted by hand with a tokenizer of words, and what is refused."""
 
 import json
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -95,25 +94,6 @@ def test_sharegpt_and_parquet_as_datasets_writes_it(store: Store, tmp_path: Path
     pq.write_table(pa.table({"conversation": [chat("a", "b", timestamp=datetime(2024, 1, 1))]}), tmp_path / "wild.parquet")
     rows, manifest = imported(store, str(tmp_path / "wild.parquet"))
     assert (rows["n_output_tokens"], manifest["settings"]["arrivals"]) == ([1], "turn")
-
-
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ({"text": "a"}, r"record 0: none of conversation, messages, conversations \(it has text\)"),
-        ({"messages": 5}, "a turn of messages has no text in role and content"),
-        ({"conversation": ["a"]}, "a turn of conversation has no text in role and content"),
-        ({"conversation": [{"role": "user"}]}, "a turn of conversation has no text in role and content"),
-        ({"conversation": chat("a")}, "no chat with an answer"),
-        ({"conversation": chat("a", "b", timestamp="yesterday")}, "timestamp 'yesterday' is no date and time"),
-        ({"conversation": chat("a", "b"), "timestamp": math.nan}, "record 0: timestamp is nan, not a finite number"),
-        ({"conversation": [*chat("a", "b", timestamp=0), *chat("a", "b", timestamp=1e12)]}, "arrivals lie 1e.12 s apart"),
-    ],
-)
-def test_what_is_refused(store: Store, tmp_path: Path, record: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadImport, match=message):
-        imported(store, written(tmp_path, record))
-    assert not store.exists
 
 
 def test_a_chat_that_the_template_does_not_take_is_named(store: Store, tmp_path: Path) -> None:

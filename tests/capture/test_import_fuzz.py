@@ -7,10 +7,14 @@ import signal
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from importer_cases import KINDS, MAX_BYTES, Kind, run_routing
+from importer_cases import KINDS, MAX_BYTES, Kind, run_routing, run_sglang, run_vllm
 from refusing import raising
+from test_import_chats import Words
+from test_import_vllm import arrays
 
+from tokentape.capture.importers.chats import import_chats
 from tokentape.capture.importers.vllm import import_vllm
 from tokentape.warehouse.tape import Store
 
@@ -36,23 +40,31 @@ def outcome(kind: Kind, path: Path, store: Store) -> str | None:
 
 
 def run_config(path: Path, store: Store) -> str:
-    shutil.copy(CORPUS / "vllm.cut.npz", path.with_name("one.npz"))
+    np.savez(path.with_name("one.npz"), **arrays())
     return import_vllm(path.with_name("one.npz"), path, store, MAX_BYTES)
 
 
-CORPUS_RUNS = {"vllm": KINDS["vllm npz"].run, "config": run_config, "routing": run_routing}
+def run_chats(path: Path, store: Store) -> str:
+    return import_chats(str(path), store, Words(), "words", 100)
+
+
+CORPUS_RUNS = {
+    "vllm": run_vllm, "sglang": run_sglang, "config": run_config, "routing": run_routing, "chats": run_chats,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_corpus_is_refused_as_it_says(name: str, tmp_path: Path) -> None:
     importer, _, file = name.partition(".")
-    path = Path(shutil.copy(CORPUS / name, tmp_path / file))
+    words, *text = told if isinstance(told := REFUSED[name], list) else [told]
+    path = tmp_path / file
+    path.write_bytes(text[0].encode() if text else (CORPUS / name).read_bytes())
     run = CORPUS_RUNS[importer] if importer in CORPUS_RUNS else KINDS[importer].run
     with pytest.raises((ValueError, OSError)) as caught:
         run(path, Store(str(tmp_path / "store")))
     line = str(caught.value)
-    told = REFUSED[name].split(" | ")  # by Python 3.11, by later ones
-    assert any(words in line for words in (told[:1] if sys.version_info < (3, 12) else told))
+    by_python = words.split(" | ")  # by Python 3.11, by later ones
+    assert any(said in line for said in (by_python[:1] if sys.version_info < (3, 12) else by_python))
     assert "\n" not in line
     assert len(line) < 600
     assert str(tmp_path) in line
@@ -60,7 +72,9 @@ def test_the_corpus_is_refused_as_it_says(name: str, tmp_path: Path) -> None:
 
 
 def test_every_file_of_the_corpus_is_listed() -> None:
-    assert {path.name for path in CORPUS.iterdir()} - {"refused.json"} == set(REFUSED)
+    assert {path.name for path in CORPUS.iterdir()} - {"refused.json"} == {
+        name for name, told in REFUSED.items() if isinstance(told, str)
+    }
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ importers/sglang.py cites.
 """
 
 import base64
-import io
 import json
 import struct
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from importer_cases import config_of, refused
+from importer_cases import config_of
 
 from tokentape.capture.importers.sglang import import_sglang
 from tokentape.warehouse.tape import Store, Tape
@@ -136,50 +135,3 @@ def test_prompts_join_those_that_decode_and_requests_of_the_same_token_are_count
     tape = dumped(tmp_path / "d.pt", store, record(0, 1, [1, 2], [0, 0], [1, 1]), record(1, 2, [3, 4], [1, 1], None))
     assert tape.read("tokens").filter(request_id=1)["token_id"].to_list() == [2, 4]
     assert tape.manifest.flags["requests_inferred"] == 1
-
-
-def bytes_of(value: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(value, stream)
-    return stream.getvalue()
-
-
-def dump_of(mapped: Any = MAP, **changed: Any) -> bytes:
-    return bytes_of({"records": [record(0, 1, [1, 2], [0, 1], [2]) | changed], "last_physical_to_logical_map": mapped})
-
-
-BAD_DUMPS: dict[str, tuple[bytes, str]] = {
-    "a pickle of anything": (bytes_of({"records": [Path("x")]}), "not a torch file of plain tensors"),
-    "cut off": (dump_of()[:-200], "not a torch file of plain tensors"),
-    "counts": (bytes_of({"rank": 0, "logical_count": MAP}), "tokentape synthesize --counts"),
-    "no records": (bytes_of({"records": []}), "no records; record with --expert-distribution-recorder-mode per_token"),
-    "per_pass": (bytes_of({"records": [{"global_physical_count": MAP}]}), "record 1: not a pass of per_token mode"),
-    "another model": (
-        dump_of(topk_ids_of_layer=torch.zeros((2, 2, 8), dtype=torch.int32)),
-        "for 2 tokens in 3 layers; give the model that was served",
-    ),
-    "verified drafts": (dump_of(forward_mode=4), "serve without --enable-mixed-chunk and without drafts"),
-    "positions": (dump_of(positions=[0, 5]), "do not follow"),
-    "past any context": (dump_of(positions=[1 << 40, (1 << 40) + 1]), "position 1099511627776 is outside 0..134217727"),
-    "past the map": (dump_of(MAP[:, :3]), "or one past the map"),
-}  # fmt: skip
-BAD_RESPONSES: dict[str, tuple[dict[str, Any], str]] = {
-    "rows of another model": (GENERATE | {"meta_info": GENERATE["meta_info"] | {"completion_tokens": 3}}, "not int32 of 5"),
-    "rows of the second half": (
-        {**CHAT, "sglext": {"routed_experts": base64.b64encode(base64.b64decode(EXPERTS)[96:]).decode()}},
-        "96 bytes, not int32 of 4 tokens in 3 layers, 4 each; give the config.json that was served",
-    ),
-    "not base64": ({**CHAT, "sglext": {"routed_experts": "?"}}, "routed_experts: not base64"),
-    "no lengths": ({**CHAT, "usage": {}}, "prompt_tokens is None, not a whole number"),
-    "token ids": (GENERATE | {"meta_info": GENERATE["meta_info"] | {"input_token_logprobs": [7]}}, "no list of [log-probability"),
-    "nothing recorded": ({"choices": [{}], "usage": COUNTS}, "no response has routed_experts"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*BAD_DUMPS, *BAD_RESPONSES])
-def test_bad_files_are_refused_in_one_line(name: str, store: Store, tmp_path: Path) -> None:
-    path = tmp_path / "bad.pt"
-    raw, message = BAD_DUMPS[name] if name in BAD_DUMPS else (json.dumps(BAD_RESPONSES[name][0]).encode(), BAD_RESPONSES[name][1])
-    path.write_bytes(raw)
-    with refused(store, message):
-        import_sglang([path], config_of(path), store)

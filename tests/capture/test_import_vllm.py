@@ -10,7 +10,6 @@ import importer_cases
 import numpy as np
 import pytest
 from importer_routings import npy_text
-from refusing import refuses
 
 from tokentape.capture.importers.limits import BadImport
 from tokentape.capture.importers.vllm import import_vllm
@@ -71,42 +70,6 @@ def test_vllm_row_of_the_last_token_is_dropped(with_tokens: bool, store: Store, 
     tape = store.open(import_vllm(*save(tmp_path, content), store))
     assert tape.manifest.rows["tokens"] == P + G
     assert list(tape.manifest.flags) == ["last_row_dropped"]
-
-
-def changed(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
-    return arrays() | {name: value}
-
-
-BAD_ARRAYS = {
-    "expert out of range": (changed("routed_experts", arrays()["routed_experts"] + 16), "position 6, layer 1: expert "),
-    "array missing": (
-        {"routed_experts": arrays()["routed_experts"]},
-        "does not say where the prompt ends; give prompt_token_ids or token_ids",
-    ),
-    "two dimensions": (changed("routed_experts", np.zeros((3, 4), np.int16)), "int16 [tokens, layers, top-k] is expected"),
-    "floats": (changed("routed_experts", np.zeros((3, L, K))), "routed_experts is float64"),
-    "another model's config": (arrays(), "has 2 layers, config.json 4 MoE layers", CONFIG | {"num_hidden_layers": 5}),
-    "dense config": (arrays(), "a model without routed experts", CONFIG | {"num_experts": 0}),
-    "config of something else": (arrays(), "hidden_size is missing", {"vocab_size": 3}),
-    "top-k differs": (changed("routed_experts", arrays()["routed_experts"][:, :, :3]), "layers and top-k must agree"),
-    "token ids of another request": (changed("token_ids", np.arange(99)), "11 rows for 6 prompt and 99 output tokens"),
-    "prompt ids of another request": (changed("prompt_token_ids", np.arange(99)), "99 prompt tokens, prompt_routed"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_bad_arrays_leave_the_store_unchanged(name: str, store: Store, tmp_path: Path) -> None:
-    content, message, *config = BAD_ARRAYS[name]
-    with importer_cases.refused(store, message):
-        import_vllm(*save(tmp_path, content, *config), store)
-
-
-def test_files_that_are_no_npz(store: Store, tmp_path: Path) -> None:
-    npz, config_path = save(tmp_path, arrays())
-    npz.write_bytes(b"")
-    refuses(r"request\.npz: the file is empty", import_vllm, npz, config_path, store, error=BadImport)
-    np.save(tmp_path / "bare.npy", np.zeros(3))
-    refuses("one bare array", import_vllm, tmp_path / "bare.npy", config_path, store, error=BadImport)
 
 
 # ----------------------------------------------------------------------------------------------------- one array, JSON, many
@@ -232,29 +195,3 @@ print(sorted({{"pandas", "polars", "pyarrow.compute", "numba", "torch"}} & set(s
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-ALL_MOE = {name: value for name, value in CONFIG.items() if name != "mlp_only_layers"}
-BAD_RESPONSES = {
-    "rows missing": (response(routed_experts=npy_text(whole()[1:])), "10 rows for 6 prompt and 6 output tokens"),
-    "usage of another": (response() | {"usage": {"prompt_tokens": 7}}, "usage says 7 tokens, prompt_token_ids has 6"),
-    "a dense layer with experts": (
-        response(routed_experts=npy_text(np.concatenate((whole()[:, :1], whole()), axis=1))),
-        "experts in layer 0, which config.json says is dense",
-    ),
-    "zeros in a MoE layer": (response(), "only zeros in layer 0, a MoE layer by config.json", ALL_MOE),
-    "not base64": (response(routed_experts="?"), "response 1: routed_experts: not base64"),
-    "fractions": (response(routed_experts=[[[1.5, 2, 3, 4]] * 2]), "not lists of whole numbers"),
-    "ragged": (response(routed_experts=[[[1, 2], [3]]]), "not lists of whole numbers"),
-    "truth values as ids": (response() | {"prompt_token_ids": [True] * P}, "prompt_token_ids is"),
-    "no choices": ({"usage": {}}, "choices is missing"),
-    "nothing recorded": (response(routed_experts=None), "no response has routed_experts"),
-    "no lengths": ({"choices": [{"routed_experts": npy_text(whole())}]}, "does not say where the prompt ends"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_RESPONSES)
-def test_bad_responses_are_refused_in_one_line(name: str, store: Store, tmp_path: Path) -> None:
-    body, message, *config = BAD_RESPONSES[name]
-    with importer_cases.refused(store, message):
-        from_server(store, tmp_path, body, config=config[0] if config else None)

@@ -137,29 +137,6 @@ def test_several_files_are_one_trace(tmp_path: Path, store: Store) -> None:
     assert (table["arrival_s"].to_list(), table["n_prompt_tokens"].to_list()) == ([0, 10], [5, 3])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    json.loads((Path(__file__).parent / "damaged_csv.json").read_text()),
-)
-def test_damaged_csv_is_refused_in_one_line(tmp_path: Path, store: Store, text: str, message: str) -> None:
-    refuses(message, import_requests, written(tmp_path, "bad.csv", text), store, "azure", error=BadImport)
-    assert store.trace_ids() == store.unfinished_ids() == []
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 2: not JSON"),
-        ('{"timestamp": 1}', "line 2 is not an object of timestamp, input_length"),
-        ('{"parent_chat_id": -1, "timestamp": 1, "input_length": 17, "output_length": 1, "hash_ids": [1, 2]}', "one per 512"),
-        ('{"timestamp": 1, "input_length": 513, "output_length": 1, "hash_ids": [1]}', "line 2: 1 hash_ids for 513 tokens"),
-    ],
-)
-def test_damaged_mooncake_is_refused_naming_the_line(tmp_path: Path, store: Store, line: str, message: str) -> None:
-    good = '{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": [0]}\n'
-    refuses(message, import_requests, written(tmp_path, "bad.jsonl", good + line + "\n"), store, "mooncake", error=BadImport)
-
-
 @needs_published
 def test_published_traces_have_their_published_statistics(store: Store) -> None:
     azure = from_table(
