@@ -74,8 +74,3 @@ def test_drafts_are_compact_too(tmp_path):
     of = system_runs.tape_of(store, tape.trace_id, None)
     systems = [system_of("elmoe3d", changes) for changes in ({}, {"draft": "none"})]
     assert len({simulate(of, of.requests(), system, load("h100"), Setting()).serving.wall_s for system in systems}) == 1
-
-
-def test_compact_scores_without_scores_are_refused():
-    with pytest.raises(ValueError, match="--compact-scores is of table scores"):
-        CaptureSettings("embedded", "math", tables=("requests", "routing"), compact_scores=True)

@@ -310,18 +310,6 @@ def test_a_stopped_capture_goes_on_with_the_next_layer(captured, settings, tmp_p
     assert elsewhere.open(trace_id).manifest.rows == {"requests": 9, "losses": 192}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tables": ("losses", "routing")}, "table losses is about weights and has a tape of its own; capture routing with"),
-        ({"teacher_forced": True}, "--teacher-forced does not go with --tables losses"),
-        ({"tables": ("loss",)}, "unknown table 'loss'; did you mean 'losses'"),
-    ],
-)
-def test_settings_that_do_not_fit(settings, change, message):
-    refuses(message, replace, settings, **change)
-
-
 def test_dense_models_and_tables_of_other_quantisers_have_no_losses(settings, store, model_folder, captured):
     with pytest.raises(ValueError, match="is a dense model without experts: there are no losses to record"):
         capture(replace(settings, model=model_folder("Llama")), store)

@@ -250,24 +250,6 @@ def test_a_stop_token_ends_a_request_and_no_room_for_a_draft_is_clipped(embedded
     assert {r.request_id: r.draft.n for r in rounds if r.request_id == 2} == {2: 0}
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"draft": "elastick"}, "did you mean 'elastic'"),
-        ({"pool": "hottest"}, "unknown pool policy"),
-        ({"draft": "ngram", "width": 2}, "one chain"),
-        ({"bits": 9}, "must lie in 1..7"),
-        ({"pool_frac": 1.5}, "at most 1"),
-        ({"depth": 0}, "at least 1"),
-        ({"scheme": "nope"}, "unknown scheme"),
-        ({"static": "half"}, "slices"),
-        ({"draft": "quant", "bits": 0}, "needs a width"),
-    ],
-)
-def test_bad_settings_are_refused_in_one_line(values, words):
-    refuses(words, DraftSettings, **values)
-
-
 def test_pools_hold_what_the_batch_shares(embedded):
     """Hotness counts the original top-k of every token of every request's draft passes."""
     texts = ["def f(x):\n    return", "Anna has 3 boxes", "key: 42"]

@@ -194,17 +194,6 @@ def test_ordinary_settings_and_names_know_nothing_of_drafts(settings):
     assert settings.recorded()["speculation"]["pool"] == "hotness"
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"speculation": None, "tables": ("rounds",)}, "name a drafter"),
-        ({"teacher_forced": True}, "does not go with --draft"),
-    ],
-)
-def test_settings_that_do_not_go_together(settings, values, words):
-    refuses(words, dataclasses.replace, settings, **values)
-
-
 def test_a_small_model_whose_context_is_too_short_is_refused(model_folder, prompts, tmp_path):
     shutil.copytree(model_folder("Llama"), tmp_path / "small")
     config = json.loads((tmp_path / "small/config.json").read_text())
