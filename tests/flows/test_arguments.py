@@ -17,19 +17,7 @@ from tokentape.flows.study_run import check
 from tokentape.flows.systems import IN_MODEL, SYSTEMS, grids, questions, system_of
 from tokentape.policies import slots
 
-MADE = "prints the name of what it makes"
-WITHOUT_JSON = {  # commands that list and compute nothing, and why
-    **dict.fromkeys(("capture", "record", "synthesize", "models train", "site", "plot", "watch", "demo"), MADE),
-    **{f"import {name}": MADE for name in ("bigmoe", "vllm", "sglang", "routing", "requests", "acceptance", "chats")},
-    **{f"export {name}": "writes a file" for name in ("oracle", "chrome", "requests", "moe-trace", "aiconfigurator")},
-    "export ot": "prints arguments of another program",
-    "hardware new": "writes a file",
-    "load": "writes the warehouse, which sql and query answer from",
-    "rm": "removes",
-    **dict.fromkeys(("push", "pull"), "copies"),
-    "serve": "runs until it is stopped",
-    "show": "prints JSON",
-}
+OPTIONS = json.loads((Path(__file__).parent / "options.json").read_text())  # of commands
 
 
 def test_every_command_has_quiet_verbose_and_json_but_for_those_that_list_nothing() -> None:
@@ -40,7 +28,7 @@ def test_every_command_has_quiet_verbose_and_json_but_for_those_that_list_nothin
             command = command.commands[word]
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--quiet", "-q", "--verbose", "-v"} <= options, name
-        assert ("--json" in options) == (name not in WITHOUT_JSON), name
+        assert ("--json" in options) == (name not in OPTIONS["none of them has --json, and why"]), name
 
 
 def test_the_help_shows_every_command_with_examples_and_the_version_is_printed(tokentape: Cli) -> None:
@@ -58,7 +46,7 @@ def test_the_help_shows_every_command_with_examples_and_the_version_is_printed(t
     assert shown.out.split()[1][0].isdigit()
 
 
-ON = json.loads((Path(__file__).parent / "options_without_effect.json").read_text())
+ON = OPTIONS["with these, options have none"]
 
 
 @pytest.mark.parametrize("name", list(IDLE))
@@ -78,20 +66,7 @@ def test_every_option_without_effect_exists_and_is_refused_only_where_it_has_non
         assert without_effect(name, (), defaults | ON[name]) is None
 
 
-@pytest.mark.parametrize(
-    ("command", "given"),
-    [
-        ("capture", {"draft_depth": 2, "draft": "elastic"}),
-        ("capture", {"top_p": 0.9, "temperature": 1.0}),
-        ("capture", {"split": "train", "field": "text", "dataset": "math+x/code"}),
-        ("step elmoe3d", {"alpha": 0.9, "accepted": None}),
-        ("evaluate", {"param": ["losses=TRACE"], "scheme": "none", "seeds": 2, "policy": None, "system": "prefix_split"}),
-        ("decide place", {"beta": 0.5, "placements": "oracle,ema"}),
-        ("step gpu", {"fits": "folder", "roofline": False}),
-        ("sql", {"store": "elsewhere", "database": None}),
-        ("sql", {"store": "elsewhere", "database": "x", "statement": "from tape.routing"}),
-    ],
-)
+@pytest.mark.parametrize(("command", "given"), OPTIONS["with these, they have"])
 def test_options_with_an_effect_are_let_through(command: str, given: dict[str, Any]) -> None:
     values = {
         "draft": None,

@@ -261,7 +261,6 @@ def test_patterns_fields_and_folders_that_are_not_there_are_named(place, answers
 
 
 # Claims by what is between their number's name and the rest, and bars as a share; None: the paper's value lies within the band.
-_LOADED = {"expert_load_per_request": 0.06, "energy_per_token": 0.06}
 BARS: dict[str, dict[str, float | None]] = json.loads((Path(__file__).parent / "layered_bars.json").read_text())
 
 

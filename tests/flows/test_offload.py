@@ -22,12 +22,6 @@ from tokentape.warehouse.tape import Store
 
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny.route.csv"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-LIST = "log,model,geometry,tape,tape_of_run,active_experts,reader_threads,overlap,reads_per_expert,traced\n"
-ROW = "a.csv,M,qwen3-30b-a3b,no.csv,yes,2,4,yes,3,no\n"
-STEP, SUMMARY = (
-    "step,wall_ms,io_ms,compute_ms,read_bytes,cache_hit_pct,mgmt_ms\n1,9,1,5,7,50,1\n",
-    "# summary cache_budget_MiB=9.0",
-)
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +80,13 @@ def test_reads_share_their_lanes():
     assert offload.busy_s(n_reads=7, readers=4, read_s=0.5) == pytest.approx(0.5 * (16 + 9))
 
 
-@pytest.mark.parametrize(
-    ("listed", "log", "words"),
-    [
-        ("", "", "offload_logs.csv: holds no rows"),
-        (ROW.replace("a.csv", "b.csv"), "", "none of the logs"),
-        (ROW, STEP, "a.csv: no line `# summary`"),
-        (ROW, "step,wall_ms\n1,2\n", "column io_ms is missing"),
-        (ROW, f"{STEP}{SUMMARY} experts_routed=80 experts_dropped=10\n", "a.csv: has several turns, or dropped experts"),
-        (ROW, f"{STEP}{SUMMARY}\n", "no such route trace; give its folder with --tapes"),
-        (ROW.replace("4,yes", "4,1"), f"{STEP.replace('step', 'overlap')}{SUMMARY}\n", "no such route trace"),  # neither is read
-        (ROW.replace("4,yes", "0,yes"), "", "offload_logs.csv: row 1: reader_threads 0 is not a whole number above 0"),
-        (ROW.replace("2,4", "7.5,4"), "", "row 1: active_experts 7.5 is not a whole number above 0"),
-        (ROW, STEP.replace("1,9", "1,soon"), "a.csv: row 1: wall_ms soon is not a number"),
-    ],
-)
+# The list of logs, the one log that there is, and what is said; of the seventh neither `overlap` is read.
+REFUSED = json.loads((Path(__file__).parent / "offload_refused.json").read_text())
+
+
+@pytest.mark.parametrize(("listed", "log", "words"), REFUSED)
 def test_refusals_name_file_and_remedy(tokentape: Cli, tmp_path, listed, log, words):
-    (tmp_path / "offload_logs.csv").write_text(LIST + listed)
+    (tmp_path / "offload_logs.csv").write_text(listed)
     if log:
         (tmp_path / "a.csv").write_text(log)
     assert words in tokentape.refused("validate", "offload", str(tmp_path), "--tapes", str(tmp_path)).err

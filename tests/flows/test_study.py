@@ -1,6 +1,7 @@
 """Studies: the shipped ones parse; a wrong file is one clear line; a copy of a published one runs by its path beside it."""
 
 import importlib
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tokentape.flows.systems.kelle.settings import Settings as KelleStudy
 from tokentape.replay.cxl_ndp.system import decisions as ndp_decisions
 from tokentape.replay.kelle.systems import decisions as kelle_decisions
 from tokentape.replay.semantics import Semantics
-from tokentape.warehouse.results import batches, read_rows, stored
+from tokentape.warehouse.results import batches, read_rows, run_ids, stored
 from tokentape.warehouse.tape import Store
 
 MY_CACHE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "my_cache.py"
@@ -59,22 +60,6 @@ def test_a_study_is_named_after_its_file_and_policies_of_one_name_are_told_apart
     found = read_rows(store, "replays")
     assert sorted(row["policy"] for row in found) == named
     assert len({row["replay_id"] for row in found} & {row["replay_id"] for row in both}) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (GOOD.replace("scopes", "scopse"), "scope"),
-        (GOOD.replace('scopes = ["global"]', ""), "scopes"),
-        (GOOD.replace('"lru"', '"lur"'), "did you mean 'lru'"),
-        (GOOD + "params = { profile_frac = 0.1 }", "profile_frac"),
-        ("capacities = [", "not TOML"),
-        (GOOD + "params = { half_life_passes = nan }", r"mine\.toml: policies\.0\.params\.half_life_passes is nan"),
-        ('name = "adhoc"\n' + GOOD, 'give yours another, name = "my-adhoc"'),
-    ],
-)
-def test_wrong_files_name_the_field(tmp_path: Path, text: str, says: str) -> None:
-    refuses(says, study.load, written(tmp_path, text))
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,26 +140,20 @@ def test_a_copy_that_no_longer_makes_rows_of_a_view_has_none(store: Store, tmp_p
         assert mine.rows(store, "kelle_retention") == rows
 
 
-def test_what_a_copy_says_wrongly_is_named(tokentape: Cli, tmp_path: Path) -> None:
-    kelle, layered = ((SYSTEM_FOLDERS[of] / "study.toml").read_text(encoding="utf-8") for of in ("kelle", "layered_prefill"))
-    for text, message in (
-        ('system = "kele"\nquestion = "?"\n', "unknown system 'kele'"),
-        ('system = "kelle"\nquestion = "?"\n', "models: Field required; fields are system, question, name, models"),
-        ('system = "kelle"\nquestion = "?"\nmodells = []\n', "models: Field required"),
-        (kelle.replace('role = "predict"', 'role = "foretell"', 1), "Input should be 'calibrate', 'predict' or 'report'"),
-        (kelle.replace("edram = 0.33", "edram = -0.1"), "shares of area and power lie in 0 to 1"),
-        (kelle.replace("static_w = 1.956", "static_w = -2"), "static_w = -2.0 must be a number from 0 on"),
-        (kelle.replace('workload = "PG19"', 'workload = "PG91"'), "unknown workload 'PG91'; did you mean 'PG19'"),
-        ('name = "kelle"\n' + kelle, "name: kelle is a study that ships"),  # whose answers would stand as the paper's
-        (kelle.replace('"Kelle+eDRAM"', '"Kele+eDRAM"'), "unknown system 'Kele+eDRAM'; did you mean 'Kelle+eDRAM'"),
-        (kelle.replace("batch = ", "bach = ", 1), "'bach' is no field of a point; fields are setting, value, machine"),
-        (layered.replace('scheduler = "chunked"', "", 1), "series one prompt: scheduler: Field required"),
-        (layered.replace("rate_per_s = 1.3 }", 'rate_per_s = "x" }', 1), "rate_per_s: Input should be a valid number"),
-        (layered.replace("client = false", 'client = "no"', 1), "series one prompt: client: Input should be a valid boolean"),
-    ):
-        (tmp_path / "mine.toml").write_text(text)
-        done = tokentape.refused("study", str(tmp_path / "mine.toml"))
-        assert message in done.err
+WRONG = json.loads((Path(__file__).parent / "wrong_studies.json").read_text())
+
+
+@pytest.mark.parametrize(("of", "right", "wrong", "says"), WRONG)
+def test_what_a_study_says_wrongly_is_one_line_before_anything_runs(
+    tokentape: Cli, store: Store, tmp_path: Path, of: str, right: str, wrong: str, says: str
+) -> None:
+    """Files of ours, each with one thing changed; at the end, whole ones."""
+    texts = {"": "", "grid": GOOD, "small": (Path(__file__).parent / "small_study.toml").read_text()}
+    text = texts[of] if of in texts else (SYSTEM_FOLDERS[of] / "study.toml").read_text(encoding="utf-8")
+    assert right in text
+    done = tokentape.refused("study", written(tmp_path, text.replace(right, wrong, 1)), "--workers", "1")
+    assert says in done.err
+    assert not run_ids(store, "system_runs")
 
 
 SETTINGS = {name: importlib.import_module(module).Settings for name, module in SYSTEMS.items()}

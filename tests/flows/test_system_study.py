@@ -11,7 +11,7 @@ from bench.docs import blocks, findings
 from tokentape.capture.importers.bigmoe import import_bigmoe
 from tokentape.flows import grid, study
 from tokentape.flows.study_run import run_study
-from tokentape.warehouse.results import read_rows, run_ids, stored_run
+from tokentape.warehouse.results import read_rows, stored_run
 from tokentape.warehouse.tape import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,34 +46,6 @@ def test_fields_of_systems_machines_and_workloads_are_multiplied_and_run_once(
     said = findings.refreshed(page.format("small | 32 GB/s | sarathi | 50%"), found)
     assert "| 64 GB/s | sarathi |" in said
     assert said.endswith("-->1<!-- end -->")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (SMALL.replace('"residency.budget"', '"residenzy.budget"'), "'residenzy.budget' is no field of a point"),
-        (SMALL.replace('machine = "h100-cxl-ndp"\n', ""), "machine is missing"),
-        (SMALL.replace('"workload.rate"', '"workload.speed"'), "unknown word of --workload 'speed'"),
-        (SMALL.replace("links.pcie", "links.pci"), "is no number of this machine"),
-        (SMALL.replace('"{system}"', '"{scope}"'), "the point has no scope"),
-        (SMALL.replace('machine = "h', 'trace = "nope"\nmachine = "h'), "no tape fits nope"),
-        (SMALL.replace('"h100-cxl-ndp"', '["h100-cxl-ndp", "h1000"]'), "unknown hardware 'h1000'"),
-        (SMALL.replace('"h100-cxl-ndp"', "3"), "machine = 3: Input should be a valid string"),
-        (
-            SMALL.replace('"workload.rate"', 'budget = "9%"\n"workload.rate"'),
-            "residency.budget=50% and the budget, 9%, say one thing",
-        ),
-        (SMALL.replace('"workload.rate"', '"workload.batch" = 1\n"schedule.max_seqs"'), "schedule.max_seqs=50 and the batch of"),
-        (SMALL.replace('"h100-cxl-ndp"', "[]"), "one of its lists is empty"),
-        *((SMALL.replace("32e9,", f"{rate},"), "pcie.peak_bytes_per_s") for rate in ("true", "-32e9", "nan", "0", "'32e9'")),
-    ],
-)
-def test_what_is_wrong_in_a_grid_is_one_line_before_anything_runs(
-    tokentape: Cli, store: Store, tmp_path: Path, text: str, says: str
-) -> None:
-    done = tokentape.refused("study", written(tmp_path, text), "--workers", "1")
-    assert says in done.err
-    assert not run_ids(store, "system_runs")
 
 
 def test_tapes_that_are_given_take_the_place_of_those_that_grids_name(store: Store, tmp_path: Path) -> None:
