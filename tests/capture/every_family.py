@@ -33,12 +33,6 @@ TINY: dict[str, Any] = {
     name: value for value, names in json.loads((Path(__file__).parent / "tiny_fields.json").read_text()) for name in names
 }
 _SKIPPED = {"model_type", "id2label", "label2id", "architectures", "rope_parameters", "per_layer_config"}
-_HYBRID = {"layer_types": ["linear_attention", "full_attention"] * 2}
-_GEMMA = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 16}
-_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "partial_rotary_factor": 1.0}
-_QWEN4 = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 8, "indexer_compress_ratio": 2}
-_QWEN4 |= {"ngram_vocab_size_base": 100}
-_EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 3}
 # What a model_type needs besides, in the part of its config where it stands.
 OVERRIDES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "tiny_overrides.json").read_text())
 HOLDS_EXPERTS = re.compile(r"class \w*(Experts|MoE|MoA)\w*\(")

@@ -1,6 +1,9 @@
 """Tiny random-weight models of every family: the mechanism of a real one, in milliseconds."""
 
+import json
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,62 +17,18 @@ from tokentape.capture.live.slots import Inside
 from tokentape.policies.scoring import ranking
 
 VOCAB = 97
-BASE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-MOE = BASE | {"moe_intermediate_size": 16, "num_experts_per_tok": 3}
-MLA = MOE | {
-    "num_key_value_heads": 4,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "n_group": 4,
-    "topk_group": 2,
-}
+TOLD = json.loads((Path(__file__).parent / "tiny_families.json").read_text())  # sizes; class, which sizes, and what else
+BASE = TOLD["sizes"]["base"]
 
-MOE_CONFIGS = {
-    "Qwen2Moe": lambda: hf.Qwen2MoeConfig(**MOE, num_experts=8, shared_expert_intermediate_size=24, norm_topk_prob=False),
-    "Qwen3Moe": lambda: hf.Qwen3MoeConfig(**MOE, num_experts=8, head_dim=8, norm_topk_prob=True),
-    "DeepseekV2": lambda: hf.DeepseekV2Config(**MLA, topk_method="group_limited_greedy", routed_scaling_factor=2.0),
-    "DeepseekV2Greedy": lambda: hf.DeepseekV2Config(**MLA | {"n_group": None, "topk_group": None}, topk_method="greedy"),
-    "DeepseekV3": lambda: hf.DeepseekV3Config(**MLA, norm_topk_prob=True, routed_scaling_factor=2.5),
-    "Mixtral": lambda: hf.MixtralConfig(**BASE, num_local_experts=8, num_experts_per_tok=2),
-    "GptOss": lambda: hf.GptOssConfig(**BASE, head_dim=8, num_local_experts=8, num_experts_per_tok=3, sliding_window=8),
-    "Glm4Moe": lambda: hf.Glm4MoeConfig(**MOE, head_dim=8, n_routed_experts=8, n_shared_experts=1, n_group=2, topk_group=1),
-    "Glm4MoeLite": lambda: hf.Glm4MoeLiteConfig(**MLA | {"n_group": 1, "topk_group": 1}),
-    "Olmoe": lambda: hf.OlmoeConfig(**BASE, num_experts=8, num_experts_per_tok=3, norm_topk_prob=True),
-    "GraniteMoe": lambda: hf.GraniteMoeConfig(**BASE, num_local_experts=8, num_experts_per_tok=3),
-    "Phimoe": lambda: hf.PhimoeConfig(**BASE, num_local_experts=8, num_experts_per_tok=2, sliding_window=64),
-}
-DENSE_CONFIGS = {
-    "Llama": lambda: hf.LlamaConfig(**BASE),
-    "Mistral": lambda: hf.MistralConfig(**BASE, sliding_window=8),
-    "Qwen2": lambda: hf.Qwen2Config(**BASE),
-    "Gemma2": lambda: hf.Gemma2Config(**BASE, head_dim=8, sliding_window=8, attn_logit_softcapping=5.0),
-    "OPT": lambda: hf.OPTConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        ffn_dim=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-    ),
-}
+
+def config_of(name: str, sizes: str, **told: Any) -> hf.PreTrainedConfig:
+    return getattr(hf, name)(**TOLD["sizes"][sizes] | told)
+
+
+MOE_CONFIGS, DENSE_CONFIGS = (
+    {family: partial(config_of, name, sizes, **told) for family, (name, sizes, told) in TOLD[kind].items()}
+    for kind in ("with experts", "dense")
+)
 CONFIGS = MOE_CONFIGS | DENSE_CONFIGS
 
 
