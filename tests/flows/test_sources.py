@@ -2,6 +2,8 @@
 
 import ast
 import shutil
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,16 @@ IN_THE_KEY = (
     "tokentape.policies.resolve", "tokentape.hw.spec", "tokentape.hw.calibrate", "tokentape.capture.run",
     "tokentape.capture.synthetic", "tokentape.replay.capacity", "tokentape.policies.names",
 )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once() -> Iterator[None]:
+    """What a file of these bytes imports is looked for once, not for every engine that reaches it."""
+    look = sources._imported
+    found = lru_cache(None)(lambda path, source: look(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "_imported", lambda path: found(path, path.read_bytes()))
+        yield
 
 
 @pytest.fixture(scope="module")
