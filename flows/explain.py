@@ -32,7 +32,7 @@ def explain(store: Store, prefix: str) -> tuple[str, Asked, ReplayResult, list[S
     run_id = resolve_run(store, prefix, VIEW)
     (row,) = rows_of_run(store, VIEW, run_id)
     asked = Asked.from_json(row["asked"])
-    system, machine = asked.made(), asked.hardware
+    system, machine = asked.made(store), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, asks_scores(system))
     if key_of(store, asked, system) != run_id:
         raise ValueError(f"result {run_id} cannot be made again: its tape, system, machine or the code has changed; run it again")
@@ -70,7 +70,8 @@ def without(store: Store, asked: Asked, system: System, slot: str) -> tuple[Aske
     off = kept | {slot: "none"}
     if system.room and not system.without(slot).room:
         # without the widths of what a placement leaves away, and with the room said once
-        off = {key: of for key, of in off.items() if not key.startswith("precision") and key != f"{system.room}.budget"}
+        of_slices = (f"{system.room}.budget", "residency.start")
+        off = {key: of for key, of in off.items() if not key.startswith("precision") and key not in of_slices}
         off |= {"residency": "lru"} | ({"precision": "none"} if "precision" in system.policies else {})
         return replace(named, changes=off, budget=system.option(system.room, "budget") or None), "lru in the same room"
     return replace(named, changes=off), "nothing"

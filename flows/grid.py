@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tokentape.flows import machines, sources
 from tokentape.flows.shared import mapped, shared
 from tokentape.flows.study import Study, matching
-from tokentape.flows.tapes import composed, scored_trace, told
+from tokentape.flows.tapes import told
 from tokentape.flows.workers import Telling, as_finished, ending, pool_of
 from tokentape.hw import calibrate, spec
 from tokentape.hw import profile as profiles
@@ -39,10 +39,7 @@ from tokentape.replay import capacity as capacities
 from tokentape.replay import experts
 from tokentape.replay.result import ReplayResult, tables_of
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.stream import Stream, stream
-from tokentape.replay.system.routes import slices_of
-from tokentape.replay.system.slicemoe import describe, found_in, replay_sliced, serve
 from tokentape.replay.trace import COLUMNS, NotGrowing, Trace, trace_from_tables, without_rows
 from tokentape.warehouse import results
 from tokentape.warehouse.at_rest import hash_of, hash_of_text, text_of
@@ -55,10 +52,9 @@ RESIDENCY = "residency"
 BATCH_ROWS = 24_000_000  # of routing, replayed between two files: some seconds
 MOST_SHARED = 1 << 28  # lookups of a tape whose stream is kept for all of its replays, 4 B each
 ROUTING = ("routing", ROW_GROUP_ROWS, COLUMNS)  # as parts are read
-ENGINE, SLICED_ENGINE = "tokentape.replay.experts", "tokentape.replay.system.slicemoe"
+ENGINE = "tokentape.replay.experts"
 LONG_ROWS = 1 << 22  # of routing: more are read anew by each replay that can take them part by part, and not held
 NAMED = 3  # policies in the name of a batch
-SLICEMOE = "slicemoe"  # its capacity is of the experts at the high width
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,13 +162,7 @@ def replay_once(store: Store, cell: Cell) -> tuple[str, ReplayResult]:
 
     Raises ValueError on bad input, and for what the policy's engine does not have: nothing is ignored; nothing is written then.
     """
-    if cell.policy == SLICEMOE:
-        given = {**dataclasses.asdict(cell.semantics), "expert-format": cell.expert_format}
-        only = {**dataclasses.asdict(Semantics("global")), "expert-format": "auto"}
-        for name, value in given.items():
-            if name not in ("start", "fetching") and value != only[name]:
-                raise ValueError(f"--{name} {value} does not go with slicemoe: it has --{name} {only[name]} only")
-    elif getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform" and cell.seed:
+    if getattr(registry.find(RESIDENCY, cell.policy), "kind", "") != "uniform" and cell.seed:
         raise ValueError(f"--seed {cell.seed} has no effect on {cell.policy}, which draws nothing; leave it out")
     key, result = compute(store, cell, "adhoc")
     if not results.is_whole(store, f"replays-{key}"):  # as `write` names a batch of one
@@ -194,17 +184,10 @@ def compute(store: Store, cell: Cell, study: str, is_one: bool = True) -> tuple[
     """One replay and its id. is_one: no other follows on this tape. Raises ValueError on bad input."""
     key = replay_key(store, cell, study) if is_one else cell.key(store, study)
     how, expert_format = cell.semantics, format_of(store, cell.trace_id, cell.expert_format)
-    if cell.policy == SLICEMOE:
-        trace, scores = scored_trace(store, cell.trace_id)
-        system = composed(dict(cell.params), store)
-        size, machine = _size_of(store, cell, system), load_hardware(cell.hardware)
-        return key, replay_sliced(
-            trace, scores, system, machine, size, start=how.start, fetching=how.fetching, seed=cell.seed, profile=cell.profile
-        )
     if cell.policy == experts.ALL_CAPACITIES:
         return key, experts.replay_all_capacities(load_trace(store, cell.trace_id), how, expert_format)
     policy, machine = resolve(RESIDENCY, cell.policy, dict(cell.params)), load_hardware(cell.hardware)
-    size, rest, needs = _size_of(store, cell, policy), (expert_format, cell.seed, cell.profile), needs_of(policy)
+    size, rest, needs = _size_of(store, cell), (expert_format, cell.seed, cell.profile), needs_of(policy)
     with registry.blamed(RESIDENCY, cell.policy):
         try:
             trace = load_trace(store, cell.trace_id, _is_whole(cell), needs)
@@ -218,7 +201,7 @@ def compute(store: Store, cell: Cell, study: str, is_one: bool = True) -> tuple[
 
 def _is_whole(cell: Job) -> bool:
     """Whether the run needs all rows of its tape at once."""
-    if not isinstance(cell, Cell) or cell.policy in (SLICEMOE, experts.ALL_CAPACITIES):
+    if not isinstance(cell, Cell) or cell.policy == experts.ALL_CAPACITIES:
         return True
     try:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
@@ -229,11 +212,6 @@ def _is_whole(cell: Job) -> bool:
 
 def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.float64], str]:
     """The cell's tape, what its passes look up (see passes.pass_costs), and the format of all weights but the experts."""
-    if cell.policy == SLICEMOE:
-        trace, scores = scored_trace(store, cell.trace_id)
-        system, is_cold = composed(dict(cell.params), store), cell.semantics.start == "cold"
-        events, _ = serve(trace, scores, system, _size_of(store, cell, system), is_cold, cell.seed)
-        return trace, found_in(trace, events), OTHER_FORMAT
     policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
     trace = load_trace(store, cell.trace_id, needs=needs_of(policy))
     expert_format = format_of(store, cell.trace_id, cell.expert_format)
@@ -241,18 +219,10 @@ def lookups_of(store: Store, cell: Cell) -> tuple[Trace, NDArray[np.float64], st
     return trace, np.concatenate([of_part for *_, of_part in found], axis=1), expert_format
 
 
-def _size_of(store: Store, cell: Cell, policy: Any = None) -> int:
+def _size_of(store: Store, cell: Cell) -> int:
     """Bytes of the cell's cache."""
-    return capacities.bytes_of(cell.capacity, *_experts_of(store, cell, policy))
-
-
-def _experts_of(store: Store, cell: Cell, policy: Any) -> tuple[int, int]:
-    """Bytes of all experts as the cell holds them, and how many there are."""
     geometry = routed(store, cell.trace_id).geometry
-    n_keys = len(geometry.moe_layers) * geometry.n_experts
-    if cell.policy == SLICEMOE:
-        return n_keys * sum(slices_of(geometry, policy.cache)), n_keys
-    return capacities.total_expert_bytes(geometry, format_of(store, cell.trace_id, cell.expert_format)), n_keys
+    return capacities.parse_capacity(cell.capacity, geometry, format_of(store, cell.trace_id, cell.expert_format))
 
 
 def replay_key(store: Store, cell: Cell, study: str = "adhoc", decided: Callable[..., Any] | None = None) -> str:
@@ -264,15 +234,12 @@ def replay_key(store: Store, cell: Cell, study: str = "adhoc", decided: Callable
 
 
 def _decided(uri: str, study: str, cell: Cell, types: tuple[type, ...]) -> tuple[str, str, tuple[int, int]]:
-    """What the ids of replays hash that differ in capacity and seed alone: JSON before the seed and after it; and `_experts_of`.
-    types: of the parameters, since 1 and True are equal."""
-    store, policy = Store(uri), None
-    before: dict[str, Any] = {"policy": cell.policy, "params": {}, "hardware": ""}
-    before["expert_format"] = format_of(store, cell.trace_id, cell.expert_format)
-    if cell.policy == SLICEMOE:
-        policy = composed(dict(cell.params), store)
-        before |= {"policy": describe(policy), "expert_format": policy.cache.name}
-    elif cell.policy != experts.ALL_CAPACITIES:
+    """What the ids of replays hash that differ in capacity and seed alone: JSON before the seed and after it; and bytes
+    of all experts as the cell holds them, and how many there are. types: of the parameters, since 1 and True are equal."""
+    store = Store(uri)
+    expert_format = format_of(store, cell.trace_id, cell.expert_format)
+    before: dict[str, Any] = {"policy": cell.policy, "params": {}, "hardware": "", "expert_format": expert_format}
+    if cell.policy != experts.ALL_CAPACITIES:
         policy = resolve(RESIDENCY, cell.policy, dict(cell.params))
         before |= {"policy": registry.name_of(RESIDENCY, policy), "params": experts.policy_params(policy)}
         before["policy_source"] = registry.sha256(RESIDENCY, cell.policy)
@@ -280,7 +247,9 @@ def _decided(uri: str, study: str, cell: Cell, types: tuple[type, ...]) -> tuple
         before |= {"hardware": load_hardware(cell.hardware).sha256, "profile": profiles.load(cell.profile).sha256}
     manifest = manifest_of(store, cell.trace_id).model_dump(mode="json", exclude={"created_utc"})
     after = {"semantics": dataclasses.asdict(cell.semantics), "sources": sources_of(cell), "study": study, "trace": manifest}
-    return text_of(before)[1:-1], text_of(after)[1:-1], _experts_of(store, cell, policy)
+    geometry = routed(store, cell.trace_id).geometry
+    experts_of = capacities.total_expert_bytes(geometry, expert_format), len(geometry.moe_layers) * geometry.n_experts
+    return text_of(before)[1:-1], text_of(after)[1:-1], experts_of
 
 
 _decided_once = lru_cache(maxsize=1024)(_decided)
@@ -303,10 +272,7 @@ def sources_of(cell: Cell) -> str:
     """Hash of the code that decides the replay: its engine's, its policy's, and the constants of its machine."""
     if cell.policy == experts.ALL_CAPACITIES:
         return sources.sha256(ENGINE)
-    fits = _fits(cell.hardware)
-    if cell.policy == SLICEMOE:
-        return sources.sha256(SLICED_ENGINE, fits=fits)
-    return sources.sha256(ENGINE, also=registry.reached(RESIDENCY, cell.policy), fits=fits)
+    return sources.sha256(ENGINE, also=registry.reached(RESIDENCY, cell.policy), fits=_fits(cell.hardware))
 
 
 def run(
@@ -473,7 +439,7 @@ def _arrays(store: Store, jobs: Collection[Job]) -> dict[str, Any]:
     _trace.cache_clear()
     if trace.read is not None:
         return {}
-    if isinstance(job, Cell) and job.policy != SLICEMOE and trace.ids.size <= MOST_SHARED:
+    if isinstance(job, Cell) and trace.ids.size <= MOST_SHARED:
         return {"trace": trace, "stream": stream(trace, job.semantics)}
     return {"trace": trace}
 

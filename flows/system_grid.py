@@ -65,7 +65,7 @@ def write(store: Store, study: str, points: Sequence[Point], reasons: Mapping[st
             reason = None if run_id in there else "not run yet"
         rows.append(
             {"study": study, "place": point.place, **point.told}
-            | {"system": asked.made().name if reason is None else asked.system}
+            | {"system": asked.made(store).name if reason is None else asked.system}
             | {"trace_id": asked.trace_id, "seed": asked.workload.seed, "result_id": run_id, "reason": reason}
         )
     results.write_rows(store, "study_points", rows, of=study)

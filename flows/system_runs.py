@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tokentape.flows import sources
 from tokentape.flows.grid import READ, format_of, load_hardware, load_trace, manifest_of, record_machine
-from tokentape.flows.tapes import attention_tape, gate_weights, scored_trace
+from tokentape.flows.tapes import attention_tape, gate_weights, scored_trace, with_similarity
 from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.spec import HardwareSpec, with_values
@@ -141,7 +141,7 @@ class Asked:
 
     def key(self, store: Store, study: str = "") -> str:
         """The run's id, the same in every study. Raises ValueError on what cannot be had."""
-        return key_of(store, self, self.made())
+        return key_of(store, self, self.made(store))
 
     def check_budget(self, store: Store) -> int:
         """Bytes of the room, 0: none is asked for. Raises ValueError for one, or a format of experts, that there cannot be."""
@@ -159,9 +159,10 @@ class Asked:
         given = json.loads(text)
         return cls(**given | {"workload": Workload(**given["workload"])})
 
-    def made(self) -> System:
-        """Raises ValueError as `system_of`, and where a change and a word of the run say one thing twice."""
-        system = system_of(self.system, self.changes)
+    def made(self, store: Store | None = None) -> System:
+        """store: of the tape that Buddy's similarity is taken from. Raises ValueError as `system_of`, and where a change and a
+        word of the run say one thing twice."""
+        system = system_of(self.system, with_similarity(self.changes, store, "route."))
         options = {slot: dict(given) for slot, given in system.options.items()}
         shared = (
             (system.room, "budget", self.budget, "budget"),
@@ -178,7 +179,7 @@ class Asked:
 def run_asked(store: Store, asked: Asked) -> tuple[str, ReplayResult]:
     """A run's id and result; from the store, without its series, where it is there, else computed and written to it. Raises
     ValueError on what cannot be had; nothing is written then."""
-    chosen, machine = asked.made(), asked.hardware
+    chosen, machine = asked.made(store), asked.hardware
     tape = tape_of(store, asked.trace_id, asked.model, asks_scores(chosen))
     setting = setting_of(store, asked, chosen)
     key, code = key_of(store, asked, chosen), _sources(chosen, machine, setting)
@@ -260,7 +261,7 @@ def asks_scores(system: System) -> bool:
 
 def setting_of(store: Store, asked: Asked, system: System) -> Setting:
     """How the system runs; its seed is 0 where nothing of it draws."""
-    draws = getattr(system.residency, "kind", "") == "uniform"
+    draws = getattr(system.residency, "kind", "") == "uniform" or getattr(system.sliced, "draws", False)
     profiles.load(asked.profile)
     by_losses = isinstance(system.precision, BitRule) and system.precision is not UNIFORM
     losses = _losses(store.absolute, asked.trace_id) if by_losses else None

@@ -4,6 +4,7 @@ rounds of its drafts."""
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -74,15 +75,20 @@ def similarity(store: Store, prefix: str) -> NDArray[np.float32]:
     return gate_similarity(trace.row_layer, scores.gates, len(trace.geometry.moe_layers))
 
 
+def with_similarity(params: Mapping[str, Any], store: Store | None, slot: str = "") -> dict[str, Any]:
+    """What was typed of slicemoe, as a policy or in a slot of a system; Buddy's similarity as the tape of `store` has it that is
+    named."""
+    key = f"{slot}router.similarity"
+    if params.get(f"{slot}router") == "buddy" and key not in params:
+        option = "--set" if slot else "--param"
+        raise ValueError(f"router buddy needs a tape that says which experts are alike; give {option} {key}=TRACE")
+    of = params.get(key)
+    return {**params, key: similarity(store or Store(), of)} if isinstance(of, str) else dict(params)
+
+
 def composed(params: Mapping[str, Value], store: Store | None = None) -> SliceMoE:
-    """slicemoe from what was typed; Buddy's similarity may be the tape of `store` that it is taken from."""
-    given = dict[str, object](params)
-    if given.get("router") == "buddy":
-        if "router.similarity" not in given:
-            raise ValueError("router buddy needs a tape that says which experts are alike; give --param router.similarity=TRACE")
-        if isinstance(of := given["router.similarity"], str):
-            given["router.similarity"] = similarity(store or Store(), of)
-    system: SliceMoE = resolve("system", "slicemoe", given)
+    """slicemoe from what was typed."""
+    system: SliceMoE = resolve("system", "slicemoe", with_similarity(params, store))
     return system
 
 

@@ -82,6 +82,9 @@ def find(kind: str, name: str, also: Iterable[str] = ()) -> Any:
     of, names = KINDS[kind], shipped(kind)
     if name in names:
         return names[name]
+    if kind == "residency" and name in shipped("system"):
+        whole = "--system slicemoe --set route.pair=MAT42 --set residency.budget=40%"
+        raise ValueError(f"{name} decides more than what leaves a cache; give a whole system, as {whole} (docs/systems.md)")
     if not (point := installed().get(name)) and not is_path(name):
         if name.endswith(".py"):
             raise ValueError(f"{of.noun} {name!r}: name the class too, as in {name}:MyPolicy")

@@ -1,5 +1,6 @@
 """A system: nine decisions, each a policy or none. What does not compose is refused before it runs. See docs/systems.md."""
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tokentape.policies import registry
 from tokentape.policies.names import refuse_twice, refuse_unknown, unknown
@@ -16,7 +20,7 @@ SLOTS = ("schedule", "draft", "route", "precision", "residency", "prefetch", "pl
 FOLDER = Path(__file__).parent / "shipped"
 # What a slot takes beside its policy's own parameters, as text: how much room it has, and of what.
 OPTIONS: dict[str, dict[str, str]] = {
-    "residency": {"budget": "", "scope": "global", "share_kv": "false"},
+    "residency": {"budget": "", "scope": "global", "share_kv": "false", "start": "persistent"},
     "place": {"budget": "", "across_layers": "false"},
     "precision": {"mean_bits": "16"},
     "schedule": {"max_seqs": "1"},
@@ -87,6 +91,10 @@ class System:
         scope = self.option("residency", "scope")
         if scope not in ("global", "per-layer"):
             raise ValueError(f"system {self.name}: residency.scope {scope!r} is unknown; choose global or per-layer")
+        if (start := self.option("residency", "start")) not in ("persistent", "cold"):
+            raise ValueError(f"system {self.name}: residency.start {start!r} is unknown; choose persistent or cold")
+        if start == "cold" and self.sliced is None:
+            raise ValueError(f"system {self.name}: residency.start cold is heeded by slicemoe alone; leave it out")
         if self.sliced is not None and self.place is not None:
             raise ValueError(f"system {self.name}: slicemoe keeps slices, and placements move whole experts; leave place out")
         if self.sliced is not None and scope != "global":
@@ -231,8 +239,13 @@ def _words(slot: str, system: System) -> list[str]:
     if policy is None and filling is None:
         return ["none"]
     name, params = told(slot, policy) if policy is not None else (f"by {filling}", {})
-    params |= system.options.get(slot, {})
-    return [name, *(f"{key}={value}" for key, value in params.items() if value not in ("", None))]
+    texts = {key: _digest(value) if isinstance(value, np.ndarray) else value for key, value in params.items()}
+    texts |= system.options.get(slot, {})
+    return [name, *(f"{key}={value}" for key, value in texts.items() if value not in ("", None))]
+
+
+def _digest(array: NDArray[Any]) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
 def parse_settings(texts: list[str] | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """What the priced passes of a tape add up to: seconds and joules of decoding and prefill, a timeline, and requests."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,13 @@ def priced(
     metrics: dict[str, Metric],
     settings: dict[str, Any],
     total_bytes: int,
-    outside_already: Sequence[str] = (),
 ) -> ReplayResult:
     """A replay's result: what its passes cost (None: hits and bytes alone) beside the metrics of its lookups.
 
     per_pass, cost: see passes.costs_of. settings: those of the policy, capacity_bytes, expert_format and seed among them;
     total_bytes: of all experts.
     """
-    outside, capacity_bytes = list(outside_already), settings["capacity_bytes"]
+    outside, capacity_bytes = list[str](), settings["capacity_bytes"]
     timed: dict[str, NDArray[Any]] = {}
     of_requests: dict[str, NDArray[Any]] = {}
     machine = profile = None
@@ -146,27 +145,3 @@ def _outside(trace: Trace, cost: PassCosts, metrics: Mapping[str, Metric], total
         why = geometry.uncounted or "the tape records no widths and heads"
         found.append(f"attention, the KV cache, kernels and operations are not counted: {why}")
     return found
-
-
-def window_costs(trace: Trace, result: ReplayResult, windows: Sequence[int]) -> list[dict[str, float]]:
-    """Mean seconds and joules of a decoded token over the first n steps of every generation, for each n of `windows`: where a
-    warm-up shows (SliceMoE Fig. 10).
-
-    Columns window_steps, decode_step_s and decode_energy_j_per_token. result: a replay of `trace` on a machine, one sequence at a
-    time. A window longer than the generations is left out.
-    """
-    decode = trace.pass_kind == DECODE
-    place = np.arange(decode.size)
-    began = np.maximum.accumulate(np.where(decode, -1, place))  # the last prefill pass before each pass
-    step = (place - began)[decode]  # from 1
-    timed = result.timeline["kind"] == "decode"
-    seconds, joules = (result.timeline[name][timed] for name in ("step_s", "energy_j"))
-    return [
-        {
-            "window_steps": n,
-            "decode_step_s": float(seconds[step <= n].mean()),
-            "decode_energy_j_per_token": float(joules[step <= n].mean()),
-        }
-        for n in windows
-        if n <= step.max(initial=0)
-    ]

@@ -40,14 +40,12 @@ def replay(
         str | None,
         option(
             "lru, lfu, lfu-lifetime, fifo, sieve, slru, s3-fifo, arc, lfru, gdsf, least-stale, gate-weighted, hysteresis, "
-            "hobbit, static, random, belady[-bypass], my.py:MyCache or slicemoe."
+            "hobbit, static, random, belady[-bypass] or my.py:MyCache."
         ),
     ] = None,
     capacity: Annotated[str | None, option("Cache size, all layers together: 50%, 1.5GB, 900MiB or '64 experts'.")] = None,
     scope: Annotated[str | None, option("global or per-layer. Required; there is no default.")] = None,
-    param: Annotated[
-        list[str] | None, option("A field of the policy, NAME=VALUE; repeatable. slicemoe: router=cache_prior, pair=MAT42, ...")
-    ] = None,
+    param: Annotated[list[str] | None, option("A field of the policy, NAME=VALUE; repeatable.")] = None,
     hardware: Annotated[str, option("A shipped machine or my.toml.")] = "phone-lpddr5x-ufs4",
     lookup: Annotated[str, option("atomic (one event's experts together) or serial (one by one).")] = "atomic",
     recency: Annotated[
@@ -79,7 +77,7 @@ def replay(
     tokentape replay TRACE --policy my.py:MyCache --capacity 1.5GB --scope global --hardware my.toml
     tokentape replay TRACE --system near_compute --set residency.budget=50% --hardware h100-cxl-ndp
     tokentape replay TRACE --system my.toml --workload rate=2,batch=8
-    tokentape replay TRACE --policy slicemoe --param router=cache_prior --capacity 40% --scope global --hardware slicemoe-xpu
+    tokentape replay TRACE --system slicemoe --set route.pair=MAT42 --set residency.budget=40% --hardware slicemoe-xpu
     """
     from tokentape.hw import profile as profiles
     from tokentape.hw import spec

@@ -137,10 +137,9 @@ def explain(
 def show_one(of: SimpleNamespace, store: Store) -> None:
     """One system's decisions and metrics. of: options of `replay`. Raises ValueError on bad input."""
     from tokentape.hw import spec
-    from tokentape.policies.slots import SLOTS, parse_settings, system_of
+    from tokentape.policies.slots import SLOTS, parse_settings
 
     given = parse_settings(of.changes)
-    name = system_of(of.system, given).name
     spec.load(of.hardware)
     trace_id = store.resolve(of.trace)
     from tokentape.flows import system_runs as runs
@@ -148,6 +147,7 @@ def show_one(of: SimpleNamespace, store: Store) -> None:
     load = runs.workload_of(of.workload)
     how = (None, of.model, of.expert_format, of.profile)
     asked = runs.Asked(trace_id, of.system, of.hardware, load, given, *how)
+    name = asked.made(store).name
     with progress_bar(f"replay {name}"):
         key, result = runs.run_asked(store, asked)
     ran = result.settings

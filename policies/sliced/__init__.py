@@ -56,6 +56,11 @@ class SliceMoE:
             raise ValueError("skip_lsb_when_over_budget needs a budget with a target: hard or soft")
 
     @property
+    def draws(self) -> bool:
+        """Whether a seed decides what it holds."""
+        return isinstance(self.warmup, RandomFill)
+
+    @property
     def needs_scores(self) -> bool:
         """True if a tape of top-k choices alone cannot drive it: it may route to any expert."""
         return bool(self.router.needs_scores) or not isinstance(self.budget, NoBudget)

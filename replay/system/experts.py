@@ -29,6 +29,7 @@ from tokentape.policies.sliced.ranking import Stock, compiled
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.passes import fits_of
+from tokentape.replay.result import Metric
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import IterationCosts, host_of, iteration_costs, near_bound
 from tokentape.replay.serving.workload import Requests
@@ -206,6 +207,10 @@ class ExpertSlots:
             if name in needs:
                 made[i], made[2 + i], made[4 + i] = of, np.zeros(n_most, np.float32), np.zeros(n_most, np.float32)
         return tuple(made)
+
+    def metrics(self) -> dict[str, Metric]:
+        """What it measures beside lookups, of the last run."""
+        return {}
 
     def refuse_run(self) -> None:
         """Raises ValueError after a run in which a row of the tape could not be served, or an expert not ranked."""

@@ -1,4 +1,7 @@
-"""SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision."""
+"""SliceMoE's slots of a system: route, precision and residency of the experts' slices as one decision.
+
+Open loop: the tape's scores are taken as they are. Where the policy reroutes, the model would have gone on differently.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tokentape.policies.matryoshka import MAT
 from tokentape.policies.sliced.controller import Events, State, events_of, results
+from tokentape.policies.sliced.strayed import low_error_frac, strayed
+from tokentape.replay.result import Metric, ratio
 from tokentape.replay.system import sliced as at
 from tokentape.replay.system.experts import Arguments, ExpertSlots, refuse_scores
 from tokentape.warehouse.formats import bytes_per_value, slice_bytes
@@ -15,10 +21,9 @@ from tokentape.warehouse.geometry import Geometry
 
 @dataclass(eq=False)
 class SlicedSlots(ExpertSlots):
-    """is_cold: the cache starts empty at a request before which nothing is under way. capacity_bytes: of the cache; what the
-    system says where None."""
+    """capacity_bytes: of the cache; what the system says where None. One that starts cold is emptied at a request before which
+    nothing is under way."""
 
-    is_cold: bool = False
     capacity_bytes: int | None = None
 
     @property
@@ -38,7 +43,7 @@ class SlicedSlots(ExpertSlots):
         room = self.budget_bytes if room is None else room
         of_cache = (n_layers, geometry.n_experts, top_k, *self.slices, room, self.seed, len(self.requests))
         self.state, self.made = State(self.system.sliced, *of_cache), results(n_rows * n_layers, top_k)
-        self.marks = np.array([geometry.n_layers, self.is_cold, 0])
+        self.marks = np.array([geometry.n_layers, self.system.option("residency", "start") == "cold", 0])
         n = int((self.requests.n_prompt_tokens + self.requests.n_output_tokens).sum())
         served = (
             self.marks, first, of_layer, rec.ids, rec.scores.values, rec.scores.gates, *self.made,
@@ -59,6 +64,37 @@ class SlicedSlots(ExpertSlots):
     def events(self) -> Events:
         """Of all rows x MoE layers, as they were served last."""
         return events_of(*self.made)
+
+    def metrics(self) -> dict[str, Metric]:
+        """What was missed, computed low and rerouted in decode; misses after the free steps."""
+        rec, policy, events = self.recorded, self.system.sliced, self.events
+        (of, position), requests = rec.places(), self.requests
+        assert rec.scores is not None
+        n_taken = np.zeros_like(rec.n_prompt)
+        n_taken[requests.tape_request] = requests.n_prompt_tokens + requests.n_output_tokens - 1
+        step = np.where(position < n_taken[of], position - rec.n_prompt[of], -1)
+        steps = np.where(rec.ids[:, :, 0] >= 0, step[:, None], -1).ravel()
+        decode, counted, k = steps >= 0, steps >= policy.free_steps, rec.ids.shape[2]
+        own, ids, gates = rec.ids.reshape(-1, k)[decode], events.ids[decode].astype(np.int64), rec.scores.gates[decode]
+        row, place = np.nonzero(own >= 0)
+        ideal = np.bincount(row, gates[row, own[row, place]])
+        natural = np.zeros(gates.shape, np.bool_)
+        natural[row, own[row, place]] = True
+        low_error = low_error_frac(MAT(policy.cache.bits_high, policy.cache.bits_low), rec.geometry.is_glu)
+        error = strayed(gates, natural, events.ids[decode], events.is_high[decode] == 0, low_error)
+        kept, n_needed = np.take_along_axis(gates, ids, axis=1), int(events.lsb_needed[decode].sum())
+        n_stayed, high_bytes = int(np.take_along_axis(natural, ids, axis=1).sum()), sum(self.slices)
+        return {
+            "high_bit_miss_frac": ratio(
+                events.flash_bytes[counted].sum(), counted.sum() * k * high_bytes, "accesses x high-bit expert bytes"
+            ),
+            "critical_frac": ratio(n_needed, ids.size, "accesses"),
+            "critical_per_layer": ratio(n_needed, decode.sum(), "decoded tokens x layers"),
+            "degraded_frac": ratio(events.degraded[decode].sum(), n_needed, "critical accesses"),
+            "kept_gate_mass_frac": ratio(kept.sum(dtype=np.float64), ideal.sum(), "gate mass of the natural route"),
+            "strayed_frac": ratio(error.sum(), error.size, "decoded tokens x layers, each by its squared output"),
+            "rerouted_frac": ratio(ids.size - n_stayed, ids.size, "accesses"),
+        }
 
     def refuse_run(self) -> None:
         if self.marks[at.BAD]:

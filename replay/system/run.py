@@ -208,6 +208,7 @@ def run(
         band = sorted(each[end][name].value for end in ENDS)
         if not math.isnan(of.value):
             metrics[name] = replace(of, low=band[0], high=band[-1])
+    metrics |= {name: of for name, of in made.slots.metrics().items() if not math.isnan(of.value)}
     serving = made.serving
     iterations = serving.iterations
     steps = {

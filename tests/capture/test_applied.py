@@ -17,8 +17,9 @@ from tokentape.policies.scoring import topk_from_scores
 from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
+from tokentape.replay.system.recorded import recorded as recorded_of
 from tokentape.replay.system.routes import slices_of
-from tokentape.replay.system.slicemoe import replay_sliced
+from tokentape.replay.system.slicemoe import served
 from tokentape.warehouse.tape import Store
 
 REROUTING = SliceMoE(ROUTERS["cache_prior"](0.5), precision=PRECISIONS["dbsc"](), budget=BUDGETS["hard"](0.05), free_steps=2)
@@ -63,7 +64,7 @@ def test_the_same_policy_replayed_decides_what_it_decided_in_the_model(recorded,
     store, tape, row, totals = recorded(family, policy)
     trace, scores = scored_trace(store, tape.trace_id)
     size = round(0.4 * trace.n_keys * sum(slices_of(trace.geometry, policy.cache)))
-    found = replay_sliced(trace, scores, policy, None, size, start="cold").metrics
+    found = served(recorded_of(trace, scores=scores), policy, size).metrics()
     assert found["high_bit_miss_frac"].value == pytest.approx(row["miss_frac"], rel=1e-12)
     assert totals["rerouted"] > 0
     routing = tape.read("routing")

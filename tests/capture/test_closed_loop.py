@@ -30,7 +30,8 @@ from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, Con
 from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.replay.scores import scores_from_table
-from tokentape.replay.system.slicemoe import replay_sliced
+from tokentape.replay.system.recorded import recorded as recorded_of
+from tokentape.replay.system.slicemoe import served
 from tokentape.replay.trace import trace_from_tables
 from tokentape.warehouse.tables import conform
 from tokentape.warehouse.tape import Store
@@ -320,7 +321,7 @@ def test_the_replay_of_a_tape_counts_what_the_closed_loop_counts(loaded, recall,
     scores = scores_from_table(trace, tape.read("scores"), tape.manifest.score_rule, tape.manifest.score_params)
     policy = SliceMoE(precision=PRECISIONS[precision](), free_steps=2)
     capacity = capacity_of(loaded.model, policy.cache, 0.375)
-    replayed = replay_sliced(trace, scores, policy, None, capacity, start="cold").metrics
+    replayed = served(recorded_of(trace, scores=scores), policy, capacity).metrics()
     loop = Sliced(loaded.model, policy, capacity, scheme=None)
     tokens = tape.read("tokens")
     for request in tape.read("requests").iter_rows(named=True):

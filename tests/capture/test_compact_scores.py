@@ -11,9 +11,10 @@ from tokentape.flows import system_runs
 from tokentape.flows.tapes import composed, rounds_of, scored_trace
 from tokentape.hw.spec import load
 from tokentape.policies.slots import system_of
+from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.routes import slices_of
 from tokentape.replay.system.run import Setting, simulate
-from tokentape.replay.system.slicemoe import serve
+from tokentape.replay.system.slicemoe import served
 from tokentape.warehouse.tape import Store
 
 SETTINGS = CaptureSettings("embedded", "math", max_requests=3, max_new_tokens=48)
@@ -47,7 +48,7 @@ def test_sliced_policies_decide_the_same(tapes, router, share):
         trace, scores = scored_trace(tape.store, tape.trace_id)
         system = composed({"router": router, "pair": "MAT84"})
         size = int(share * trace.n_keys * sum(slices_of(trace.geometry, system.cache)))
-        told.append(serve(trace, scores, system, size, False, 0)[0])
+        told.append(served(recorded(trace, scores=scores), system, size).events)
     for field in dataclasses.fields(told[0]):
         assert np.array_equal(getattr(told[0], field.name), getattr(told[1], field.name)), field.name
 

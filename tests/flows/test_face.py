@@ -16,9 +16,6 @@ import tokentape as tt
 from tokentape.flows.tapes import told
 from tokentape.policies.lru import LRU
 from tokentape.policies.sliced import SliceMoE
-from tokentape.policies.sliced.buddy import Buddy
-from tokentape.policies.sliced.cache import SlicedCache
-from tokentape.policies.sliced.precision import Amat
 from tokentape.warehouse.tape import BadTape, Store
 
 SIZE = {"capacity": "50%", "scope": "global"}
@@ -136,12 +133,15 @@ def test_systems_run_as_at_the_command_line_and_stand_beside_policies(tokentape:
         refuses(said, tt.run_system, tape, **{"system": "lru_offload", **of, **wrong})
 
 
-def test_a_system_is_told_by_its_object_too(store: tt.Store) -> None:
-    tape = store.tape("tiny")
-    named = tt.run(tape, "slicemoe", params={"precision": "amat", "bits_high": 6, "bits_low": 3}, **SIZE)
-    assert tt.run(tape, SliceMoE(cache=SlicedCache(6, 3), precision=Amat()), **SIZE).run_id == named.run_id
-    buddy = SliceMoE(router=Buddy(np.zeros((3, 8, 8), np.float32)))
-    refuses("may route to any expert", tt.run, tape, buddy, **SIZE)
+def test_a_system_is_no_policy(store: tt.Store) -> None:
+    for policy in ("slicemoe", SliceMoE()):
+        refuses(
+            "slicemoe decides more than what leaves a cache; give a whole system, as --system slicemoe",
+            tt.run,
+            store.tape("tiny"),
+            policy,
+            **SIZE,
+        )
 
 
 def test_what_does_not_fit_is_named(store: tt.Store) -> None:

@@ -20,7 +20,7 @@ from tokentape.policies.slots import system_of
 from tokentape.replay.serving.run import Limits
 from tokentape.replay.system.recorded import Recorded
 from tokentape.replay.system.run import Setting, simulate
-from tokentape.warehouse.results import read_rows, run_ids
+from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
 
@@ -123,10 +123,9 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     store = Store(str(tmp_path / "tape"))
     (trace_id,) = store.trace_ids()
     assert trace_id in done.err
-    tokentape.ok(
-        "replay", trace_id, "--policy", "slicemoe", *POLICY, "--capacity", "40%", "--scope", "global", "--start", "cold",
-        "--hardware", "slicemoe-xpu",
-    )  # fmt: skip
+    system = ("replay", trace_id, "--system", "slicemoe", "--set", "residency.budget=40%", "--hardware", "slicemoe-xpu")
+    slots = ("route.router=cache_prior", "route.router.strength=0.3", "route.pair=MAT42", "residency.start=cold")
+    tokentape.ok(*system, *(word for slot in slots for word in ("--set", slot)))
     told = tokentape.sql("select value from metrics where metric = 'high_bit_miss_frac'")
     (quality,) = read_rows(store, "quality")
     assert told[0]["value"] == pytest.approx(quality["miss_frac"], rel=1e-9)
@@ -134,6 +133,8 @@ def test_a_policy_leaves_a_tape_that_replays_to_the_same_misses(tokentape: Cli, 
     tokentape.ok(*RUN, "--param", "router=buddy", "--param", f"router.similarity={trace_id[:12]}")
     rows = [json.loads(row["parameters"]) for row in read_rows(store, "quality")]
     assert sorted(row.get("router.similarity", "") for row in rows) == ["", trace_id]
+    alike = ("--set", "route.router=buddy", "--set", f"route.router.similarity={trace_id[:12]}")
+    assert "route slicemoe router=buddy router.similarity=" in tokentape.ok(*system, *alike).out
 
 
 @pytest.mark.embedded
@@ -171,12 +172,8 @@ def test_losses_are_captured_loaded_and_place_experts_inside_the_model(tokentape
 def test_a_tape_of_choices_alone_replays_with_the_stock_router(tokentape: Cli, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "tape"))
     write_tiny(store)
-    done = tokentape.ok(
-        "replay", "tiny", "--policy", "slicemoe", "--capacity", "50%", "--scope", "global", "--hardware", "slicemoe-xpu"
-    )
+    done = tokentape.ok("replay", "tiny", "--system", "slicemoe", "--set", "route.router=lru", "--hardware", "slicemoe-xpu")
     assert "high_bit_miss_frac" in done.out
-    (key,) = run_ids(store)
-    assert "flash" in tokentape("timeline", key).out
 
 
 @pytest.mark.parametrize(("of", "study"), [("experts", "slicemoe"), ("drafts", "elmoe3d"), ("kv", "kelle")])

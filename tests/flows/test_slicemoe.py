@@ -152,7 +152,7 @@ def test_our_own_operating_points_give_our_gains_back(place, answers):
 def test_a_second_run_reads_what_the_first_made(place, answers, monkeypatch):
     points = read_rows(place, "slicemoe_points")
     assert {row["configuration"] for row in points} == {"high-bit", "low-bit", "amat", "dbsc"}
-    for name in ("replay_sliced", "evaluate_inside", "measured", "compare"):
+    for name in ("point_of", "evaluate_inside", "measured", "compare"):
         monkeypatch.setattr(live if hasattr(live, name) else sweeps, name, lambda *told: pytest.fail("measured again"))
     told = []
     assert {row["claim_id"]: row for row in run(SMALL, place, show=lambda *now: told.append(now), runner="threads")} == answers

@@ -24,7 +24,6 @@ from tokentape.policies.residency import CACHES
 
 ENGINES: dict[str, tuple[str, ...]] = {
     "experts": (grid.ENGINE,),
-    "sliced": (grid.SLICED_ENGINE,),
     "sweeps": sweeps.ENGINE,
     "serving": serving.ENGINE,
     "rounds": elmoe3d.REPLAYED,
@@ -34,7 +33,7 @@ ENGINES: dict[str, tuple[str, ...]] = {
     **{f"kv: {table}": engine for table, engine in kelle.ENGINES.items()},
 }
 INSIDE = {name for name, engine in ENGINES.items() if any("capture" in module for module in engine)}
-LOOP = {"serving", "sliced", "sweeps"}
+LOOP = {"serving", "sweeps"}
 LIVE = {*LOOP, *INSIDE}
 # A file, and the engines whose results are made again after a comment in it.
 GROUPS: dict[str, set[str]] = {"none": set(), "LOOP": LOOP, "LIVE": LIVE, "INSIDE": INSIDE, "ENGINES": set(ENGINES)}
@@ -44,7 +43,7 @@ TOUCHED = {
 }
 # The modules that decide a flow's rows and the engines that its keys name.
 CALLERS = [
-    ([grid], [grid.ENGINE, grid.SLICED_ENGINE]),
+    ([grid], [grid.ENGINE]),
     ([system_runs], [system_runs.ENGINE, *system_runs.LOSSES]),
     ([sweeps], sweeps.ENGINE),
     ([layered_prefill, serving, setup], serving.ENGINE),

@@ -5,25 +5,20 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from sliced_tape import sliced_trace
 from tapes import GEOMETRY, make_trace
 
 from tokentape.capture.importers.rows import no_widths
 from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
-from tokentape.policies.sliced import SliceMoE
 from tokentape.policies.slots import System
 from tokentape.replay.estimate import Load, estimate
 from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s, replay_step
 from tokentape.replay.passes import Pricing, fits_of
-from tokentape.replay.scores import scores_from_table
 from tokentape.replay.semantics import Semantics
-from tokentape.replay.slicemoe import OTHER_FORMAT
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run
-from tokentape.replay.system.slicemoe import found_in, replay_sliced, serve
 from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.model_sizes import other_bytes
 
@@ -177,15 +172,3 @@ def test_two_devices_hold_twice_as_much_but_replicas(n_devices, data_parallel, v
     for said in (result.settings["outside_envelope"] for result in (of_policy, of_system)):
         assert (f"vram ({told}) does not hold" in said) == bool(told)
         assert told or "vram" not in said
-
-
-def test_a_step_of_slices_is_the_replays_pass():
-    trace, table, _ = sliced_trace(n_requests=1, n_prompt=4, n_decode=6)
-    scores, policy, machine = scores_from_table(trace, table, "softmax", {}), SliceMoE(), load("slicemoe-xpu")
-    line = replay_sliced(trace, scores, policy, machine, 100_000).timeline
-    found = found_in(trace, serve(trace, scores, policy, 100_000, False, 0)[0])
-    for index in (0, 3, 6):
-        how = Pricing(machine, Semantics("global"), OTHER_FORMAT, "physical")
-        step = replay_step(trace, found, how, int(trace.pass_ids[index]))
-        assert bytes_of(step, pl.col("resource") == machine.roles.expert_home) == line["backing_bytes"][index]
-        assert end_s(step) == pytest.approx(line["step_s"][index])

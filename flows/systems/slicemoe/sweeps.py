@@ -4,6 +4,7 @@ A tape's rows are one file per table, written when they are complete: an interru
 """
 
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, NamedTuple
 
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
@@ -15,10 +16,9 @@ from tokentape.flows.tapes import composed, scored_trace
 from tokentape.hw import calibrate
 from tokentape.policies.resolve import Value
 from tokentape.policies.sliced import SliceMoE
-from tokentape.replay.pass_metrics import window_costs
-from tokentape.replay.slicemoe import PROFILE
+from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.routes import slices_of
-from tokentape.replay.system.slicemoe import replay_sliced
+from tokentape.replay.system.slicemoe import early_costs, point_of, steps_of
 from tokentape.warehouse import models
 from tokentape.warehouse.tape import Store, Tape
 
@@ -76,6 +76,7 @@ def of_tape(store: Store, study: Settings, job: Job) -> str:
 def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
     model, seed, output = job
     trace, scores = scored_trace(store, trace_id)
+    tape, n_steps = recorded(trace, scores=scores), int(steps_of(trace).max())
     machine = load_hardware(study.hardware)
     where = {"trace_id": trace_id, "model_id": model.name, "seed": seed, "hardware": machine.name}
     whole_bytes = trace.n_keys * sum(slices_of(trace.geometry, composed({"pair": study.pair}).cache))
@@ -89,15 +90,15 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
             points[point] = points.get(point, False) or grid.series == WARM_UPS
     rows, warmups = [], []
     for (system, capacity_bytes), is_warmup in points.items():
-        result = replay_sliced(trace, scores, system.policy, machine, capacity_bytes, start="cold", seed=seed, profile=PROFILE)
+        found, cost = point_of(trace, tape, system.policy, machine, capacity_bytes, seed)
         of = {**where, "capacity_bytes": capacity_bytes}
-        if MEASURED[2] not in result.metrics:
+        if isnan(found["high_bit_miss_frac"]):
             raise ValueError(f"{job}: no answer is longer than {system.policy.free_steps} tokens, from which misses count")
-        made = {name: result.metrics[name].value for name in MEASURED}
-        rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **made})
+        rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **{name: found[name] for name in MEASURED}})
         if is_warmup:
             of |= {name: getattr(system, name) for name in ("warmup", "budget", "strength")}
-            warmups += [of | costs for costs in window_costs(trace, result, study.windows)]
+            windows = (n for n in study.windows if n <= n_steps)
+            warmups += [of | {"window_steps": n} | early_costs(trace, cost, n) for n in windows]
     return {"warmup_points": warmups, "slicemoe_points": rows}
 
 
