@@ -22,8 +22,8 @@ from tokentape.flows.study_run import run_study
 from tokentape.flows.systems import SYSTEMS
 from tokentape.flows.workers import each, pool_of
 from tokentape.hw import validate
-from tokentape.replay.estimate import Load
 from tokentape.replay.semantics import Semantics
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse.results import read_rows, write_rows
 from tokentape.warehouse.tape import Store
 
@@ -100,7 +100,7 @@ def _record_steps(store: Store, traces: list[str]) -> int:
         semantics = Semantics("global", **replayed.semantics)
         cell = Cell(traces[0], "lru", (), machine, semantics, "50%", replayed.expert_formats[0])
         steps.of_replay(store, replay_key(store, cell, STUDY), "median")
-    load = Load(batch=16, context_tokens=4096)
+    load = Tokens(decodes=16, context=4096)
     estimated(store, SERVED, "h100", load).write(store)
     anchors = validate.dram_anchors()
     write_rows(store, "validation", validate.errors(anchors).to_dicts(), of="dram")

@@ -14,11 +14,11 @@ from tokentape.hw import calibrate
 from tokentape.hw import profile as profiles
 from tokentape.hw.clock import not_counted, power_findings
 from tokentape.hw.coverage import FORMS, Form, errors
-from tokentape.hw.spec import HardwareSpec
 from tokentape.policies.names import unknown
 from tokentape.replay import coverage as tapes
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import Estimate, estimate
 from tokentape.replay.passes import fits_of
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse.at_rest import hash_of
 from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.models import load as load_model
@@ -30,36 +30,31 @@ WITHOUT_TAPE = "uniform"
 
 @dataclass(frozen=True)
 class Estimated:
-    """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated;
-    joules: (nominal, low, high) by part, a key of the machine's
-    file."""
+    """A step that was estimated. coverage: how many experts it touches and how that is known; outside: what is extrapolated."""
 
     step_id: str
     title: str
-    machine: HardwareSpec
-    operations: pl.DataFrame
+    step: Estimate
     coverage: tuple[str, ...]
     outside: tuple[str, ...]
-    joules: dict[str, tuple[float, float, float]]
-    seconds: float
-    band_s: tuple[float, float]
 
     def by_name(self) -> pl.DataFrame:
         """operation, how often it runs, seconds, bytes and ops over all layers, the longest first."""
-        found = self.operations.group_by("operation", maintain_order=True).agg(pl.len(), pl.sum("seconds", "bytes", "ops"))
+        of_step = self.step.operations()
+        found = of_step.group_by("operation", maintain_order=True).agg(pl.len(), pl.sum("seconds", "bytes", "ops"))
         return found.sort("seconds", descending=True, maintain_order=True)
 
     def write(self, store: Store) -> None:
         """Records the step in table `operations`, and its machine beside it."""
-        machines.record(store, self.machine)
-        steps.write(store, self.step_id, self.title, self.machine, self.operations)
+        machines.record(store, self.step.machine)
+        steps.write(store, self.step_id, self.title, self.step.machine, self.step.operations())
 
 
 def estimated(
     store: Store,
     model: str,
     hardware: str,
-    load: Load,
+    load: Tokens,
     trace: str | None = None,
     coverage: str = "",
     weight_format: str = "bf16",
@@ -83,24 +78,23 @@ def estimated(
     active, sentences = _coverage(store, geometry, load, trace, coverage)
     made = estimate(geometry, machine, load, active, fits, weight_format, profile)
     how = coverage or (RECORDED if trace else WITHOUT_TAPE) if geometry.n_experts else ""
-    carried = [f"batch {load.batch} at {load.context_tokens:,} tokens" if load.batch else ""]
-    carried += [f"{load.prompt_tokens:,} prompt tokens" if load.prompt_tokens else ""]
+    carried = [f"batch {load.decodes} at {load.context:,} tokens" if load.decodes else ""]
+    carried += [f"{load.prompt:,} prompt tokens" if load.prompt else ""]
     costing = f"{costs.name}, {told if fits else 'roofline'}"
     title = f"{found.name} on {machine.name}, {' + '.join(filter(None, carried))}, {weight_format}, {costing}"
     title += f", {how} coverage" if how else ""
     version = hash_of([geometry.model_dump(mode="json"), machine.sha256, costs.sha256])[:8]  # of what names stand for
-    parts = (found.name, machine.name, *map(str, dataclasses.astuple(load)), weight_format, costing, how, trace or "", version)
+    sizes = (str(load.decodes), str(load.context), str(int(load.prompt)))
+    parts = (found.name, machine.name, *sizes, weight_format, costing, how, trace or "", version)
     step_id = "/".join(filter(None, parts))
     cost = made.cost
-    energy = {part: (float(of.value[0]), float(of.low[0]), float(of.high[0])) for part, of in cost.joules_of.items()}
-    seconds, low_s, high_s = (float(of[0]) for of in (cost.seconds.value, cost.seconds.low, cost.seconds.high))
-    cost.profile.refuse_no_time(seconds)
-    power_w = float(cost.joules.value[0]) / seconds
+    cost.profile.refuse_no_time(float(cost.seconds.value[0]))
+    power_w = float(cost.joules.value[0] / cost.seconds.value[0])
     outside = (*found.doubts, *made.outside, *power_findings(machine, power_w), *not_counted(cost.uncounted, machine, costs))
-    return Estimated(step_id, title, machine, made.operations(), sentences, outside, energy, seconds, (low_s, high_s))
+    return Estimated(step_id, title, made, sentences, outside)
 
 
-def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:
+def _coverage(store: Store, geometry: Geometry, load: Tokens, trace: str | None, coverage: str) -> tuple[float, tuple[str, ...]]:
     """Distinct experts per layer, and sentences: how known, and how far each closed form is from the tape."""
     if not geometry.n_experts:
         if trace or coverage:
@@ -112,14 +106,14 @@ def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, c
         if coverage == RECORDED:
             raise ValueError("--coverage recorded needs --trace, a tape of this model")
         form = _form(coverage)
-        active = _union(size, [float(form.distinct(n, *size)) for n in (load.batch, load.prompt_tokens)])
+        active = _union(size, [float(form.distinct(n, *size)) for n in (load.decodes, load.prompt)])
         return active, (f"experts touched per layer: {active:.1f} of {size[0]} ({coverage}; no tape to check it against)",)
     tape = load_trace(store, store.resolve(trace))
     if (tape.geometry.n_experts, tape.geometry.top_k) != size:
         theirs = f"{tape.geometry.n_experts} experts, top-{tape.geometry.top_k}"
         raise ValueError(f"tape {tape.trace_id} routes over {theirs}; the model has {size[0]}, top-{size[1]}")
     parts, sentences = [], []
-    for n, phase in ((load.batch, "decode"), (load.prompt_tokens, "prefill")):
+    for n, phase in ((load.decodes, "decode"), (load.prompt, "prefill")):
         if not n:
             continue
         curve = tapes.recorded(tape, phase)
@@ -130,7 +124,7 @@ def _coverage(store: Store, geometry: Geometry, load: Load, trace: str | None, c
             f"{phase}: mean error of the closed forms against the tape, 1 to {curve.n_tokens[-1]:g} tokens: {listed}"
         )
         chosen = forms.get(coverage) if coverage in forms else None if coverage == RECORDED else _form(coverage)
-        parts.append(curve.at(n) if chosen is None else float(chosen.distinct(n, *size)))
+        parts.append(curve.at(float(n)) if chosen is None else float(chosen.distinct(n, *size)))
     active = _union(size, parts)
     return active, (f"experts touched per layer: {active:.1f} of {size[0]} ({coverage}, tape {tape.trace_id})", *sentences)
 

@@ -25,28 +25,6 @@ from tokentape.warehouse.geometry import Geometry
 from tokentape.warehouse.model_sizes import kv_bytes, other_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """What the step carries. batch: requests that decode one token each, context_tokens: what each attends to, itself included.
-    prompt_tokens: tokens of one prompt, from its start, that are processed with them."""
-
-    batch: int
-    context_tokens: int
-    prompt_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        if min(self.batch, self.prompt_tokens) < 0 or not self.batch + self.prompt_tokens:
-            raise ValueError(
-                f"a step needs decodes or prompt tokens, got batch {self.batch} and {self.prompt_tokens} prompt tokens"
-            )
-        if self.batch and self.context_tokens < 1:
-            raise ValueError(f"context_tokens must count the token itself, got {self.context_tokens}")
-
-    @property
-    def n_tokens(self) -> int:
-        return self.batch + self.prompt_tokens
-
-
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """The step's work and cost, and what of it lies outside the range its costs were fitted on, one sentence each."""
@@ -64,20 +42,24 @@ class Estimate:
 def estimate(
     geometry: Geometry,
     machine: HardwareSpec,
-    load: Load,
+    load: Tokens,
     active_experts: float,
     fits: Mapping[str, Fit] | None = None,
     weight_format: str = ACTIVATION,
     profile: str = profiles.PHYSICAL,
     kv_format: str = ACTIVATION,
 ) -> Estimate:
-    """One step. active_experts: distinct routed experts per MoE layer, from a tape or a closed form; not used by dense models.
-    fits: constants of this machine's operators; without those of a format the roofline. Raises ValueError for a format or
-    geometry it cannot cost."""
-    blocks, n_tokens = blocks_of(geometry, by_layer=True), np.array([[float(load.n_tokens)]])
-    tokens = Tokens(decodes=load.batch, context=load.context_tokens, prompt=load.prompt_tokens)
+    """One step. load: decodes, the tokens that each attends to, and those of one prompt from its start. active_experts: distinct
+    routed experts per MoE layer, from a tape or a closed form; not used by dense models. fits: constants of this machine's
+    operators; without those of a format the roofline. Raises ValueError for no tokens, and for a format or geometry it cannot
+    cost."""
+    if min(load.decodes, load.prompt) < 0 or not load.decodes + load.prompt:
+        raise ValueError(f"a step needs decodes or prompt tokens, got batch {load.decodes} and {load.prompt} prompt tokens")
+    if load.decodes and load.context < 1:
+        raise ValueError(f"context_tokens must count the token itself, got {load.context}")
+    blocks, n_tokens = blocks_of(geometry, by_layer=True), np.array([[float(load.decodes + load.prompt)]])
     experts = resident(geometry, machine, blocks, n_tokens, active_experts, weight_format)
-    work = steps_of(geometry, machine, tokens, experts, blocks, weight_format, kv_format)
+    work = steps_of(geometry, machine, load, experts, blocks, weight_format, kv_format)
     cost = clock(work, machine, profiles.load(profile), fits)
     timed = [fits[rows.operator] for rows in work.rows if rows.operator in fits] if fits else []
     outside = (
@@ -88,11 +70,11 @@ def estimate(
     return Estimate(machine, work, cost, tuple(dict.fromkeys(outside)))
 
 
-def _held(geometry: Geometry, machine: HardwareSpec, load: Load, weight_format: str, kv_format: str) -> dict[str, float]:
+def _held(geometry: Geometry, machine: HardwareSpec, load: Tokens, weight_format: str, kv_format: str) -> dict[str, float]:
     """Bytes by role: all experts where the step reads them."""
     experts = value_bytes(len(geometry.moe_layers) * geometry.n_experts * geometry.expert_params, weight_format)
-    requests = ((load.batch, load.context_tokens), (1, load.prompt_tokens))
-    kv = sum(n * kv_bytes(geometry, tokens, kv_format, machine.tensor_parallel) for n, tokens in requests)
+    requests = ((load.decodes, load.context), (1, load.prompt))
+    kv = sum(float(n) * kv_bytes(geometry, int(tokens), kv_format, machine.tensor_parallel) for n, tokens in requests)
     return {
         "weights_home": other_bytes(geometry, weight_format, ACTIVATION) * machine.data_parallel,
         "expert_cache" if machine.roles.expert_cache else "expert_home": experts,

@@ -25,7 +25,7 @@ from tokentape.replay.cxl_ndp.routing import CXLNDPRouting
 from tokentape.replay.cxl_ndp.system import Setup, ours
 from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.timing import evaluate
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.kelle.step import decode_steps
 from tokentape.replay.kelle.systems import FITS, KELLE, WHOLE, systems
 from tokentape.replay.kelle.systems import Work as KelleWork
@@ -34,6 +34,7 @@ from tokentape.replay.serving.coverage import IndependentCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.memory import footprint
 from tokentape.replay.slicemoe import token_cost
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse import models
 from tokentape.warehouse.geometry import Geometry
 
@@ -97,7 +98,7 @@ class EveryMachine:
     def held(self) -> Cell:
         """All experts where the engine reads them."""
         fits = fits_of(self.machine, "bf16")
-        made = estimate(self.geometry, self.machine, Load(batch=1, context_tokens=CONTEXT), self.geometry.top_k, fits)
+        made = estimate(self.geometry, self.machine, Tokens(decodes=1, context=CONTEXT), self.geometry.top_k, fits)
         is_full = any("does not hold" in sentence for sentence in made.outside)
         return Cell(float(made.cost.seconds.value[0]), "!" * is_full)
 

@@ -273,31 +273,33 @@ def step(
     from tokentape.flows.estimates import estimated
     from tokentape.flows.grid import load_hardware
     from tokentape.hw import calibrate
-    from tokentape.replay.estimate import Load
+    from tokentape.hw.profile import ENDS
+    from tokentape.replay.tokens import Tokens
 
-    load = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
+    load = Tokens(decodes=batch, context=context, prompt=prompt)
     constants = {} if roofline else calibrate.fits_with(load_hardware(hardware), fits) if fits else None
     made = estimated(store, model, hardware, load, trace, coverage, expert_format, constants, profile)
     if record:
         made.write(store)
         note(f"step {made.step_id} recorded: `tokentape load` and `tokentape site` draw it")
+    cost = made.step.cost
+    seconds_of, joules = ([float(getattr(of, end)[0]) for end in ENDS] for of in (cost.seconds, cost.joules))
     rows = [
         (
             name,
             n,
             quantity(seconds, "s"),
-            percent(seconds / made.seconds),
+            percent(seconds / seconds_of[0]),
             quantity(n_bytes, "B"),
             number(ops / n_bytes if n_bytes else 0.0, ",.1f"),
         )
         for name, n, seconds, n_bytes, ops in made.by_name().rows()
     ]
     columns = ("operation", "times", "seconds", "of the step", "bytes", "operations/byte")
-    low, high = (quantity(end, "s") for end in made.band_s)
-    print_table(f"{made.title}: {quantity(made.seconds, 's')} ({low} to {high})", columns, rows, numbers=columns[1:])
-    total = tuple(sum(ends) for ends in zip(*made.joules.values(), strict=True))
-    parts = ", ".join(f"{part} {quantity(nominal, 'J')}" for part, (nominal, _, _) in made.joules.items() if nominal)
-    energy = f"energy {quantity(total[0], 'J')} ({quantity(total[1], 'J')} to {quantity(total[2], 'J')}): {parts}"
-    say(f"{energy}; mean power {total[0] / made.seconds:,.0f} W")
+    nominal, low, high = (quantity(end, "s") for end in seconds_of)
+    print_table(f"{made.title}: {nominal} ({low} to {high})", columns, rows, numbers=columns[1:])
+    parts = ", ".join(f"{part} {quantity(of.value[0], 'J')}" for part, of in cost.joules_of.items() if of.value[0])
+    nominal, low, high = (quantity(end, "J") for end in joules)
+    say(f"energy {nominal} ({low} to {high}): {parts}; mean power {joules[0] / seconds_of[0]:,.0f} W")
     say(*made.coverage)
     note(*(f"extrapolated: {sentence}" for sentence in made.outside))

@@ -16,7 +16,7 @@ from tokentape.dashboards.hardware.roofline import HEIGHT, LETTER, LINE, WIDTH, 
 from tokentape.dashboards.site import hardware
 from tokentape.dashboards.units import number, quantity
 from tokentape.flows.estimates import estimated
-from tokentape.replay.estimate import Load
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse.load import load
 from tokentape.warehouse.sql import connect
 from tokentape.warehouse.tape import Store
@@ -72,7 +72,7 @@ def test_operations_are_summed_over_layers_and_busy_shares_count_overlaps_once(c
 def test_clock_and_roof_name_one_bottleneck_for_an_estimated_step(tmp_path: Path) -> None:
     """What `tokentape step gpu --record` writes: the longest operation's limit under the roof is the lane that is busiest."""
     store = Store(str(tmp_path / "tape"))
-    loads = {"hbm": Load(batch=1, context_tokens=64), "sm": Load(batch=0, context_tokens=1, prompt_tokens=2048)}
+    loads = {"hbm": Tokens(decodes=1, context=64), "sm": Tokens(decodes=0, context=1, prompt=2048)}
     made = {limit: estimated(store, "llama-2-7b", "h100", of, fits={}) for limit, of in loads.items()}
     for one in made.values():
         one.write(store)

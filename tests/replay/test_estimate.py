@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokentape.hw import calibrate
 from tokentape.hw.sourced import exact
 from tokentape.hw.spec import load as load_machine
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.tokens import Tokens, blocks_of
 from tokentape.replay.transformer import steps_of
 from tokentape.warehouse import model_sizes
@@ -30,9 +30,9 @@ def total(made, what):
 def test_operations_are_those_of_the_geometry(name):
     """Decode and prefill of every shipped model: the sum over operations against the closed count."""
     g = load(name).geometry
-    decode = estimate(g, MAC, Load(batch=3, context_tokens=700), 1.0)
+    decode = estimate(g, MAC, Tokens(decodes=3, context=700), 1.0)
     assert total(decode, "ops") == pytest.approx(3 * model_sizes.ops_per_token(g, 700), rel=1e-9)
-    prefill = estimate(g, MAC, Load(batch=0, context_tokens=1, prompt_tokens=300), 1.0)
+    prefill = estimate(g, MAC, Tokens(decodes=0, context=1, prompt=300), 1.0)
     assert total(prefill, "ops") == pytest.approx(model_sizes.prefill_ops(g, 300), rel=1e-9)
 
 
@@ -40,7 +40,7 @@ def test_operations_are_those_of_the_geometry(name):
 def test_bytes_are_weights_cache_and_activations(name):
     """With all experts active a step reads every matrix once; what is beyond weights and cache is activations of one token."""
     g = load(name).geometry
-    made = estimate(g, MAC, Load(batch=1, context_tokens=500), float(g.n_experts))
+    made = estimate(g, MAC, Tokens(decodes=1, context=500), float(g.n_experts))
     p = model_sizes.parameters(g)
     weights = p.attention + p.dense_ffn + p.shared_ffn + p.routers + p.experts + g.vocab * g.hidden
     held = value_bytes(weights, "bf16") + model_sizes.kv_bytes(g, 500, "bf16")
@@ -48,7 +48,7 @@ def test_bytes_are_weights_cache_and_activations(name):
 
 
 def test_layers_are_in_order_and_windows_shorten_attention():
-    made = estimate(load("gpt-oss-20b").geometry, H100, Load(batch=4, context_tokens=8000), 10.0, FITS)
+    made = estimate(load("gpt-oss-20b").geometry, H100, Tokens(decodes=4, context=8000), 10.0, FITS)
     layers = made.operations()["op_layer"].to_list()
     assert layers[:-2] == sorted(layers[:-2])
     assert layers[-2:] == [-1, -1]  # the output head, the sampler
@@ -67,13 +67,13 @@ def test_layers_are_in_order_and_windows_shorten_attention():
 @settings(max_examples=12, deadline=None)
 def test_more_work_takes_longer_on_a_roofline(batch, context, prompt, active, more):
     g = load("qwen3-30b-a3b").geometry
-    load_ = Load(batch=batch, context_tokens=context, prompt_tokens=prompt)
+    load_ = Tokens(decodes=batch, context=context, prompt=prompt)
     made = estimate(g, MAC, load_, active)
     assert np.isfinite(total(made, "seconds"))
     for larger in (
-        replace(load_, batch=batch + more),
-        replace(load_, context_tokens=context + more),
-        replace(load_, prompt_tokens=prompt + more),
+        replace(load_, decodes=batch + more),
+        replace(load_, context=context + more),
+        replace(load_, prompt=prompt + more),
     ):
         assert total(estimate(g, MAC, larger, active), "seconds") >= total(made, "seconds")
     peak = MAC.tiers[MAC.fast].peak_bytes_per_s.value
@@ -84,13 +84,13 @@ def test_more_work_takes_longer_on_a_roofline(batch, context, prompt, active, mo
 def test_a_band_holds_its_nominal_end_beside_prompts_too(machine, prompt):
     g, spec = load("llama-3-8b").geometry, load_machine(machine)
     fits = calibrate.fits_of(spec, calibrate.shipped())
-    seconds = estimate(g, spec, Load(batch=64, context_tokens=8192, prompt_tokens=prompt), 0.0, fits).cost.seconds
+    seconds = estimate(g, spec, Tokens(decodes=64, context=8192, prompt=prompt), 0.0, fits).cost.seconds
     assert seconds.low[0] <= seconds.value[0] <= seconds.high[0]
 
 
 def test_two_devices_share_the_work_and_lose_by_a_slow_link():
     g = load("mixtral-8x7b").geometry
-    one, two = (estimate(g, machine, Load(batch=16, context_tokens=1000), 8.0, FITS) for machine in (H100, H100X2))
+    one, two = (estimate(g, machine, Tokens(decodes=16, context=1000), 8.0, FITS) for machine in (H100, H100X2))
     reduced = two.operations().filter(operation="all-reduce")["bytes"].to_list()
     assert reduced == [16 * g.hidden * 2] * 2 * g.n_layers
     on_engine, alone = (of.operations().filter(pl.col("operation") != "router")["ops"].sum() for of in (two, one))
@@ -100,13 +100,13 @@ def test_two_devices_share_the_work_and_lose_by_a_slow_link():
     # A machine of two whose link is slow loses to one device at a small batch.
     slow = {name: replace(link, peak_bytes_per_s=exact(1e6, "made up")) for name, link in H100X2.links.items()}
     g = load("qwen3-30b-a3b").geometry
-    work = (Load(batch=1, context_tokens=100), 8.0, FITS)
+    work = (Tokens(decodes=1, context=100), 8.0, FITS)
     assert total(estimate(g, replace(H100X2, links=slow), *work), "seconds") > total(estimate(g, H100, *work), "seconds")
 
 
 def test_fitted_times_are_the_operator_models_whatever_a_machine_computes_in():
     g = load("qwen3-30b-a3b").geometry
-    made = estimate(g, H100, Load(batch=16, context_tokens=4096), 82.4, FITS)
+    made = estimate(g, H100, Tokens(decodes=16, context=4096), 82.4, FITS)
     product = made.operations().filter(operation="query, key, value")
     shapes = {"m": np.array([16]), "n": np.array([(32 + 2 * 4) * 128]), "k": np.array([2048])}
     assert product["seconds"][0] == FITS["gemm"].seconds(calibrate.gpu_of(H100), shapes)[0]
@@ -114,11 +114,11 @@ def test_fitted_times_are_the_operator_models_whatever_a_machine_computes_in():
     gh200 = load_machine("gh200")
     far = replace(gh200, roles=replace(gh200.roles, weights_home="grace", kv_home="grace"))
     rows = {
-        row["operation"]: row for row in estimate(g, far, Load(batch=16, context_tokens=4096), 82.4, FITS).operations().to_dicts()
+        row["operation"]: row for row in estimate(g, far, Tokens(decodes=16, context=4096), 82.4, FITS).operations().to_dicts()
     }
     for row in (rows[name] for name in ("decode attention", "query, key, value", "output head")):  # no kernel was measured there
         assert row["seconds"] >= row["bytes"] / (384e9 * 0.85), row["operation"]
-    load_, machines = Load(batch=0, context_tokens=1, prompt_tokens=999), (H100, replace(H100, dtype="fp8"))
+    load_, machines = Tokens(decodes=0, context=1, prompt=999), (H100, replace(H100, dtype="fp8"))
     made = [estimate(load("llama-3-8b").geometry, of, load_, 0.0, FITS, "fp8").operations() for of in machines]
     at = {"operation": "query, key, value"}
     assert made[0].filter(**at)["seconds"].to_list() == made[1].filter(**at)["seconds"].to_list()
@@ -127,14 +127,14 @@ def test_fitted_times_are_the_operator_models_whatever_a_machine_computes_in():
 def test_replicas_hold_their_copies_and_take_whole_rows():
     """Eight GPUs keep each of four KV heads twice; replicas have one copy of the heads, and all weights but the experts each."""
     g, eight = load("qwen3-30b-a3b").geometry, load_machine("h100x8")
-    (shared,) = estimate(g, eight, Load(batch=900, context_tokens=4096), 128.0).outside
+    (shared,) = estimate(g, eight, Tokens(decodes=900, context=4096), 128.0).outside
     assert shared.endswith("weights outside the experts 3.08 GB, experts 58 GB, keys and values 725 GB")
     replicas = replace(eight, data_parallel=8, expert_parallel=True)
-    (apart,) = estimate(g, replicas, Load(batch=1600, context_tokens=4096), 128.0).outside
+    (apart,) = estimate(g, replicas, Tokens(decodes=1600, context=4096), 128.0).outside
     assert apart.endswith("weights outside the experts 24.7 GB, experts 58 GB, keys and values 644 GB")
     # One request on eight replicas: each product is as long as with a request on every one of them.
     g, replicas = load("qwen3-30b-a3b").geometry, replace(load_machine("h100x8"), data_parallel=8, expert_parallel=True)
-    one, eight = (estimate(g, replicas, Load(batch=n, context_tokens=9), 8.0, FITS).operations() for n in (1, 8))
+    one, eight = (estimate(g, replicas, Tokens(decodes=n, context=9), 8.0, FITS).operations() for n in (1, 8))
     for name in ("query, key, value", "output head"):
         assert one.filter(operation=name)["seconds"].to_list() == eight.filter(operation=name)["seconds"].to_list()
 
@@ -142,34 +142,34 @@ def test_replicas_hold_their_copies_and_take_whole_rows():
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "qwen2.5-7b"])
 def test_fitted_operators_lie_within_the_band(model):
     """Constants reach more of the tensor peak, .85 of it, than the favourable end of the machine's own share."""
-    load_ = Load(batch=0, context_tokens=1, prompt_tokens=8192)
+    load_ = Tokens(decodes=0, context=1, prompt=8192)
     seconds = estimate(load(model).geometry, load_machine("h200"), load_, 0.0, FITS).cost.seconds
     assert seconds.low <= seconds.value <= seconds.high
 
 
 def test_what_is_not_covered_is_said():
-    mla = estimate(load("deepseek-v2-lite").geometry, H100, Load(batch=1, context_tokens=100), 6.0, FITS)
+    mla = estimate(load("deepseek-v2-lite").geometry, H100, Tokens(decodes=1, context=100), 6.0, FITS)
     assert any(sentence.startswith("decode attention: no measured operator") for sentence in mla.outside)
-    large = estimate(load("mixtral-8x22b").geometry, H100, Load(batch=1, context_tokens=100), 2.0, FITS)
+    large = estimate(load("mixtral-8x22b").geometry, H100, Tokens(decodes=1, context=100), 2.0, FITS)
     assert any(sentence.startswith("hbm (80 GB) does not hold") for sentence in large.outside)
-    mixed = estimate(load("qwen3-30b-a3b").geometry, H100, Load(batch=1, context_tokens=1), 8.0, FITS, "int4")
+    mixed = estimate(load("qwen3-30b-a3b").geometry, H100, Tokens(decodes=1, context=1), 8.0, FITS, "int4")
     untimed = [sentence for sentence in mixed.outside if "no measured operator" in sentence]
     assert any(sentence.startswith("query, key, value") for sentence in untimed)
     assert not any(sentence.startswith("routed experts") for sentence in untimed), "4-bit experts were measured"
-    for wrong in ({"batch": 0, "context_tokens": 1}, {"batch": -1, "context_tokens": 1}, {"batch": 1, "context_tokens": 0}):
+    for wrong in ({"decodes": 0, "context": 1}, {"decodes": -1, "context": 1}, {"decodes": 1, "context": 0}):
         with pytest.raises(ValueError, match=r"step needs|context_tokens"):
-            Load(**wrong)
+            estimate(load("llama-3-8b").geometry, H100, Tokens(**wrong), 0.0)
 
 
 def test_energy_is_the_sum_over_bytes_operations_and_time():
-    made = estimate(load("qwen3-30b-a3b").geometry, H100X2, Load(batch=8, context_tokens=500), 50.0, FITS)
+    made = estimate(load("qwen3-30b-a3b").geometry, H100X2, Tokens(decodes=8, context=500), 50.0, FITS)
     found = made.cost.joules_of
     n_bytes = 2 * made.operations().filter(resource="sm")["bytes"].sum()
     assert found["tiers.hbm"].value[0] == pytest.approx(8e-12 * 3.9 * n_bytes)
     assert all(of.low[0] <= of.value[0] <= of.high[0] for of in found.values())
     assert found["links.nvlink"].value[0] > 0
     assert made.cost.joules.value[0] == pytest.approx(sum(of.value[0] for of in found.values()))
-    alone = estimate(load("qwen3-30b-a3b").geometry, H100, Load(batch=8, context_tokens=500), 50.0, FITS)
+    alone = estimate(load("qwen3-30b-a3b").geometry, H100, Tokens(decodes=8, context=500), 50.0, FITS)
     assert not any(part.startswith("links") for part in alone.cost.joules_of)
 
 
@@ -178,7 +178,7 @@ def test_keys_and_values_lie_in_their_own_memory_as_far_as_they_fit_and_new_ones
     g, chip = load("llama-2-7b").geometry, load_machine("kelle-edram")
     token_bytes = 2 * g.n_kv_heads * g.head_dim * 2
     for context in (4, 1024):
-        rows = estimate(g, chip, Load(batch=1, context_tokens=context), 0).work.rows
+        rows = estimate(g, chip, Tokens(decodes=1, context=context), 0).work.rows
         moved = {(r.kind, r.tier): float(np.sum(r.bytes)) * (g.n_layers if np.size(r.bytes) == 1 else 1) for r in rows}
         held = g.n_layers * token_bytes * context
         near = min(1.0, 4 * 2**20 / held)

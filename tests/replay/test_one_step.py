@@ -20,7 +20,7 @@ from tokentape.replay.cxl_ndp.system import FETCHED, IN_PLACE, NEAR, Setup, ours
 from tokentape.replay.elmoe3d import points as elmoe3d
 from tokentape.replay.elmoe3d.points import KV_FORMAT, STATIC_FORMAT
 from tokentape.replay.elmoe3d.timing import PARTS, evaluate
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.experts import replay
 from tokentape.replay.kelle.step import decode_steps
 from tokentape.replay.kelle.step import prefill as kelle_prefill
@@ -50,7 +50,7 @@ def geometry_of(model):
 
 def both(prompt):
     """A prompt by itself, and the decode after it."""
-    return Load(batch=0, context_tokens=1, prompt_tokens=prompt), Load(batch=1, context_tokens=prompt + 1)
+    return Tokens(decodes=0, context=1, prompt=prompt), Tokens(decodes=1, context=prompt + 1)
 
 
 def nominal(cost):
@@ -117,7 +117,7 @@ def of_kelle(batch):
         system, work = replace(KELLE[BASELINE], machine=machine), Work(24, 3000, batch)
         (step,) = decode_steps(geometry, [(system, work)], FITS.load().constants.once, physical, WHOLE)
         prompt = kelle_prefill(geometry, system, replace(work, batch=1), physical, WHOLE)
-        loads = Load(batch=batch, context_tokens=work.n_tokens), both(24)[0]
+        loads = Tokens(decodes=batch, context=work.n_tokens), both(24)[0]
         for found, of, n in zip(((step.seconds, step.energy_j), prompt), loads, (batch, 24), strict=True):
             active = geometry.n_experts * (1.0 - (1.0 - geometry.top_k / geometry.n_experts) ** n)
             yield found, nominal(estimate(geometry, machine, of, active, weight_format="int8").cost)
@@ -146,7 +146,7 @@ def of_ndp(model, machine):
     g, tape = made.geometry, ndp_routing(made)
     decoded = ndp.replay(tape, ndp.place(tape, 1, g.n_experts), made, ours(16))
     prompt = ndp_prefill(made, ours(16), 64, 1, g.n_experts, held_experts=g.n_experts)
-    loads = Load(batch=1, context_tokens=600), both(64)[0]
+    loads = Tokens(decodes=1, context=600), both(64)[0]
     for found, of, active in zip((decoded, prompt.cost), loads, (g.top_k, g.n_experts), strict=True):
         one = estimate(g, machine, of, active, made.fits).cost
         for what in ("seconds", "joules"):
@@ -165,7 +165,7 @@ def of_elmoe3d(profile):
         points = elmoe3d.points_of(table, fit, accepted_len=2.0, context_tokens=700)
         of = elmoe3d.Setup({model: (geometry, STATIC_FORMAT)}, {machine.name: machine})
         found = evaluate(elmoe3d.as_points(points, of), profiles.load(profile), with_joules=True).ar
-        step = Load(batch=4, context_tokens=700)
+        step = Tokens(decodes=4, context=700)
         cost = estimate(geometry, machine, step, float(found.experts[0]), None, STATIC_FORMAT, profile, KV_FORMAT).cost
         beside = {"links"} if profile == "elmoe3d" else set()  # partial sums between the units of the engine
         joules = found.joules[[part not in beside for part in PARTS], :, 0].sum(axis=0)

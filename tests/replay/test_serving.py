@@ -13,7 +13,7 @@ from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
@@ -21,6 +21,7 @@ from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
 from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse import models
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_golden.json").read_text())
@@ -160,7 +161,7 @@ def test_a_decode_in_any_profile_takes_what_the_clock_says(of: str, tmp_path: Pa
     for name in ("h100x2", "kelle-edram", "elmoe3d-8gb", "phone-lpddr5x-ufs4"):
         cost = iteration_costs(geometry, machine(name), FixedCoverage(share), of)
         found = serve(request, Chunked(64), cost, record=True).iterations["seconds"][1]
-        wanted = estimate(geometry, machine(name), Load(batch=1, context_tokens=10), share * 128, {}, profile=of).cost
+        wanted = estimate(geometry, machine(name), Tokens(decodes=1, context=10), share * 128, {}, profile=of).cost
         assert found == pytest.approx(float(wanted.seconds.value[0]), rel=1e-9), name
 
 
@@ -222,7 +223,7 @@ def test_joules_of_replicas_are_those_of_each_ones_own_prompts(model: str) -> No
     assert run.j_of_ops == pytest.approx(sum(of.j_of_ops for of in apart), rel=1e-12)
     if not g.moe_layers:
         assert run.j_of_bytes == pytest.approx(sum(of.j_of_bytes for of in apart), rel=1e-12)
-    steps = [estimate(g, of, Load(batch=0, context_tokens=1, prompt_tokens=4000), 32.0).cost.joules_of for of in (one, four)]
+    steps = [estimate(g, of, Tokens(decodes=0, context=1, prompt=4000), 32.0).cost.joules_of for of in (one, four)]
     assert steps[0]["engines.sm"].value == pytest.approx(steps[1]["engines.sm"].value, rel=1e-12)
 
 

@@ -10,12 +10,13 @@ from serving_models import NOTED, TABLE_1, costs, tiny
 from tokentape.hw import serving_fits
 from tokentape.hw.spec import load as machine
 from tokentape.policies.serving import Chunked, Layered
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import iteration_costs
 from tokentape.replay.serving.metrics import saturation_rate_per_s
 from tokentape.replay.serving.run import serve
 from tokentape.replay.serving.workload import Requests, synthetic
+from tokentape.replay.tokens import Tokens
 from tokentape.warehouse import models
 from tokentape.warehouse.model_config import from_config
 
@@ -46,7 +47,7 @@ def test_prompts_and_decodes_that_attend_beside_a_state_take_what_the_step_says(
     assert g.tokens_beside == {64: 537, 256: 2075}[d_state]
     for n, on in itertools.product((300, 1500, 20000), (H100, machine("kelle-edram"))):
         run = serve(Requests(np.zeros(1), np.array([n]), np.array([2])), Chunked(20000), iteration_costs(g, on, FixedCoverage()))
-        loads = Load(batch=0, context_tokens=1, prompt_tokens=n), Load(batch=1, context_tokens=n + 1)
+        loads = Tokens(decodes=0, context=1, prompt=n), Tokens(decodes=1, context=n + 1)
         wanted = [estimate(g, on, load, 0.0).cost for load in loads]
         assert run.busy_s == pytest.approx(sum(cost.seconds.value[0] for cost in wanted), rel=1e-9)
         assert sum(run.joules_of.values()) == pytest.approx(sum(cost.joules.value[0] for cost in wanted), rel=1e-9)

@@ -12,13 +12,14 @@ from tokentape.hw.spec import load
 from tokentape.policies.residency import CACHES
 from tokentape.policies.serving import Chunked
 from tokentape.policies.slots import System
-from tokentape.replay.estimate import Load, estimate
+from tokentape.replay.estimate import estimate
 from tokentape.replay.experts import looked_up, replay
 from tokentape.replay.operations import busy_s, end_s, replay_step
 from tokentape.replay.passes import Pricing, fits_of
 from tokentape.replay.semantics import Semantics
 from tokentape.replay.system.recorded import recorded
 from tokentape.replay.system.run import Setting, run
+from tokentape.replay.tokens import Tokens
 from tokentape.replay.transformer import ACTIVATION
 from tokentape.warehouse.model_sizes import other_bytes
 
@@ -149,7 +150,7 @@ def test_kernels_that_nobody_measured_are_told_by_a_policys_and_a_systems_run(ma
     tape = recorded(trace)
     held = System("held", {"schedule": Chunked(16)})
     of_system = run(tape, tape.requests(), held, place, Setting(expert_format=weights))
-    step = estimate(GEOMETRY, place, Load(batch=1, context_tokens=2), GEOMETRY.top_k, fits_of(place, weights), weights)
+    step = estimate(GEOMETRY, place, Tokens(decodes=1, context=2), GEOMETRY.top_k, fits_of(place, weights), weights)
     widths = [one for one in step.outside if " outside " in one]
     assert bool(widths) == (weights == "bf16")
     for result in (of_policy, of_system):
