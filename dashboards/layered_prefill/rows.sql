@@ -111,6 +111,31 @@ from (select *, regexp_replace(location, '^Sec ', 'Section ') as "table",
 -- placed_claims: part of others: those of places with an answered number
 select * from ({placed}) where "table" in (select "table" from ({placed}) where replay is not null) order by "order"
 
+-- named: part of others: points with `setting`: model and workload, and of the rest what differs between the points; and with `system`:
+-- the scheduler, its chunk, and other parameters where they differ at the same setting and rate
+with placed as (
+    select *, row_number() over () as found, concat_ws(', ', model, workload,
+        if((select count(distinct arrival) from told) > 1 and arrival <> 'poisson', arrival, null),
+        if((select count(distinct hardware) from told) > 1, hardware, null),
+        if((select count(distinct coverage) from told) > 1, coverage, null)) as setting
+    from told
+), alike as (
+    select scheduler, bool_or(of_chunks > 1) as of_chunks, bool_or(of_n > 1) as of_n, bool_or(of_rules > 1) as of_rules,
+        bool_or(of_passes > 1) as of_passes
+    from (
+        select scheduler, count(distinct coalesce(chunk_tokens, -1)) as of_chunks, count(distinct coalesce(n_max, -1)) as of_n,
+            count(distinct coalesce(n_lg_rule, '')) as of_rules, count(distinct coalesce(pass_tokens, -1)) as of_passes
+        from placed group by setting, rate, scheduler
+    ) group by scheduler
+), said as (
+    select placed.*, list_filter([scheduler, if(scheduler = 'chunked' or of_chunks, chunk_tokens::varchar, null),
+        if(of_n, 'N ' || n_max, null), if(of_rules, n_lg_rule || ' rule', null), if(of_passes, 'passes of ' || pass_tokens, null)],
+        lambda part: part is not null) as parts
+    from placed join alike using (scheduler)
+)
+select * exclude (found, parts), concat_ws(', ', array_to_string(parts[:2], ' '), nullif(array_to_string(parts[3:], ', '), '')) as system
+from said order by found
+
 -- ranked: part of others: settings by number: MoE models before dense ones, then by model, the paper's main one first, and workload
 select *, dense_rank() over (order by is_dense, model desc, workload, setting) as place from told
 

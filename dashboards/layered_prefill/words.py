@@ -47,55 +47,27 @@ LOOKS = {
 
 
 def points_of(ask: Ask, name: str, series: list[str], row: tuple[str, ...] = ()) -> pl.DataFrame:
-    """As below, with the looks of systems and `turn`, in which they are drawn. name: of a figure; row: what of a point makes
-    `called`."""
-    found = _with_looks(of_series(ask.made(points), *series))
-    return found.with_columns(called=pl.concat_str(row, separator=", ")) if row and not found.is_empty() else found
+    """Points of the series whose names begin so, in the order of these beginnings, each setting, rate and scheduler once, as
+    `named`. name: of a figure; row: what of a point makes `called`."""
+    every = ask.made(points)
+    if every.is_empty():
+        return every
+    found = pl.concat([every.filter(pl.col("series").str.starts_with(start)) for start in series])
+    once = named(ask, found.unique((*SETTING, "rate", "scheduler", *KNOBS), keep="first", maintain_order=True))
+    return once.with_columns(called=pl.concat_str(row, separator=", ")) if row else once
 
 
 def points_in(ask: Ask, name: str, query: str) -> pl.DataFrame:
-    """The points that rows of a query are of, as above."""
-    found, held = ask.made(points), ask(query)["point_id"].unique()
-    return found if found.is_empty() else _with_looks(named(found.filter(pl.col("point_id").is_in(held.implode()))))
+    """The points that rows of a query are of, as `named`. name: of a figure."""
+    every, held = ask.made(points), ask(query)["point_id"].unique()
+    return every if every.is_empty() else named(ask, every.filter(pl.col("point_id").is_in(held.implode())))
 
 
-def _with_looks(found: pl.DataFrame) -> pl.DataFrame:
-    if found.is_empty():
-        return found
-    of = dict(zip(("system", "colour", "shape"), looks(found["system"]).values(), strict=True))
-    return found.join(pl.DataFrame(of).with_row_index("turn"), on="system", maintain_order="left")
-
-
-def of_series(points: pl.DataFrame, *series: str) -> pl.DataFrame:
-    """Points of the series whose names begin so, in the order of these beginnings, each setting, rate and scheduler once; with
-    `setting` and `system` in words."""
-    if points.is_empty():
-        return points
-    found = pl.concat([points.filter(pl.col("series").str.starts_with(name)) for name in series])
-    once = found.unique((*SETTING, "rate", "scheduler", *KNOBS), keep="first", maintain_order=True)
-    return named(once)
-
-
-def named(points: pl.DataFrame) -> pl.DataFrame:
-    """With `setting`: model and workload, and of the rest what differs between the points; and with `system`: the scheduler, its
-    chunk, and other parameters where they differ at the same setting and rate."""
-    told = ["model", "workload"] + [name for name in SETTING[2:] if points[name].n_unique() > 1]
-    usual = {"arrival": "poisson"}  # said only where it is another
-    words = [", ".join(str(row[name]) for name in told if row[name] != usual.get(name)) for row in points.to_dicts()]
-    points = points.with_columns(pl.Series("setting", words, pl.String))
-    alike = points.group_by("setting", "rate", "scheduler").agg(pl.col(*KNOBS).n_unique())
-    differing = {name: set(alike.filter(pl.col(name) > 1)["scheduler"]) for name in KNOBS}
-    words = [_system(row, {name for name, of in differing.items() if row["scheduler"] in of}) for row in points.to_dicts()]
-    return points.with_columns(pl.Series("system", words, pl.String))
-
-
-def _system(row: dict[str, Any], differing: set[str]) -> str:
-    said = [row["scheduler"]]
-    if row["chunk_tokens"] is not None and (row["scheduler"] == "chunked" or "chunk_tokens" in differing):
-        said.append(str(row["chunk_tokens"]))
-    written = {"n_max": "N {}", "n_lg_rule": "{} rule", "pass_tokens": "passes of {}"}
-    said += [form.format(row[name]) for name, form in written.items() if name in differing and row[name] is not None]
-    return " ".join(said[:2]) + "".join(f", {more}" for more in said[2:])
+def named(ask: Ask, found: pl.DataFrame) -> pl.DataFrame:
+    """With `setting` and `system` in words (rows.sql), the looks of systems and `turn`, in which they are drawn."""
+    told = ask.sql("named", found)
+    of = pl.DataFrame(list(looks(told["system"]).values()), dict.fromkeys(("system", "colour", "shape"), pl.String))
+    return told.join(of.with_row_index("turn"), on="system", maintain_order="left")
 
 
 def drawing_order(names: Iterable[str]) -> list[str]:

@@ -146,7 +146,7 @@ def test_layered_is_named_by_what_differs_wherever_its_parameters_are() -> None:
         add_point(rows, "other schedulers", "chunked", CHUNKED, 1.3, served(1.0, 0.02))
 
     with opened(add) as connection:
-        found = layered_words.of_series(layered_rows.points(layered.asked(connection)), "other schedulers")
+        found = layered_words.points_of(layered.asked(connection), "", ["other schedulers"])
     assert sorted(found["system"]) == ["chunked 512", "layered N 16, passes of 8192", "layered N 48, passes of 32768"]
     params = {"scheduler": {"chunk_tokens": 512}, "load_accounting": "full"}
     with opened(lambda rows: add_point(rows, "x", "chunked", params, 1.0, served(1.0, 0.02))) as c:
