@@ -56,10 +56,3 @@ class Scheduler(Protocol):
     def rule(self, n_layers: int) -> BatchRule:
         """The rule for a model of so many layers. Raises ValueError naming a field that does not fit it."""
         ...
-
-
-def at_least_one(scheduler: object, *names: str) -> None:
-    """Raises ValueError naming the first of these fields that is below 1."""
-    for name in names:
-        if (value := getattr(scheduler, name)) < 1:
-            raise ValueError(f"{type(scheduler).__name__}: {name} must be at least 1, found {value}")
