@@ -13,7 +13,6 @@ from tokentape.replay.serving.engine_logs import Engine, Served
 from tokentape.replay.serving.iteration import IterationCosts
 from tokentape.replay.serving.run import Limits, ServingRun, serve
 from tokentape.replay.serving.validation import on_engine, scheduler_of
-from tokentape.replay.serving.workload import Requests
 from tokentape.warehouse import models
 
 Run = Callable[[Served, float], ServingRun]
@@ -44,11 +43,8 @@ def runs_on(hardware: str, model: str | None, fits: Path | None) -> Run:
         return costs_of(engine, hardware, model, fits, step_s=step_s)
 
     def stage(served: Served, step_s: float) -> ServingRun:
-        def engine(requests: Requests) -> ServingRun:
-            return serve(requests, scheduler_of(served.engine), *on(served.engine, step_s))
-
-        client = Client(gather_s=served.engine.gather_s)
-        return client.served(served.requests, engine) if served.is_of_client else engine(served.requests)
+        client = Client(gather_s=served.engine.gather_s) if served.is_of_client else None
+        return serve(served.requests, scheduler_of(served.engine), *on(served.engine, step_s), client=client)
 
     return stage
 

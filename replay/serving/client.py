@@ -7,11 +7,9 @@ no prompt goes on before all of the batch are cut. When the client sends is `cli
 model's tokenizer makes of its text stands in the model's file.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tokentape.policies.kernels import F64, float64, int64, kernel, void
-from tokentape.replay.serving.run import ServingRun
 from tokentape.replay.serving.workload import Requests
 
 GATHER_S = 2e-3  # batch_wait_timeout_s of vLLM's tokeniser
@@ -50,7 +48,3 @@ class Client:
         there_s = sent.arrival_s + self.connection_s
         _tokenise(there_s, self.tokenise_s * sent.n_prompt_tokens, self.gather_s, MOST if self.gather_s else 1)
         return replace(sent, arrival_s=there_s)
-
-    def served(self, sent: Requests, serve: Callable[[Requests], ServingRun]) -> ServingRun:
-        """What `serve` makes of them, with times from when they were sent."""
-        return replace(serve(self.handed_over(sent)), requests=sent)

@@ -105,7 +105,7 @@ def simulated(
         found["decode", f"{batch}", f"{context}"] = cost.decode_step_s(batch, context)
 
     def medians(sent: Iterable[Requests], chunk: int, names: Iterable[str]) -> Iterator[tuple[str, float]]:
-        runs = [metrics(Client().served(of, lambda requests: serve(requests, Chunked(chunk), cost))) for of in sent]
+        runs = [metrics(serve(of, Chunked(chunk), cost, client=Client())) for of in sent]
         return ((name, float(np.median([run[_OURS.get(name, f"{name}_s")].value for run in runs]))) for name in names)
 
     for chunk, rate in ROWS.items():

@@ -40,11 +40,7 @@ class Engine:
     def serve(self, requests: Requests, scheduler: Scheduler, record: bool = False, seed: int = 0) -> ServingRun:
         """One run; with a tape all its experts are held."""
         slots = held(self.tape, requests, self.cost) if self.tape else None
-
-        def run(given: Requests) -> ServingRun:
-            return serve(given, scheduler, self.cost, self.limits, record=record, seed=seed, slots=slots)
-
-        return self.client.served(requests, run) if self.client else run(requests)
+        return serve(requests, scheduler, self.cost, self.limits, record=record, seed=seed, slots=slots, client=self.client)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from tokentape.replay.system.kv import no_kv
 from tokentape.warehouse.model_sizes import kv_layer_bytes_per_token
 
 if TYPE_CHECKING:
+    from tokentape.replay.serving.client import Client
     from tokentape.replay.system.experts import ExpertSlots
     from tokentape.replay.system.kv import KVSlots
 
@@ -156,23 +157,26 @@ def serve(
     record: bool = False,
     seed: int = 0,
     slots: ExpertSlots | None = None,
+    client: Client | None = None,
 ) -> ServingRun:
     """Serves all requests from an empty engine to the end, also where they arrive faster than they can be served.
 
     record: keep every iteration. seed: of the drafts that are accepted, where the costs have a speculation. slots: the experts
-    that a tape recorded for these requests, where the costs are of events (replay/system/experts.py).
+    that a tape recorded for these requests, where the costs are of events (replay/system/experts.py). client: sends them, and
+    times are from then on.
     Raises ValueError naming the request whose KV can never fit, a scheduler that does not fit the model, and for iterations of
     several engines.
     """
     rule, limits = rule_of(scheduler, cost.geometry.n_layers), limits or Limits()
+    queued = client.handed_over(requests) if client else requests
     if limits.n_engines == 1:
-        return run_rule(requests, rule, cost, limits, record, seed, slots)
+        return replace(run_rule(queued, rule, cost, limits, record, seed, slots), requests=requests)
     if record:
         raise ValueError(f"iterations are recorded of one engine, and these are {limits.n_engines} replicas, each on its own")
-    turns = [np.arange(i, len(requests), limits.n_engines) for i in range(min(limits.n_engines, len(requests)))]
+    turns = [np.arange(i, len(queued), limits.n_engines) for i in range(min(limits.n_engines, len(queued)))]
     seeds = [seed * limits.n_engines + i for i in range(len(turns))]  # each its own draws
-    runs = [run_rule(requests.taken(of), rule, cost, limits, seed=own) for of, own in zip(turns, seeds, strict=True)]
-    return _side_by_side(requests, turns, runs, limits)
+    runs = [run_rule(queued.taken(of), rule, cost, limits, seed=own) for of, own in zip(turns, seeds, strict=True)]
+    return replace(_side_by_side(queued, turns, runs, limits), requests=requests)
 
 
 def rule_of(scheduler: Scheduler, n_layers: int) -> BatchRule:

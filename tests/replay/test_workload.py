@@ -182,11 +182,11 @@ def test_times_begin_when_it_sends() -> None:
     cost = iteration_costs(models.load("gpt-oss-20b").geometry, load("h100x2"), FixedCoverage(), "layered_prefill")
     sent = synthetic("arxiv", 1.0, 0, n=60, of_client=True)
     client = Client()
-    seen = client.served(sent, lambda given: serve(given, Chunked(), cost))
+    seen = serve(sent, Chunked(), cost, client=client)
     engine = serve(client.handed_over(sent), Chunked(), cost)
     assert seen.finish_s.tolist() == engine.finish_s.tolist()
     np.testing.assert_allclose(seen.ttft_s - engine.ttft_s, engine.requests.arrival_s - sent.arrival_s, rtol=1e-9)
-    at_once = client.served(sent.at_once(), lambda given: serve(given, Chunked(), cost))
+    at_once = serve(sent.at_once(), Chunked(), cost, client=client)
     assert at_once.requests.rate_per_s == float("inf")
     for name in ("queue_mean", "queue_max"):  # what the client takes is no queue of the engine
         assert metrics(seen)[name].value == pytest.approx(metrics(engine)[name].value, rel=0.01)
