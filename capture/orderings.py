@@ -1,13 +1,14 @@
 """Orderings that a live model must show: which precision, router and warm-up beats which, and by how much.
 
-Each is a ratio with a margin, measured on held-out text of the embedded model with several seeds; a seed has windows of its own.
-Low precision throughout (whole windows in one pass), or a policy in the loop (capture/live/quality.py). Margins are those of
-a smaller reference model and are not moved: where the shipped one misses a margin, the table says so.
+Each is a ratio with a margin (orderings.toml), measured on held-out text of the embedded model with several seeds; a seed has
+windows of its own. Low precision throughout (whole windows in one pass), or a policy in the loop (capture/live/quality.py).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,12 +105,21 @@ class Lab:
 
 @dataclass(frozen=True)
 class Ordering:
-    """A ratio or difference of measurements and the margin it must keep; `is_below`: stay under it, else reach it or more."""
+    """What measurements of a Lab come to and the margin that this must keep; `is_below`: stay under it, else reach it or more.
+
+    of: what `measure`, a method of the Lab by its name, is asked for; over: divided by the same of these, of several the largest;
+    less: less the same of this; plus: and this. key: of what the measurement returns.
+    """
 
     assertion: str
     is_below: bool
     margin: float
-    ratio: Callable[[Any], float]
+    measure: str
+    of: Mapping[str, Any]
+    over: Sequence[Mapping[str, Any]] = ()
+    less: Mapping[str, Any] | None = None
+    plus: float = 0.0
+    key: str = ""
 
     @property
     def bound(self) -> str:
@@ -118,70 +128,39 @@ class Ordering:
     def holds(self, ratio: float) -> bool:
         return ratio <= self.margin if self.is_below else ratio >= self.margin
 
+    def ratio(self, lab: Any) -> float:
+        """Raises ValueError over 0."""
 
-def over(measure: str, above: tuple[Any, ...], below: tuple[Any, ...], key: str = "") -> Callable[[Any], float]:
-    """A measurement of a Lab by its name over the same of other arguments; key: of what it returns. Raises ValueError over 0."""
+        def asked(of: Mapping[str, Any]) -> float:
+            found = getattr(lab, self.measure)(**of)
+            return float(found[self.key] if self.key else found)
 
-    def ratio(lab: Any) -> float:
-        ours, theirs = (getattr(lab, measure)(*of) for of in (above, below))
-        numbers = (ours[key], theirs[key]) if key else (ours, theirs)
-        if not numbers[1]:
-            raise ValueError(f"{measure} of {below} has no {key or 'value'} in so little text; give more windows or longer ones")
-        return float(numbers[0] / numbers[1])
-
-    return ratio
-
-
-def _more(above: tuple[str, str], below: tuple[str, str]) -> Callable[[Any], float]:
-    """How much more is accepted under one pair and scheme than under another."""
-    return lambda lab: lab.acceptance(*above) - lab.acceptance(*below)
-
-
-def _against_high_bit(pair: str, target_frac: float) -> Ordering:
-    ratio = over("held", (pair, target_frac, "high-bit"), (pair, target_frac, "dbsc"))
-    return Ordering(f"perplexity high-bit / DBSC, {pair}, hard {100 * target_frac:g} %", False, 2.0, ratio)
+        found = self.plus + asked(self.of)
+        if self.less is not None:
+            return found - asked(self.less)
+        below = [asked(of) for of in self.over] or [1.0]
+        if not max(below):
+            of = tuple(self.over[0].values())
+            raise ValueError(
+                f"{self.measure} of {of} has no {self.key or 'value'} in so little text; give more windows or longer ones"
+            )
+        return found / max(below)
 
 
-# The margins of the reference model's table, rows 1 to 4 and 7 to 10.
-ORDERINGS = (
-    Ordering("perplexity AMAT / base, 4 to 2 bits", True, 1.15, over("whole", ("MAT42",), ("MAT42", "base_asym"))),
-    Ordering("perplexity AMAT / base, 8 to 4 bits", True, 1.02, over("whole", ("MAT84",), ("MAT84", "base_asym"))),
-    *(
-        Ordering(f"perplexity unshifted {what} / full, {bits}", False, 20, over("whole", (pair, scheme), ()))
-        for what, scheme in (("zero point", "trunc_asym"), ("midpoint", "trunc_sym_unshifted"))
-        for pair, bits in (("MAT42", "4 to 2"), ("MAT84", "8 to 4"))
-    ),
-    Ordering(
-        "perplexity cut without / with the midpoint, symmetric, 4 to 2",
-        False,
-        20,
-        over("whole", ("MAT42", "trunc_sym"), ("MAT42", "lsb_aug")),
-    ),
-    Ordering(
-        "perplexity symmetric / asymmetric base, 2 bits", False, 1.1, over("whole", ("MAT42", "base_sym"), ("MAT42", "base_asym"))
-    ),
-    Ordering("misses Cache-Prior 0.2 / 0, half cached", True, 0.65, over("routed", (0.2,), (0.0,), "miss_frac")),
-    Ordering("perplexity Cache-Prior 0.2 / 0, half cached", True, 1.03, over("routed", (0.2,), (0.0,), "perplexity")),
-    *(_against_high_bit(pair, target_frac) for pair in ("MAT42", "MAT84") for target_frac in (0.01, 0.05, 0.10)),
-    Ordering(
-        "perplexity DBSC / low-bit, MAT42, hard 20 %",
-        True,
-        0.97,
-        over("held", ("MAT42", 0.20, "dbsc"), ("MAT42", 0.20, "low-bit")),
-    ),
-    Ordering(f"misses PCW / empty, first {EARLY_STEPS} steps", True, 0.8, over("early_misses", ("pcw",), ("empty",))),
-    Ordering(f"misses PCW / last layer, first {EARLY_STEPS} steps", True, 0.95, over("early_misses", ("pcw",), ("last_layer",))),
-)
+def listed(kind: str) -> tuple[Ordering, ...]:
+    """The orderings of a kind of orderings.toml."""
+    made = []
+    for told in (group | one for group in LISTED[kind] for one in group["each"]):
+        del told["each"]
+        both, over, is_below = told.pop("both", {}), told.pop("over", []), "at_most" in told
+        told |= {name: both | told[name] for name in ("of", "less") if name in told}
+        told["over"] = [both | of for of in (over if isinstance(over, list) else [over])]
+        made.append(Ordering(is_below=is_below, margin=told.pop("at_most" if is_below else "at_least"), **told))
+    return tuple(made)
 
-# Rows 5 and 6: what a drafter that reads few bits of the experts would have accepted.
-ACCEPTANCE_ORDERINGS = (
-    *(
-        Ordering(f"acceptance augmented - truncated, {bits}", False, margin, _more((pair, "lsb_aug"), (pair, "trunc_sym")))
-        for pair, bits, margin in (("MAT42", "4 to 2 bits", 0.30), ("MAT84", "8 to 4 bits", 0.03))
-    ),
-    Ordering("acceptance AMAT / full, 8 to 4 bits", True, 1.0, lambda lab: lab.acceptance("MAT84", "amat")),
-    Ordering("acceptance AMAT, 8 to 4 - 4 to 2 bits", False, 0.05, _more(("MAT84", "amat"), ("MAT42", "amat"))),
-)
+
+LISTED = tomllib.loads(Path(__file__).with_name("orderings.toml").read_text(encoding="utf-8"))
+ORDERINGS, ACCEPTANCE_ORDERINGS = listed("experts"), listed("drafts")
 
 
 def measured(

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tokentape.flows.tapes import composed
 from tokentape.policies import registry
-from tokentape.policies.kv import KELLE
-from tokentape.policies.kv.refresh import Intervals
 from tokentape.policies.names import refuse_unknown
 from tokentape.policies.resolve import Value, convert, resolve
-from tokentape.policies.slots import System, of_table
+from tokentape.policies.slots import System
 from tokentape.replay.capacity import bytes_of
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Store, Tape
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from tokentape.capture.live.system import SystemTried
 
 SLICEMOE, CXL_NDP, CACHE, SCHEME = "slicemoe", "cxl_ndp", "37.5%", "amat"
-OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")
 OF_WINDOWS = ("prompt_tokens", "decode_tokens")
 OF_REPLICAS = ("losses", "method")
 OF_DRAFTS: dict[str, type] = {"draft_depth": int, "draft_width": int, "draft_bits": int, "pool_frac": float}
@@ -80,16 +77,11 @@ def sliced_run(
 
 
 def kv_run(name: str, params: Mapping[str, Value], n_items: int | None) -> SystemTried:
-    """A KV policy alone; kelle is stored in int16 that leaks between the refreshes of 2DRP, unless told otherwise."""
-    from tokentape.capture.live.system import SystemTried  # needs torch
+    """A KV policy alone."""
+    from tokentape.capture.live.system import SystemTried, kv_alone  # needs torch
 
-    kelle = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}
-    given = {k: v for k, v in {**kelle, **params}.items() if k not in OF_WINDOWS}
-    stored = {k: str(v) for k, v in given.items() if k in OF_STORAGE}
-    refresh = {"refresh": Intervals.parse(stored["intervals"])} if given.pop("intervals", None) is not None else {}
-    system = of_table(name, {"kv": {"policy": name, **given}})
-    system = dataclasses.replace(system, policies={**system.policies, **refresh})
-    told = dataclasses.asdict(system.kv) | {"storage": "int16" if refresh else "plain"} | stored
+    system, stored = kv_alone(name, {k: v for k, v in params.items() if k not in OF_WINDOWS})
+    told = dataclasses.asdict(system.kv) | stored
     return _with_lengths(SystemTried(system, name, told, bytes_of, **_windows(params, n_items)))
 
 

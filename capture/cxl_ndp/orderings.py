@@ -12,7 +12,7 @@ from tokentape.capture import models
 from tokentape.capture.cxl_ndp.evaluate import CXLNDPRun, PlainText
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.live.quality import Cut, evaluate_inside
-from tokentape.capture.orderings import DATASET, Ordering, over
+from tokentape.capture.orderings import DATASET, listed
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.warehouse.losses import loss_table
 from tokentape.warehouse.tape import Tape
@@ -53,19 +53,4 @@ class Lab:
         return float(self.row(method, policy)["perplexity"])
 
 
-def _of(method: str) -> tuple[Ordering, ...]:
-    def ordering(what: str, is_below: bool, margin: float, above: tuple[Any, ...], below: tuple[Any, ...]) -> Ordering:
-        ratio = over("perplexity", (method, *above), (method, *below))
-        return Ordering(f"perplexity {what}, {method}", is_below, margin, ratio)
-
-    selector = "prefix_split"
-    return (
-        ordering("selector / uniform, 2 bits", True, 1.0, (selector, 2), ("uniform", 2)),
-        ordering("selector / uniform, 3 bits", True, 1.01, (selector, 3), ("uniform", 3)),
-        *(ordering(f"reversed / selector, {n} bits", False, 1.0, ("reversed", n), (selector, n)) for n in (2, 3)),
-        ordering("selector by use / uniform, 2 bits", True, 1.0, (selector, 2, "prefill_share"), ("uniform", 2)),
-        ordering("selector, 3 / 2 bits", True, 1.0, (selector, 3), (selector, 2)),
-    )
-
-
-ORDERINGS = tuple(ordering for method in METHODS for ordering in _of(method))
+ORDERINGS = listed("cxl_ndp")

@@ -1,7 +1,7 @@
 """A system inside a live model: its decisions as slots, by the policies that replay takes, and what they do to quality."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,15 +22,17 @@ from tokentape.capture.speculation.settings import DraftSettings
 from tokentape.policies import registry
 from tokentape.policies.bits.rule import N_WIDTHS
 from tokentape.policies.cache import ExpertCache, needs_of
+from tokentape.policies.kv import KELLE
 from tokentape.policies.kv.refresh import BitRates, Intervals
 from tokentape.policies.kv.streaming import Full
 from tokentape.policies.mixed import MixedPrecision
 from tokentape.policies.placement import FIXED, EventPlacement, FixedPlacement
 from tokentape.policies.resolve import convert
-from tokentape.policies.slots import OPTIONS, System
+from tokentape.policies.slots import OPTIONS, System, of_table
 from tokentape.policies.speculation import POOLS
 from tokentape.warehouse.geometry import Geometry
 
+OF_STORAGE = ("storage", "rate", "intervals", "resample", "bits")  # of keys and values, beside a KV policy's parameters
 Z_95 = 1.959964  # of a normal distribution, two-sided 95 %
 
 
@@ -173,6 +175,18 @@ class SystemTried(Tried):
         if words != "quarot" and told("kv", "bits") != OPTIONS["kv"]["bits"]:
             raise self._refused("kv", f"bits has no effect on storage {words}; leave it out, or give storage quarot")
         return storage_of(words, self.rates, self.system.flag("kv", "resample"), convert("bits", told("kv", "bits"), int), seed)
+
+
+def kv_alone(name: str, params: Mapping[str, Any]) -> tuple[System, dict[str, str]]:
+    """A KV policy alone, by its parameters and those of OF_STORAGE, and what is said of the latter. kelle is stored in int16 that
+    leaks between the refreshes of 2DRP, unless told otherwise."""
+    kelle = {"storage": "int16"} | ({} if "rate" in params else {"intervals": "2drp"}) if name == KELLE else {}
+    given = {**kelle, **params}
+    stored = {k: str(v) for k, v in given.items() if k in OF_STORAGE}
+    refresh = {"refresh": Intervals.parse(stored["intervals"])} if given.pop("intervals", None) is not None else {}
+    system = of_table(name, {"kv": {"policy": name, **given}})
+    told = {"storage": "int16" if refresh else "plain"} | stored
+    return replace(system, policies={**system.policies, **refresh}), told
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from tokentape.capture.live.divergence import divergence
-from tokentape.capture.live.kv_orderings import ORDERINGS, SINK, Lab, last_bigram
+from tokentape.capture.live.kv_orderings import ORDERINGS, Lab, last_bigram
 from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.orderings import measured
 from tokentape.flows.inside_model import kv_run
 from tokentape.policies.kv import KV_POLICIES
 from tokentape.policies.kv.importance import AEP, H2O
 from tokentape.policies.kv.random_eviction import RandomEviction
-from tokentape.policies.kv.refresh import BitRates
 from tokentape.policies.kv.snapkv import SnapKV
 from tokentape.policies.kv.streaming import Streaming
 from tokentape.policies.kv.tova import TOVA
@@ -25,6 +24,7 @@ from tokentape.warehouse.tables import TABLES
 
 pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "kv.md"
+SINK = 4
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def lab(loaded):
 
 
 def test_int16_bears_losses_that_destroy_halves_and_no_eviction_is_plain(lab, loaded):
-    int16, fp16 = lab.flipped(BitRates.uniform(1e-3)), lab.flipped(BitRates.uniform(1e-4), "fp16")
+    int16, fp16 = lab.flipped(rate="1e-3"), lab.flipped("fp16", rate="1e-4")
     assert int16 < 1.06
     assert fp16 > 2
     run = kv_run("full", {"prompt_tokens": 32, "decode_tokens": 24}, 2)
@@ -45,9 +45,9 @@ def test_int16_bears_losses_that_destroy_halves_and_no_eviction_is_plain(lab, lo
 
 
 def test_high_bits_and_high_scores_matter_more(lab):
-    msb, lsb = lab.flipped(BitRates(hst_msb=1e-2, lst_msb=1e-2)), lab.flipped(BitRates(hst_lsb=1e-2, lst_lsb=1e-2))
+    msb, lsb = lab.flipped(rate="1e-2,0,1e-2,0"), lab.flipped(rate="0,1e-2,0,1e-2")
     assert msb > lsb + 0.05
-    hst, lst = (lab.flipped(BitRates(**{f"{g}_msb": 5e-3, f"{g}_lsb": 5e-3})) for g in ("hst", "lst"))
+    hst, lst = (lab.flipped(rate=rate) for rate in ("5e-3,5e-3,0,0", "0,0,5e-3,5e-3"))
     assert hst > lst
 
 

@@ -2,13 +2,14 @@
 
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, measured, over
+from tokentape.capture.orderings import ORDERINGS, Effort, Lab, Ordering, measured
 
 pytestmark = pytest.mark.embedded
 DOC = Path(__file__).resolve().parents[2] / "docs" / "closed_loop.md"
@@ -28,7 +29,7 @@ def lab(loaded):
 def test_one_seed_of_little_text_points_the_right_way(lab, ordering):
     ratio = ordering.ratio(lab)
     loose = 1 + LOOSE_FRAC if ordering.is_below else 1 - LOOSE_FRAC
-    assert Ordering(ordering.assertion, ordering.is_below, ordering.margin * loose, ordering.ratio).holds(ratio)
+    assert replace(ordering, margin=ordering.margin * loose).holds(ratio)
 
 
 def test_the_table_says_what_each_seed_said(loaded):
@@ -36,7 +37,7 @@ def test_the_table_says_what_each_seed_said(loaded):
     effort = Effort(n_windows=1, prompt_tokens=8, decode_tokens=24, n_whole=1)
     ratios = [Lab(loaded, seed, effort).whole("MAT42") for seed in (0, 1)]
     between = sum(ratios) / 2
-    made = [Ordering(str(margin), True, margin, lambda lab: lab.whole("MAT42")) for margin in (between, 10 * between)]
+    made = [Ordering(str(margin), True, margin, "whole", {"pair": "MAT42"}) for margin in (between, 10 * between)]
     seen = []
     rows = measured(loaded, made, partial(Lab, loaded, effort=effort), (0, 1), lambda *report: seen.append(report[:2]))
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
@@ -47,13 +48,14 @@ def test_the_table_says_what_each_seed_said(loaded):
 
 
 def test_margins_hold_from_their_side_and_too_little_text_is_refused():
-    below, above = (Ordering("", is_below, 2.0, lambda lab: 0.0) for is_below in (True, False))
+    missed = {"of": {"share": 1}, "over": [{"share": 0}], "key": "flash"}
+    below, above = (Ordering("", is_below, 2.0, "missed", **missed) for is_below in (True, False))
     assert (below.bound, above.bound) == ("<= 2", ">= 2")
     assert [below.holds(x) for x in (1.9, 2.0, 2.1)] == [True, True, False]
     assert [above.holds(x) for x in (1.9, 2.0, 2.1)] == [False, True, True]
     lab = SimpleNamespace(missed=lambda share: {"flash": share})
     with pytest.raises(ValueError, match=r"missed of \(0,\) has no flash in so little text"):
-        over("missed", (1,), (0,), "flash")(lab)
+        below.ratio(lab)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tokentape.capture import datasets, models
-from tokentape.capture.live.kv_orderings import PAPER_ORDERINGS, REFRESH_SETS, WORD_ORDERINGS
+from tokentape.capture.live.kv_orderings import PAPER_ORDERINGS, WORD_ORDERINGS
 from tokentape.flows.running import run as study_run
 from tokentape.flows.systems.elmoe3d import study as elmoe3d
 from tokentape.flows.systems.kelle import live
@@ -127,7 +127,8 @@ def test_the_papers_settings_ship():
     asked = live.jobs(kelle.Settings.shipped())
     drawn = {one.value: one.run.rates for one in asked if one.series == "refresh" and one.setting == "2DRP"}
     assert sorted(drawn) == pytest.approx([540.0, 1053.66, 2062.05], abs=0.01)
-    assert set(drawn.values()) == {BitRates.of(intervals) for intervals in REFRESH_SETS.values()}
+    asked_of_table_4 = {one.of["intervals"] for one in PAPER_ORDERINGS if "Table 4" in one.assertion}
+    assert set(drawn.values()) == {BitRates.of(Intervals.parse(of)) for of in asked_of_table_4}
     assert drawn[Intervals().harmonic_mean_us] == BitRates.of(Intervals())
     rates = [one.value for one in asked if one.series == "errors" and one.value]
     assert (min(rates), max(rates)) == (1e-4, 1e-2)

@@ -231,6 +231,7 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "hw.spec",
         "capture.checkpoint",
         "capture.families",
+        "capture.orderings",
         "policies.slots",
         "warehouse.config_fields",
     }
