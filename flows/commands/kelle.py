@@ -21,10 +21,11 @@ def calibrate_kelle(
     tokentape calibrate kelle                      how the shipped shares do
     tokentape calibrate kelle TRACE --out my-kelle.toml
     """
+    from operator import itemgetter
+
     from tokentape.flows.systems.kelle.settings import Settings, setup
-    from tokentape.flows.systems.kelle.study import checks, told
+    from tokentape.flows.systems.kelle.study import asked, checks, told
     from tokentape.flows.tapes import attention_tape
-    from tokentape.replay.kelle.ratios import ratios
     from tokentape.replay.kelle.shares import shares_of
     from tokentape.replay.kelle.systems import FITS
     from tokentape.warehouse.atomic_files import replace
@@ -34,15 +35,15 @@ def calibrate_kelle(
         replace(out, FITS.text(fit))
         note(f"{out}: shares of {trace}, standard errors of at most {fit.residual:.2g}")
     study = Settings.shipped()
-    made = setup(study, fit.constants)
-    steps = made.steps()
-    wanted = sorted(ratios(made.claims, steps), key=lambda ratio: ratio.role)
-    rows = ((ratio.role, f"{ratio.metric}: {ratio}", ratio.published, steps.value(ratio)[0]) for ratio in wanted)
+    known = asked(study, setup(study, fit.constants))
+    ratios = sorted((row for row in known["ratios"] if (row["mode"], row["setting"]) == ("paper", "")), key=itemgetter("role"))
+    rows = map(itemgetter("role", "ratio", "published", "value"), ratios)
     print_beside("Kelle: ratios as the paper counts", ("role", "ratio", "paper", "ours", "error"), rows)
-    for role in ("calibrate", "predict"):
-        errors = abs(steps.errors(ratio for ratio in wanted if ratio.role == role))
-        note(f"{role}: mean |ln(ours / published)| {errors.mean():.3f} over {errors.size} ratios")
-    note(*told(study, checks(study, made)))
+    found = checks(study, known)
+    said = {row["check"].removeprefix("mean |ln| error, "): row for row in found}
+    for role, name in (("calibrate", "calibrate"), ("predict", "predicted")):
+        note(f"{role}: mean |ln(ours / published)| {said[name]['value']:.3f} over {said[name]['how']}")
+    note(*told(study, found))
 
 
 def kv_step(

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from tokentape.hw import profile as profiles
-from tokentape.hw.work import Floats
 from tokentape.replay.kelle.step import Step, decode_steps
 from tokentape.replay.kelle.systems import BASELINE, PAPER, PROFILE, Accounting, Shares, System, Work
 from tokentape.warehouse.geometry import Geometry
@@ -99,12 +98,6 @@ class Steps:
         else:
             works = [(model, work) for model in self.geometries for work in self.workloads.values()]
         return [(model, system, work) for model, work in works for system in (ratio.ours, ratio.over)]
-
-    def errors(self, wanted: Iterable[Ratio]) -> Floats:
-        """(n,) ln(ours / published) of each."""
-        asked = list(wanted)
-        self.make(cell for ratio in asked for cell in self.cells_of(ratio))
-        return np.array([np.log(self.value(ratio)[0] / ratio.published) for ratio in asked])
 
 
 def ratios(claims: Iterable[Mapping[str, Any]], steps: Steps) -> list[Ratio]:

@@ -43,20 +43,6 @@ class Inside(Grid):
     table: str
 
 
-class Derived(Part):
-    """A number derived a second way. value, published: quantities (replay/kelle/derived.py), or a claim's id; check, claim: the
-    row of `kelle_checks` and the claim that it is, modes: how the latter is answered; how: its words, quantities in braces."""
-
-    check: str = ""
-    claim: str = ""
-    value: str
-    published: str = ""
-    unit: str = "1"
-    how: str
-    modes: tuple[str, ...] = ("paper",)
-    is_told: bool = False
-
-
 class Live(Part):
     """What is measured inside a model. prompt, output: tokens of a window of text; batch: requests of a decode step that is
     costed."""
@@ -71,7 +57,8 @@ class Live(Part):
 
 
 class Settings(StudyFile):
-    """study.toml. profile: the cost profile; machines: another in place of a shipped one; bars: the largest value of a check."""
+    """study.toml. profile: the cost profile; machines: another in place of a shipped one; told: checks that every run says;
+    bars: the largest value of a check."""
 
     SHIPPED = Path(__file__).parent / "study.toml"
 
@@ -85,7 +72,8 @@ class Settings(StudyFile):
     chip: Chip
     requests: Requests
     grid: tuple[Group, ...]
-    derived: tuple[Derived, ...]
+    checks: tuple[Query, ...]
+    told: tuple[str, ...]
     bars: dict[str, float]
     answers: tuple[Query, ...]
     live: Live

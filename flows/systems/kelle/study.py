@@ -7,18 +7,18 @@ seconds and are computed anew with every run; the live model takes minutes, and 
 
 from collections.abc import Callable, Iterable
 
-from tokentape.flows.answers import Row, answer, answered
+from tokentape.flows.answers import Row, answered, queried
 from tokentape.flows.running import Running
 from tokentape.flows.systems.kelle.settings import PAPER, Settings, setup
 from tokentape.replay.kelle import rows as of_views
-from tokentape.replay.kelle.derived import errors, quantities
+from tokentape.replay.kelle.derived import quantities, ratio_rows
 from tokentape.replay.kelle.pareto import Tried, pareto_rows
-from tokentape.replay.kelle.ratios import ratios
 from tokentape.replay.kelle.rows import Setup
-from tokentape.replay.kelle.systems import MODES, Work
+from tokentape.replay.kelle.systems import Work
 from tokentape.warehouse.model_config import from_config
 
 __all__ = ["Settings", "run"]
+Rows = dict[str, list[Row]]
 
 # Views and what makes their rows, but for the points.
 VIEWS: dict[str, Callable[[Setup], Iterable[Row]]] = {
@@ -41,7 +41,8 @@ def run(at: Running) -> list[Row]:
     made = setup(study)
     rows = {"kelle_points": points_of(study, made)} | {view: list(rows_of(made)) for view, rows_of in VIEWS.items()}
     if not study.is_copy:
-        rows |= {"kelle_checks": checks(study, made), "answers": answers(study, made, rows)}
+        known = asked(study, made)
+        rows |= {"kelle_checks": checks(study, known), "answers": answered(study.answers, PAPER, rows | known)}
         at.tell(told(study, rows["kelle_checks"]))
     at.write(rows)
     at.did("closed forms")
@@ -64,23 +65,19 @@ def points_of(study: Settings, made: Setup) -> list[Row]:
     return [*rows, *of_views.swept(made, "sensitivity", "report", of_views.retained(made))]
 
 
-def checks(study: Settings, made: Setup) -> list[Row]:
-    """Rows of `kelle_checks`: numbers derived a second way, and errors."""
-    found = quantities(made)
-    derived = [
-        {
-            "check": one.check,
-            "series": "derived",
-            "value": found[one.value],
-            "published": found[one.published] if one.published else None,
-            "unit": one.unit,
-            "how": one.how.format(**found),
-        }
-        for one in study.derived
-        if one.check
-    ]
-    blank = dict.fromkeys(("setting", "published"))
-    rows = [blank | row | {"bar_high": study.bars.get(row["check"])} for row in (*derived, *errors(made))]
+def asked(study: Settings, made: Setup) -> Rows:
+    """What checks and answers ask beside the views."""
+    return {
+        "quantities": [{"name": name, "value": value} for name, value in quantities(made).items()],
+        "ratios": list(ratio_rows(made)),
+        "chip": [{"model": made.chip.model, "workload": made.chip.workload}],
+        "bars": [{"check": check, "bar_high": most} for check, most in study.bars.items()],
+    }
+
+
+def checks(study: Settings, known: Rows) -> list[Row]:
+    """Rows of `kelle_checks`: numbers derived a second way, and errors. known: what is `asked`."""
+    rows = queried(study.checks, PAPER, known, "kelle_checks")
     if missing := study.bars.keys() - {row["check"] for row in rows}:
         raise ValueError(f"[bars]: no check is named {missing.pop()}")
     return rows
@@ -88,27 +85,6 @@ def checks(study: Settings, made: Setup) -> list[Row]:
 
 def told(study: Settings, checks: list[Row]) -> list[str]:
     """The checks that are said by every run, as sentences."""
-    said = {one.check for one in study.derived if one.is_told}
-    unit = {row["check"]: "" if row["unit"] == "1" else f" {row['unit']}" for row in checks}
-    return [
-        f"{name}: {row['value']:.3g}{unit[name]} here, {row['published']:.3g}{unit[name]} as published ({row['how']})"
-        for row in checks
-        if (name := row["check"]) in said
-    ]
-
-
-def answers(study: Settings, made: Setup, rows: dict[str, list[Row]]) -> list[Row]:
-    """rows: by view. The paper's ratios of systems, none where nothing fits the DRAM; what is derived; what the rows say. Tables
-    2 to 6 need the real models and are not answered."""
-    found = []
-    derived = quantities(made)
-    for mode in MODES:
-        steps = made.steps(mode)
-        for ratio in ratios(made.claims, steps):
-            value, n_cells = steps.value(ratio)
-            if n_cells:
-                how = f"{ratio.metric}: {ratio}; {n_cells} cells"
-                found.append(answer(ratio.claim_id, value, how, mode))
-        asked = (one for one in study.derived if one.claim and mode in one.modes)
-        found += [answer(f"{PAPER}/{one.claim}", derived[one.value], one.how.format(**derived), mode) for one in asked]
-    return [*found, *answered(study.answers, PAPER, rows)]
+    said = {row["check"]: row | {"unit": "" if row["unit"] == "1" else f" {row['unit']}"} for row in checks}
+    form = "{check}: {value:.3g}{unit} here, {published:.3g}{unit} as published ({how})"
+    return [form.format(**said[name]) for name in study.told]
