@@ -224,35 +224,3 @@ def energy_rows(of: Assumed, every: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(
         at.select(*kept, part=pl.lit(part), j_per_token=f"{part} value", low=f"{part} low", high=f"{part} high") for part in PARTS
     )
-
-
-def ratios(every: pl.DataFrame) -> pl.DataFrame:
-    """Of the baselines over ours in the faster mode, over models and batches: one set per assumption on nodes, near-memory
-    compute and energy (`end` of its ranges). Best prior: the best baseline without HB, point by point, by time or by energy.
-
-    The xPU stands for itself in AR, as the paper normalises to it; among the priors it may speculate.
-    """
-    best, told = every.filter("is_best"), ("token_s", *ENDS)
-    ours_at = best.filter(pl.col("platform") == OURS).select(*AT, *told)
-    alone = every.filter((pl.col("platform") == REFERENCE) & (pl.col("step_mode") == "ar")).select(*AT, *told)
-    always = best.filter(~pl.col("platform").is_in([OURS, HB_XPU, NEAR])).group_by(AT).agg(pl.col(told).min())
-    near = best.filter(pl.col("platform") == NEAR).select(*AT, *NEAR_AS, *told)
-    for of, name in ((ours_at, "ours"), (alone, "xpu"), (always, "prior")):
-        near = near.join(of, on=AT, how="left", suffix=f" {name}", maintain_order="left")
-
-    def over(this: str, of: str) -> pl.Expr:
-        prior = pl.col(f"{of} xpu") if this == "xpu" else pl.min_horizontal(of, f"{of} prior")
-        return prior / pl.col(f"{of} ours")
-
-    return pl.concat(
-        near.select(
-            *AT,
-            *NEAR_AS,
-            end=pl.lit(end),
-            speedup_over_xPU=over("xpu", "token_s"),
-            speedup_over_best_prior=over("prior", "token_s"),
-            energy_per_token_xPU_over_ours=over("xpu", end),
-            energy_per_token_best_prior_over_ours=over("prior", end),
-        )
-        for end in ENDS
-    )

@@ -151,7 +151,7 @@ def closed_forms(
         "headline": [at | asdict(study.platforms) | {"name": study.headline}],
         "machines": numbers([*specs.values(), *setup.machines.values()]),
         "models": [sizes(model.name) for model in study.models],
-        "ratios": views.ratios(ran_on).to_dicts(),
+        "runs": ran_on.to_dicts(),
         "low_bits": low_bits(),
     }
     return {**made, "answers": answered(study.answers, PAPER, made | asked)}
