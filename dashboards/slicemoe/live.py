@@ -5,18 +5,8 @@ import json
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, Control, Drawn, options, some, turn_of
-from tokentape.dashboards.slicemoe.words import CONFIGURATIONS, ROUTERS, looks
+from tokentape.dashboards.slicemoe.page import WORDS, looks
 from tokentape.dashboards.units import percent, quantity
-
-QUANTITIES = {
-    "miss_frac": "miss rate",
-    "kept_gate_mass_frac": "kept gate mass",
-    "strayed_frac": "output error",
-    "flash_bytes_per_token": "Flash bytes per token",
-    "dram_bytes_per_token": "DRAM bytes per token",
-    "step_s": "time per token",
-    "step_j": "energy per token",
-}
 
 
 def measured(ask: Ask) -> pl.DataFrame:
@@ -59,8 +49,8 @@ def fidelity(ask: Ask) -> Drawn:
     ]
     named = compared.with_columns(
         pl.Series("words", said, pl.String),
-        quantity=pl.col("metric").replace(QUANTITIES),
-        order=turn_of("metric", QUANTITIES),
+        quantity=pl.col("metric").replace(WORDS["QUANTITIES"]),
+        order=turn_of("metric", WORDS["QUANTITIES"]),
     )
     told = ("model", "dataset", "rest") + (("hardware",) if named["hardware"].n_unique() > 1 else ())
     found = some(_largest(_with_setup(named, told), ask.size).drop("rest"))
@@ -82,7 +72,7 @@ def _setup_words(model: str, dataset: str, rest: str, hardware: str = "") -> str
     if parameters.get("scheme") == "amat":  # as the policy has it unless told otherwise
         parameters.pop("scheme")
     named = [parameters.pop(name, "") for name in ("precision", "pair", "router")]
-    words += [{**CONFIGURATIONS, **ROUTERS}.get(name, name) for name in named if name]
+    words += [{**WORDS["CONFIGURATIONS"], **WORDS["ROUTERS"]}.get(name, name) for name in named if name]
     budget, target = parameters.pop("budget", ""), parameters.pop("budget.target_frac", None)
     words += [budget if target is None else f"{budget} {100 * float(target):g} %"] if budget else []
     words += [f"{name.rpartition('.')[2].replace('_', ' ')} {value}" for name, value in parameters.items()]

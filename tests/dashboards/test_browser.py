@@ -13,11 +13,11 @@ from made_up import page_of
 from made_up_slicemoe import EVERYTHING, add_live, add_unheld
 
 from tokentape.dashboards import index, shell, site
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.dashboards.shell import AT_ONCE
 from tokentape.dashboards.site import PAGE_BYTES, TOPICS, build, slicemoe
-from tokentape.dashboards.slicemoe.words import RECORD
 
-TRACE = "qwen3-30b-a3b-q4km-8c9d"
+TRACE, RECORD = "qwen3-30b-a3b-q4km-8c9d", words_of("slicemoe")["RECORD"]
 
 
 class Opener(Protocol):
@@ -250,7 +250,10 @@ def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(slicemoe_alone: Pat
     with open_file(slicemoe_alone, "trace=ungated&layer=1&tau=0.35") as page:
         assert page.console == []
         assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
-        assert page.text_of("critical-answer") == f"Nothing to draw: the tape has no gate weights. Run: {RECORD}"
+        assert (
+            page.text_of("critical-answer")
+            == f"Nothing to draw: the tape has no gate weights. Run: {RECORD}"
+        )
         assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
 
 

@@ -12,7 +12,7 @@ from tokentape.dashboards import rows, theme
 from tokentape.dashboards.engine import say
 from tokentape.dashboards.layered_prefill import words as layered_words
 from tokentape.dashboards.site import experts, slicemoe, tape
-from tokentape.dashboards.slicemoe import words as slicemoe_words
+from tokentape.dashboards.slicemoe import page as slicemoe_page
 from tokentape.dashboards.units import significant
 
 CODE, QWEN, SYNTHETIC = "embedded-code-0a1b2c3d", "qwen3-30b-a3b-q4km-8c9d", "synthetic-zipf-e0f1"
@@ -140,7 +140,7 @@ def test_every_shipped_policy_has_its_own_colour_and_shape() -> None:
     [
         lambda names: theme.lines(("static", name, False) for name in names),
         lambda names: layered_words.looks(f"chunked {name}" for name in names),
-        lambda names: slicemoe_words.looks(["high-bit", *names]),
+        lambda names: slicemoe_page.looks(["high-bit", *names]),
     ],
 )
 def test_what_has_no_look_of_its_own_shares_none(drawn: Callable[[list[str]], dict[str, Any]]) -> None:
