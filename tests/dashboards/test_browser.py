@@ -250,10 +250,7 @@ def test_a_tape_of_a_link_is_shown_and_lacks_what_it_has_not(slicemoe_alone: Pat
     with open_file(slicemoe_alone, "trace=ungated&layer=1&tau=0.35") as page:
         assert page.console == []
         assert page.text_of("early-answer").startswith("Hardly: in layer 1,")
-        assert (
-            page.text_of("critical-answer")
-            == f"Nothing to draw: the tape has no gate weights. Run: {RECORD}"
-        )
+        assert page.text_of("critical-answer") == f"Nothing to draw: the tape has no gate weights. Run: {RECORD}"
         assert page.text_of("gains-answer").startswith("With MAT84 and tau 0.35,")
 
 
