@@ -23,7 +23,6 @@ from tokentape.replay.transformer import WEIGHTS, weight_bytes
 from tokentape.warehouse.geometry import Geometry
 
 GRID = tuple(i / 20 for i in range(21))  # shares that the curve is drawn at
-DRAM, ARRAY = "w.bytes + kv.bytes", "w.ops + beside.fixed + recompute"  # side by side
 
 
 def vector_times_s(geometry: Geometry, machine: HardwareSpec, mode: str = "physical") -> tuple[float, float]:
@@ -75,19 +74,17 @@ def _of_shares(geometry: Geometry, machine: HardwareSpec, work: Work, mode: str,
     made = rows_of(geometry, in_dram, tokens, accounting)
     vectors = float(work.batch * n_kept * geometry.n_layers)
     elements = vectors * kv_elements(geometry, accounting) * np.ones(2)
-    of_share = (2.0 * geometry.hidden * elements * share, 0.0) if slowdown is None else (0.0, vectors * share)
-    ops, count = (np.broadcast_to(values, 2)[:, None] for values in of_share)
-    anew = Rows(kind="recompute", engine="main", blocks=np.array([made.n_blocks - 1]), ops=ops, count=count)
     passing = fed(in_dram, made, np.zeros(2), elements, is_written=False)
-    made = replace(made, rows=(*(one for one in made.rows if one.kind != "recompute"), passing, anew))
-    each_s = 0.0 if slowdown is None else slowdown * vector_times_s(geometry, machine, mode)[0]
-    sides = [profiles.with_values(PROFILE, {"step": step, "lane.recompute.each_s": each_s}) for step in (DRAM, ARRAY)]
+    placed = clock(replace(made, rows=(*made.rows, passing)), in_dram, profiles.load(PROFILE), ends=("value",)).at_end["value"]
+    load_s, anew_s = vector_times_s(geometry, machine, mode)
+    recompute_s = vectors * share * (anew_s if slowdown is None else slowdown * load_s)
     of_weights = sum(made.total(made.by_cell(one, one.ops)) for one in made.rows if one.kind in WEIGHTS)
     return np.stack(
         [
             made.total(weight_bytes(made)) + bytes_of(made, "kv_read", "kv_home"),
             of_weights + 2.0 * elements * (1.0 + share * geometry.hidden),
-            *(clock(made, in_dram, side, ends=("value",)).seconds.value for side in sides),
+            placed.total("w", "bytes") + placed.total("kv", "bytes"),
+            placed.total("w", "ops") + placed.total("beside", "fixed") + recompute_s,
         ],
         axis=1,
     )
