@@ -25,12 +25,7 @@ def span(seconds: pl.Series, where: str) -> pl.Series:
 
 def whole_column(column: pl.Series, where: Row, most: int = U32, from_text: bool = True) -> pl.Series:
     """Whole numbers 0..most from integers, whole floats (pandas writes them) or a CSV's text. Raises BadImport naming the row."""
-    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
-    if column.dtype == pl.String and from_text:
-        is_number = column.str.contains(r"^\s*[0-9]{1,10}(\.0*)?\s*$")
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False).set(~is_number.fill_null(False), None)
-    elif column.dtype.is_numeric():
-        numbers = column.cast(pl.Float64, strict=False)
+    numbers = _numbers(column, r"^\s*[0-9]{1,10}(\.0*)?\s*$" if from_text else None)
     is_right = (numbers >= 0) & (numbers <= most) & (numbers % 1 == 0)
     refuse(~is_right.fill_null(False), column, where, f"a whole number from 0 to {most}")
     return numbers.cast(pl.Int64)
@@ -38,13 +33,31 @@ def whole_column(column: pl.Series, where: Row, most: int = U32, from_text: bool
 
 def finite_column(column: pl.Series, where: Row, wanted: str = "a finite number") -> pl.Series:
     """Finite floats from numbers or text. Raises BadImport naming the row."""
-    numbers = pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
-    if column.dtype == pl.String:
-        numbers = column.str.strip_chars().cast(pl.Float64, strict=False)
-    elif column.dtype.is_numeric():
-        numbers = column.cast(pl.Float64, strict=False)
+    numbers = _numbers(column, "")
     refuse(~numbers.is_finite().fill_null(False), column, where, wanted)
     return numbers
+
+
+def _numbers(column: pl.Series, text: str | None) -> pl.Series:
+    """Floats from numbers, and from texts in which `text` is found; null for all else."""
+    if column.dtype == pl.String and text is not None:
+        is_number = column.str.contains(text).fill_null(False)
+        return column.str.strip_chars().cast(pl.Float64, strict=False).set(~is_number, None)
+    numbers = plain(column)
+    if numbers.dtype.is_numeric():
+        return numbers.cast(pl.Float64, strict=False)
+    return pl.Series(column.name, [None], pl.Float64).new_from_index(0, len(column))
+
+
+def plain(column: pl.Series, is_list: bool = False) -> pl.Series:
+    """Of a column of several types the numbers, or lists of numbers, the others null; another column as it is."""
+    if column.dtype != pl.Object:
+        return column
+    numbers = [
+        value if isinstance(value, list) == is_list and {*map(type, value if is_list else [value])} <= {int, float} else None
+        for value in column
+    ]
+    return pl.Series(column.name, numbers, pl.List(pl.Float64) if is_list else pl.Float64, strict=False)
 
 
 def refuse(is_wrong: pl.Series, column: pl.Series, where: Row, wanted: str) -> None:

@@ -51,14 +51,11 @@ def reason(error: BaseException) -> str:
 
 def read(path: Path, max_bytes: int) -> bytes:
     """The file's bytes, unpacked where its name ends in .gz. Raises BadImport if there are more than `max_bytes`, OSError."""
-    with path.open("rb") as file:
-        raw = file.read(max_bytes + 1)
-    if path.suffix == ".gz" and len(raw) <= max_bytes:
-        try:
-            with gzip.open(path) as packed:
-                raw = packed.read(max_bytes + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise BadImport(f"{path}: cannot be unpacked ({reason(error)}); download it again") from None
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            raw = file.read(max_bytes + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadImport(f"{path}: cannot be unpacked ({reason(error)}); download it again") from None
     within(len(raw), max_bytes, str(path))
     return raw
 

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from tokentape.capture.importers.checks import BLOCK_ROWS
-from tokentape.capture.importers.column_limits import Row, finite_column, refuse, whole_column
+from tokentape.capture.importers.column_limits import Row, finite_column, plain, refuse, whole_column
 from tokentape.capture.importers.limits import MAX_EXPERTS, MAX_LAYERS, MAX_TOKENS, BadImport
 from tokentape.capture.importers.table_files import FORMS, need
 from tokentape.policies.names import unknown
@@ -191,7 +191,7 @@ def _block(column: pl.Series, begin: int, of_table: Row, from_text: bool, kind: 
     def where(at: int) -> str:
         return of_table(begin + at)
 
-    is_id, is_one = kind == pl.Int64, False
+    is_id, is_one, found = kind == pl.Int64, False, plain(column, is_list=True)
     wanted = f"{'expert ids' if is_id else 'weights'}: a list, or one number"
     if column.dtype == pl.String and from_text:
         number = r"[0-9]{1,10}" if is_id else r"[+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?"
@@ -199,8 +199,8 @@ def _block(column: pl.Series, begin: int, of_table: Row, from_text: bool, kind: 
         refuse(~is_list.fill_null(False), column, where, wanted)
         is_one = not column.str.contains(r"[\[(,;|]|[0-9.]\s+[0-9.+-]").any()
         lists = column.str.extract_all(number)
-    elif isinstance(column.dtype, (pl.List, pl.Array)):
-        lists = column.cast(pl.List(column.dtype.inner))
+    elif isinstance(found.dtype, (pl.List, pl.Array)):
+        lists = found.cast(pl.List(found.dtype.inner))
     elif column.dtype.is_numeric():
         is_one = True
         lists = column.reshape((-1, 1)).arr.to_list()
