@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from tokentape.capture.importers.bigmoe import import_bigmoe
+from tokentape.flows.console import note
 from tokentape.flows.system_runs import tape_of
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.serving.validation import NOTHING, Moment, Row
@@ -44,7 +45,7 @@ def errors(data: str, rows: Iterable[Row], n_of: int) -> list[dict[str, Any]]:
 
 def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int, moments: Iterable[Moment] = ()) -> None:
     """For the validation page: an error per metric and simulator, a point per metric, statistic and stage, and of a log's moments
-    as many as it has."""
+    as many as it has. n_of: stages or settings that there are."""
     of = {"check": CHECK, "device": data}
     shown = [
         {
@@ -67,6 +68,7 @@ def record(store: Store, data: str, machine: str, rows: Sequence[Row], n_of: int
     ]  # fmt: skip
     write_rows(store, "validation", shown)
     write_rows(store, "validation_points", points)
+    note(f"{len(rows)} rows recorded; `tokentape load` and `tokentape site` show them")
 
 
 def _split(row: Row) -> str:

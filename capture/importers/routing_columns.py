@@ -179,18 +179,15 @@ def _is_decode(column: pl.Series, where: Row, prefill: str | None) -> pl.Series:
     return is_decode
 
 
-def _lists(column: pl.Series, where: Row, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
+def _lists(column: pl.Series, where: Place, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
     """Lists of ids or weights, and whether each row held one number and no list. Raises BadImport naming the row."""
-    parts = [_block(column[i : i + BLOCK_ROWS], i, where, from_text, kind) for i in range(0, len(column), BLOCK_ROWS)]
+    blocks = [slice(i, i + BLOCK_ROWS) for i in range(0, len(column), BLOCK_ROWS)]
+    parts = [_block(column[of], Place(where.path, where.rows[of]), from_text, kind) for of in blocks]
     return pl.concat(part for part, _ in parts), all(is_one for _, is_one in parts)
 
 
-def _block(column: pl.Series, begin: int, of_table: Row, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
-    """Of rows that are read together, from `begin` on: texts and numbers of 8 bytes take many times what is kept of them."""
-
-    def where(at: int) -> str:
-        return of_table(begin + at)
-
+def _block(column: pl.Series, where: Place, from_text: bool, kind: Any) -> tuple[pl.Series, bool]:
+    """Of rows that are read together: texts and numbers of 8 bytes take many times what is kept of them."""
     is_id, is_one, found = kind == pl.Int64, False, plain(column, is_list=True)
     wanted = f"{'expert ids' if is_id else 'weights'}: a list, or one number"
     if column.dtype == pl.String and from_text:
@@ -208,12 +205,8 @@ def _block(column: pl.Series, begin: int, of_table: Row, from_text: bool, kind: 
         refuse(pl.Series([True]).new_from_index(0, len(column)), column, where, wanted)
     lengths = lists.list.len()
     refuse((lengths == 0).fill_null(True) | (lengths > MAX_EXPERTS).fill_null(True), column, where, wanted)
-    rows = np.repeat(np.arange(len(column)), lengths.to_numpy())
+    place = Place(where.path, np.repeat(where.rows, lengths.to_numpy()))
     flat = lists.explode().rename(column.name)
-
-    def place(at: int) -> str:
-        return where(int(rows[at]))
-
     numbers = whole_column(flat, place, MAX_EXPERTS - 1, from_text).cast(pl.Int16) if is_id else finite_column(flat, place)
     offsets = np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64)))
     gathered = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, numbers.to_arrow()))

@@ -10,8 +10,7 @@ from tokentape.flows.console import note, percent, print_json, print_table, prog
 from tokentape.flows.options import JsonOption, StoreOption, argument, option
 
 if TYPE_CHECKING:
-    from tokentape.replay.serving.validation import Moment, Row
-    from tokentape.warehouse.tape import Store
+    from tokentape.replay.serving.validation import Row
 
 RecordOption = Annotated[bool, option("Write the rows to the store, for the validation page.", "--record")]
 
@@ -43,12 +42,12 @@ def serving(
     tokentape validate serving experiments/ --hardware h100 --fit-front-end 63
     tokentape validate serving my-vllm-log/ --hardware rtxpro6000 --fits by_model/
     """
+    from tokentape.flows import validation
     from tokentape.flows.serving.held import runs_on, that_run
-    from tokentape.flows.validation import data_of
     from tokentape.replay.serving.engine_logs import METRICS, read
     from tokentape.replay.serving.validation import HOST, NOTHING, Host, compare, fit_host, over_time
 
-    if record and len(sets := {data_of(path) for path in paths}) > 1:
+    if record and len(sets := {validation.data_of(path) for path in paths}) > 1:
         raise ValueError(f"--record keeps what was measured together, not {' and '.join(sorted(sets))}; give one at a time")
     if host is not None and fit_front_end is not None:
         raise ValueError("--host has the front end already; leave --fit-front-end out")
@@ -71,7 +70,7 @@ def serving(
     rows = [row for served in able for row in compare(served, run(served, constants.step_s), constants, fitted_on, fitted)]
     if record:
         moments = [moment for served in able for moment in over_time(served, run(served, constants.step_s))]
-        _record(store, paths[0], hardware, rows, len(stages), moments)
+        validation.record(store, validation.data_of(paths[0]), hardware, rows, len(stages), moments)
     if as_json:
         print_json(rows)
         return
@@ -91,14 +90,6 @@ def _print_rows(what: str, rows: Sequence[Row]) -> None:
         for r in rows
     ]
     print_table("predicted against measured", head, shown, numbers=numbers)
-
-
-def _record(store: Store, path: Path, machine: str, rows: Sequence[Row], n_of: int, moments: Sequence[Moment] = ()) -> None:
-    """Writes the rows; n_of: stages or settings that there are; moments: of logs."""
-    from tokentape.flows import validation
-
-    validation.record(store, validation.data_of(path), machine, rows, n_of, moments)
-    note(f"{len(rows)} rows recorded; `tokentape load` and `tokentape site` show them")
 
 
 def offload(
@@ -122,13 +113,13 @@ def offload(
     tokentape validate offload measured/ --machine oneplus-15r
     tokentape validate offload measured/ --tapes traces/ --fit-on qwen_k8_overlap --json
     """
+    from tokentape.flows import validation
     from tokentape.flows.grid import load_hardware
-    from tokentape.flows.validation import streamed
 
     with progress_bar("validate") as show:
-        rows = streamed(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
+        rows = validation.streamed(path, tapes or path.parent / "traces" / "bigmoeonedge", load_hardware(machine), fit_on, show)
     if record:
-        _record(store, path, machine, rows, len({row.source for row in rows}))
+        validation.record(store, validation.data_of(path), machine, rows, len({row.source for row in rows}))
     if as_json:
         print_json(rows)
         return
