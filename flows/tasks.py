@@ -7,8 +7,9 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -16,8 +17,6 @@ from uuid import UUID
 from tokentape.flows import prefect_settings  # noqa: F401 isort:skip  before prefect
 from prefect import Task, task
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
-from prefect.futures import PrefectFuture
-from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import exponential_backoff
 
 from tokentape.flows.console import progress_bar, time_left
@@ -63,28 +62,19 @@ def step(name: str, work: Callable[[], Result], *tags: str, key: str | None = No
     return _task(work, name, tags, key, is_there, LONGEST_S)()
 
 
-class TaskPool(Telling):
-    """A pool whose jobs are task runs, named by their text. A job may have `tags`, `key` and `is_there`; see `_task`."""
+class TaskPool(ThreadPoolExecutor, Telling):
+    """A pool whose jobs are task runs, named by their text, each in a thread that waits for it. A job may have `tags`, `key` and
+    `is_there`; see `_task`."""
 
     def __init__(self, pool: Executor) -> None:
+        super().__init__(getattr(pool, "_max_workers", os.cpu_count()))
         self.pool = pool
-        self._runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(getattr(pool, "_max_workers", os.cpu_count()))
-        self._runner.__enter__()
 
     def submit(self, work: Callable[..., Any], job: Any, /) -> Future[Any]:  # type: ignore[override]
-        made = Future[Any]()
-
-        def finish(run: PrefectFuture[Any]) -> None:
-            try:
-                made.set_result(run.result())
-            except BaseException as error:
-                made.set_exception(error)
-
         key, is_there = getattr(job, "key", None), getattr(job, "is_there", False)
         told = (str(job), getattr(job, "tags", ()), key if isinstance(key, str) else None, is_there)
         one = _task(partial(self._wait, work, job), *told, limit_s=None)  # a thread's is `_wait`'s
-        self._runner.submit(one, {}).add_done_callback(finish)
-        return made
+        return super().submit(copy_context().run, one)  # of the flow run
 
     def _wait(self, work: Callable[..., Any], job: Any) -> Any:
         running = self.pool.submit(work, job)
@@ -95,8 +85,7 @@ class TaskPool(Telling):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.pool.shutdown(wait, cancel_futures=cancel_futures)
-        if wait:
-            self._runner.__exit__(None, None, None)
+        super().shutdown(wait, cancel_futures=cancel_futures)
 
 
 def task_pool(runner: str, workers: int | None) -> Executor:
