@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from refusing import refuses
 
 from tokentape.hw import profile
-from tokentape.hw.clock import background_w, clock, not_counted
+from tokentape.hw.clock import background_w, clock, not_counted, power_findings
 from tokentape.hw.profile import ENDS
-from tokentape.hw.sourced import BadSpec
-from tokentape.hw.spec import load, shipped
+from tokentape.hw.sourced import BadSpec, exact
+from tokentape.hw.spec import Link, load, shipped
 from tokentape.hw.work import Rows, Work
 
 PHONE, NDP = load("phone-lpddr5x-ufs4"), load("h100-cxl-ndp")
@@ -154,6 +154,39 @@ def test_every_resource_is_busy_for_what_is_asked_of_it_and_nothing_else():
     assert busy == pytest.approx({"tiers.dram": 1.1e6 * READ_S, "tiers.flash": 1e5 * FETCH_S, "engines.npu": 2 * ops_s})
     assert found.joules_of["engines.npu"].value[0] == pytest.approx(2e9 * 1e-12 * PHONE.compute.energy_pj_per_op.value)
     assert found.joules_of["tiers.flash"].value[0] == pytest.approx(1e5 * 8e-12 * 38.0)
+    assert found.joules_of["tiers.dram"].value[0] == pytest.approx(1.1e6 * 8e-12 * 8.0)  # what is fetched is written there
+    assert found.joules_of["background"].value[0] == pytest.approx(0.5 * found.seconds.value[0])
+
+
+def with_dram(**numbers):
+    """The phone with other numbers of its DRAM."""
+    return replace(PHONE, tiers={**PHONE.tiers, "dram": replace(PHONE.tiers["dram"], **numbers)})
+
+
+def test_a_fetch_pays_its_read_the_link_and_the_write():
+    """38 pJ to read a bit of flash, 5 on a link, 11 to write it to DRAM, where reading takes 8: made up to differ."""
+    numbers = {"peak_bytes_per_s": 2e9, "efficiency_frac": 0.5, "latency_s": 1e-3, "energy_pj_per_bit": 5.0}
+    link = Link(source_tier=PHONE.backing, target_tier=PHONE.fast, **{k: exact(v, "made up") for k, v in numbers.items()})
+    spec = replace(with_dram(write_pj_per_bit=exact(11.0, "made up")), links={"made up": link})
+    got = clock(Work(n_steps=1, n_blocks=1, rows=(fetch(1e6, 2.0),)), spec, made("a", {"a": {"kind": "fetch"}}))
+    seconds = 1e6 / 1e9 + 2 * (8e-5 + 1e-3)  # the link at half of 2 GB/s is the slower one
+    assert got.seconds.value[0] == pytest.approx(seconds)
+    expected = {"tiers.dram": 8e-6 * 11.0, "tiers.flash": 8e-6 * 38.0, "links.made up": 8e-6 * 5.0, "background": 0.5 * seconds}
+    assert {part: band.value[0] for part, band in got.joules_of.items() if band.value.any()} == pytest.approx(expected)
+
+
+def test_opened_rows_are_paid_for_and_impossible_power_is_named():
+    def read_j(spec):
+        return clock(Work(n_steps=1, n_blocks=1, rows=(read(1e9),)), spec, made("a", TWO)).joules_of["tiers.dram"].value[0]
+
+    opened = {"activate_nj": exact(2.0, "made up"), "row_bytes": exact(2048.0, "made up")}
+    assert read_j(with_dram(**opened)) - read_j(PHONE) == pytest.approx(1e9 * 2e-9 / 2048)
+    for name, number in opened.items():  # apart from the read only where both are
+        assert read_j(with_dram(**{name: number})) == read_j(PHONE)
+    spec = replace(PHONE, idle_w=exact(0.4, "made up"))
+    assert power_findings(spec, 3.0) == power_findings(spec, spec.idle_w.low) == power_findings(spec, spec.max_w.high) == []
+    assert "above" in power_findings(spec, 11.0)[0]
+    assert "below" in power_findings(spec, 0.3)[0]
 
 
 def test_a_lane_of_the_link_alone_pays_for_the_link_alone():
@@ -275,6 +308,17 @@ def test_background_is_told_by_what_draws_it_and_leakage_by_role():
         watts = {part: band.value[0] / found.seconds.value[0] for part, band in found.background_of.items()}
         assert watts == pytest.approx({"static": 1.956, "leakage": leakage_w, "refresh": refresh_w})
         assert found.joules_of["background"].value == pytest.approx(sum(band.value for band in found.background_of.values()))
+
+
+def test_two_devices_halve_the_work_and_double_the_leakage():
+    one = with_dram(leakage_w=exact(0.1, "made up"))
+    two, watts = replace(one, n_devices=2), []
+    for step, rows in (("a", [read(1e9)]), ("a", [read(1.0, 1e13)]), ("b", [fetch(1e9)])):
+        assert seconds(step, rows, machine=two) == pytest.approx(seconds(step, rows, machine=one) / 2)
+    for machine in (one, two):
+        cost = clock(Work(n_steps=1, n_blocks=1, rows=(read(1e9),)), machine, made("a", TWO))
+        watts.append(cost.joules_of["background"].value[0] / cost.seconds.value[0])
+    assert watts[1] - watts[0] == pytest.approx(0.1)
 
 
 def test_every_device_refreshes_what_it_holds():
