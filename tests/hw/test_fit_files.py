@@ -108,12 +108,3 @@ def test_a_damaged_file_is_one_line_with_the_remedy(what: str, tmp_path: Path) -
     assert says in told
     assert f"bad.toml: not a file of {system} constants (" in told
     assert told.endswith(f"write it with `tokentape calibrate {system}`")
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_a_fit_that_is_not_there_is_one_line(system: str) -> None:
-    with pytest.raises(
-        BadSpec, match=rf"no such file of {system} constants; shipped: .*; `tokentape calibrate {system}` writes one"
-    ):
-        SYSTEMS[system].load("absent")
-    assert SYSTEMS[system].path("/a/missing") == Path("/a/missing")

@@ -108,18 +108,6 @@ def test_no_window_and_no_step_are_shapes(tmp_path):
     assert attention.shapes["step"].tolist() == [0]
 
 
-def test_unusable_files_are_named(tmp_path):
-    refuses("no measured tables", measured.read, [tmp_path])
-    path = written(tmp_path)
-    refuses(r"no rows of dtype fp4 .* found bfloat16, fp8", measured.read, [path], "fp4")
-    frame = pl.read_parquet(path)
-    for column in ("device", "m"):
-        frame.drop(column).write_parquet(path)
-        refuses(f"column {column} is missing", measured.read, [path])
-    path.write_bytes(path.read_bytes()[:100])
-    refuses("not a readable Parquet file", measured.read, [path])
-
-
 def test_shapes_are_told_apart_whatever_the_order():
     rng = np.random.default_rng(0)
     m, n = rng.integers(1, 5, 200), rng.integers(1, 5, 200)

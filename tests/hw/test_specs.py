@@ -67,37 +67,11 @@ def test_what_no_machine_can_have_is_refused_in_one_line(old, new, message, tmp_
     assert "mine.toml" in refuses(message, load, put(tmp_path, "mine", edited((old, new))), error=BadSpec)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", r"mine\.toml: name = 'h100' is that of a shipped machine; give it a name of its own"),
-        ("name = ' '", r"mine\.toml: name = ' ' must be a word or more"),
-        ("links = 3", r"mine\.toml: links must be tables \[links\.<name>\], found 3"),
-        ("tiers = 3", r"mine\.toml: tiers must be tables"),
-        ("name = 'mine'\n[links]", None),
-        ("name = 'mine'\nbacking = 'l2'", r"toml: backing = 'l2' has no role \(main sm, .*expert_home hbm.*say in \[roles\]"),
-        ("name = 'mine'\nbacking = 'l2'\nroles.stage = 'l2'", "expert_home and expert_cache are both hbm: nothing would"),
-        (
-            "base = 'h100-cxl-ndp'\nname = 'mine'\nengines.ndp.memory = ''",
-            r"toml: engines\.ndp\.memory is not given, and so hbm; experts lie in cxl",
-        ),
-        (
-            "base = 'h100-cxl-ndp'\nname = 'mine'\nlinks.pcie.target_tier = 'l2'",
-            r"mine\.toml: links\.pcie goes from cxl to l2; experts are moved from cxl to hbm",
-        ),
-        ("name = 'mine'\nroles.kv_home = 'l2'", r"toml: roles\.kv_home = 'l2' is not one of roles\.reads \(hbm\); name it there"),
-        (
-            "source = 's'\nname = 'm'\n[engines.pim]\nefficiency_frac = 1\nenergy_pj_per_op = 1\nops_per_s = {int8=4e9, fp8=2e9}",
-            r"mine\.toml: engines\.pim\.ops_per_s has int8, fp8 and not the machine's dtype, bf16; add it",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), json.loads((HERE / "bad_bases.json").read_text()))
 def test_what_is_laid_over_a_base_is_checked_like_a_whole_file(text, message, tmp_path):
-    path = put(tmp_path, "mine", text if "base" in text else f'base = "h100"\n{text}')
-    if message is None:
-        assert load(path).links == load("h100").links
-        return
-    refuses(message, load, path, error=BadSpec)
+    refuses(message, load, put(tmp_path, "mine", text if "base" in text else f'base = "h100"\n{text}'), error=BadSpec)
+    empty = put(tmp_path, "mine", 'base = "h100"\nname = "mine"\n[links]')
+    assert load(empty).links == load("h100").links
 
 
 def test_a_files_source_is_inherited_by_bare_numbers_and_kept_through_a_base(tmp_path):
@@ -140,17 +114,12 @@ def test_a_chain_of_bases_holds_only_what_differs(tmp_path):
     assert changed.sha256 != three.sha256, "the hash covers the bases"
 
 
-def test_a_shipped_machine_can_be_a_base_and_a_circle_or_a_missing_base_is_named(tmp_path):
+def test_a_shipped_machine_can_be_a_base_and_a_circle_in_other_words_is_named(tmp_path):
     mine = load(put(tmp_path, "mine", 'base = "h100"\nname = "mine"\nmax_w = { value = 500, source = "power cap" }'))
     assert mine.max_w.value == 500
     assert mine.tiers == load("h100").tiers
-    put(tmp_path, "a", 'base = "b.toml"\nname = "a"')
-    put(tmp_path, "b", 'base = "a.toml"\nname = "b"')
-    with pytest.raises(BadSpec, match=r"base runs in a circle \(a.toml -> b.toml -> a.toml\); let one of them do without a base"):
-        load(str(tmp_path / "a.toml"))
     put(tmp_path, "round", f'base = "../{tmp_path.name}/round.toml"\nname = "round"')  # another spelling of the same file
     refuses(r"round\.toml: base runs in a circle \(round.toml -> round.toml\)", load, str(tmp_path / "round.toml"), error=BadSpec)
-    refuses("did you mean h100", load, put(tmp_path, "c", 'base = "h10"\nname = "c"'), error=BadSpec)
 
 
 @pytest.mark.parametrize(("chosen", "kept"), [("", "bank-group"), ('address_map = "row"\n', "row")])

@@ -84,12 +84,6 @@ def test_bad_tapes_are_named(change, message):
         list(without_rows("t", GEOMETRY, "synthetic", passes, lambda: routing.iter_slices(3)).parts)
 
 
-def test_semantics_must_be_stated():
-    with pytest.raises(TypeError):
-        Semantics()
-    refuses("scope 'both' is unknown; choose global or per-layer", Semantics, scope="both")
-
-
 def batch_of_two():
     """One prefill pass of two prompts, two decode passes of both, one of request 1 alone, then request 2."""
     layers, rows, passes = GEOMETRY.moe_layers, [], []
