@@ -119,18 +119,6 @@ def test_pins_hold_until_the_count_falls_below_the_lower_threshold():
     assert never == lru
 
 
-@pytest.mark.parametrize("policy", [name for name in CACHES if name not in BOUNDS])
-@given(tape=tapes, cut=st.integers(1, 59))
-@settings(max_examples=20, deadline=None)
-def test_advancing_in_two_calls_equals_one(policy, tape, cut):
-    """The live model advances a token at a time, a replay all at once: same kernels, same hits."""
-    _, events = tape
-    whole, cache = run(policy, events, np.ones(12), 6, profile=np.arange(12.0))
-    cache = ExpertCache(cache.policy, cache.sizes, cache.cache_of, cache.capacity, profile=cache.profile)
-    parts = [cache.advance(*flat(part, cache.n_events)) for part in (events[:cut], events[cut:])]
-    assert np.concatenate(parts).tolist() == whole.tolist()
-
-
 @given(tape=tapes, cut=st.integers(0, 60), capacity=st.integers(4, 14), keep=st.booleans())
 @settings(max_examples=50, deadline=None)
 def test_all_that_is_resident_goes_by_a_profile_from_the_moment_it_is_there(tape, cut, capacity, keep):
@@ -190,14 +178,6 @@ def test_recency_within_an_event_decides_whom_lru_evicts_and_what_a_larger_one_h
     events = [[0], [1], [2], [3], [0, 1, 2], [4], [5], [0]]  # key 0 is loaded behind 1 and 2, or found before them
     last = [[run("lru", events, np.ones(6), c, hits_first=first)[0][-1] for c in (3, 4)] for first in (False, True)]
     assert last == [[0, 0], [1, 0]]
-
-
-@given(tape=tapes)
-@settings(max_examples=30, deadline=None)
-def test_lru_misses_never_rise_with_capacity(tape):
-    _, events = tape
-    hits = [run("lru", events, np.ones(12), capacity)[0].sum() for capacity in range(4, 13)]
-    assert hits == sorted(hits)
 
 
 @pytest.mark.parametrize("policy", list(CACHES))
