@@ -239,8 +239,10 @@ def test_what_is_measured_loads_and_a_second_run_measures_nothing(place, quality
     assert all(rows.values())
     for name in ("evaluate_inside", "measured", "divergence", "record"):
         monkeypatch.setattr(live, name, lambda *told, **more: pytest.fail("measured again"))
+    before = read_rows(place, "kelle_points"), read_rows(place, "answers")
     run(place)
     assert frame(place, "kelle_quality").equals(quality)
+    assert (read_rows(place, "kelle_points"), read_rows(place, "answers")) == before
 
 
 def test_perplexities_are_compared_seed_by_seed():
