@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import polars as pl
 import pytest
 import typer.main
 
 from bench.lines import BESIDE, PRODUCT
+from tests.flows.tiny_gpu import gemm_rows
 from tokentape.flows.cli import app, main
 from tokentape.flows.systems import SYSTEMS
 from tokentape.warehouse.claim_errors import compared
@@ -25,23 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Commands of the README that need a download or a large model, and the test that runs their like.
 RUN_BY: dict[str, str] = json.loads((Path(__file__).parent / "readme_run_by.json").read_text())
-
-
-def write_table(folder: Path) -> None:
-    """A measured table of a few products, as a GPU of one's own would give."""
-    sizes = [(m, n, k) for m in (1, 64, 1024) for n in (256, 4096) for k in (512, 8192)]
-    columns = dict(zip("mnk", map(list, zip(*sizes, strict=True)), strict=True))
-    where = {
-        "framework": "VLLM",
-        "version": "0.14.0",
-        "device": "NVIDIA A100-SXM4-80GB",
-        "op_name": "gemm",
-        "gemm_dtype": "bfloat16",
-    }
-    folder.mkdir()
-    latency_ms = [3e-3 + 2 * m * n * k / 2e14 * 1e3 for m, n, k in sizes]
-    rows = {**columns, **{name: [value] * len(sizes) for name, value in where.items()}, "latency": latency_ms}
-    pl.DataFrame(rows).write_parquet(folder / "gemm_perf.parquet")
 
 
 def commands(text: str) -> Iterator[str]:
@@ -70,7 +53,8 @@ def test_every_command_of_the_readme_runs_in_its_order(
         pytest.importorskip(extra)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TOKENTAPE_STORE", raising=False)
-    write_table(tmp_path / "my-gpu")
+    (tmp_path / "my-gpu").mkdir()  # a measured table, as a GPU of one's own would give
+    gemm_rows(device="NVIDIA A100-SXM4-80GB").write_parquet(tmp_path / "my-gpu" / "gemm_perf.parquet")
     shutil.copytree(ROOT / "docs/examples", tmp_path / "docs/examples")
     (tmp_path / "tests/data").mkdir(parents=True)
     shutil.copy(ROOT / "tests/data/tiny.route.csv", "tests/data")

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,28 +166,16 @@ def test_loads_of_a_load_balancer_are_one_domain(tmp_path):
 
 
 def test_bad_tables_and_names_are_told(tmp_path):
-    path = tmp_path / "counts.json.gz"
-
-    def refused(words, counts, source=None):
-        source = source or write_counts(path, counts)
-        refuses(words, tabled.load, source, TINY)
-
-    refused("law, row 0: 2 counts", {"law": [[1, 2]]})
-    refused("2 of them numbers above 0", {"law": [[1, 2] + [0] * 10]})
-    refused("11 of them numbers above 0", {"law": [[math.inf] + [1] * 11]})
-    refused("no domain with rows", {})
-    refused("no domain with rows", {"law": []})
-    refused("no counts at 'models/none'", COUNTS, f"{path}#models/none")
-    (tmp_path / "text.json").write_text("not json")
-    refused("no counts", None, str(tmp_path / "text.json"))
-    (tmp_path / "flat.json").write_text("[1, 2]")
-    refused("no counts", None, str(tmp_path / "flat.json"))
-    (tmp_path / "huge.json").write_text(f"[[{10**400}]]")
-    refused("no counts", None, str(tmp_path / "huge.json"))
+    """In refused_counts.json: the text of a table, and what is said of it."""
+    for n, (text, words) in enumerate(json.loads(Path(__file__).with_name("refused_counts.json").read_text())):
+        (tmp_path / f"{n}.json").write_text(text)
+        refuses(words, tabled.load, str(tmp_path / f"{n}.json"), TINY)
+    source = write_counts(tmp_path / "counts.json.gz", COUNTS).replace("tiny", "none")
+    refuses("no counts at 'models/none'", tabled.load, source, TINY)
     (tmp_path / "broken.gz").write_bytes(gzip.compress(b"[]")[:10] + b"\x07" * 9)
-    refused("no counts", None, str(tmp_path / "broken.gz"))
+    refuses("no counts", tabled.load, str(tmp_path / "broken.gz"), TINY)
     (tmp_path / "cut.pt").write_bytes(b"PK of nothing")
-    refused("not a torch file of plain tensors", None, str(tmp_path / "cut.pt"))
+    refuses("not a torch file of plain tensors", tabled.load, str(tmp_path / "cut.pt"), TINY)
     refuses(r"none\.json", tabled.load, str(tmp_path / "none.json"), TINY, error=OSError)
     for wrong in (("drift", None), ("table", None), ("context", "x.json"), ("popular", "x.json")):
         refuses("routing", profiles.of_routing, wrong[0], "tiny", TINY, wrong[1], {})

@@ -23,10 +23,9 @@ from tokentape.dashboards.site import elmoe3d, kelle
 ROWS = pl.DataFrame(
     {"batch": [1, 2], "ms": [3.0, 2.0], "low": [2.0, 1.0], "high": [4.0, 3.0], "paper": [3.5, None], "who": ["b", "a"]}
 )
-PANEL = {
-    "data": "rows", "x": "batch:Q | batch (requests) | log2 tight | values=@batches d", "y": "ms:Q | time (ms) | from0",
-    "color": "who:N | | looks=LOOKS | top columns=2", "tips": ["who:N", "ms:Q | time | .2f"],
-}  # fmt: skip
+# Marks and their channels, mistakes and what is said of them, files that are no figures, and sentences with their words.
+TOLD = tomllib.loads((Path(__file__).parent / "engine.toml").read_text())
+PANEL = TOLD["panel"]
 WORDS = {"batches": [1, 2], "LOOKS": {"a": theme.BLUE, "c": theme.GREEN}, "WORDS": {"x": "ex"}}
 
 
@@ -40,23 +39,11 @@ def drawn(scope: Scope, *marks: Any, **more: Any) -> dict[str, Any]:
     return chart(scope, {"chart": PANEL | {"marks": list(marks)} | more}, {"law": "first"}, [])
 
 
-@pytest.mark.parametrize(("mark", "kind", "channels"), [
-    ("line strokeWidth=2", "line", {"x", "y", "color"}),
-    ("line point=yes", "line", {"x", "y", "color", "tooltip"}),
-    ("point size=50", "point", {"x", "y", "color", "tooltip"}),
-    ("bar", "bar", {"x", "y", "color", "tooltip"}),
-    ("rect", "rect", {"x", "y", "color", "tooltip"}),
-    ("tick", "tick", {"x", "y", "color", "tooltip"}),
-    ("rule", "rule", {"x", "y", "color"}),
-    ("band opacity=0.1", "area", {"x", "y", "y2", "color"}),
-    ("whisker", "rule", {"x", "y", "y2", "color"}),
-    ({"mark": "text fontSize=12", "text": "who:N"}, "text", {"x", "y", "text"}),
-    ({"mark": "hollow", "place": {"at": "paper else datum.ms"}, "y": "at:Q"}, "point", {"x", "y", "color", "tooltip", "opacity"}),
-])  # fmt: skip
-def test_a_mark_takes_the_channels_it_can_show(scope: Scope, mark: Any, kind: str, channels: set[str]) -> None:
+@pytest.mark.parametrize(("mark", "kind", "channels"), TOLD["marks"])
+def test_a_mark_takes_the_channels_it_can_show(scope: Scope, mark: Any, kind: str, channels: str) -> None:
     made = drawn(scope, mark)
     assert made["mark"]["type"] == kind
-    assert set(made["encoding"]) == channels
+    assert set(made["encoding"]) == set(channels.split())
 
 
 def test_a_click_in_a_legend_picks_and_whiskers_lie_along_quantities(scope: Scope) -> None:
@@ -92,12 +79,8 @@ def test_a_channel_is_a_field_a_title_a_scale_and_a_guide_of_facts_or_columns(sc
 
 
 def test_steps_become_transforms_in_their_order(scope: Scope) -> None:
-    made = drawn(
-        scope,
-        "bar",
-        here="law model=chosen",
-        **{"with": ["where datum.ms > 1", "twice = 2 * datum.ms", "fold low high as end ms"]},
-    )
+    steps = ["where datum.ms > 1", "twice = 2 * datum.ms", "fold low high as end ms"]
+    made = drawn(scope, "bar", here="law model=chosen", **{"with": steps})
     assert made["transform"] == [
         {"filter": "datum.law === law && datum.model === chosen"},
         {"filter": "datum.ms > 1"},
@@ -107,13 +90,7 @@ def test_steps_become_transforms_in_their_order(scope: Scope) -> None:
 
 
 def test_a_panel_for_each_item_in_rows_under_a_caption(scope: Scope) -> None:
-    told = {
-        "chart": PANEL | {"rows": ["both"], "caption": "source: a study; [law:WORDS]; level [level]"},
-        "panels": {
-            "both": {"across": ["one"], "spacing": 9},
-            "one": {"each": ["a", "b"], "title": "{item}", "marks": ["line", "point"]},
-        },
-    }
+    told = {**TOLD["in_rows"], "chart": PANEL | TOLD["in_rows"]["chart"]}
     made = chart(scope, told, {"law": "x"}, ["law"])
     (row,) = made["vconcat"]
     assert [panel["title"] for panel in row["hconcat"]] == ["a", "b"]
@@ -137,30 +114,13 @@ def test_what_is_not_picked_fades_and_a_table_names_its_columns(scope: Scope) ->
         refuses(f"table: .*{said}", chart, scope, {"table": {**told, **wrong}}, {}, [], error=BadFigure)
 
 
-@pytest.mark.parametrize(("wrong", "said"), [
-    ({"x": "batch"}, "chart: marks 1: x: batch: not a field with its type, as in ms:Q"),
-    ({"x": "batch:Q | title | lgo"}, "chart: marks 1: x: lgo: not key=value, a number format, or one of log,"),
-    ({"color": "who:N | | looks=LOKS"}, "chart: marks 1: color: LOKS: neither a fact of the figure nor a word of its page"),
-    ({"y": "mss:Q | | as_found"}, "chart: marks 1: y: mss: the rows have no such field, only batch, ms, low, high, paper, who"),
-    ({"data": "row"}, "chart: data: row: the figure has no such rows; it has rows"),
-    ({"marks": ["lien"]}, "chart: marks 1: lien: no mark; there are area, band, bar,"),
-    ({"marks": [{"mark": "bar", "colour": "=ink"}]}, "chart: marks 1: colour: neither a channel nor a setting of a layer"),
-    ({"marks": []}, "chart: marks: none"),
-    ({"with": ["drop ms"]}, "chart: marks 1: with: drop ms: not where, fold,"),
-    ({"hieght": 20}, "chart: hieght: no setting of a chart"),
-    ({"rows": ["left"]}, "chart: left: no [panels.left] in the file"),
-])  # fmt: skip
+@pytest.mark.parametrize(("wrong", "said"), TOLD["wrong"])
 def test_a_mistake_in_a_file_is_one_line_that_names_it(scope: Scope, wrong: dict[str, Any], said: str) -> None:
     told = refuses(".", chart, scope, {"chart": PANEL | {"marks": ["line"]} | wrong}, {}, [], error=BadFigure)
     assert told.startswith(f"page/figures/mine.toml: {said}")
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("question = ", "Invalid value"),
-    ('question = "Q?"', "missing: missing"),
-    ('question = "Q?"\nmissing = "M"\nquery = "a"\nreading = "R"', "answer: missing"),
-    ('question = "Q?"\nmissing = "M"\nrows = "a"\nanswer = "A"\nreading = "R"\ncolour = 1', "colour: no part of a figure; "),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), TOLD["no_figures"])
 def test_a_file_that_is_no_figure_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures/mine.toml").write_text(text)
@@ -180,17 +140,9 @@ def test_figures_without_rows_say_what_to_run_and_menus_go_without_choices(monke
 
 def test_rows_facts_and_menus_are_asked_in_sql_or_made_by_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rows.sql").write_text("-- one: rows\nselect * from (values ('b', 2.0), ('a', 1.0)) t(who, ms)\n")
-    told = {
-        "query": "one",
-        "said": "select * from told where ms > 1",
-        "data": {"drawn": "select who, short(ms / 3, 2) as ms from told"},
-        "also": {"slow": "select * from ({one}) where ms > $most"},
-        "facts": {"names": "list(who order by who)", "n": "count(*)", "all": "$ROLES"},
-        "menus": {"titles": {"at": "At"}, "sliders": ["at"], "choices": ["select ms::int as at, who as at_words from told"]},
-    }
     ask = Ask(duckdb.connect(), tmp_path, params={"most": 1})
     ask.connection.execute(VIEWS_SQL.partition(";")[0])
-    found = figures._rows(tmp_path, "mine", told)(ask)
+    found = figures._rows(tmp_path, "mine", TOLD["asked"])(ask)
     assert (found.data["drawn"].rows(), found.said.rows()) == ([("b", 0.67), ("a", 0.33)], [("b", 2.0)])  # type: ignore[union-attr]
     assert found.facts["slow"].rows() == [("b", 2.0)]
     assert (found.facts["names"], found.facts["n"], found.facts["all"]) == (["a", "b"], 2, list(theme.ROLES))
@@ -228,22 +180,12 @@ def test_queries_are_named_and_may_be_drawn_as_they_are(tmp_path: Path) -> None:
     assert figure.answers["paper"].startswith("On the chip 50 % into the refresh and 50 % into refresh (LA) and 25 %")
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{{ rows('avg(ms)')|form('.1f') }} ms\n  ( {{ rows.n }} rows ) .", "2.5 ms (2 rows)."),
-    ("{{ rows.sort('-batch').say('{who} {ms:quantity s} {low:percent 0}')|joined }}", "a 2 s 100 % and b 3 s 200 %"),
-    ("{{ rows.where('ms > 2', who='b').first.batch }}{{ rows.without(who='b').last.batch }}", "12"),
-    ("{% for who, of in rows.known('who', ['a']).by('who') %}{{ who }} {{ of.n }}{{ loop|then('; ') }}{% endfor %}", "a 1; b 1"),
-    ("{{ rows.per('who', most='max(high)').dict('who', 'most') }}", "{'b': 4.0, 'a': 3.0}"),
-    ("{{ rows.beside(rows.add(who='who', ms='2 * ms'), 'who').say('{who} {ms_other:g}')|join(', ') }}", "b 6, a 4"),
-    ("{{ rows.add(a='3.3334', b='3.3333').most('a', 'who').who }} {{ rows.outer('ms').all('ms') }}", "a [2.0, 3.0]"),
-    ("{{ rows.where('ms > 9')|length }}{% if not rows.where('ms > 9') %} none{% endif %}", "0 none"),
-    ("{{ (0.5)|times(1) }}, {{ (-0.1)|signed }}, {{ 'ab'|capital }}, {{ [1, 2, 3]|ends|joined }}", "0.5 ×, -10.0 %, Ab, 1 and 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), TOLD["sentences"])
 def test_a_sentence_asks_its_rows(text: str, said: str) -> None:
     assert filled(text, {"rows": Rows(ROWS)}) == said
 
 
-@pytest.mark.parametrize("answer", ["{{ rows.where('mss > 1').n }}", "{{ rows.first.mss }}", "{% if %}", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize("answer", TOLD["wrong_sentences"])
 def test_a_mistake_in_a_sentence_is_one_line_that_names_its_file(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(figures, "_rows", lambda *_: lambda ask: Drawn({"chip": ROWS}))
     told = {"answer": answer, "depends": [], "panels": {}, "chart": {"data": "chip", "x": "batch:Q", "marks": ["point"]}}

@@ -482,7 +482,6 @@ def test_unknown_names_and_bad_requests_are_refused() -> None:
     refuses("give qwen3-30b-a3b, or the path", load, "qwen3-30b")
     refuses("give mixtral-8x7b, or the path", load, "mixtral-8-7b")
     refuses(r"give codellama-34b, deepseek-v2-lite, ", load, "@")
-    refuses("unknown number format 'int3'", model_sizes.kv_bytes_per_token, QWEN3, "int3")
     refuses("0 < bits_low < bits_high", slice_bytes, 100, 4, 4)
     refuses("count the token itself", model_sizes.ops_per_token, QWEN3, 0)
     unknown = QWEN3.model_copy(update={"hidden": 0})
