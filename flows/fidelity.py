@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tokentape.capture import measure, models
-from tokentape.capture.fidelity import Totals, both_loops
 from tokentape.capture.live.routers import seen_by_replay
-from tokentape.capture.live.system import SystemTried
+from tokentape.capture.live.system import SystemTried, both_loops
 from tokentape.hw.spec import HardwareSpec
 from tokentape.replay.slicemoe import decode_cost
 from tokentape.warehouse.geometry import Geometry
@@ -45,7 +44,7 @@ def compare(
     return rows
 
 
-def _quantities(totals: Totals, expert_bytes: int, geometry: Geometry, machine: HardwareSpec) -> dict[str, float]:
+def _quantities(totals: dict[str, float], expert_bytes: int, geometry: Geometry, machine: HardwareSpec) -> dict[str, float]:
     """Per decoded token: misses, bytes, and what a step of mean bytes costs; other weights at INT8, blocking fetches."""
     flash, dram = (totals[name] / max(1, totals["tokens"]) for name in ("flash_bytes", "dram_bytes"))
     cost = decode_cost(geometry, machine, dram, flash, 0.0)

@@ -35,13 +35,14 @@ def bytes_per_value(value_format: str) -> float:
 
 
 def slice_bytes(n_weights: int, bits_high: int, bits_low: int) -> tuple[int, int]:
-    """(MSB, LSB) slice bytes of `n_weights` quantised to `bits_high`, of which the MSB slice holds the upper `bits_low`.
+    """(MSB, LSB) slice bytes of `n_weights` quantised to `bits_high`, of which the MSB slice holds the upper `bits_low`; of
+    equal widths the LSB slice has none.
 
     An FP16 scale and a 1-byte zero point per 32 weights, both with the MSB slice (SliceMoE section 2; MAT84 is bits 8 and 4).
-    Raises ValueError unless 0 < bits_low < bits_high.
+    Raises ValueError unless 0 < bits_low <= bits_high.
     """
-    if not 0 < bits_low < bits_high:
-        raise ValueError(f"slices need 0 < bits_low < bits_high, got bits_low {bits_low} and bits_high {bits_high}")
+    if not 0 < bits_low <= bits_high:
+        raise ValueError(f"slices need 0 < bits_low <= bits_high, got bits_low {bits_low} and bits_high {bits_high}")
     n_groups = -(-n_weights // GROUP)
     msb, lsb = (-(-n_weights * bits // 8) for bits in (bits_low, bits_high - bits_low))
     return msb + n_groups * (SCALE_BYTES + 1), lsb

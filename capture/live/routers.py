@@ -225,8 +225,7 @@ def slices_of(model: nn.Module, cache: SlicedCache) -> tuple[tuple[int, int], in
     n_weights = sum(p.numel() // p.shape[0] for p in experts.parameters(recurse=False) if p.ndim == 3)
     if not n_weights:
         raise ValueError(f"{type(model).__name__} {UNKNOWN_SIZE}")
-    msb, lsb = slice_bytes(n_weights, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
-    return (msb, lsb if cache.bits_high > cache.bits_low else 0), n_experts_of(experts)
+    return slice_bytes(n_weights, cache.bits_high, cache.bits_low), n_experts_of(experts)
 
 
 def capacity_of(model: nn.Module, cache: SlicedCache, share: float) -> int:

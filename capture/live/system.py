@@ -13,7 +13,7 @@ from tokentape.capture.applied import AppliedTape
 from tokentape.capture.cxl_ndp.replicas import ReplicaExperts
 from tokentape.capture.evaluate import Report, answered, items_of
 from tokentape.capture.live.attention import KV
-from tokentape.capture.live.quality import Tried, evaluate_inside
+from tokentape.capture.live.quality import Tried, evaluate_inside, on_text, windows
 from tokentape.capture.live.routers import UNKNOWN_SIZE, Placed, Resident, Sliced, slices_of
 from tokentape.capture.live.slots import Inside, Slot
 from tokentape.capture.live.storage import Plain, storage_of
@@ -217,3 +217,23 @@ def evaluate_system(
     paired = np.array(ours, float) - np.array(plain, float)
     mean, half = float(paired.mean()), Z_95 * float(paired.std()) / math.sqrt(paired.size)
     return row, Against(sum(plain) / paired.size, mean, mean - half, mean + half)
+
+
+def both_loops(
+    loaded: models.Loaded, dataset: str, run: SystemTried, seed: int = 0, progress: Report = lambda done, total, name: None
+) -> tuple[dict[str, float], dict[str, float], int]:
+    """What open-loop replay of a sliced policy counts, what the closed loop counts, and the high-precision bytes of one expert.
+
+    Open loop, the scores are those the unmodified model had: a rerouted token does not change what comes after. Closed loop, it
+    does. Both run the same kernels on the same windows, each with a cache of its own. Raises ValueError for a data set too short
+    for a window.
+    """
+    inside = run.inside(loaded, seed)
+    (slot,) = inside.slots
+    assert isinstance(slot, Sliced)
+    watching = Sliced(loaded.model, slot.system, slot.capacity_bytes, run.scheme, seed, watches=True)
+    chosen = windows(loaded, dataset, run, seed)
+    with models.suitable_threads(loaded.model):
+        on_text(loaded, chosen, run, Inside(loaded.model, watching), lambda n, of: progress(n, 2 * of, dataset))
+        on_text(loaded, chosen, run, inside, lambda n, of: progress(of + n, 2 * of, dataset))
+    return watching.totals, slot.totals, sum(slot.slices)

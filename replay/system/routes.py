@@ -116,5 +116,4 @@ def slices_of(geometry: Geometry, cache: Any) -> tuple[int, int]:
     """(MSB, LSB) slice bytes of one expert; equal widths leave an LSB slice of 0 bytes."""
     if not geometry.expert_params:
         raise ValueError(f"{geometry.architecture}: this tape records no expert width; slices need the model's config.json")
-    msb, lsb = slice_bytes(geometry.expert_params, max(cache.bits_high, cache.bits_low + 1), cache.bits_low)
-    return msb, lsb if cache.bits_high > cache.bits_low else 0
+    return slice_bytes(geometry.expert_params, cache.bits_high, cache.bits_low)

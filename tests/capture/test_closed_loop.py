@@ -14,13 +14,12 @@ from torch import nn
 from tokentape.capture import models
 from tokentape.capture.blocks import find_blocks
 from tokentape.capture.families import FAMILIES, score_rule
-from tokentape.capture.fidelity import both_loops
 from tokentape.capture.live.copies import SlicedExperts
 from tokentape.capture.live.loop import Request, Sampling, decode
 from tokentape.capture.live.quality import evaluate_inside
 from tokentape.capture.live.routers import FIELDS, Sliced, capacity_of, slices_of
 from tokentape.capture.live.slots import Inside
-from tokentape.capture.live.system import SystemTried
+from tokentape.capture.live.system import SystemTried, both_loops
 from tokentape.capture.routing import RoutingCapture
 from tokentape.capture.run import CaptureSettings, capture
 from tokentape.policies.matryoshka import MAT, approximate

@@ -23,7 +23,7 @@ from tokentape.warehouse.tape import Store
 
 ENGINES = {  # by what is measured
     "policy": ("tokentape.capture.live.system",),
-    "fidelity": ("tokentape.capture.fidelity", "tokentape.replay.slicemoe"),
+    "fidelity": ("tokentape.capture.live.system", "tokentape.replay.slicemoe"),
     "schemes": ("tokentape.capture.orderings",),
     "orderings": ("tokentape.capture.orderings",),
 }
