@@ -165,7 +165,7 @@ def test_what_explain_shares_out_is_the_runs_time_and_energy(
     """On one machine, whose code both share; of others in tests/replay/test_system_drafts.py."""
     given = ("--hardware", "h100-cxl-ndp", "--workload", "rate=100,batch=2", "--json")
     room = ("--set", "residency.budget=60%") if "residency" in slots or system == "slicemoe" else ()
-    room += ("--set", "route.router=lru") if system == "slicemoe" else ()
+    room += ("--set", "route.router=lru", "--set", "residency.start=cold") if system == "slicemoe" else ()
     done = tokentape.ok("replay", tape, "--system", system, *room, *given)
     total = {
         row["metric"]: row["value"]["value"] for row in json.loads(done.out)[0]["rows"] if row["metric"].startswith("total_")

@@ -3,7 +3,6 @@
 A tape's rows are one file per table, written when they are complete: an interrupted study goes on at the next tape.
 """
 
-from dataclasses import dataclass
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from tokentape.warehouse.tape import Store, Tape
 
 ENGINE = ("tokentape.replay.system.slicemoe",)
 PULLS = {"cache_prior": "strength", "cumsum": "share_frac"}  # of a router: 0 is stock
-NAMED = ("pair", "configuration", "tau", "router", "warmup", "budget", "target_frac", "strength")
 MEASURED = (  # metrics of a point
     "kept_gate_mass_frac", "strayed_frac", "high_bit_miss_frac", "critical_per_layer", "decode_step_s",
     "decode_energy_j_per_token", "flash_energy_frac", "early_step_s", "early_energy_j_per_token",
@@ -42,8 +40,7 @@ class Job(NamedTuple):
         return f"{self.model.name}, seed {self.seed}" + (f", {self.output} tokens" if self.output else "")
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A point of a sweep, as view `slicemoe_points` names it."""
 
     pair: str
@@ -94,9 +91,10 @@ def _swept(store: Store, study: Settings, job: Job, trace_id: str) -> Made:
         of = {**where, "capacity_bytes": capacity_bytes}
         if isnan(found["high_bit_miss_frac"]):
             raise ValueError(f"{job}: no answer is longer than {system.policy.free_steps} tokens, from which misses count")
-        rows.append({**of, **{name: getattr(system, name) for name in NAMED}, **{name: found[name] for name in MEASURED}})
+        named = system._asdict() | {"budget": system.budget}
+        rows.append(of | named | {name: found[name] for name in MEASURED})
         if is_warmup:
-            of |= {name: getattr(system, name) for name in ("warmup", "budget", "strength")}
+            of |= {name: named[name] for name in ("warmup", "budget", "strength")}
             windows = (n for n in study.windows if n <= n_steps)
             warmups += [of | {"window_steps": n} | early_costs(trace, cost, n) for n in windows]
     return {"warmup_points": warmups, "slicemoe_points": rows}
