@@ -319,13 +319,11 @@ def iteration_costs(
         near_bytes = machine.data_parallel * machine.tiers[machine.roles.kv_cache].capacity_bytes.value
         near_tokens = near_bytes / (kv_frac * token_bytes)
         window_frac = windowed_bytes / token_bytes
-    how = _Experts(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead)
-    first_column = N_OF_KIND + len(EVENT) * events + len(TRACK) * tracks
+    of_rows = (end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, bool(ranks))
+    how = _Step(geometry, machine, made, blocks, expert_format, held_frac, events, is_ahead, *of_rows)
     n_ranks = machine.n_devices if machine.expert_parallel else 1  # among which experts are shared whole
     told = seconds_of(by_model, geometry.n_experts, machine.data_parallel, n_ranks, bool(ranks)) if by_model else {}
-    generated = _generated(
-        how, fits or {}, first_column, end, tracks, kv_frac, dense_format, kv_format, keeps_ledger, told, bool(ranks)
-    )
+    generated = _generated(how, fits or {}, told)
     pack = by_model.pack if by_model else np.zeros(0)
     constants = np.array([near_tokens, held_frac**geometry.n_experts, *pack])
     of_ranks = constants.size if ranks else 0  # where their curves begin
@@ -342,13 +340,13 @@ def iteration_costs(
         made,
         expert_format,
         "; ".join(filter(None, outside)),
-        _source(generated, window_frac, geometry.tokens_beside, events, tracks, machine.data_parallel, of_ranks),
+        _source(how, generated, window_frac, of_ranks),
         {
             **({"curve": curve, "plane": plane, "attention": attention} if by_model else {}),
             **({"fuller": fuller} if ranks else {}),
             **generated.operators,
         },
-        _table(generated, blocks, first_column, constants, asks_longest, machine.data_parallel),
+        _table(how, generated, constants, asks_longest),
         before,
         np.array([moe for moe, _ in kinds], np.int64),
         *((np.zeros((2, len(kinds))),) * 2 if events else (_of_kinds(prefill, columns), _of_kinds(decode, columns))),
@@ -387,8 +385,8 @@ def _padded(n_tokens: NDArray[np.int64], sizes: Sequence[int], n_replicas: int) 
     return np.asarray(np.where((of_one > 0) & (at < len(sizes)), np.minimum(padded, n_tokens[-1]), n_tokens))
 
 
-def _table(made: Generated, blocks: Blocks, first_column: int, constants: Floats, asks_longest: bool, n_replicas: int) -> Floats:
-    n_carried = N_CARRIED + N_OF_SLICES * n_replicas
+def _table(how: _Step, made: Generated, constants: Floats, asks_longest: bool) -> Floats:
+    n_carried, first_column, blocks = N_CARRIED + N_OF_SLICES * how.machine.data_parallel, how.first_column, how.blocks
     width = max(first_column + made.coefficients.shape[1], constants.size, n_carried, N_COST + len(made.ledger))
     table = np.zeros((blocks.n - 1 + N_OTHER_ROWS, width))
     table[: blocks.n, first_column : first_column + made.coefficients.shape[1]] = made.coefficients
@@ -401,38 +399,26 @@ def _table(made: Generated, blocks: Blocks, first_column: int, constants: Floats
     return table
 
 
-def _generated(
-    how: _Experts,
-    fits: Mapping[str, Fit],
-    first_column: int,
-    end: str,
-    tracks: bool,
-    kv_frac: float,
-    dense_format: str | Mapping[str, str],
-    kv_format: str,
-    keeps_ledger: bool,
-    told: Mapping[str, str],
-    has_ranks: bool,
-) -> Generated:
-    """The rows of a step, around a point in all that an iteration carries, as code."""
-    geometry, machine, profile, blocks = how.geometry, how.machine, how.profile, how.blocks
-    features = ((*_FEATURES[:-2], *EVENT) if how.events else _FEATURES) + (TRACK[2:] if tracks else ()) + OF_RANKS * has_ranks
+def _generated(how: _Step, fits: Mapping[str, Fit], told: Mapping[str, str]) -> Generated:
+    """The rows of a step, around a point in all that an iteration carries, as code. told: seconds of rows by name."""
+    geometry, machine, blocks = how.geometry, how.machine, how.blocks
+    features = ((*_FEATURES[:-2], *EVENT) if how.events else _FEATURES) + TRACK[2:] * how.tracks + OF_RANKS * how.has_ranks
     values = around(len(features))
     at = {name: values[:, [i]] for i, name in enumerate(features)}
     sums = Sums(
         **{name: at[name] for name in _FEATURES[:-2]},
         held=at["keys"],
         near_frac=0.5 if machine.roles.kv_cache else 0.0,
-        kv_frac=kv_frac,
+        kv_frac=how.kv_frac,
     )
-    apart = () if profile.activations else _activations(geometry, at, blocks)
-    if tracks:
+    apart = () if how.profile.activations else _activations(geometry, at, blocks)
+    if how.tracks:
         apart += (rebuilt_of(geometry, machine, at["rebuilt"], np.arange(blocks.n - 1)),)
     experts = how.rows(at)
-    if has_ranks:
+    if how.has_ranks:
         fullest = how.rows({**at, "tokens": at["heavy"], "share": at["wide"]})
         experts = tuple(replace(of, waits=full) for of, full in zip(experts, fullest, strict=True))
-    work = steps_of(geometry, machine, sums, (*experts, *apart), blocks, dense_format, kv_format)
+    work = steps_of(geometry, machine, sums, (*experts, *apart), blocks, how.dense_format, how.kv_format)
     # Half of the keys and values lie near in these rows, of which the code takes its own share.
     kinds, tiers = ("kv_read", "kv_write", "attend"), (("kv_cache", "2.0 * near_kv"), ("kv_home", "2.0 * far_kv"))
     scales = {(kind, tier): scale for kind in kinds for tier, scale in tiers} if machine.roles.kv_cache else {}
@@ -440,15 +426,16 @@ def _generated(
 
     def part_of(rows: Rows) -> tuple[str, str]:
         of_place = OBJECTS.get(f"{rows.kind}.{rows.engine}.{rows.tier}", OBJECTS.get(rows.kind, rows.kind))
-        return _PART_OF[rows.kind], of_place if keeps_ledger else ""
+        return _PART_OF[rows.kind], of_place if how.keeps_ledger else ""
 
-    writer = Writer(work, features, machine, profile, part_of, guards, fits, scales, first_column, end, keeps_ledger, told)
-    return writer.generated()
+    of_how = how.first_column, how.end, how.keeps_ledger
+    return Writer(work, features, machine, how.profile, part_of, guards, fits, scales, *of_how, told).generated()
 
 
 @dataclass(frozen=True, eq=False)
-class _Experts:
-    """Routed experts: those held where they are, the others read at their home, or fetched from there; or as `events` say."""
+class _Step:
+    """What `iteration_costs` is told of a step. Its routed experts: those held where they are, the others read at their home, or
+    fetched from there; or as `events` say."""
 
     geometry: Geometry
     machine: HardwareSpec
@@ -458,6 +445,18 @@ class _Experts:
     held_frac: float
     events: bool
     is_ahead: bool = False
+    end: str = "value"
+    tracks: bool = False
+    kv_frac: float = 1.0
+    dense_format: str | Mapping[str, str] = ACTIVATION
+    kv_format: str = ACTIVATION
+    keeps_ledger: bool = False
+    has_ranks: bool = False
+
+    @property
+    def first_column(self) -> int:
+        """Of the coefficients, in the table of an iteration."""
+        return N_OF_KIND + len(EVENT) * self.events + len(TRACK) * self.tracks
 
     def rows(self, at: Mapping[str, Floats]) -> tuple[Rows, ...]:
         if not self.blocks.moe.size:
@@ -536,7 +535,7 @@ class _Experts:
         return tuple(rows)
 
 
-def near_experts(how: _Experts, count: Values, weights: Values, tokens: Values, work: Values) -> Rows:
+def near_experts(how: _Step, count: Values, weights: Values, tokens: Values, work: Values) -> Rows:
     """Experts of one event near their memory, all of which wait for their bytes, or all for operations. weights: in whole
     experts; work: tokens x shares of the width."""
     return Rows(
@@ -580,7 +579,7 @@ def host_of(costs: IterationCosts, n_away: int, end: str = "value") -> Host:
 def _one_expert(costs: IterationCosts, row_of: Callable[..., Rows], end: str) -> tuple[float, float, bool] | None:
     """Seconds of one expert's bytes and of one token's operations in the row of such a one, and whether narrow weights shorten
     these too; None where the profile leaves it out."""
-    how = _Experts(costs.geometry, costs.machine, costs.profile, blocks_of(costs.geometry), costs.expert_format, 1.0, True)
+    how = _Step(costs.geometry, costs.machine, costs.profile, blocks_of(costs.geometry), costs.expert_format, 1.0, True)
     row = row_of(how, 1.0, 1.0, 1.0, 1.0)
     lane = costs.profile.lane_of(row)
     if lane is None:
@@ -612,28 +611,19 @@ def _apart(lines: Sequence[str], own: set[str]) -> tuple[list[str], list[str]]:
     return shared, others
 
 
-def _source(
-    made: Generated,
-    window_frac: float,
-    beside: int,
-    has_events: bool,
-    has_tracks: bool,
-    n_replicas: int,
-    of_ranks: int,
-) -> str:
+def _source(how: _Step, made: Generated, window_frac: float, of_ranks: int) -> str:
     """The source of an iteration's cost. window_frac: keys and values of a token in layers with a window over those of others, 0
-    where the KV cache has no tier; beside: tokens that the state of a decode is as large as, in layers that attend as well;
-    of_ranks: where among the constants the curves of ranks begin, 0 for none."""
-    first = N_OF_KIND + len(EVENT)
+    where the KV cache has no tier; of_ranks: where among the constants the curves of ranks begin, 0 for none."""
+    first, has_tracks = N_OF_KIND + len(EVENT), how.tracks
     of_decodes = f"t[k, {first}]" if has_tracks else f"t[carried, {KEYS_W}] if t[k, {WINDOW}] > 0.0 else t[carried, {KEYS}]"
     crowd, most, of_busiest, fullest = "prompts", "n_prompt", "", ["pass"]
-    if n_replicas > 1:
+    if how.machine.data_parallel > 1:
         crowd, most = f"t[carried, {FULLEST + PROMPTS}]", f"t[carried, {FULLEST + PROMPT}] * carries_prompt"
         of_busiest, own = "busy_", (("pairs", FULLEST + PAIRS_W, FULLEST + PAIRS), ("seen", FULLEST + SEEN_W, FULLEST + SEEN))
         fullest = [f"busy_{name} = t[carried, {cut}] if window > 0.0 else t[carried, {whole}]" for name, cut, whole in own]
     over = f" * ({window_frac!r} if t[k, {WINDOW}] > 0.0 else 1.0)" if window_frac not in (0.0, 1.0) else ""
     numbers = globals() | {"most": most, "crowd": crowd, "pairs": f"{of_busiest}pairs", "seen": f"{of_busiest}seen"}
-    numbers |= {"room": "t[constants, 0]", "of_decodes": of_decodes, "over": over, "beside": beside}
+    numbers |= {"room": "t[constants, 0]", "of_decodes": of_decodes, "over": over, "beside": how.geometry.tokens_beside}
     keys = [f"keys = {of_decodes}", "scores = keys * (1.0 + n_nodes)"]
     if has_tracks:
         keys = [f"{name} = t[k, {first + i}]" for i, name in enumerate(TRACK)]
@@ -654,8 +644,8 @@ def _source(
         ends.append(f"t[cost, {i}] = {name}")
     of_phase = f"t, {of_ranks}, 2 if prompt > 0.0 else 0", f"t, {of_ranks}, 3 if prompt > 0.0 else 1"
     ranks = [f"{name} * fuller({at}, tokens)" for name, at in zip(("share", "tokens"), of_phase, strict=True)] if of_ranks else []
-    event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if has_events else []
-    is_drawn = "fetches" in text and not has_events
+    event = [f"{name} = t[k, {N_OF_KIND + i}]" for i, name in enumerate(EVENT)] if how.events else []
+    is_drawn = "fetches" in text and not how.events
     fetches = ["fetches = 1.0 - t[constants, 1] ** share"] * is_drawn  # how often any expert is missed, by independent draws
     written = {
         "start": (start, 4),
