@@ -6,6 +6,7 @@ answer (math, recall, records with `####` or `answer`) are answered greedily: af
 counts, else the text up to the first line end. `2,125` is `2125`.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -30,9 +31,6 @@ ALL_DOCUMENTS = 1 << 16  # of a data set, which windows are cut from
 _FINAL = re.compile(rf"{ANSWER_MARK}\s*(-?[\d,]+)")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
-# Columns of table `quality` that a measurement may leave open.
-NOT_MEASURED: dict[str, Any] = dict.fromkeys(TABLES["quality"].nullable)
-
 Report = Callable[[float, float, str], None]  # done, in all, data set
 
 
@@ -55,9 +53,22 @@ def evaluate(
             found = items_of(name, DEFAULT_ITEMS if n_items is None else n_items)
             has_answers = found[0].answer is not None
             scores = answered(loaded, found, name, progress)[1] if has_answers else _bits_per_byte(loaded, found, name, progress)
-            row = {"model_id": loaded.source.model_id, "policy": "none", "parameters": "{}", "dataset": name, "seed": 0}
-            rows.append(row | NOT_MEASURED | {"dtype": loaded.dtype} | scores)
+            rows.append(quality_row(loaded, "none", {}, name, 0, scores))
     return rows
+
+
+def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
+    """What tells apart rows of tables `quality`, which also has the dtype, and `kv_divergence`."""
+    told = json.dumps(parameters, sort_keys=True)
+    return {"model_id": loaded.source.model_id, "policy": policy, "parameters": told, "dataset": dataset, "seed": seed}
+
+
+def quality_row(
+    loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int, scores: dict[str, Any]
+) -> dict[str, Any]:
+    """A row of table `quality`; columns that a measurement leaves open are null."""
+    of = {"dtype": loaded.dtype} | key_of(loaded, policy, parameters, dataset, seed)
+    return dict.fromkeys(TABLES["quality"].nullable) | of | scores
 
 
 def items_of(dataset: str, n: int, seed: int = 0) -> list[Item]:

@@ -6,7 +6,7 @@ windows of its own. Low precision throughout (whole windows in one pass), or a p
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from tokentape.capture import models
-from tokentape.capture.blocks import find_blocks
-from tokentape.capture.live.copies import SlicedExperts
+from tokentape.capture.live.copies import LowWeights
 from tokentape.capture.live.quality import Cut, on_text, windows
 from tokentape.capture.live.routers import Sliced, capacity_of
 from tokentape.capture.live.slots import Inside
@@ -28,13 +27,12 @@ EARLY_STEPS = 10
 BUDGET_CACHE_FRAC, HALF = 0.375, 0.5
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much text of a data set a seed has: n_whole windows, each a prompt and tokens to decode; the loop takes n_windows."""
+@dataclass(frozen=True, kw_only=True)
+class Effort(Cut):
+    """A data set, and how many windows of it are scored whole; the loop takes n_items of them."""
 
-    n_windows: int = 8
-    prompt_tokens: int = 64
     decode_tokens: int = 128
+    n_items: int = 8
     n_whole: int = 100
     dataset: str = DATASET
 
@@ -44,8 +42,7 @@ class Lab:
 
     def __init__(self, loaded: models.Loaded, seed: int, effort: Effort = Effort()) -> None:
         self.loaded, self.seed, self.effort = loaded, seed, effort
-        cut = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=effort.decode_tokens, n_items=effort.n_whole)
-        self.texts = windows(loaded, effort.dataset, cut, seed)
+        self.texts = windows(loaded, effort.dataset, replace(effort, n_items=effort.n_whole), seed)
         self.whole, self.run, self.acceptance = cache(self._whole), cache(self._run), cache(self._acceptance)
         self._plain = cache(self._logits)
 
@@ -65,24 +62,14 @@ class Lab:
     def _logits(self, pair: str | None = None, scheme: str = "amat") -> torch.Tensor:
         """(windows, tokens, V) f32."""
         model = self.loaded.model
-        ids = torch.tensor(self.texts, device=model.device)
-        if pair is None:
-            return self._of(ids)
-        with SlicedExperts(model, MAT.parse(pair), scheme) as experts:
-            top_k = next(iter(find_blocks(model).values())).top_k
-            experts.copy_of = dict.fromkeys(experts.experts, torch.ones((ids.numel(), top_k), dtype=torch.bool))
-            return self._of(ids)
-
-    def _of(self, ids: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.loaded.model(input_ids=ids, use_cache=False).logits
+        with LowWeights(model, None if pair is None else MAT.parse(pair), scheme, static=False).in_place():
+            logits: torch.Tensor = model(input_ids=torch.tensor(self.texts, device=model.device), use_cache=False).logits
         return logits.float()
 
     def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:
         """Perplexity, miss_frac and the counts of a policy in the loop."""
-        effort, model = self.effort, self.loaded.model
-        n_decoded = n_decoded or effort.decode_tokens
-        run = Cut(prompt_tokens=effort.prompt_tokens, decode_tokens=n_decoded, n_items=effort.n_windows)
-        chosen = [ids[: effort.prompt_tokens + n_decoded] for ids in self.texts[: effort.n_windows]]
+        model, run = self.loaded.model, replace(self.effort, decode_tokens=n_decoded or self.effort.decode_tokens)
+        chosen = [ids[: run.prompt_tokens + run.decode_tokens] for ids in self.texts[: run.n_items]]
         slot = Sliced(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
         return on_text(self.loaded, chosen, run, Inside(model, slot)) | slot.totals | {"miss_frac": slot.miss_frac}
 

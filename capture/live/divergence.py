@@ -10,9 +10,10 @@ import numpy as np
 
 from tokentape.capture import models
 from tokentape.capture.attention import AttentionCapture
+from tokentape.capture.evaluate import key_of
 from tokentape.capture.live.caches import windows_of
 from tokentape.capture.live.loop import Pass, Request, Sampling, decode
-from tokentape.capture.live.quality import key_of, requests_of, run_in, windows
+from tokentape.capture.live.quality import requests_of, run_in, windows
 from tokentape.capture.live.slots import Inside
 from tokentape.capture.live.system import SystemTried
 from tokentape.policies.kv import KVPolicy

@@ -5,7 +5,6 @@ forced, one by one, each window with caches of its own. Every decoded token but 
 prompt, is compared with the unmodified model on the same window. Items are answered greedily.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from tokentape.capture import models
 from tokentape.capture.applied import AppliedTape
 from tokentape.capture.datasets import items, prompt_ids
-from tokentape.capture.evaluate import ALL_DOCUMENTS, LOGIT_ELEMENTS, NOT_MEASURED, Report, answered, items_of
+from tokentape.capture.evaluate import ALL_DOCUMENTS, LOGIT_ELEMENTS, Report, answered, items_of, quality_row
 from tokentape.capture.live.loop import Outcome, Request, Sampling, decode
 from tokentape.capture.live.sampling import perplexity_of
 from tokentape.capture.live.slots import Inside
@@ -85,14 +84,7 @@ def evaluate_inside(
                 told, scores = answered(loaded, found, dataset, progress, of)
             if right is not None:
                 right += told
-    key = key_of(loaded, run.name, run.parameters, dataset, seed)
-    return key | NOT_MEASURED | {"dtype": loaded.dtype} | made.measured | scores
-
-
-def key_of(loaded: models.Loaded, policy: str, parameters: dict[str, Any], dataset: str, seed: int) -> dict[str, Any]:
-    """What tells apart rows of tables `quality`, which also has the dtype, and `kv_divergence`."""
-    told = json.dumps(parameters, sort_keys=True)
-    return {"model_id": loaded.source.model_id, "policy": policy, "parameters": told, "dataset": dataset, "seed": seed}
+    return quality_row(loaded, run.name, run.parameters, dataset, seed, made.measured | scores)
 
 
 def run_in(loaded: models.Loaded, requests: Sequence[Request], inside: Inside, tape: AppliedTape | None = None) -> list[Outcome]:

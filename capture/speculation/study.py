@@ -6,7 +6,7 @@ the least and the largest of them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -24,39 +24,26 @@ from tokentape.policies.speculation.pools import pool_size
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Setting:
+@dataclass(frozen=True, kw_only=True)
+class Setting(DraftSettings):
     """One run of the loop: a drafter, how tokens are chosen, how many requests share its pool."""
 
     series: str
-    draft: DraftSettings
     temperature: float = 0.0
     batch: int = 1
 
-    @classmethod
-    def of(cls, series: str, temperature: float = 0.0, batch: int = 1, **draft: Any) -> Self:
-        """draft: fields of DraftSettings."""
-        return cls(series, DraftSettings(**draft), temperature, batch)
-
     def __str__(self) -> str:
-        return f"{self.series} {self.draft.draft} {self.draft.pool} {self.draft.pool_frac:g}, batch {self.batch}"
+        return f"{self.series} {self.draft} {self.pool} {self.pool_frac:g}, batch {self.batch}"
 
     def row(self, n_experts: int) -> Row:
         """Columns of `acceptance_points` that say what ran. n_experts: of a layer."""
-        draft = self.draft
-        return {
-            "series": self.series,
-            "drafter": draft.draft,
-            "scheme": draft.scheme,
-            "bits_high": draft.pair.high if draft.pair else 0,
-            "bits_low": draft.bits,
-            "pool_policy": draft.pool,
-            "pool_frac": draft.pool_frac,
-            "pool_experts": pool_size(max(1, n_experts), draft.pool_frac),
-            "batch": self.batch,
-            "depth": draft.depth,
-            "width": draft.width,
-            "temperature": self.temperature,
+        same = ("series", "scheme", "pool_frac", "batch", "depth", "width", "temperature")
+        return {name: getattr(self, name) for name in same} | {
+            "drafter": self.draft,
+            "bits_high": self.pair.high if self.pair else 0,
+            "bits_low": self.bits,
+            "pool_policy": self.pool,
+            "pool_experts": pool_size(max(1, n_experts), self.pool_frac),
         }
 
 
@@ -71,7 +58,7 @@ def bits_points(
     with models.suitable_threads(loaded.model):
         for pair in map(MAT.parse, pairs):
             for scheme in schemes:
-                setting = Setting.of("bits", draft="quant", bits=pair.low, scheme=scheme)
+                setting = Setting(series="bits", draft="quant", bits=pair.low, scheme=scheme)
                 values = [{"acceptance": lab.acceptance(str(pair), scheme)} for lab in labs]
                 more = {"dataset": effort.dataset, "bits_high": pair.high, "depth": 0, "n_rounds": 0}
                 rows += _rows(loaded, setting, values, more)
@@ -79,7 +66,7 @@ def bits_points(
 
 
 def loop_points(loaded: models.Loaded, seeds: Sequence[int], effort: Effort, setting: Setting) -> list[Row]:
-    """What a setting accepts in the loop; effort.n_windows: prompts of a seed.
+    """What a setting accepts in the loop; effort.n_items: prompts of a seed.
 
     Raises ValueError where the data set has no text for a seed, or the model has no experts to draft with.
     """
@@ -91,19 +78,19 @@ def loop_points(loaded: models.Loaded, seeds: Sequence[int], effort: Effort, set
 
 def measure(loaded: models.Loaded, setting: Setting, lab: Lab) -> tuple[dict[str, float], int]:
     """(metrics of one seed, rounds)."""
-    texts, effort, draft = lab.texts[: lab.effort.n_windows], lab.effort, setting.draft
+    texts, effort = lab.texts[: lab.effort.n_items], lab.effort
     requests = [
         Request(i, tuple(ids[: effort.prompt_tokens]), effort.decode_tokens, seed=len(texts) * lab.seed + i)
         for i, ids in enumerate(texts)
     ]
     rounds: list[Round] = []
-    drafter, sampling = drafter_of(loaded, draft, seed=lab.seed), Sampling(temperature=setting.temperature)
+    drafter, sampling = drafter_of(loaded, setting, seed=lab.seed), Sampling(temperature=setting.temperature)
     with Inside(loaded.model, drafter=drafter) as inside:
         for start in range(0, len(requests), setting.batch):
             group = requests[start : start + setting.batch]
             decode(loaded.model, group, sampling, loaded.stop_ids, loaded.pad_id, inside, on_round=rounds.append)
         accepted, is_clipped = np.array([(of.n_accepted, of.is_clipped) for of in rounds]).T
-        found = acceptance_metrics(accepted, is_clipped.astype(bool), draft.depth, draft.width > 1)
+        found = acceptance_metrics(accepted, is_clipped.astype(bool), setting.depth, setting.width > 1)
         pool = drafter.pool
         if pool is not None and pool.n_restricted:
             found |= {"pool_overlap_frac": pool.overlap / pool.n_restricted, "captured_mass_frac": pool.mass / pool.n_restricted}

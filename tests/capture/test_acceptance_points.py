@@ -32,10 +32,10 @@ def test_metrics_by_hand():
 
 
 def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
-    effort = Effort(n_windows=3, prompt_tokens=48, decode_tokens=16, n_whole=4)
+    effort = Effort(n_items=3, prompt_tokens=48, decode_tokens=16, n_whole=4)
     rows = bits_points(loaded, (0,), effort, ("MAT42",), ("lsb_aug", "round_sym", "trunc_sym"))
     for pool in ("hotness", "random"):
-        rows += loop_points(loaded, (0,), effort, Setting.of("pool", batch=3, bits=0, pool=pool, pool_frac=0.375))
+        rows += loop_points(loaded, (0,), effort, Setting(series="pool", batch=3, bits=0, pool=pool, pool_frac=0.375))
     conform("acceptance_points", pa.Table.from_pylist([{"study": "x", **row} for row in rows]))
     keys = [tuple(row.get(name) for name in TABLES["acceptance_points"].key) for row in rows]
     assert len(set(keys)) == len(keys)
@@ -51,7 +51,7 @@ def test_a_hotness_pool_beats_a_random_one_and_rows_fit_the_table(loaded):
 
 def test_a_pool_is_of_the_experts_there_are_and_metrics_are_of_the_seeds_that_have_them():
     loaded = SimpleNamespace(model=build("DeepseekV3"), source=SimpleNamespace(model_id="x"))  # n_routed_experts
-    (row,) = _rows(loaded, Setting.of("pool", pool_frac=0.5), [{}, {"tau_accepted": 1.0}], {})
+    (row,) = _rows(loaded, Setting(series="pool", pool_frac=0.5), [{}, {"tau_accepted": 1.0}], {})
     assert (row["pool_experts"], row["n_seeds"], row["value"]) == (4, 1, 1.0)
 
 

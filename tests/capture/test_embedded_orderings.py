@@ -22,7 +22,7 @@ LOOSE_FRAC = 0.15  # of the margin: a quarter of the text of one seed
 
 @pytest.fixture(scope="module")
 def lab(loaded):
-    return Lab(loaded, 0, Effort(n_windows=4, decode_tokens=64, n_whole=8))
+    return Lab(loaded, 0, Effort(n_items=4, decode_tokens=64, n_whole=8))
 
 
 @pytest.mark.parametrize("ordering", QUICK, ids=lambda ordering: ordering.assertion)
@@ -34,7 +34,7 @@ def test_one_seed_of_little_text_points_the_right_way(lab, ordering):
 
 def test_the_table_says_what_each_seed_said(loaded):
     """A row that one seed misses does not hold."""
-    effort = Effort(n_windows=1, prompt_tokens=8, decode_tokens=24, n_whole=1)
+    effort = Effort(n_items=1, prompt_tokens=8, decode_tokens=24, n_whole=1)
     ratios = [Lab(loaded, seed, effort).whole("MAT42") for seed in (0, 1)]
     between = sum(ratios) / 2
     made = [Ordering(str(margin), True, margin, "whole", {"pair": "MAT42"}) for margin in (between, 10 * between)]

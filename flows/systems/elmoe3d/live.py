@@ -29,7 +29,7 @@ Job = str | Setting  # `orderings`, `bits`, a recorded tape of a drafter (`tape 
 def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model."""
     live = study.live
-    loops = [Setting.of(grid.series, **point) for grid in live.loops for point in grid.points()]
+    loops = [Setting(series=grid.series, **point) for grid in live.loops for point in grid.points()]
     return ["orderings", "bits", *loops, *(f"tape {drafter}" for drafter in live.recorded)]
 
 
@@ -45,14 +45,16 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
         if drafter == "elastic":
             study.once(store, of, POINTS, lambda: {POINTS: replay_points(tape, tuple(POOLS), live.pool_fracs)})
         return
+    lengths = {"n_items": live.prompts, "prompt_tokens": live.prompt, "decode_tokens": live.output}
+    effort = Effort(n_whole=live.whole_windows, dataset=live.dataset, **lengths)
     table = "orderings" if job == "orderings" else POINTS
     named = sums_of_named(live.model, live.dataset, live.prompts, live.seeds, False)
-    of = f"{job!r}/{live.model}/{live.seeds}/{live.effort}/{live.pairs}/{live.schemes}/{named}/{sources.sha256(*MEASURED)}"
-    study.once(store, of, table, lambda: {table: _measured(live, job)})
+    of = f"{job!r}/{live.model}/{live.seeds}/{effort}/{live.pairs}/{live.schemes}/{named}/{sources.sha256(*MEASURED)}"
+    study.once(store, of, table, lambda: {table: _measured(live, job, effort)})
 
 
-def _measured(live: Live, job: Job) -> list[dict[str, Any]]:
-    loaded, effort = models.load(models.find(live.model)), Effort(*live.effort)
+def _measured(live: Live, job: Job, effort: Effort) -> list[dict[str, Any]]:
+    loaded = models.load(models.find(live.model))
     if isinstance(job, Setting):
         return loop_points(loaded, live.seeds, effort, job)
     if job == "bits":
@@ -67,8 +69,9 @@ def replay_points(tape: Tape, pools: Sequence[str], pool_fracs: Sequence[float])
     common = {"model_id": m.model_id, "dataset": m.dataset, "n_seeds": 1, "n_rounds": n_rounds, "unit": "1"}
     for pool in pools:
         for frac in pool_fracs:
+            chosen = {"temperature": m.settings["temperature"], "batch": m.settings["batch_size"]}
             draft = m.settings["speculation"] | {"pool": pool, "pool_frac": frac}
-            setting = Setting.of("replay", m.settings["temperature"], m.settings["batch_size"], **draft)
+            setting = Setting(series="replay", **chosen, **draft)
             found, where = rounds.replay(pool, frac), setting.row(m.geometry.n_experts)
             for metric, value in found.proxies.items():
                 told = {"fidelity": found.fidelity, "metric": metric, **dict.fromkeys(("value", "low", "high"), value)}

@@ -85,11 +85,6 @@ class Live(Part):
     recorded: tuple[str, ...]
     recorded_requests: int
 
-    @property
-    def effort(self) -> tuple[int, int, int, int, str]:
-        """Fields of Effort: prompts of a seed, tokens of each and behind it, windows that are scored whole, data set."""
-        return self.prompts, self.prompt, self.output, self.whole_windows, self.dataset
-
 
 class Settings(StudyFile):
     """study.toml. profile: what costs what, by name or file; bars: least and most, by the words of view elmoe3d_checks."""

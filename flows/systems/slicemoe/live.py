@@ -4,14 +4,14 @@ Rows of `quality`, `orderings` and `fidelity`, every number with the study's see
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
 from typing import Any
 
 from tokentape.capture import measure, models, orderings
-from tokentape.capture.evaluate import NOT_MEASURED
-from tokentape.capture.live.quality import evaluate_inside
+from tokentape.capture.evaluate import quality_row
+from tokentape.capture.live.quality import Cut, evaluate_inside
 from tokentape.capture.orderings import Effort, Lab, measured
 from tokentape.flows import sources
 from tokentape.flows.fidelity import compare
@@ -62,7 +62,8 @@ def jobs(study: Settings) -> list[Job]:
 def _job(study: Settings, grid: Inside, given: dict[str, Any]) -> Job:
     live = study.live
     name, cache_frac, dataset = given.pop("name", ""), given.pop("cache_frac", 0.0), given.pop("dataset", live.dataset)
-    effort = Effort(given.pop("items"), live.prompt, live.output, live.whole_windows, dataset)
+    text = {"n_items": given.pop("items"), "prompt_tokens": live.prompt, "decode_tokens": live.output, "dataset": dataset}
+    effort = Effort(n_whole=live.whole_windows, **text)
     where = (grid.table, grid.series, live.name, dataset, study.seeds, effort)
     return Job(*where, parameters=tuple(given.items()), cache_frac=cache_frac, name=name)
 
@@ -100,20 +101,20 @@ def run_job(store: Store, study: Settings, job: Job) -> None:
     """Measures a job and writes its rows, unless they are there."""
     machine = load_hardware(study.hardware)
     schemes = (study.live.schemes, study.live.scheme_pairs) if job.what == "schemes" else ()
-    named = sums_of_named(job.model, job.dataset, job.effort.n_windows, job.seeds, job.what == "policy")
+    named = sums_of_named(job.model, job.dataset, job.effort.n_items, job.seeds, job.what == "policy")
     of = f"{job!r}/{schemes}/{machine.sha256}/{named}/{sources.sha256(*ENGINES[job.what])}"
     study.once(store, of, job.table, lambda: {job.table: _MEASURES[job.what](study, job)})
 
 
 def _policy(study: Settings, job: Job) -> list[dict[str, Any]]:
-    prompt, decoded, n_items = job.effort.prompt_tokens, job.effort.decode_tokens, job.effort.n_windows
-    run = sliced_run(dict(job.parameters), job.cache_frac, prompt_tokens=prompt, decode_tokens=decoded, n_items=n_items)
+    cut = {of.name: getattr(job.effort, of.name) for of in fields(Cut)}
+    run = sliced_run(dict(job.parameters), job.cache_frac, **cut)
     loaded = models.load(models.find(job.model))
     return [evaluate_inside(loaded, job.dataset, run, seed) for seed in job.seeds]
 
 
 def _fidelity(study: Settings, job: Job) -> list[dict[str, Any]]:
-    run = sliced_run(dict(job.parameters), job.cache_frac, n_items=job.effort.n_windows)
+    run = sliced_run(dict(job.parameters), job.cache_frac, n_items=job.effort.n_items)
     return compare(job.model, [job.dataset], run, job.seeds, load_hardware(study.hardware), lambda *told: None)
 
 
@@ -126,10 +127,8 @@ def _schemes(study: Settings, job: Job) -> list[dict[str, Any]]:
         for seed in job.seeds:
             lab = Lab(loaded, seed, effort=effort)
             for pair, scheme in [(None, "full"), *product(study.live.scheme_pairs, study.live.schemes)]:
-                named = json.dumps({"pair": pair, "scheme": scheme}, sort_keys=True)
-                measured = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
-                where = {"model_id": loaded.source.model_id, "policy": PRECISION, "parameters": named, "dataset": job.dataset}
-                rows.append(NOT_MEASURED | where | {"seed": seed, "dtype": loaded.dtype} | measured)
+                scores = {"perplexity": lab.whole(pair, scheme) if pair else lab.whole(), **size}
+                rows.append(quality_row(loaded, PRECISION, {"pair": pair, "scheme": scheme}, job.dataset, seed, scores))
     return rows
 
 
