@@ -1,4 +1,4 @@
-"""The ELMoE-3D page's points, by name, its menus, the paper's table beside ours, and what a live model accepts."""
+"""The ELMoE-3D page's points, by name, the paper's table beside ours, and what a live model accepts."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +14,6 @@ from tokentape.dashboards.units import joined, signed
 from tokentape.warehouse import models
 
 WORDS = words_of("elmoe3d")
-LAWS, LEVELS = WORDS["LAWS"], WORDS["LEVELS"]
-LAW, LEVEL = Control("law", "Hit model", LAWS), Control("level", "Level of the fit", LEVELS)
-CONTROLS = (LAW, LEVEL, Control("model", "Model"), Control("machine", "Machine's HB"), Control("batch", "Batch"))
-SHOWN = {"paper_law", "physical", "events"}  # hit models of the menu; Che is among the checks
 HOTNESS, RUNS = "hotness", ("pool", "replay")
 LOOKS = (theme.VERMILLION, theme.QUIET, theme.BLUE, theme.GREEN, theme.PURPLE, theme.INK)
 
@@ -31,20 +27,10 @@ def ready(ask: Ask) -> Ask:
 
 
 def own(ask: Ask) -> dict[str, Any]:
-    """Menus open at L1, the paper's first model, the larger machine, the largest of its batches."""
-    points, cells = ask("points"), ask("table3")
-    laws = {law for of in (points, ask("platforms"), ask("energy")) for law in of["law"]} & SHOWN
-    shown = points.filter(fit="calibrate") if cells.is_empty() else cells
-    choices = (
-        *options("law", (law for law in LAWS if law in laws)),
-        *options("level", shown["level"].unique().sort(descending=True)),
-        *options("model", shown["model"].unique().sort(descending=True)),
-        *options("machine", shown.sort("gib", descending=True)["machine"].unique(maintain_order=True)),
-        *options("batch", shown["batch"].unique().sort(descending=True)),
-    )
+    """The paper's table."""
+    cells = ask("table3")
     n_cells = 2 * cells.height // max(1, cells.select("law", "level").n_unique())
-    extra = {"tables": [made | {"n_cells": n_cells} for made in _written(cells)], "honesty": WORDS["HONESTY"]}
-    return {"controls": CONTROLS, "choices": choices, "extra": extra}
+    return {"extra": {"tables": [made | {"n_cells": n_cells} for made in _written(cells)], "honesty": WORDS["HONESTY"]}}
 
 
 def _written(table: pl.DataFrame) -> Iterator[dict[str, Any]]:
@@ -54,7 +40,7 @@ def _written(table: pl.DataFrame) -> Iterator[dict[str, Any]]:
             {"title": f"{model}, {machine}", "rows": [_row(row) for row in group.to_dicts()]}
             for (model, machine), group in of.group_by(["model", "machine"], maintain_order=True)
         ]
-        title = joined([LAWS[str(law)], LEVELS[str(level)]])
+        title = joined([WORDS["LAWS"][law], WORDS["LEVELS"][level]])
         yield {"law": law, "level": level, "title": title, "groups": groups}
 
 

@@ -27,6 +27,10 @@ from elmoe3d_points p left join machines using (hardware) where study = $study o
 select * from shown where series = 'table-3' and fit = 'calibrate' and law in ('paper_law', 'physical', 'events')
 order by law, level desc, model desc, gib, turn, batch
 
+-- of_menu: what the page's menus are of: Table 3, or all points at the constants of its rows where there is none of it.
+select * from ({table3})
+union all select * from shown where fit = 'calibrate' and not exists (from ({table3}))
+
 -- modes: a point by mode, in words.
 select * exclude (published_ar, published_sd), case mode when 'AR' then phi_ar else phi_sd end as speedup,
     case mode when 'AR' then published_ar else published_sd end as published,
