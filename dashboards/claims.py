@@ -7,7 +7,7 @@ import duckdb
 import polars as pl
 
 from tokentape.dashboards.engine import Ask, in_words, turn_of
-from tokentape.dashboards.theme import ROLES
+from tokentape.dashboards.engine.ask import words_of
 from tokentape.dashboards.units import percent, signed, significant
 from tokentape.warehouse.claim_errors import COMPARED
 
@@ -51,7 +51,8 @@ def stated(ask: Ask, **given: Any) -> pl.DataFrame:
 
 def _worded(claims: pl.DataFrame, is_placed: bool) -> pl.DataFrame:
     """Claims with their words: those for calibration first."""
-    place = turn_of("role", ROLES)
+    roles = words_of("")["CLAIM_ROLES"]
+    place = turn_of("role", roles)
     quantity_said = pl.col("quantity")
     for pattern, said in SPELLED.items():
         quantity_said = quantity_said.str.replace(pattern, said)
@@ -61,7 +62,7 @@ def _worded(claims: pl.DataFrame, is_placed: bool) -> pl.DataFrame:
     told = told.with_columns(
         [pl.when(has_ratio).then(pl.coalesce(name, "replay") / paper).alias(n) for name, n in RATIOS.items()],
         order=pl.int_range(pl.len()),
-        role_words=in_words("role", ROLES),
+        role_words=in_words("role", roles),
     )
     words = [_claim_words(row, is_placed) for row in told.to_dicts()]
     return told.with_columns(pl.DataFrame(words, schema=dict.fromkeys(SAID, pl.String)))

@@ -1,10 +1,11 @@
-"""The house look: colours, marks and words for each policy, type sizes, and the Vega-Lite configuration every chart gets.
+"""The house look: colours, the marks of bounds, and of theme.toml how each policy is drawn and the configuration every chart gets.
 
 Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color/), distinct to colour-blind readers; each policy also has its own
 point shape, so that a grey print stays readable. A dashed line is a bound, which sees the future; a dotted one a level to
 compare with.
 """
 
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -13,27 +14,18 @@ from typing import Any
 
 INK, QUIET, GRID = "#1b1f24", "#5b6470", "#e3e6ea"
 BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY = "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9"
-NAMED = {"ink": INK, "quiet": QUIET, "grid": GRID, "blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "orange": ORANGE}
-NAMED |= {"purple": PURPLE, "sky": SKY}  # as files of figures and of words call them
-FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'DejaVu Sans', sans-serif"
 DIGITS = 7  # of a number, as a page carries it: fewer would be rounded again where it is shown
 # SVG paths, how a bound looks in a legend, and the dashes they stand for.
 TWO_DASHES = "M-1.1,-.17H-.2V.17H-1.1ZM.2,-.17H1.1V.17H.2Z"
 THREE_DOTS = "M-1.1,-.17H-.7V.17H-1.1ZM-.2,-.17H.2V.17H-.2ZM.7,-.17H1.1V.17H.7Z"
 DASHES: dict[str, list[float]] = {TWO_DASHES: [7, 4], THREE_DOTS: [2.5, 3]}
+# As files of figures and of words call them.
+NAMED: dict[str, str | None] = {
+    "ink": INK, "quiet": QUIET, "grid": GRID, "blue": BLUE, "vermillion": VERMILLION, "green": GREEN, "orange": ORANGE,
+    "purple": PURPLE, "sky": SKY, "two_dashes": TWO_DASHES, "three_dots": THREE_DOTS, "null": None,
+}  # fmt: skip
 HEAT = ["#ffffff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"]  # light to dark, so that grey keeps the order
 PHASE_COLOURS = {"prefill": ORANGE, "decode": BLUE}
-# What a paper's number is to us -> words, colour, shape.
-ROLES = {
-    "calibrate": ("for calibration: a fit may see this number", ORANGE, "diamond"),
-    "predict": ("predicted", BLUE, "circle"),
-    "report": ("reported only", QUIET, "square"),
-}
-ROLE_COLOURS = {words: colour for words, colour, _ in ROLES.values()}
-HELD = {"holds": (BLUE, "circle"), "missed": (VERMILLION, "diamond")}
-HELD_COLOURS = {words: colour for words, (colour, _) in HELD.items()}
-HELD_SHAPES = {words: shape for words, (_, shape) in HELD.items()}
-ROLE_SHAPES = {words: shape for words, _, shape in ROLES.values()}
 
 
 @dataclass(frozen=True)
@@ -46,25 +38,20 @@ class Look:
     shape: str
 
 
-POLICIES: dict[str, Look] = {
-    "lru": Look("LRU", "the expert unused for longest", BLUE, "circle"),
-    "lfu": Look("LFU (in cache)", "the one least used since it came in", VERMILLION, "square"),
-    "lfu-lifetime": Look("LFU (lifetime)", "the one least used since the start", ORANGE, "diamond"),
-    "fifo": Look("FIFO", "the one that came in first", GREEN, "triangle-up"),
-    "sieve": Look("SIEVE", "the oldest unused since the hand passed", "#44AA99", "M-.5,-.87H.5L1,0L.5,.87H-.5L-1,0Z"),
-    "slru": Look("SLRU", "LRU in four segments", "#882255", "M-1,-.4H1V.4H-1Z"),
-    "s3-fifo": Look("S3-FIFO", "queues, new experts on probation", "#999933", "M-.4,-1H.4V1H-.4Z"),
-    "arc": Look("ARC", "recent against frequent, as ghosts say", "#AA4499", "M0,-1L.8,1L0,.5L-.8,1Z"),
-    "lfru": Look("LFRU", "the fewest lookups over age", "#6699CC", "M-1,-1H1L0,1Z"),
-    "gdsf": Look("GDSF", "the cheapest to fetch again, by byte", "#997700", "M-1,0L0,-.5L1,0L0,.5Z"),
-    "least-stale": Look("least-stale", "of passed layers, what this pass left out", "#994455", "M-1,.6L0,-.6L1,.6Z"),
-    "gate-weighted": Look("gate-weighted", "the one of least gate weight", "#004488", "M-.6,-1H.6L1,1H-1Z"),
-    "hysteresis": Look("LRU with pins", "the expert unused for longest, no pinned one", "#EE7733", "M-1,-1H0V0H1V1H-1Z"),
-    "static": Look("static by frequency", "none: the most used in a profile stay", PURPLE, "triangle-down"),
-    "random": Look("random", "any", SKY, "cross"),
-    "belady": Look("Belady (bound)", "the one needed last: it sees the future", INK, TWO_DASHES),
-    "belady-bypass": Look("Belady + bypass (bound)", "the one needed last, even if new", QUIET, THREE_DOTS),
-}
+def read(path: Path) -> dict[str, Any]:
+    """A file of the look, with colours and the points of bounds in place of their names."""
+
+    def named(of: Any) -> Any:
+        if isinstance(of, dict):
+            return {key: named(one) for key, one in of.items()}
+        return [named(one) for one in of] if isinstance(of, list) else NAMED.get(of, of)
+
+    return {name: named(of) for name, of in tomllib.loads(path.read_text(encoding="utf-8")).items()}
+
+
+_LOOK = read(Path(__file__).with_name("theme.toml"))
+POLICIES = {name: Look(*row) for name, row in _LOOK["POLICIES"].items()}
+CONFIG: dict[str, Any] = _LOOK["CONFIG"]
 # Policies of a user's own, in the order they are met.
 SPARE_COLOURS = ("#8C510A", "#332288", "#117733", "#882255", "#666666")
 SPARE_SHAPES = ("triangle-right", "triangle-left", "wedge", "arrow", "square")
@@ -72,24 +59,6 @@ SPARE_SHAPES = ("triangle-right", "triangle-left", "wedge", "arrow", "square")
 PALETTE = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, *SPARE_COLOURS)
 # Labels of a time or energy axis: 0.02 as 20 ms. d3 joins its prefix to the number.
 SI_SECONDS, SI_JOULES = (f"replace(format(datum.value, '~s') + '{unit}', regexp('([kmµn]?{unit})$'), ' $1')" for unit in "sJ")
-
-CONFIG: dict[str, Any] = {
-    "font": FONT,
-    "background": "white",
-    "view": {"stroke": None},
-    "axis": {
-        "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": 500, "labelColor": INK, "titleColor": INK,
-        "titlePadding": 10, "gridColor": GRID, "domainColor": QUIET, "labelSeparation": 8, "tickColor": QUIET, "labelPadding": 5,
-    },
-    "header": {"labelFontSize": 13, "labelFontWeight": 600, "labelColor": INK, "titleFontSize": 12.5},
-    "legend": {
-        "labelFontSize": 12, "titleFontSize": 12.5, "titleFontWeight": 500, "labelColor": INK, "titleColor": INK,
-        "labelLimit": 390, "titleLimit": 400, "symbolSize": 90, "symbolStrokeWidth": 2, "rowPadding": 5,
-    },
-    "line": {"strokeWidth": 2.2},
-    "point": {"filled": True, "size": 65, "opacity": 1},
-    "title": {"fontSize": 13, "fontWeight": 600, "anchor": "start", "color": INK},
-}  # fmt: skip
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:

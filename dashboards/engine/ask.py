@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -149,7 +148,7 @@ def words_of(page: str) -> dict[str, Any]:
     if (folder / "words.py").exists():
         found |= vars(import_module(f"tokentape.dashboards.{page}.words"))
     for path in filter(Path.exists, (SHARED.parent / "words.toml", folder / "words.toml")):
-        for name, of in _coloured(tomllib.loads(path.read_text(encoding="utf-8"))).items():
+        for name, of in theme.read(path).items():
             found |= _looks(name, of)
     tables = {name: of for name, of in found.items() if name.isupper() and isinstance(of, dict)}
     said = {name: [one[0] if isinstance(one, (list, tuple)) else str(one) for one in of.values()] for name, of in tables.items()}
@@ -164,13 +163,6 @@ def _looks(name: str, of: Any) -> dict[str, Any]:
     looks = dict.fromkeys(look for row in rows for look in row if look != "words")
     by_look = {f"{name}_{look}": {row.get("words", key): row[look] for key, row in of.items()} for look in looks}
     return {name: {key: row.get("words", key) for key, row in of.items()}, **by_look}
-
-
-def _coloured(of: Any) -> Any:
-    """With colours in place of their names."""
-    if isinstance(of, dict):
-        return {key: _coloured(one) for key, one in of.items()}
-    return [_coloured(one) for one in of] if isinstance(of, list) else theme.NAMED.get(of, of)
 
 
 @cache

@@ -16,7 +16,7 @@ from tokentape.dashboards import theme
 from tokentape.dashboards.units import joined
 
 TYPES = {"Q": "quantitative", "N": "nominal", "O": "ordinal", "T": "temporal"}
-WORDS = {"yes": True, "no": False, "null": None, **theme.NAMED}
+WORDS = {"yes": True, "no": False, **theme.NAMED}
 # Words of a scale and of a guide (an axis, a legend or a header) that stand for several settings.
 SCALES: dict[str, dict[str, Any]] = {
     "log": {"type": "log"},

@@ -145,7 +145,7 @@ def test_rows_facts_and_menus_are_asked_in_sql_or_made_by_a_function(tmp_path: P
     found = figures._rows(tmp_path, "mine", TOLD["asked"])(ask)
     assert (found.data["drawn"].rows(), found.said.rows()) == ([("b", 0.67), ("a", 0.33)], [("b", 2.0)])  # type: ignore[union-attr]
     assert found.facts["slow"].rows() == [("b", 2.0)]
-    assert (found.facts["names"], found.facts["n"], found.facts["all"]) == (["a", "b"], 2, list(theme.ROLES))
+    assert (found.facts["names"], found.facts["n"], found.facts["all"]) == (["a", "b"], 2, ["global", "per-layer"])
     assert found.controls == (Control("at", "At", {"2": "b", "1": "a"}, "slider"),)
     assert found.choices == ({"at": "2"}, {"at": "1"})
 
