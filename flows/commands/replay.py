@@ -159,7 +159,7 @@ def verify(
 
     tokentape verify TRACE --budget-mib 4000
     """
-    if not 0 < budget_mib < 2**33:
+    if not 2**-20 <= budget_mib < 2**33:  # a byte at least
         raise ValueError(f"--budget-mib {budget_mib:g} is no cache size; give the MiB that the engine ran with")
     tape = store.open(trace)
     routing = tape.read("routing")

@@ -14,9 +14,11 @@ from tokentape.flows.grid import load_trace
 from tokentape.flows.system_runs import tape_of
 from tokentape.flows.validation import streamed
 from tokentape.hw.spec import load
+from tokentape.policies.lru import LRU
+from tokentape.replay.experts import replay
+from tokentape.replay.semantics import ENGINE_BIGMOE
 from tokentape.replay.serving.validation import NOTHING
 from tokentape.replay.system import offload
-from tokentape.replay.verify import verify
 from tokentape.warehouse.results import read_rows
 from tokentape.warehouse.tape import Store
 
@@ -58,7 +60,8 @@ def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
     first_turn = [line for line in TINY.read_text().splitlines(keepends=True) if not line.startswith("1,")]
     (tmp_path / "one.csv").write_text("".join(first_turn))
     tape = tape_of(store, import_bigmoe(tmp_path / "one.csv", store), None)
-    agreed = verify(load_trace(store, tape.trace_id), None, 2 * offload.MIB)
+    trace = load_trace(store, tape.trace_id)
+    agreed = replay(trace, LRU(), None, ENGINE_BIGMOE, 2 * offload.MIB, "recorded").metrics
     widths = {"hidden": 64, "n_heads": 2, "n_kv_heads": 2, "head_dim": 32, "vocab": 100, "expert_intermediate": 32}
     tape = replace(tape, geometry=tape.geometry.model_copy(update=widths))
     n_tokens = int(tape.n_inputs[0] - tape.n_prompt[0])
@@ -66,9 +69,9 @@ def test_a_recorded_tape_is_decoded_as_its_engine_had_it(tmp_path):
         "tiny", "tiny", "", "", True, tape.geometry.top_k, 4, True, 3, False, cache_mib=2.0, n_tokens=n_tokens, measured={}
     )
     found = offload.predicted(tape, run, load("oneplus-15r"), 0.0)
-    assert found["hit_frac"] == pytest.approx(agreed.hit_frac)
+    assert found["hit_frac"] == pytest.approx(agreed["hit_frac"].value)
     made = offload.decode(offload.as_run(tape, run), run, load("oneplus-15r"), 0.0)
-    assert made.slots.fetched_by_phase.sum() == agreed.backing_bytes
+    assert made.slots.fetched_by_phase.sum() == agreed["backing_bytes"].value
     serial = offload.predicted(tape, replace(run, overlap=False), load("oneplus-15r"), 0.0)
     assert serial["tokens_per_s"] < found["tokens_per_s"]
     for metric in ("compute_s_per_token", "io_s_per_token"):
