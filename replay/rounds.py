@@ -49,10 +49,9 @@ def accepted_lengths(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     bonus = {(r, n): b for r, n, b in tables["rounds"].select("request_id", "round", "bonus_token_id").iter_rows()}
     prompts = dict(tables["requests"].select("request_id", "n_prompt_tokens").iter_rows())
     texts = dict(tables["tokens"].sort("position").group_by("request_id", maintain_order=True).agg("token_id").iter_rows())
-    nodes: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-    verified = tables["acceptance"].filter("is_verified").sort("node")
-    for request, number, *node in verified.select("request_id", "round", "node", "parent", "draft_token_id").iter_rows():
-        nodes.setdefault((request, number), []).append((node[0], node[1], node[2]))
+    verified = tables["acceptance"].filter("is_verified").sort("node", descending=True)  # of siblings alike the first counts
+    drafted = verified.select("request_id", "round", "parent", "draft_token_id", "node").iter_rows()
+    child = {tuple(of): node for *of, node in drafted}
     found = []
     for (request, number), added in sorted(bonus.items()):
         if number == 0:
@@ -61,22 +60,14 @@ def accepted_lengths(tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         is_last = (request, number + 1) not in bonus
         if is_last and added is not None:
             after = [*after, added]
-        n = _followed(nodes.get((request, number), []), after)
-        n += is_last and added is None  # the last output token was an accepted node, and nobody's input
+        at, n = 0, int(is_last and added is None)  # the last output token was an accepted node then, and nobody's input
+        for token in after:
+            if (at := child.get((request, number, at, token), -1)) < 0:
+                break
+            n += 1
         found.append((request, number, n))
         root += n + 1
     return pl.DataFrame(found, schema=["request_id", "round", "n_accepted"], orient="row")
-
-
-def _followed(nodes: list[tuple[int, int, int]], text: list[int]) -> int:
-    """Depth of the deepest (node, parent, token) reached from the root along `text`."""
-    at, depth = 0, 0
-    for token in text:
-        step = next((node for node, parent, drafted in nodes if parent == at and drafted == token), None)
-        if step is None:
-            break
-        at, depth = step, depth + 1
-    return depth
 
 
 class RoundTape:
