@@ -84,7 +84,7 @@ def is_kept(name, row):
     return not (at_end and ("_static_" in name or ("_compute_" in name and "pim" in row["machine"])))
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_golden_rows(monkeypatch, every):
     """Partial sums were those of every expert, as if all lay in HB."""
     monkeypatch.setattr(timing, "chosen_frac", lambda weights, share: np.ones(len(share)))

