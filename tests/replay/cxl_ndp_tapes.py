@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import polars as pl
 import tapes
 
 from tokentape.hw.profile import Profile
@@ -18,28 +17,21 @@ GEOMETRY = tapes.GEOMETRY.model_copy(update={"moe_layers": (1, 3), "n_experts": 
 def make_tables(seed=0, prompts=(5, 3, 7), decodes=(4, 0, 6), batch=3, geometry=GEOMETRY):
     """(passes, routing, scores): prompts pass by pass, then decode in lockstep; members drop out as they end."""
     rng = np.random.default_rng(seed)
-    passes, rows = [], []
 
-    def run(kind, members):
-        passes.append({"pass_id": len(passes), "kind": kind, "n_tokens": len(members), "request_ids": [m for m, _ in members]})
-        for layer in geometry.moe_layers:
-            for request, position in members:
-                logits = rng.normal(size=geometry.n_experts).astype(np.float32)
-                ids = np.argsort(-logits, kind="stable")[: geometry.top_k]
-                weights = np.exp(logits[ids])
-                keys = {"request_id": request, "position": position, "layer": layer, "pass_id": len(passes) - 1}
-                gates = (weights / weights.sum()).tolist()
-                rows.append({**keys, "expert_ids": ids.tolist(), "gate_weights": gates, "scores": logits.tolist()})
+    def told(request, position, layer):
+        logits = rng.normal(size=geometry.n_experts).astype(np.float32)
+        ids = np.argsort(-logits, kind="stable")[: geometry.top_k]
+        weights = np.exp(logits[ids])
+        return {"expert_ids": ids.tolist(), "gate_weights": (weights / weights.sum()).tolist(), "scores": logits.tolist()}
 
+    passes = []
     for first in range(0, len(prompts), batch):
         together = range(first, min(first + batch, len(prompts)))
-        for request in together:
-            run("prefill", [(request, position) for position in range(prompts[request])])
-        for step in range(max(decodes[r] for r in together)):
-            run("decode", [(r, prompts[r] + step) for r in together if step < decodes[r]])
-    frame = pl.DataFrame({name: [row[name] for row in rows] for name in rows[0]})
-    scores = frame.drop("pass_id", "expert_ids", "gate_weights")
-    return pl.DataFrame(passes), frame.drop("scores"), scores
+        passes += [("prefill", [(request, position) for position in range(prompts[request])]) for request in together]
+        steps = range(max(decodes[r] for r in together))
+        passes += [("decode", [(r, prompts[r] + step) for r in together if step < decodes[r]]) for step in steps]
+    routing, of_passes = tapes.tables_of(passes, told, geometry)
+    return of_passes, routing.drop("scores"), routing.drop("pass_id", "expert_ids", "gate_weights")
 
 
 def read(tables, geometry=GEOMETRY, **reading) -> CXLNDPRouting:

@@ -26,31 +26,39 @@ GEOMETRY = Geometry(
 )
 
 
+def tables_of(passes, told, geometry=GEOMETRY):
+    """Polars `routing` and `passes` of (kind, [(request, position), ...]) each; told: what a row has, by request, position
+    and layer, beside its keys."""
+    routing, rows = [], []
+    for pass_id, (kind, tokens) in enumerate(passes):
+        requests = list(dict.fromkeys(request for request, _ in tokens))
+        rows.append({"pass_id": pass_id, "kind": kind, "n_tokens": len(tokens), "request_ids": requests})
+        for layer in geometry.moe_layers:
+            for request, position in tokens:
+                keys = {"request_id": request, "position": position, "layer": layer, "pass_id": pass_id}
+                routing.append(keys | told(request, position, layer))
+    return pl.DataFrame(routing), pl.DataFrame(rows)
+
+
+def one_by_one(n_requests, n_prompt, n_decode):
+    """Passes of requests that run back to back: one of prefill, then one per token."""
+    for request in range(n_requests):
+        if n_prompt:
+            yield "prefill", [(request, position) for position in range(n_prompt)]
+        yield from (("decode", [(request, n_prompt + step)]) for step in range(n_decode))
+
+
 @cache
 def make_tables(seed=0, n_requests=3, n_prompt=10, n_decode=20, geometry=GEOMETRY):
-    """Polars `routing` and `passes` of requests run back to back: one prefill pass, then one pass per token."""
     rng = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, geometry.n_experts + 1)
     favourites = {layer: rng.permutation(geometry.n_experts) for layer in geometry.moe_layers}
-    routing, passes = [], []
-    for request in range(n_requests):
-        for step in range(n_decode + 1):
-            positions = range(n_prompt) if step == 0 else [n_prompt + step - 1]
-            kind = "prefill" if step == 0 else "decode"
-            passes.append({"pass_id": len(passes), "kind": kind, "n_tokens": len(positions), "request_ids": [request]})
-            for layer in geometry.moe_layers:
-                for position in positions:
-                    picks = rng.choice(geometry.n_experts, geometry.top_k, replace=False, p=weights / weights.sum())
-                    routing.append(
-                        {
-                            "request_id": request,
-                            "position": position,
-                            "layer": layer,
-                            "pass_id": len(passes) - 1,
-                            "expert_ids": favourites[layer][picks].tolist(),
-                        }
-                    )
-    return pl.DataFrame(routing), pl.DataFrame(passes)
+
+    def chosen(request, position, layer):
+        picks = rng.choice(geometry.n_experts, geometry.top_k, replace=False, p=weights / weights.sum())
+        return {"expert_ids": favourites[layer][picks].tolist()}
+
+    return tables_of(one_by_one(n_requests, n_prompt, n_decode), chosen, geometry)
 
 
 def make_trace(seed=0, geometry=GEOMETRY, **sizes) -> Trace:

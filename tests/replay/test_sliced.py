@@ -173,7 +173,6 @@ def test_a_tape_of_choices_alone_drives_the_stock_router_and_nothing_else(tape):
 def decode_only():
     """A trace of decode passes alone, with its scores."""
     routing, table, passes = sliced_tables(n_requests=1, n_prompt=0, n_decode=80)
-    passes = passes.with_columns(pl.lit("decode").alias("kind")).filter(pl.col("n_tokens") > 0)
     return trace_from_tables("test", GEOMETRY, "synthetic", routing, passes), table
 
 

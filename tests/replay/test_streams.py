@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusing import refuses
-from tapes import GEOMETRY, make_tables, make_trace
+from tapes import GEOMETRY, make_tables, make_trace, tables_of
 
 from tokentape.replay.semantics import CHOICES, Semantics
 from tokentape.replay.stream import stream
@@ -86,18 +86,9 @@ def test_bad_tapes_are_named(change, message):
 
 def batch_of_two():
     """One prefill pass of two prompts, two decode passes of both, one of request 1 alone, then request 2."""
-    layers, rows, passes = GEOMETRY.moe_layers, [], []
-    batches = [("prefill", {0: [0, 1], 1: [0, 1]}), ("decode", {0: [2], 1: [2]}), ("decode", {1: [3]}), ("prefill", {2: [0, 1]})]
-    for pass_id, (kind, members) in enumerate(batches):
-        n_tokens = sum(map(len, members.values()))
-        passes.append({"pass_id": pass_id, "kind": kind, "n_tokens": n_tokens, "request_ids": list(members)})
-        rows += [
-            {"request_id": r, "position": t, "layer": layer, "pass_id": pass_id, "expert_ids": [r, 3 + t]}
-            for layer in layers
-            for r, positions in members.items()
-            for t in positions
-        ]
-    return trace_from_tables("t", GEOMETRY, "synthetic", pl.DataFrame(rows), pl.DataFrame(passes))
+    batches = [("prefill", [(0, 0), (0, 1), (1, 0), (1, 1)]), ("decode", [(0, 2), (1, 2)]), ("decode", [(1, 3)])]
+    batches.append(("prefill", [(2, 0), (2, 1)]))
+    return trace_from_tables("t", GEOMETRY, "synthetic", *tables_of(batches, lambda r, t, layer: {"expert_ids": [r, 3 + t]}))
 
 
 def test_events_of_a_batch_by_layers_by_tokens_and_from_a_cold_start():
