@@ -1,6 +1,5 @@
 """Dense layers in the serving engine: priced as matrix products."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -27,7 +26,7 @@ ONE = Requests(np.zeros(1), np.array([700]), np.array([40]))
 
 def test_what_every_token_uses_is_priced_as_a_matrix_product() -> None:
     """A dense layer, and a dense FFN or shared experts among MoE layers: no share fitted to expert kernels moves them."""
-    slow_experts = dataclasses.replace(NOTED, expert_bandwidth_frac=0.01, expert_ops_frac=0.01)
+    slow_experts = NOTED.but(expert_bandwidth_frac=0.01, expert_ops_frac=0.01)
     for geometry in (models.load("qwen3-8b").geometry, tiny(4, moe_layers=())):
         runs = [serve(ONE, Chunked(), costs(geometry, machine("h100"), c, TABLE_1)) for c in (NOTED, slow_experts)]
         assert runs[0].busy_s == runs[1].busy_s

@@ -1,6 +1,5 @@
 """The serving engine against a plain-Python one with an object per request: event by event, all schedulers."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tokentape.replay.serving.workload import Requests
 MODELS = [
     both(tiny()),
     both(tiny(5, windows=(40, 0, 40, 0, 40)), "h100"),
-    both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), constants=dataclasses.replace(NOTED, kv_frac_per_decode=0.119)),
+    both(tiny(6, moe_layers=(1, 2, 3, 4, 5), shared=90), constants=NOTED.but(kv_frac_per_decode=0.119)),
 ]
 N_WORKLOADS = 200
 N_SPECULATIVE = 60
