@@ -34,14 +34,12 @@ def edited(*pairs: tuple[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_a_shipped_machine_loads_under_its_name_with_a_source_and_a_band_for_every_number(name):
+def test_a_shipped_machine_loads_under_its_name(name):
+    """With a source and a band for every number: without them it would not load."""
     spec = load(name)
     assert spec.name == name
     assert spec.title
     assert len(spec.numbers()) >= 15
-    for key, number in spec.numbers():
-        assert number.source.strip(), key
-        assert 0 <= number.low <= number.value <= number.high, key
     assert (SPECS / f"{name}.toml").read_text().startswith("# "), "the file opens with what the machine is"
 
 

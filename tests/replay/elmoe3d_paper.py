@@ -27,7 +27,6 @@ PRINTED = ELMoE3DConstants(
         for model, beta, own in zip(MODELS, _BETA, (True, False, False, True), strict=True)
     },
 )
-PRINTED_L1 = (1.330, 0.764, 0.783, 1.265)  # exponents
 
 
 def cell(model, scheme, hb_gb, batch):

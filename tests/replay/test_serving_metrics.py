@@ -197,7 +197,6 @@ def test_only_claims_for_calibration_are_fitted_on() -> None:
     changed = [row | {"role": "predict"} if "table-6/ttft_mean" in row["claim_id"] else row for row in rows]
     refuses(r"table-6/ttft_mean.*may not be fitted on", facts, changed)
     assert len(facts(rows, "long-context")) == 7 + 15 + 2
-    refuses("mode 'all' is unknown", facts, rows, "all")
 
 
 def test_shipped_constants_load_and_say_what_they_were_fitted_on(tmp_path) -> None:
