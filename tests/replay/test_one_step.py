@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
+from tapes import one_by_one, tables_of
 
 from tokentape.hw import profile as profiles
 from tokentape.hw.elmoe3d_constants import ELMoE3DConstants, ModelLaw, Speculation
@@ -63,20 +64,9 @@ def routed_alike(model, prompt=24):
     geometry, rng = geometry_of(model), np.random.default_rng(0)
     chosen = [rng.permutation(geometry.n_experts)[: geometry.top_k].tolist() for _ in range(prompt)]
     chosen.append(chosen[0])  # held by then
-    steps = ((0, prompt), (prompt, prompt + 1))
-    rows = [(layer, at) for first, last in steps for layer in geometry.moe_layers for at in range(first, last)]
-    routing = pl.DataFrame(
-        {
-            "request_id": np.zeros(len(rows), np.uint32),
-            "position": pl.Series([position for _, position in rows], dtype=pl.Int32),
-            "layer": pl.Series([layer for layer, _ in rows], dtype=pl.UInt16),
-            "pass_id": pl.Series([int(position == prompt) for _, position in rows], dtype=pl.UInt32),
-            "expert_ids": [chosen[position] for _, position in rows],
-            "gate_weights": [[1.0 / geometry.top_k] * geometry.top_k for _ in rows],
-        }
-    )
-    passes = pl.DataFrame(
-        {"pass_id": [0, 1], "kind": ["prefill", "decode"], "n_tokens": [prompt, 1], "request_ids": [[0], [0]]},
+    gates = [1.0 / geometry.top_k] * geometry.top_k
+    routing, passes = tables_of(
+        one_by_one(1, prompt, 1), lambda _, position, layer: {"expert_ids": chosen[position], "gate_weights": gates}, geometry
     )
     distinct = len({expert for experts in chosen[:prompt] for expert in experts})
     return trace_from_tables("one", geometry, "synthetic", routing, passes), float(distinct)
@@ -188,15 +178,17 @@ CASES += [(f"serving, {name}", "qwen3-8b") for name in ("operators", "roofline")
 SLOW = {("serving, operators", model) for model in MODELS if model != "qwen3-30b-a3b"}  # each compiles code of its own
 
 
-def halves():
-    """Each case on every other machine, by turns from model to model; slow, on the rest."""
+def thirds():
+    """Each case on every third machine, by turns from model to model, so that an engine comes to all; slow, on the rest."""
     for n, case in enumerate(CASES):
-        for rest in (0, 1):
-            marks = [pytest.mark.slow] * (rest or case in SLOW)
-            yield pytest.param(*case, list(MACHINES)[(n + rest) % 2 :: 2], marks=marks, id="-".join(case) + ", rest" * rest)
+        third = list(MACHINES)[n % 3 :: 3]
+        yield pytest.param(*case, third, marks=[pytest.mark.slow] * (case in SLOW), id="-".join(case))
+        yield pytest.param(
+            *case, [name for name in MACHINES if name not in third], marks=pytest.mark.slow, id="-".join(case) + ", rest"
+        )
 
 
-@pytest.mark.parametrize(("engine", "model", "machines"), halves())
+@pytest.mark.parametrize(("engine", "model", "machines"), thirds())
 def test_an_engine_gives_the_step_of_estimate(engine, model, machines):
     for name in machines:
         machine = MACHINES[name]
@@ -218,8 +210,11 @@ def test_attention_over_a_tier_of_its_own_starts_one_kernel_and_takes_no_time_me
     assert far.to_list() == pytest.approx([machine.compute.launch_s["attention"].value] * far.len())
 
 
-@pytest.mark.parametrize("profile", [PHYSICAL, "cxl_ndp"])
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize(("name", "profile"), [
+    pytest.param(name, profile, marks=[pytest.mark.slow] * ((i + j) % 2))
+    for i, name in enumerate(MACHINES)
+    for j, profile in enumerate((PHYSICAL, "cxl_ndp"))
+])  # fmt: skip
 def test_every_ndp_system_runs_on_every_machine(name, profile):
     made = ndp_setup("deepseek-v2-lite", MACHINES[name], profile, 768)
     tape = ndp_routing(made, 4)
@@ -234,11 +229,11 @@ def test_every_ndp_system_runs_on_every_machine(name, profile):
         assert all(np.isfinite(value) for key, value in found.metrics().items() if key != "ndp_gain")
 
 
-@pytest.mark.parametrize("profile", ["physical", "kelle", "slicemoe", "gpu_operators"])
-def test_every_kelle_system_runs_on_every_machine(profile):
-    """An absent KV memory changes where keys and values lie, and is said."""
+@pytest.mark.parametrize(("first", "profile"), enumerate(["physical", "kelle", "slicemoe", "gpu_operators"]))
+def test_every_kelle_system_runs_on_every_machine(first, profile):
+    """In two of four profiles. An absent KV memory changes where keys and values lie, and is said."""
     work, held, costs = Work(512, 1024, 4, 256), FITS.load().constants.once, profiles.load(profile)
-    for system in (replace(of, machine=machine) for machine in MACHINES.values() for of in KELLE.values()):
+    for system in (replace(of, machine=machine) for machine in [*MACHINES.values()][first % 2 :: 2] for of in KELLE.values()):
         for geometry in map(geometry_of, ("llama-2-7b", "qwen3-30b-a3b")):
             (step,) = decode_steps(geometry, [(system, work)], held, costs, WHOLE)
             assert np.isfinite([step.seconds, *step.joules.values()]).all()
