@@ -1,4 +1,4 @@
-"""The serving engine: a schedule worked by hand, what must hold for any workload, and what must be refused."""
+"""The serving engine: a schedule worked by hand, what machines and replicas change, and what must be refused."""
 
 import dataclasses
 import json
@@ -8,24 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusing import refuses
-from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, some, tiny
+from serving_models import NOTED, TABLE_1, both, clockwork, costs, requests_of, tiny
 
 from tokentape.hw import profile
 from tokentape.hw.spec import load as machine
-from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation, Static
+from tokentape.policies.serving import SCHEDULERS, Chunked, Continuous, Disaggregated, Layered, Speculation
 from tokentape.replay.estimate import estimate
 from tokentape.replay.passes import fits_of
 from tokentape.replay.serving import iteration as entries
 from tokentape.replay.serving.coverage import FixedCoverage
 from tokentape.replay.serving.iteration import IterationCosts, iteration_costs
-from tokentape.replay.serving.metrics import token_times
 from tokentape.replay.serving.run import Limits, ServingRun, run_rule, serve, serve_disaggregated
 from tokentape.replay.serving.workload import Requests, synthetic
 from tokentape.replay.tokens import Tokens
 from tokentape.warehouse import models
 
 GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data" / "serving_golden.json").read_text())
-ALL = [Static(4), Continuous(2000), Chunked(256), Layered(1500, 4), Layered(n_lg_rule="paper"), Layered(32768, 4)]
 
 
 def costs_of(name: str, device: str = "h100x2", **options: object) -> IterationCosts:
@@ -68,49 +66,6 @@ def test_what_an_iteration_takes_does_not_depend_on_those_before() -> None:
             used[:kinds, entry] = values
         cost.iteration(used)
         assert used[entries.COST, : entries.N_COST].tolist() == cost.cost(carried, layers, only, mixed).tolist()
-
-
-# ------------------------------------------------------------------------------------------------ any workload
-
-
-@pytest.mark.parametrize("scheduler", ALL, ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_every_token_is_processed_once_and_tokens_come_in_a_row(scheduler, seed: int) -> None:
-    cost, requests = both(tiny())[0], some(seed)
-    run = serve(requests, scheduler, cost, record=True)
-    its = run.iterations
-    layers = (its["last_layer"] - its["first_layer"]).astype(int)
-    assert (its["n_prefill"] * layers).sum() == requests.n_prompt_tokens.sum() * cost.geometry.n_layers
-    assert run.n_prefilled == requests.n_prompt_tokens.sum()
-    assert run.n_decoded == requests.n_output_tokens.sum() - len(requests)
-    ends = its["start_s"] + its["seconds"]
-    assert np.all(its["start_s"][1:] >= ends[:-1] * (1 - 1e-12))
-    first, last = (np.searchsorted(ends, at * (1 - 1e-12)) for at in (run.first_token_s, run.finish_s))
-    assert np.array_equal(last - first, requests.n_output_tokens - 1), "a request skipped an iteration"
-    assert token_times(run, 0)[-1] == pytest.approx(run.finish_s[0])
-    assert np.all(run.started_s >= requests.arrival_s)
-    assert np.all(np.diff(run.started_s) >= 0), "not first come, first served"
-    assert sum(run.seconds_of.values()) == pytest.approx(run.busy_s)
-    assert sum(run.joules_of.values()) > 0
-    peak = 2 * machine("h100x2").tiers["hbm"].peak_bytes_per_s.value
-    assert np.all(its["seconds"] >= its["expert_bytes"] / peak)
-
-
-def test_a_chunk_never_exceeds_its_budget_and_one_pass_walks_every_layer_once() -> None:
-    run = serve(some(0, rate=50.0), Chunked(64), both(tiny())[0], record=True)
-    its = run.iterations
-    with_prefill = its["n_prefill"] > 0
-    assert np.all((its["n_prefill"] + its["n_decode"])[with_prefill] <= 64)
-    run = serve(requests_of([[0, 6, 50]] * 20), Chunked(8), both(tiny())[0], record=True)
-    assert np.any(run.iterations["n_decode"] >= 8)
-    assert np.all(run.iterations["n_prefill"][run.iterations["n_decode"] >= 8] == 0), "no room is left, decodes only"
-    its = serve(some(1, rate=20.0), Layered(2000, 3, "fixed"), both(tiny(7))[0], record=True).iterations
-    in_pass = np.flatnonzero(its["n_prefill"])
-    bounds = np.column_stack((its["first_layer"], its["last_layer"]))[in_pass].reshape(-1, 3, 2)
-    assert np.all(bounds == [[0, 3], [3, 5], [5, 7]])
-    assert np.all(np.diff(in_pass.reshape(-1, 3), axis=1) == 1)
-    tokens = its["n_prefill"][in_pass].reshape(-1, 3)
-    assert np.all(tokens == tokens[:, :1])
 
 
 @pytest.mark.parametrize("chunk", [256, 512, 1024])
@@ -286,37 +241,6 @@ def test_whole_prompts_up_to_the_cap_join_and_those_longer_than_a_pass_keep_thei
     run = serve(requests_of([[0, 900, 1], [0, 10, 1], [0, 10, 1]]), Layered(250, 2, "fixed"), both(tiny())[0], record=True)
     assert run.iterations["n_prefill"].tolist() == [250, 250, 250, 250, 250, 250, 170, 170]
     assert np.ptp(run.first_token_s) == 0.0
-
-
-def test_a_restart_worked_by_hand() -> None:
-    """Two prompts of a block each share four blocks. Iteration 17 stores their 33rd tokens, in a fifth and a sixth block: the
-    newer request gives its two back. Its 16 tokens and the 17 it made are processed again once the older has made its 40."""
-    run = serve(requests_of([[0, 16, 40], [0, 16, 40]]), Continuous(), clockwork(), Limits(kv_blocks=4), record=True)
-    assert run.iterations["n_decode"].tolist() == [0] + [2] * 16 + [1] * 23 + [0] + [1] * 22
-    assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 33)
-    assert run.iterations["n_prefill"][[0, 40]].tolist() == [32, 33]
-    assert (run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([40.0, 63.0], [1.0, 24.0])
-
-
-def test_a_prompt_that_is_cut_restarts_before_a_decode() -> None:
-    """Five blocks. From iteration 6 on the first request decodes beside 2 tokens of the second, whose 48 hold three. Iteration
-    22 stores the first one's 33rd token: the second, 34 tokens far, gives its blocks back, and starts anew after the decodes."""
-    run = serve(requests_of([[0, 16, 40], [0, 48, 1]]), Chunked(3), clockwork(), Limits(kv_blocks=5), record=True)
-    assert run.iterations["n_prefill"].tolist() == [3] * 6 + [2] * 16 + [0] * 23 + [3] * 16
-    assert (run.n_restarts.tolist(), run.n_lost_tokens) == ([0, 1], 34)
-    assert (run.started_s.tolist(), run.finish_s.tolist(), run.largest_gap_s.tolist()) == ([0, 5], [45, 61], [1, 0])
-
-
-def test_the_longest_gap_before_a_restart_counts_after_one_decode() -> None:
-    """A prompt token takes a second too. Iterations of 31 s (two prompts of 15 tokens), 17 s (two decodes beside 16 tokens), 1 s
-    (the oldest decodes on, the second lost its block) and 2 s (which it finds again, but for a token): it waited 17 s, then 3."""
-    tokens = {"kind": "activations", "phase": "prefill", "each_s": 1 / tiny().n_layers * 2048 / tiny().hidden}
-    cost = clockwork("step + tokens.fixed", tokens=tokens)
-    requests = requests_of([[0, 15, 3], [0, 15, 5], [0.5, 16, 1]])
-    run = serve(requests, Continuous(), cost, Limits(kv_blocks=3, keeps=True), record=True)
-    assert run.iterations["seconds"].tolist() == pytest.approx([31, 17, 1, 2, 1, 1])
-    assert run.n_restarts.tolist() == [0, 1, 0]
-    assert run.largest_gap_s.tolist() == pytest.approx([17, 17, 0])
 
 
 def test_disaggregated_is_two_engines_in_series() -> None:

@@ -119,21 +119,6 @@ def test_prefix_cache() -> None:
     assert found([[0, 1], [0, 2]], [20, 17], prefix_block_tokens=16) == [0, 16]
 
 
-def test_a_prefix_takes_its_blocks_once_and_goes_when_others_need_them() -> None:
-    """Three prompts of six blocks, four of them shared, fit a memory of ten together. In one of eight the third finds nothing:
-    another prompt of eight blocks went between."""
-    blocks, lengths = [[0, 1], [0, 2], [0, 3]], [95, 95, 95]
-    rows = Requests(np.zeros(3), np.array(lengths), np.ones(3, np.int64))
-    shared = sharing(rows, blocks, {"prefix_block_tokens": 64})
-    assert serve(shared, Continuous(), clockwork(), Limits(kv_blocks=10, keeps=True)).n_iterations == 1
-    assert serve(rows, Continuous(), clockwork(), Limits(kv_blocks=10, keeps=True)).n_iterations == 3
-    longer = Requests(np.arange(3.0), np.array([95, 127, 95]), np.ones(3, np.int64))
-    apart = sharing(longer, [[0, 1], [4, 5], [0, 3]], {"prefix_block_tokens": 64})
-    for n_blocks, wanted in ((8, 0), (12, 64)):
-        run = serve(apart, Continuous(), clockwork(), Limits(kv_blocks=n_blocks, keeps=True))
-        assert run.n_cached_tokens.tolist() == [0, 0, wanted]
-
-
 @pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
 def test_it_sends_when_the_client_does(cv: float) -> None:
     legacy, sends, now = np.random.RandomState(0), list[float](), 0.0
