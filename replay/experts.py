@@ -82,7 +82,7 @@ def look_up(cache: ExpertCache, looked_up: Stream, semantics: Semantics) -> NDAr
 def replay(
     trace: Trace,
     policy: Any,
-    hardware: HardwareSpec | None,
+    hardware: HardwareSpec,
     semantics: Semantics,
     capacity_bytes: int,
     expert_format: str = "int8-g32",
@@ -90,13 +90,13 @@ def replay(
     profile: str = PHYSICAL,
     kept: Stream | None = None,
 ) -> ReplayResult:
-    """Replays `trace` through `policy`; costs every pass on `hardware` (None: hits and bytes only) by a cost profile.
+    """Replays `trace` through `policy`; costs every pass on `hardware` by a cost profile.
 
     kept: the trace's stream under `semantics`, where many replays share it; None: made here, a part at a time.
     Deterministic: equal inputs give equal results. Raises ValueError on a capacity that cannot work (see make_cache).
     """
     found = looked_up(trace, policy, semantics, capacity_bytes, expert_format, seed, kept)
-    per_pass, cost = costs_of(trace, found, Pricing(hardware, semantics, expert_format, profile) if hardware else None)
+    per_pass, cost = costs_of(trace, found, Pricing(hardware, semantics, expert_format, profile))
     (n_lookups, n_hits, _, missed, _), kind = per_pass, trace.pass_kind
     metrics = {
         "n_lookups": Metric(float(n_lookups.sum()), "1"),

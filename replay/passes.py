@@ -46,16 +46,14 @@ class PassCosts:
     not_measured: list[str]
 
 
-def costs_of(trace: Trace, found: Iterable[tuple[slice, Trace, Floats]], how: Pricing | None) -> tuple[Ints, PassCosts | None]:
-    """(5, passes): what was found, and what `pass_costs` costs (None: nothing is priced); memory is that of one part and of the
-    passes, whatever the rows. found: part by part as `pass_costs` takes it, each with its passes and the trace of them."""
+def costs_of(trace: Trace, found: Iterable[tuple[slice, Trace, Floats]], how: Pricing) -> tuple[Ints, PassCosts]:
+    """(5, passes): what was found, and what `pass_costs` costs; memory is that of one part and of the passes, whatever the rows.
+    found: part by part as `pass_costs` takes it, each with its passes and the trace of them."""
     n, longest = trace.pass_ids.size, 0
     per_pass, bands = np.zeros((5, n), np.int64), dict[str, Band]()
     uncounted: dict[str, tuple[float, float]] = {}
     for at, part, of_part in found:
         per_pass[:, at] = of_part.sum(axis=2)
-        if how is None:
-            continue
         _, cost = pass_costs(part, how, of_part, keeps=trace.read is None)
         for name, band in ({"seconds": cost.seconds, "joules": cost.joules} | joules_of(cost, how.machine)).items():
             if name not in bands:
@@ -66,8 +64,6 @@ def costs_of(trace: Trace, found: Iterable[tuple[slice, Trace, Floats]], how: Pr
         for kind, (n_bytes, ops) in cost.uncounted.items():
             before = uncounted.get(kind, (0.0, 0.0))
             uncounted[kind] = (before[0] + n_bytes, before[1] + ops)
-    if how is None:
-        return per_pass, None
     stored = format_of(trace.geometry, how.weight_format)
     fits = fits_of(how.machine, stored)
     told = not_measured(how.machine, profiles.load(how.profile), fits, trace.geometry, stored, stored, ACTIVATION)

@@ -33,7 +33,6 @@ def point_of(
     found = found_in(trace, slots)
     by_part = ((at, part, found[:, at]) for at, part in trace.parts)
     _, cost = costs_of(trace, by_part, Pricing(machine, Semantics("global", start="cold"), OTHER_FORMAT, PROFILE))
-    assert cost is not None
     decode = trace.pass_kind == DECODE
     flash = float(cost.joules_of["backing"].value[decode].sum()) if "backing" in cost.joules_of else 0.0
     numbers = {name: metric.value for name, metric in (slots.metrics() | cost_metrics(trace, cost)).items()}

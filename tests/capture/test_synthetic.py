@@ -19,6 +19,7 @@ from tokentape.capture.synthetic.generator import Generator
 from tokentape.capture.synthetic.routes import Length, routes
 from tokentape.capture.synthetic.tape import SynthesisSettings, synthesize
 from tokentape.flows.commands import synthesize as commands_synthesize
+from tokentape.hw.spec import load
 from tokentape.policies import scoring
 from tokentape.policies.lru import LRU
 from tokentape.replay.experts import replay
@@ -281,7 +282,7 @@ def test_replay_sees_the_misses_that_the_manifest_states(store: Store) -> None:
     rows, manifest = contents(store, trace_id), store.open(trace_id).manifest
     trace = trace_from_tables(trace_id, geometry, manifest.origin, rows["routing"], rows["passes"])
     half = sum(geometry.expert_bytes("int8-g32")) * geometry.n_experts // 2
-    result = replay(trace, LRU(), None, Semantics("per-layer"), half)
+    result = replay(trace, LRU(), load("phone-lpddr5x-ufs4"), Semantics("per-layer"), half)
     assert result.settings["origin"] == "synthetic"
     stated = manifest.statistics["achieved"]["lru_miss_frac"]
     assert 1 - result.metrics["hit_frac_decode"].value == pytest.approx(stated, abs=1e-12)

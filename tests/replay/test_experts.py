@@ -164,7 +164,7 @@ def test_the_curve_equals_one_replay_per_capacity(scope, start, lookup):
     for capacity, hits in zip(curve.capacity_experts, curve.n_hits, strict=True):
         if scope == "per-layer" and capacity < GEOMETRY.top_k * layers:
             continue  # refused by the engine: hits would depend on the order within a token
-        result = replay(trace, CACHES["lru"](), None, semantics, int(capacity) * size, "fp16")
+        result = replay(trace, CACHES["lru"](), PHONE, semantics, int(capacity) * size, "fp16")
         assert result.metrics["n_hits"].value == hits, capacity
     assert np.all(np.diff(curve.n_hits) >= 0)
     rows = tables_of({"id": replay_all_capacities(trace, semantics)}, "test", {"id": None})["curves"].to_pylist()
@@ -194,7 +194,7 @@ def test_recency_within_an_event_is_the_caches(scope):
     for recency in CHOICES["recency"]:
         semantics = Semantics(scope, recency=recency)
         cache = make_cache(trace, CACHES["lru"](), semantics, 9 * trace.geometry.expert_bytes("fp16")[0], "fp16", 0)
-        result = replay(trace, CACHES["lru"](), None, semantics, 9 * trace.geometry.expert_bytes("fp16")[0], "fp16")
+        result = replay(trace, CACHES["lru"](), PHONE, semantics, 9 * trace.geometry.expert_bytes("fp16")[0], "fp16")
         made.append((cache.hits_first, result.settings["recency"], result.metrics["n_hits"].value))
     assert [of[:2] for of in made] == [(False, "list-order"), (True, "hits-first")]
     assert made[0][2] != made[1][2]
