@@ -1,5 +1,6 @@
 """calibrate serving: the constants of the serving engine, fitted to published facts and shown fact by fact."""
 
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,16 +83,10 @@ def calibrate_serving(
     if check is not None:
         found = serving_fits.load(check)
     else:
-        n_told = 0
+        steps, of = count(1), (rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode)
         with progress_bar("calibrate serving") as show:
-
-            def say(line: str) -> None:
-                nonlocal n_told
-                n_told += 1
-                show(n_told, None, line)
-
             show(0, None, "searching: minutes")
-            found = calibrate(rows, models.load(MODEL).geometry, load_hardware(MACHINE), MODEL, mode, say)
+            found = calibrate(*of, lambda line: show(next(steps), None, line))
         replace(out, serving_fits.text(found))
         note(f"{out}: loss {found.residual:.3g} on {len(found.fitted_on)} claims")
     _print_facts(rows, found, mode)
