@@ -23,6 +23,7 @@ READS = {
     "tokentape.capture.orderings": "capture/orderings.toml",
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",
+    "tokentape.replay.serving.engine_logs": "replay/serving/engine_logs.toml",
     "tokentape.warehouse.config_fields": "warehouse/families.toml",
     "tokentape.capture.models": "capture/embedded/model/manifest.json",
     "tokentape.capture.speculation.eagle": "capture/embedded/eagle/manifest.json",

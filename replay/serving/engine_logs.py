@@ -7,6 +7,7 @@ constant rate) and measured_ms.csv (id, stage, metric, measured_ms).
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -26,42 +27,14 @@ from tokentape.replay.serving.workload import LONGEST, Requests
 
 METRICS = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s")
 STATISTICS = ("mean", "p50", "p90", "p99")
+_KNOWN: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_MODELLED_AT = _KNOWN["modelled_at"] | dict.fromkeys(_KNOWN["not_modelled"])
 _COLUMNS = {"id": pl.String, "stage": pl.Int64, "metric": pl.String, "measured_ms": pl.Float64}
 _MEASURED = {f"{metric}_{which}": (f"{metric}_s", which) for metric in ("e2e", "ttft", "itl") for which in STATISTICS}
-_OF_EXPERIMENT = (
-    *("id", "gpu", "model", "precision", "workload", "tensor_parallel", "data_parallel", "expert_parallel"),
-    *("max_num_seqs", "max_num_batched_tokens", "kv_blocks_of_16_tokens"),
-)
 _OF_REQUEST = ("input_toks", "output_toks", "queued_ts", "first_token_ts", "last_token_ts")
-# Words of a checkpoint's name or of its quantisation, and the format that they mean.
-_WEIGHTS = (
-    ("mxfp4", "mxfp4"),
-    ("gpt-oss", "mxfp4"),
-    ("w4a16", "int4"),
-    ("int4", "int4"),
-    ("awq", "int4"),
-    ("gptq", "int4"),
-    ("fp8", "fp8"),
-)
 _OTHER_WEIGHTS = re.compile(r"int8|w8a(?:8|16)|(?<!mx)fp4|nf4")
 _KV_FORMATS = dict.fromkeys(("auto", "bfloat16", "float16"), "bf16") | dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8")
 _SIXTEEN_BITS = ("", "none", "auto", "bf16", "bfloat16", "fp16", "float16", "half")
-_OF_LOGS = (
-    *("vllm_version", "async_scheduling", "enable_prefix_caching", "scheduler_reserve_full_isl", "enforce_eager", "block_size"),
-    *("num_gpu_blocks", "num_gpu_blocks_override", "gpu_memory_utilization", "dtype", "quantization", "kv_cache_dtype"),
-    *("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel", "expert_placement_strategy"),
-)
-# Settings that are modelled at one value alone, which is vLLM's own.
-_NOT_MODELLED: dict[str, Any] = {
-    "scheduling_policy": "fcfs",
-    "hf_overrides": {},
-    "enable_chunked_prefill": True,
-    **dict.fromkeys(("enable_eplb", "enable_dbo", "enable_lora", "disable_custom_all_reduce", "disable_sliding_window"), False),
-    **dict.fromkeys(("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"), 1),
-    **dict.fromkeys(("max_num_partial_prefills", "num_scheduler_steps", "prefill_schedule_interval"), 1),
-    **dict.fromkeys(("long_prefill_token_threshold", "cpu_offload_gb", "watermark"), 0),
-    **dict.fromkeys(("speculative_config", "kv_transfer_config", "kv_cache_memory_bytes", "kv_offloading_size")),
-}
 _RESOLVED = ("num_gpu_blocks", "block_size", "gpu_memory_utilization", "enable_prefix_caching", "quantization")
 GRAPH_TOKENS = 512  # of the largest graph that vLLM captures, or two for each request that may run
 _OF_GRAPHS = ("cudagraph_capture_sizes", "cuda_graph_sizes", "max_cudagraph_capture_size")  # the second: of older releases
@@ -202,9 +175,9 @@ def engine_of(path: Path) -> Engine:
         numbers = release(version) if version else _TODAYS_FROM
     except ValueError as error:
         raise ValueError(f"{path}: vllm_{error}") from None
-    told = {name: kwargs[name] for name in _NOT_MODELLED if kwargs.get(name, _NOT_MODELLED[name]) != _NOT_MODELLED[name]}
+    told = {name: kwargs[name] for name in _MODELLED_AT if kwargs.get(name, _MODELLED_AT[name]) != _MODELLED_AT[name]}
     for name, value in told.items():
-        raise ValueError(f"{path}: {name} {value} is not modelled; only {_NOT_MODELLED[name]} is")
+        raise ValueError(f"{path}: {name} {value} is not modelled; only {_MODELLED_AT[name]} is")
 
     def told_or(name: str, default: Any) -> Any:
         return _field({name: default, **kwargs}, name, path, type(default))
@@ -261,11 +234,11 @@ def _weights(quantization: str, dtype: str, model: str, path: Path) -> str:
     """The format of quantised weights, by what the engine was told and by the checkpoint's name; else 16 bits. Raises ValueError
     for weights of a format that is not modelled."""
     words = f"{quantization} {model}".lower()
-    found = next((found for told, found in _WEIGHTS if told in words), "")
+    found = next((found for told, found in _KNOWN["weights"].items() if told in words), "")
     is_plain = quantization in _SIXTEEN_BITS and dtype in _SIXTEEN_BITS
     if _OTHER_WEIGHTS.search(words) or not (found or is_plain):
         told = f"{path}: quantization {quantization!r} and dtype {dtype}{' of ' * bool(model)}{model}"
-        raise ValueError(f"{told} are not modelled; weights of 16 bits, {', '.join(sorted({of for _, of in _WEIGHTS}))} are")
+        raise ValueError(f"{told} are not modelled; weights of 16 bits, {', '.join(sorted({*_KNOWN['weights'].values()}))} are")
     return found or ("fp16" if dtype in ("float16", "half") else "bf16")
 
 
@@ -292,10 +265,10 @@ def _of_experiments(folder: Path, seed: int) -> list[Served]:
 def _stages(experiment: Any, measured: Mapping[Any, dict[tuple[str, str], float]], path: Path, seed: int) -> Iterator[Served]:
     """Requests cycle over the users of every system prompt, each stage from the first on; what a stage before sent is there.
     Arrivals are exponential gaps, scaled to fill the stage (inference-perf, load_timer.py)."""
-    load = _field(experiment, "workload", path, dict)
+    load, fields = _field(experiment, "workload", path, dict), _KNOWN["of_experiment"]
     for name in experiment:  # others tell a reader something
-        if get_close_matches(name, _OF_EXPERIMENT, cutoff=0.8) or name in (*_NOT_MODELLED, *_OF_GRAPHS, *_OF_LOGS):
-            refuse_unknown(f"field of {path}:", name, _OF_EXPERIMENT)
+        if get_close_matches(name, fields, cutoff=0.8) or name in (*_MODELLED_AT, *_OF_GRAPHS, *_KNOWN["of_logs"]):
+            refuse_unknown(f"field of {path}:", name, fields)
     of_one: dict[str, Any] = {"tensor_parallel": 1, "data_parallel": 1, "expert_parallel": False}
     experiment = of_one | {name: of for name, of in experiment.items() if of is not None}
     max_seqs, precision = _field(experiment, "max_num_seqs", path, int), str(experiment.get("precision", "")).lower()

@@ -233,6 +233,7 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "capture.families",
         "capture.orderings",
         "policies.slots",
+        "replay.serving.engine_logs",
         "warehouse.config_fields",
     }
     for name, pattern in sources.READS.items():
