@@ -20,6 +20,7 @@ MODEL = ("config_fields", "formats", "geometry", "losses", "mixers", "model_conf
 READER = "tokentape.warehouse.model_config"  # of models that keys name, whatever the engine
 READS = {
     "tokentape.capture.families": "capture/families.toml",
+    "tokentape.capture.embedded.texts": "capture/embedded/texts.toml",
     "tokentape.capture.orderings": "capture/orderings.toml",
     "tokentape.hw.dram": "hw/timings/*.toml",
     "tokentape.hw.profile": "hw/profiles/*.toml",

@@ -9,6 +9,7 @@ everywhere. Train and held-out never overlap: files and topics are split by a ha
 import hashlib
 import os
 import sysconfig
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -60,29 +61,8 @@ def doc_topics(held_out: bool) -> list[Item]:
 
 # ---------------------------------------------------------------------------------------------------------------- math
 
-NAMES = [
-    "Ann", "Ben", "Cara", "Dan", "Eve", "Finn", "Gia", "Hugo", "Iris", "Jon", "Kim", "Leo", "Mia", "Ned", "Ola", "Pia",
-    "Raj", "Sue", "Tom", "Uma",
-]  # fmt: skip
-THINGS = [
-    "apples", "books", "coins", "pens", "cards", "eggs", "shells", "stamps", "keys", "cups", "nuts", "bolts", "maps",
-    "seeds", "tiles",
-]  # fmt: skip
-PLACES = ["boxes", "bags", "shelves", "trays", "baskets", "drawers"]
-
-
-# Signs of a problem and its text: from the first number on, each sign makes of what there is and the next number a step.
-TEMPLATES = {
-    "one_add": ("+", "{A} has {0} {t}. {B} gives {A} {1} more. How many {t} does {A} have?"),
-    "one_sub": ("-", "{A} has {0} {t} and gives {1} to {B}. How many {t} are left?"),
-    "one_mul": ("*", "There are {0} {p} with {1} {t} in each. How many {t} are there?"),
-    "one_div": ("/", "{A} puts {0} {t} into {1} {p}, the same number in each. How many {t} are in each?"),
-    "add_sub": ("+-", "{A} has {0} {t}. {A} finds {1} more and then loses {2}. How many {t} does {A} have?"),
-    "mul_add": ("*+", "{A} buys {0} {p} with {1} {t} in each. {B} brings {2} more {t}. How many {t} are there?"),
-    "mul_sub": ("*-", "{A} fills {0} {p} with {1} {t} in each and sells {2} {t}. How many {t} are left?"),
-    "sub_div": ("-/", "{A} has {0} {t}, keeps {1} and shares the rest among {2} friends. How many {t} does each friend get?"),
-    "three": ("*+-", "{A} packs {0} {p} with {1} {t} in each, adds {2} {t} and gives {3} to {B}. How many {t} are left?"),
-}
+_WORDS = tomllib.loads(Path(__file__).with_name("texts.toml").read_text(encoding="utf-8"))
+NAMES, THINGS, PLACES, TEMPLATES = (_WORDS["math"][name] for name in ("names", "things", "places", "templates"))
 OPERATIONS: dict[str, Callable[[int, int], int]] = {"+": add, "-": sub, "*": mul, "/": floordiv}
 
 
@@ -135,10 +115,8 @@ def math_items(held_out: bool, seed: int | list[int]) -> Iterator[Item]:
 
 # -------------------------------------------------------------------------------------------------------------- recall
 
-CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
-FILLER_ADJECTIVES = ["quiet", "old", "green", "small", "bright", "slow", "cold", "round", "open", "early"]
-FILLER_NOUNS = ["river", "house", "garden", "road", "tower", "field", "lamp", "boat", "hill", "door"]
-FILLER_VERBS = ["stands", "waits", "turns", "rests", "shines", "falls", "grows", "stays", "moves", "sleeps"]
+CONSONANTS, VOWELS = (_WORDS["recall"][name] for name in ("consonants", "vowels"))
+FILLER_ADJECTIVES, FILLER_NOUNS, FILLER_VERBS = (_WORDS["recall"][name] for name in ("adjectives", "nouns", "verbs"))
 MAX_KEYS, MAX_FILLER_LINES = 12, 33
 
 

@@ -230,6 +230,7 @@ def test_files_beside_the_sources_are_in_the_key() -> None:
         "hw.profile",
         "hw.spec",
         "capture.checkpoint",
+        "capture.embedded.texts",
         "capture.families",
         "capture.orderings",
         "policies.slots",
