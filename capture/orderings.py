@@ -20,11 +20,10 @@ from tokentape.capture.live.quality import Cut, on_text, windows
 from tokentape.capture.live.routers import Sliced, capacity_of
 from tokentape.capture.live.slots import Inside
 from tokentape.policies.matryoshka import MAT
-from tokentape.policies.sliced import BUDGETS, PRECISIONS, ROUTERS, WARMUPS, SlicedCache, SliceMoE
+from tokentape.policies.resolve import resolve
+from tokentape.policies.sliced import SliceMoE
 
 DATASET = "code"
-EARLY_STEPS = 10
-BUDGET_CACHE_FRAC, HALF = 0.375, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,28 +65,14 @@ class Lab:
             logits: torch.Tensor = model(input_ids=torch.tensor(self.texts, device=model.device), use_cache=False).logits
         return logits.float()
 
-    def _run(self, system: SliceMoE, cache_frac: float, scheme: str | None, n_decoded: int | None = None) -> dict[str, Any]:
-        """Perplexity, miss_frac and the counts of a policy in the loop."""
+    def _run(self, cache_frac: float, scheme: str = "amat", n_decoded: int | None = None, **params: Any) -> dict[str, Any]:
+        """Perplexity, miss_frac and the counts of slicemoe in the loop. scheme, params: as `evaluate --policy` takes them."""
         model, run = self.loaded.model, replace(self.effort, decode_tokens=n_decoded or self.effort.decode_tokens)
         chosen = [ids[: run.prompt_tokens + run.decode_tokens] for ids in self.texts[: run.n_items]]
-        slot = Sliced(model, system, capacity_of(model, system.cache, cache_frac), scheme, self.seed)
+        system: SliceMoE = resolve("system", "slicemoe", params)
+        capacity_bytes = capacity_of(model, system.cache, cache_frac)
+        slot = Sliced(model, system, capacity_bytes, None if scheme == "none" else scheme, self.seed)
         return on_text(self.loaded, chosen, run, Inside(model, slot)) | slot.totals | {"miss_frac": slot.miss_frac}
-
-    def routed(self, strength: float) -> dict[str, Any]:
-        """Cache-Prior with half of the experts cached, weights as loaded."""
-        return self.run(SliceMoE(ROUTERS["cache_prior"](strength), precision=PRECISIONS["high-bit"]()), HALF, None)
-
-    def held(self, pair: str, target_frac: float, precision: str) -> float:
-        """Perplexity under a hard miss budget, stock router."""
-        mat = MAT.parse(pair)
-        budget = BUDGETS["hard"](target_frac)
-        system = SliceMoE(cache=SlicedCache(mat.high, mat.low), precision=PRECISIONS[precision](), budget=budget)
-        return float(self.run(system, BUDGET_CACHE_FRAC, "amat")["perplexity"])
-
-    def early_misses(self, warmup: str) -> int:
-        """MSB slices missed by DBSC in the first steps after the prompt."""
-        system = SliceMoE(warmup=WARMUPS[warmup](), free_steps=0)
-        return int(self.run(system, BUDGET_CACHE_FRAC, "amat", EARLY_STEPS + 1)["misses"])
 
 
 @dataclass(frozen=True)

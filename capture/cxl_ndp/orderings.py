@@ -48,9 +48,9 @@ class Lab:
     def _row(self, method: str, policy: MixedPrecision) -> dict[str, Any]:
         return evaluate_inside(self.bench.loaded, DATASET, replace(self._run(method, policy), plain=self.plain), self.seed)
 
-    def perplexity(self, method: str, rule: str, bits: float, loss_weight: str = "none") -> float:
-        policy = MixedPrecision(self.bench.half, bits, rule, loss_weight=loss_weight)
-        return float(self.row(method, policy)["perplexity"])
+    def perplexity(self, method: str, **policy: Any) -> float:
+        """policy: fields of MixedPrecision."""
+        return float(self.row(method, MixedPrecision(self.bench.half, **policy))["perplexity"])
 
 
 ORDERINGS = listed("cxl_ndp")

@@ -182,10 +182,7 @@ class KV(AttentionCapture, Slot):
 
     def _by_set(self, layer: KVLayer, weights: torch.Tensor) -> np.ndarray:
         """(batch, heads, queries, slots) -> (batch, sets, queries, slots) f64, a set's heads summed in f32 as a tape has them."""
-        batch, heads, *rest = weights.shape
-        if heads != self.n_kv_heads:
-            weights = weights.float().view(batch, self.n_kv_heads, heads // self.n_kv_heads, *rest).sum(dim=2)
-        mass = weights.detach().float().cpu().numpy().astype(np.float64)
+        mass = self._grouped(weights.float()).detach().cpu().numpy().astype(np.float64)
         return mass if layer.n_sets == self.n_kv_heads else mass.sum(axis=1, keepdims=True)
 
     def _prompt(self, layer: KVLayer, weights: torch.Tensor) -> None:

@@ -5,18 +5,17 @@ seeds; a seed has windows of its own.
 """
 
 import math
-from functools import cache, partial
+from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from tokentape.capture import models
-from tokentape.capture.evaluate import answered, items_of
 from tokentape.capture.live.copies import LowWeights
 from tokentape.capture.live.loop import Sampling, decode
-from tokentape.capture.live.quality import Cut, requests_of, run_in, windows
-from tokentape.capture.live.slots import Inside
+from tokentape.capture.live.quality import Cut, evaluate_inside, requests_of, windows
 from tokentape.capture.live.system import SystemTried, kv_alone
 from tokentape.capture.orderings import DATASET, listed
 from tokentape.policies.kv.refresh import Intervals
@@ -43,24 +42,21 @@ class Lab:
     def _nll(self, **kept: Any) -> np.ndarray:
         """(windows, decode_tokens - 1): of every decoded token whose logits the cache had a part in."""
         model, requests = self.loaded.model, requests_of(self.texts.tolist(), self.cut)
-        with self._inside(**kept) as inside:
+        with self._tried(**kept).inside(self.loaded, self.seed) as inside:
             outcomes = decode(model, requests, Sampling(), frozenset(), self.loaded.pad_id, inside, with_nll=True)
         found = [o.nll for o in outcomes]
         return torch.stack([nll for nll in found if nll is not None])[:, self.cut.prompt_tokens :].double().numpy()
 
-    def _inside(self, is_uniform: bool = False, **kept: Any) -> Inside:
+    def _tried(self, is_uniform: bool = False, **kept: Any) -> SystemTried:
         given = kept if "policy" in kept else WHOLE | kept
         if is_uniform:
             given["intervals"] = Intervals.parse(given["intervals"]).harmonic_mean_us
         system, stored = kv_alone(given.pop("policy"), given)
-        return SystemTried(system, system.name, stored, room=lambda *told: 0).inside(self.loaded, self.seed)
+        return SystemTried(system, system.name, stored, room=lambda *told: 0, **asdict(self.cut))
 
     def accuracy(self, dataset: str, **kept: Any) -> float:
         """Share of the seed's own items of a data set that are answered right."""
-        found = items_of(dataset, self.cut.n_items, self.seed)
-        with self._inside(**kept) as inside:
-            run = partial(run_in, inside=inside)
-            return float(answered(self.loaded, found, dataset, lambda done, total, name: None, run)[1]["accuracy"])
+        return float(evaluate_inside(self.loaded, dataset, self._tried(**kept), self.seed)["accuracy"])
 
     def at_width(self, bits: int, **kept: Any) -> float:
         """Perplexity with the experts and every linear layer at so many bits, in groups; activations are not rounded."""

@@ -5,6 +5,7 @@ last token of a request is never an input. Requests go on in lockstep, padded on
 through the model alone. The output of drafting is the target's own: token for token when greedy, in distribution when sampled.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,6 @@ from tokentape.capture.live.sampling import OVERFLOW, Sampling, distribution, dr
 from tokentape.capture.live.schedule import Former
 from tokentape.capture.live.slots import Inside, Pass, Request, Step
 from tokentape.capture.live.texts import WHOLE_PROMPTS, Text, takes_padding
-from tokentape.capture.speculation.drafters import SelfDrafter
 from tokentape.policies.speculation.accept import accept_greedy, accept_sampled
 from tokentape.policies.speculation.tree import Draft, Probabilities, Shape, ancestors
 
@@ -363,13 +363,17 @@ class _Run:
             limited = replace(self.shape, depth=max(1, min(self.shape.depth, row.room - 1)))
             made.append(Draft(row.ids[-1], limited, row.rng if self.sampling.temperature > 0 else None))
         pairs = [(batch, draft) for batch, draft in zip(decoding, made, strict=True) if batch.rows[0].room > 1]
-        if pairs and isinstance(drafter, SelfDrafter) and drafter.pool and drafter.pools and drafter.pools.policy.rehearses:
-            for batch, draft in pairs:
-                drafter.rehearse(batch.text, draft, self.sampling, self._teller(batch, "rehearsal"))
+
+        def grow(batch: Batch, draft: Draft, kind: str) -> None:
+            row = batch.rows[0]
+            drafter.draft(row.request.request_id, row.ids, batch.text, draft, self.sampling, self._teller(batch, kind))
+
+        if pairs and drafter.pool and drafter.pools and drafter.pools.policy.rehearses:
+            for batch, draft in pairs:  # without a pool, for its counts, and drawn with a generator of its own
+                grow(batch, Draft(draft.tokens[0], draft.shape, copy.deepcopy(draft.rng)), "rehearsal")
             drafter.pools.rehearsed(drafter.pool.take("rehearsal"))
         for batch, draft in pairs:
-            row = batch.rows[0]
-            drafter.draft(row.request.request_id, row.ids, batch.text, draft, self.sampling, self._teller(batch, "draft"))
+            grow(batch, draft, "draft")
         return made
 
     def _teller(self, batch: Batch, kind: str) -> Callable[[list[int], int], Pass]:

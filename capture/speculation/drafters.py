@@ -4,7 +4,6 @@ A drafter is a context manager around the target model; `draft` grows a tree lev
 methods and one line in `drafter_of`.
 """
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -77,12 +76,6 @@ class SelfDrafter(Drafter):
             self.pool.members = self.pools.members
         with self.weights.in_place():
             grow_with(text, draft, sampling, coming)
-
-    def rehearse(self, text: Text, draft: Draft, sampling: Sampling, coming: Coming) -> None:
-        """The draft that would be made without a pool, for its counts; rolled back, and drawn with a generator of its own."""
-        free = Draft(draft.tokens[0], draft.shape, copy.deepcopy(draft.rng))
-        with self.weights.in_place():
-            grow_with(text, free, sampling, coming)
 
 
 class ModelDrafter(Drafter):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from tiny_families import build
 
 from tokentape.capture.orderings import ACCEPTANCE_ORDERINGS, Effort, Lab, measured
@@ -58,6 +59,11 @@ def test_a_pool_is_of_the_experts_there_are_and_metrics_are_of_the_seeds_that_ha
 @pytest.mark.parametrize("ordering", ACCEPTANCE_ORDERINGS, ids=lambda ordering: ordering.assertion)
 def test_one_seed_of_little_text_keeps_the_margin(loaded, ordering):
     assert ordering.holds(ordering.ratio(Lab(loaded, 0, Effort(n_whole=4))))
+
+
+def test_of_a_dense_model_every_linear_layer_is_at_few_bits():
+    of = SimpleNamespace(loaded=SimpleNamespace(model=build("Llama")), texts=[[5, 6, 7, 8]])
+    assert not torch.equal(*(Lab._logits(of, pair) for pair in (None, "MAT42")))
 
 
 @pytest.mark.slow

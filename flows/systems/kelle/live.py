@@ -69,12 +69,6 @@ class Job:
         lengths = {"prompt_tokens": self.prompt, "decode_tokens": self.output}
         return kv_run(self.policy, {**dict(self.parameters), **lengths}, self.items)
 
-    @property
-    def interval_us(self) -> float | None:
-        """The one interval for all at which a cache would refresh as often; None where it loses no bits."""
-        refresh = self.run.system.refresh
-        return None if refresh is None else refresh.harmonic_mean_us
-
 
 def jobs(study: Settings) -> list[Job]:
     """Everything measured inside the model."""
@@ -160,9 +154,11 @@ def quality_rows(measured: Mapping[Job, list[Row]]) -> Iterator[Row]:
 def tried(measured: Mapping[Job, list[Row]]) -> Iterator[tuple[Any, ...]]:
     """Fields of what is costed (replay/kelle/pareto.py): series `budget`, and fixed point at some interval."""
     for job, rows in measured.items():
-        if job.series == "budget" or (job.series == "refresh" and job.run.parameters["storage"] == "int16" and job.interval_us):
+        system, stored = job.run.system, job.run.parameters["storage"]
+        interval_us = None if system.refresh is None else system.refresh.harmonic_mean_us  # None: no bits are lost
+        if job.series == "budget" or (job.series == "refresh" and stored == "int16" and interval_us):
             by_seed = ([row[name] for row in rows] for name in ("perplexity", "kv_bytes"))
-            yield setting_of(job, rows), job.run.system.kv, job.interval_us, *by_seed
+            yield setting_of(job, rows), system.kv, interval_us, *by_seed
 
 
 def setting_of(job: Job, rows: list[Row]) -> dict[str, Any]:
